@@ -1,4 +1,4 @@
-"""A small OpenAI API on loopback: conversations, their items, and ``/responses/compact``, with faults on order."""
+"""An OpenAI API on loopback: conversations, their items, and ``/responses/compact``, with fault injection."""
 
 import asyncio
 import itertools
@@ -16,10 +16,11 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 @dataclass
 class Fault:
-    """What happens to a request instead of a plain answer.
+    """A fault in the handling of a request.
 
-    ``applied``: the request still has its effect before it goes wrong. ``status`` answers with that code, ``body``
-    with that text and 200; with neither the connection is cut. ``hold`` delays everything until it is set.
+    With ``applied`` the request takes effect before it fails. The response has ``status``, or status 200 and ``body``;
+    with neither, the connection is aborted. ``hold`` delays the request until it is set. With ``plain`` the request
+    succeeds after the delay.
     """
 
     status: int | None = None
@@ -27,7 +28,6 @@ class Fault:
     applied: bool = False
     hold: asyncio.Event | None = None
     plain: bool = False
-    """Nothing goes wrong after the delay."""
     headers: dict[str, str] = field(default_factory=lambda: {"retry-after-ms": "1"})
 
 
@@ -54,21 +54,21 @@ class Refused(Exception):
 
 
 class WithoutSockets(httpx2.AsyncBaseTransport):
-    """The way to a server in the same event loop, for tests in virtual time."""
+    """A transport to a server in the same event loop, for tests in virtual time."""
 
     def __init__(self, server: "OpenAIServer") -> None:
         self.server = server
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        answer = await self.server.respond(Request.of(request.method, str(request.url), await request.aread()))
-        if answer is None:
-            raise httpx2.ReadError("the connection was cut")
-        status, headers, body = answer
+        response = await self.server.respond(Request.of(request.method, str(request.url), await request.aread()))
+        if response is None:
+            raise httpx2.ReadError("the connection was aborted")
+        status, headers, body = response
         return httpx2.Response(status, headers=headers, content=body)
 
 
 class AtOnce(ThreadPoolExecutor):
-    """Does in place what a client leaves to a thread, such as finding out what machine this is."""
+    """Runs at once what a client submits to a thread, such as detecting the platform."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -77,7 +77,7 @@ class AtOnce(ThreadPoolExecutor):
 
 
 class OpenAIServer:
-    """Started by :meth:`running`. What it was asked is in ``requests``, what it keeps in ``conversations``."""
+    """Started by :meth:`running`. It records ``requests`` and stores ``conversations``."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -108,26 +108,26 @@ class OpenAIServer:
             await listener.wait_closed()
 
     def client(self, **options: Any) -> AsyncOpenAI:
-        """A real client of this server, closed with it."""
-        # Loading certificates takes most of a test's time, and there are none on plain HTTP.
+        """Return a real client of this server, which is closed with it."""
+        # Loading certificates would take most of the time of a test, and plain HTTP needs none.
         plain_http = DefaultAsyncHttpxClient(verify=False)
         client = AsyncOpenAI(base_url=self.url, api_key="test", http_client=plain_http, **{"max_retries": 0, **options})
         self._clients.append(client)
         return client
 
     def near_client(self) -> AsyncOpenAI:
-        """A client that needs neither sockets nor threads, for an event loop in virtual time."""
+        """Return a client without sockets and threads, for an event loop in virtual time."""
         asyncio.get_running_loop().set_default_executor(AtOnce())
         near = DefaultAsyncHttpxClient(transport=WithoutSockets(self))
         return AsyncOpenAI(base_url="http://near/v1", api_key="test", http_client=near, max_retries=0)
 
     async def asked(self, count: int) -> None:
-        """Wait until so many requests have come in."""
+        """Wait until ``count`` requests were received."""
         async with self.arrived:
             await self.arrived.wait_for(lambda: len(self.requests) >= count)
 
     def fail_next(self, *faults: Fault | None) -> None:
-        """Faults for the coming requests, in order."""
+        """Inject faults into the next requests, in order."""
         for index, fault in enumerate(faults, start=len(self.requests)):
             if fault is not None:
                 self.faults[index] = fault
@@ -137,7 +137,7 @@ class OpenAIServer:
 
     @property
     def only(self) -> list[dict[str, Any]]:
-        """The items of the one conversation there is."""
+        """The items of the only conversation."""
         (items,) = self.conversations.values()
         return items
 
@@ -148,7 +148,7 @@ class OpenAIServer:
         assert task is not None
         self._handlers.add(task)
         try:
-            while await self._one(reader, writer):
+            while await self._serve_request(reader, writer):
                 pass
         except (asyncio.CancelledError, ConnectionError, asyncio.IncompleteReadError):
             pass
@@ -156,24 +156,24 @@ class OpenAIServer:
             self._handlers.discard(task)
             writer.close()
 
-    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _serve_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         start, *lines = head.strip().split("\r\n")
         method, target, _ = start.split(" ")
         headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
         raw = await reader.readexactly(int(headers.get("content-length", 0)))
         request = Request.of(method, target, raw)
-        answer = await self.respond(request)
-        if answer is None:
+        response = await self.respond(request)
+        if response is None:
             return False
-        status, headers, body = answer
+        status, headers, body = response
         lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in headers.items())]
         writer.write("\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode() + body)
         await writer.drain()
         return True
 
     async def respond(self, request: Request) -> tuple[int, dict[str, str], bytes] | None:
-        """Status, headers and body; nothing where the connection is to be cut."""
+        """Return status, headers and body; ``None`` to abort the connection."""
         number = len(self.requests)
         async with self.arrived:
             self.requests.append(request)
@@ -181,26 +181,26 @@ class OpenAIServer:
         fault = self.faults.pop(number, None) or self.fault_for(request)
         if fault is not None and fault.hold is not None:
             await fault.hold.wait()
-        status, answer = 200, ""
+        status, text = 200, ""
         if fault is None or fault.applied or fault.plain:
             try:
-                answer = json.dumps(self._answer(request))
+                text = json.dumps(self._handle(request))
             except Refused as refused:
-                status, answer = refused.status, json.dumps({"error": {"message": str(refused)}})
+                status, text = refused.status, json.dumps({"error": {"message": str(refused)}})
         headers = {"content-type": "application/json"}
         if fault is not None and not fault.plain:
             if fault.body is not None:
-                status, answer, headers = 200, fault.body, {"content-type": "text/html"}
+                status, text, headers = 200, fault.body, {"content-type": "text/html"}
             elif fault.status is not None:
-                status, answer = fault.status, json.dumps({"error": {"message": "as ordered"}})
+                status, text = fault.status, json.dumps({"error": {"message": "injected fault"}})
             else:
                 return None
             headers |= fault.headers
-        return status, headers, answer.encode()
+        return status, headers, text.encode()
 
     # --- the API --------------------------------------------------------------------------------
 
-    def _answer(self, request: Request) -> dict[str, Any]:
+    def _handle(self, request: Request) -> dict[str, Any]:
         match request.method, request.path.strip("/").split("/"):
             case "POST", ["conversations"]:
                 name = f"conv_{next(self._numbers)}"
@@ -252,22 +252,22 @@ class OpenAIServer:
     def _add(self, items: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if not 1 <= len(new) <= 20:
             raise Refused(400, f"1 to 20 items, not {len(new)}")
-        stored = [self._stored(item) for item in new]
+        stored = [self._store(item) for item in new]
         items += stored
         return stored
 
-    def _stored(self, item: dict[str, Any]) -> dict[str, Any]:
+    def _store(self, item: dict[str, Any]) -> dict[str, Any]:
         if "created_by" in item:
             raise Refused(400, "Unknown parameter: created_by")
         if item.get("type") == "reasoning" and not item.get("id") and not item.get("encrypted_content"):
             raise Refused(400, "Invalid item")
-        kept = {"id": f"item_{next(self._numbers)}", "type": "message", "status": "completed", **item}
-        if isinstance(kept.get("content"), str):
-            part = "output_text" if kept.get("role") == "assistant" else "input_text"
-            kept["content"] = [{"type": part, "text": kept["content"]}]
-        if kept["type"] == "function_call_output":
-            kept["created_by"] = "user"
-        return kept
+        stored = {"id": f"item_{next(self._numbers)}", "type": "message", "status": "completed", **item}
+        if isinstance(stored.get("content"), str):
+            part = "output_text" if stored.get("role") == "assistant" else "input_text"
+            stored["content"] = [{"type": part, "text": stored["content"]}]
+        if stored["type"] == "function_call_output":
+            stored["created_by"] = "user"
+        return stored
 
     def _list(self, items: list[dict[str, Any]], query: dict[str, list[str]]) -> dict[str, Any]:
         limit = int(query.get("limit", ["20"])[0])
@@ -293,11 +293,11 @@ def without_pictures(item: dict[str, Any], included: list[str]) -> dict[str, Any
 
 
 def compacted(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The user's messages, and everything else in one item."""
-    given = body.get("input") or []
-    said = [{"id": f"msg_{n}", "type": "message", "status": "completed", **item} for n, item in enumerate(given)]
-    about = body.get("previous_response_id") or len(given)
+    """Return the user's messages, and one compaction item for everything else."""
+    items = body.get("input") or []
+    messages = [{"id": f"msg_{n}", "type": "message", "status": "completed", **item} for n, item in enumerate(items)]
+    about = body.get("previous_response_id") or len(items)
     return [
-        *(item for item in said if item.get("role") == "user"),
+        *(item for item in messages if item.get("role") == "user"),
         {"id": "cmp_item", "type": "compaction", "encrypted_content": f"all of {about}", "created_by": "server"},
     ]

@@ -1,4 +1,4 @@
-"""A session of ours works inside openai-agents' own runner, unchanged."""
+"""Sessions work in the runner of openai-agents, and sessions that openai-agents stored are imported."""
 
 import sqlite3
 from contextlib import closing
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import agents
 import pytest
-from agents.extensions.memory import AdvancedSQLiteSession as PeerAdvancedSQLiteSession
-from agents.extensions.memory import SQLAlchemySession as PeerSQLAlchemySession
+from agents.extensions.memory import AdvancedSQLiteSession as OriginalAdvancedSQLiteSession
+from agents.extensions.memory import SQLAlchemySession as OriginalSQLAlchemySession
 from agents.testing import ScriptedModel, assistant_message, function_call
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -20,12 +20,12 @@ def weather(city: str) -> str:
     return f"sunny in {city}"
 
 
-def quiet() -> agents.RunConfig:
+def untraced() -> agents.RunConfig:
     return agents.RunConfig(tracing_disabled=True)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_run_with_a_tool_is_kept_and_continued(tmp_path: Path, streamed: bool) -> None:
+async def test_a_run_with_a_tool_is_stored_and_continued(tmp_path: Path, streamed: bool) -> None:
     model = ScriptedModel(
         [
             [function_call("weather", {"city": "Rome"}, call_id="c1")],
@@ -36,16 +36,16 @@ async def test_a_run_with_a_tool_is_kept_and_continued(tmp_path: Path, streamed:
     agent = agents.Agent(name="guide", model=model, tools=[weather])
     session = SQLiteSession("trip", tmp_path / "trip.db")
 
-    async def say(text: str) -> str:
+    async def run(text: str) -> str:
         if streamed:
-            result = agents.Runner.run_streamed(agent, text, session=session, run_config=quiet())
+            result = agents.Runner.run_streamed(agent, text, session=session, run_config=untraced())
             async for _ in result.stream_events():
                 pass
             return str(result.final_output)
-        return str((await agents.Runner.run(agent, text, session=session, run_config=quiet())).final_output)
+        return str((await agents.Runner.run(agent, text, session=session, run_config=untraced())).final_output)
 
-    assert await say("How is the weather in Rome?") == "It is sunny."
-    assert await say("What did I ask?") == "You asked about Rome."
+    assert await run("How is the weather in Rome?") == "It is sunny."
+    assert await run("What did I ask?") == "You asked about Rome."
     kinds = [item.get("type", item.get("role")) for item in await session.get_items()]
     assert kinds[:3] == ["user", "function_call", "function_call_output"]
     assert kinds.count("function_call") == kinds.count("function_call_output") == 1
@@ -54,16 +54,16 @@ async def test_a_run_with_a_tool_is_kept_and_continued(tmp_path: Path, streamed:
     session.close()
 
 
-async def test_what_openai_agents_wrote_is_listed_and_found(tmp_path: Path) -> None:
+async def test_items_written_by_openai_agents_are_listed_and_searched(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path}/app.db") as store:
         session = store.session("user-7", owner="ann")
         agent = agents.Agent(name="guide", model=ScriptedModel([[assistant_message("Refund granted.")]]))
-        await agents.Runner.run(agent, "I want a refund", session=session, run_config=quiet())
+        await agents.Runner.run(agent, "I want a refund", session=session, run_config=untraced())
         assert [info.session_id for info in await store.sessions(owner="ann")] == ["user-7"]
         assert [hit.position for hit in await store.search("refund")] == [1, 0]
 
 
-async def test_conversations_that_openai_agents_stored_are_taken_over(tmp_path: Path) -> None:
+async def test_sessions_of_openai_agents_are_imported(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     old = agents.SQLiteSession("ann", path)
     await old.add_items([{"role": "user", "content": "first"}, {"role": "assistant", "content": "second"}])
@@ -86,9 +86,9 @@ async def test_conversations_that_openai_agents_stored_are_taken_over(tmp_path: 
     db.close()
 
 
-async def test_of_a_conversation_with_branches_main_is_taken_over(tmp_path: Path) -> None:
+async def test_the_main_branch_of_a_session_with_branches_is_imported(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
-    old = PeerAdvancedSQLiteSession(session_id="ann", db_path=path, create_tables=True)
+    old = OriginalAdvancedSQLiteSession(session_id="ann", db_path=path, create_tables=True)
     await old.add_items([{"role": "user", "content": text} for text in ("first", "second")])
     await old.create_branch_from_turn(2, "other")
     await old.add_items([{"role": "user", "content": "elsewhere"}])
@@ -103,10 +103,10 @@ async def test_of_a_conversation_with_branches_main_is_taken_over(tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
-async def test_conversations_in_a_server_database_are_taken_over(kind: str, postgres_url: str, tmp_path: Path) -> None:
+async def test_sessions_in_a_server_database_are_imported(kind: str, postgres_url: str, tmp_path: Path) -> None:
     url = postgres_url if kind == "postgresql" else f"sqlite+aiosqlite:///{tmp_path}/old.db"
     engine = create_async_engine(url)
-    old = PeerSQLAlchemySession("ann", engine=engine, create_tables=True)
+    old = OriginalSQLAlchemySession("ann", engine=engine, create_tables=True)
     await old.add_items([{"role": "user", "content": "first refund"}, {"role": "assistant", "content": "second"}])
     session = SQLAlchemySession("ann", engine=engine, create_tables=True)
     assert [item["content"] for item in await session.get_items()] == ["first refund", "second"]
@@ -117,7 +117,7 @@ async def test_conversations_in_a_server_database_are_taken_over(kind: str, post
     await engine.dispose()
 
 
-async def test_conversations_that_are_taken_over_keep_their_times(tmp_path: Path) -> None:
+async def test_imported_sessions_keep_their_timestamps(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     old = agents.SQLiteSession("ann", path)
     await old.add_items([{"role": "user", "content": "first"}])

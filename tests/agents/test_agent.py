@@ -32,7 +32,7 @@ from standfast.agents.agent_tool import AgentTool
 CONTEXT = RunContextWrapper("ann")
 
 
-def test_fields_keep_their_places() -> None:
+def test_positional_fields_keep_their_order() -> None:
     assert ", ".join(inspect.signature(AgentBase).parameters) == (
         "name, handoff_description, tools, mcp_servers, mcp_config"
     )
@@ -66,7 +66,7 @@ def test_fields_keep_their_places() -> None:
     ],
     ids=str,
 )
-def test_a_field_of_the_wrong_kind_is_named(wrong: dict[str, Any]) -> None:
+def test_a_field_of_the_wrong_type_is_named_in_the_error(wrong: dict[str, Any]) -> None:
     (name,) = wrong
     with pytest.raises(InvalidDeclaration, match="setting" if name == "model_settings" else name) as caught:
         Agent(**{"name": "a", **wrong})
@@ -74,7 +74,7 @@ def test_a_field_of_the_wrong_kind_is_named(wrong: dict[str, Any]) -> None:
     assert isinstance(caught.value, UserError)
 
 
-def test_an_agent_can_be_declared_in_every_way() -> None:
+def test_all_fields_accept_their_documented_types() -> None:
     agent = Agent(
         "a",
         instructions=lambda context, agent: "hi",
@@ -88,12 +88,12 @@ def test_an_agent_can_be_declared_in_every_way() -> None:
     assert agent.model_settings == ModelSettings(temperature=0.5)
 
 
-def test_two_agents_are_equal_only_when_they_are_one() -> None:
+def test_agents_compare_by_identity() -> None:
     assert Agent("a") != Agent("a")
     assert len({Agent("a"), Agent("a")}) == 2
 
 
-def test_agents_may_point_at_each_other_and_still_be_shown() -> None:
+def test_the_repr_of_agents_in_a_cycle_is_finite() -> None:
     a, b = Agent("a"), Agent("b")
     a.handoffs.append(b)
     b.handoffs.append(a)
@@ -104,11 +104,11 @@ def test_a_clone_shares_what_is_not_replaced() -> None:
     agent = Agent("a", instructions="hi", tools=[])
     clone = agent.clone(name="b")
     assert (clone.name, clone.instructions, clone.tools is agent.tools) == ("b", "hi", True)
-    with pytest.raises(InvalidDeclaration, match="has no colour"):
+    with pytest.raises(InvalidDeclaration, match="unknown fields: colour"):
         agent.clone(colour="red")
 
 
-async def test_instructions_are_a_text_or_a_function() -> None:
+async def test_instructions_are_a_string_or_a_function() -> None:
     async def later(context: RunContextWrapper[str], agent: Agent[str]) -> str:
         return f"{agent.name} helps {context.context}"
 
@@ -124,7 +124,7 @@ async def test_instructions_take_the_context_and_the_agent(function: Any) -> Non
         await Agent("a", instructions=function).get_system_prompt(CONTEXT)
 
 
-async def test_a_prompt_is_data_or_a_function() -> None:
+async def test_a_prompt_is_a_dict_or_a_function() -> None:
     expected = {"id": "p", "version": None, "variables": {"user": "ann"}}
 
     async def later(data: Any) -> Any:
@@ -137,7 +137,7 @@ async def test_a_prompt_is_data_or_a_function() -> None:
         await Agent("a", prompt=lambda data: "p").get_prompt(CONTEXT)  # type: ignore[arg-type, return-value]
 
 
-async def test_hooks_do_nothing_unless_they_are_written() -> None:
+async def test_hooks_do_nothing_by_default() -> None:
     for hooks in (RunHooks(), AgentHooks()):
         for name, method in inspect.getmembers(hooks, inspect.iscoroutinefunction):
             assert name.startswith("on_")
@@ -149,7 +149,7 @@ def nested(tool: Any) -> AgentTool:
     return tool.agent_tool
 
 
-async def test_an_agent_as_a_tool_is_asked_in_text() -> None:
+async def test_an_agent_tool_takes_a_string_by_default() -> None:
     agent = Agent("Word Smith")
     tool = agent.as_tool(None, "Writes.", max_turns=3)
     assert (tool.name, tool.description, tool.strict_json_schema) == ("word_smith", "Writes.", True)
@@ -157,12 +157,12 @@ async def test_an_agent_as_a_tool_is_asked_in_text() -> None:
     assert tool.origin is not None
     assert (tool.origin.type, tool.origin.agent_name) == (ToolOriginType.AGENT_AS_TOOL, "Word Smith")
     assert (nested(tool).agent, nested(tool).max_turns) == (agent, 3)
-    asked = await nested(tool).build_nested_input('{"input": "a poem"}')
-    assert (asked.input, asked.tool_input) == ("a poem", {"input": "a poem"})
+    built = await nested(tool).build_nested_input('{"input": "a poem"}')
+    assert (built.input, built.tool_input) == ("a poem", {"input": "a poem"})
 
 
 @pytest.mark.parametrize("arguments", ["", "{", "[]", "{}", '{"input": 3}'])
-async def test_an_agent_asked_out_of_shape_says_so(arguments: str) -> None:
+async def test_invalid_arguments_of_an_agent_tool_are_rejected(arguments: str) -> None:
     with pytest.raises(ModelBehaviorError, match="invalid arguments for tool smith"):
         await nested(Agent("a").as_tool("smith", "")).build_nested_input(arguments)
 
@@ -172,22 +172,22 @@ class Poem(BaseModel):
     lines: int | None = None
 
 
-async def test_an_agent_as_a_tool_can_be_asked_in_fields() -> None:
+async def test_an_agent_tool_can_take_the_fields_of_a_type() -> None:
     tool = Agent("a").as_tool("smith", "", parameters=Poem)
     assert tool.params_json_schema["required"] == ["about", "lines"]
-    asked = await nested(tool).build_nested_input('{"about": "rain"}')
-    assert asked.tool_input == {"about": "rain", "lines": None}
-    assert json.dumps(asked.tool_input) in asked.input
+    built = await nested(tool).build_nested_input('{"about": "rain"}')
+    assert built.tool_input == {"about": "rain", "lines": None}
+    assert json.dumps(built.tool_input) in built.input
     with pytest.raises(ModelBehaviorError, match="about: Field required"):
         await nested(tool).build_nested_input("{}")
 
 
-async def test_the_schema_of_the_fields_can_be_told_along() -> None:
+async def test_the_nested_input_can_include_the_schema() -> None:
     tool = Agent("a").as_tool("smith", "", parameters=Poem, include_input_schema=True)
     assert '"title": "About"' in (await nested(tool).build_nested_input('{"about": "rain"}')).input
 
 
-async def test_what_the_agent_is_given_can_be_built() -> None:
+async def test_an_input_builder_builds_the_nested_input() -> None:
     async def build(options: Any) -> list[dict[str, Any]]:
         return [{"role": "user", "content": options["params"]["about"]}]
 
@@ -198,18 +198,18 @@ async def test_what_the_agent_is_given_can_be_built() -> None:
         await nested(wrong).build_nested_input('{"about": "rain"}')
 
 
-async def test_an_agent_tool_cannot_be_called_by_hand() -> None:
+async def test_an_agent_tool_cannot_be_invoked_outside_a_run() -> None:
     context = ToolContext(None, tool_name="smith", tool_call_id="1", tool_arguments="{}")
     with pytest.raises(UserError, match="only a run or a realtime session can call it"):
         await Agent("a").as_tool("smith", "").invoke(context, "{}")
 
 
-def test_every_error_has_a_code_of_its_own() -> None:
-    def kinds(kind: type[Any]) -> list[type[Any]]:
-        return [kind, *(found for below in kind.__subclasses__() for found in kinds(below))]
+def test_every_error_has_a_unique_code() -> None:
+    def subclasses(kind: type[Any]) -> list[type[Any]]:
+        return [kind, *(each for child in kind.__subclasses__() for each in subclasses(child))]
 
-    found = [kind for kind in kinds(AgentsException) if kind.__module__.startswith("standfast")]
-    assert len({kind.code for kind in found}) == len(found)
+    errors = [kind for kind in subclasses(AgentsException) if kind.__module__.startswith("standfast")]
+    assert len({kind.code for kind in errors}) == len(errors)
     assert issubclass(AgentsException, StandfastError)
 
 
@@ -220,5 +220,5 @@ def test_declaring_an_agent_needs_no_pydantic() -> None:
         "print([name for name in ('pydantic', 'openai') if name in sys.modules])"
     )
     env = {"PYTHONPATH": str(Path(standfast.__file__).parent.parent)}
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
-    assert found.stdout == "[]\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    assert process.stdout == "[]\n"

@@ -1,10 +1,10 @@
-"""Contexts, and what a person decided about calls."""
+"""Contexts, and the decisions about calls that they record."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from standfast import InvalidDeclaration, ModelBehaviorError, RunContextWrapper, ToolContext, Usage
@@ -12,8 +12,8 @@ from standfast.agents import ApprovalDecision, Approvals, RecordedDecision, Tool
 
 
 @dataclass
-class Asked:
-    """What an approval item looks like from here."""
+class ApprovalItem:
+    """The attributes of an approval item that contexts use."""
 
     call_id: Any = "call_1"
     tool_name: str | None = "refund"
@@ -24,7 +24,7 @@ class Asked:
     raw_item: dict[str, Any] = field(default_factory=lambda: {"type": "function_call"})
 
 
-def test_nothing_is_decided_before_somebody_decides() -> None:
+def test_a_call_is_undecided_at_first() -> None:
     context = RunContextWrapper(None)
     assert context.is_tool_approved("refund", "call_1") is None
     assert context.get_rejection_message("refund", "call_1") is None
@@ -32,7 +32,7 @@ def test_nothing_is_decided_before_somebody_decides() -> None:
 
 def test_a_decision_is_about_one_call() -> None:
     context = RunContextWrapper(None)
-    context.approve_tool(Asked())
+    context.approve_tool(ApprovalItem())
     assert context.is_tool_approved("refund", "call_1") is True
     assert context.is_tool_approved("refund", "call_2") is None
     assert context.is_tool_approved("other", "call_1") is None
@@ -40,20 +40,20 @@ def test_a_decision_is_about_one_call() -> None:
 
 def test_a_sticky_decision_is_about_every_call() -> None:
     context = RunContextWrapper(None)
-    context.reject_tool(Asked(), always_reject=True, rejection_message="never")
+    context.reject_tool(ApprovalItem(), always_reject=True, rejection_message="never")
     assert context.is_tool_approved("refund", "call_2") is False
     assert context.get_rejection_message("refund", "call_2") == "never"
 
 
 @pytest.mark.parametrize("sticky_first", [True, False])
-def test_a_decision_about_a_call_beats_a_sticky_one(sticky_first: bool) -> None:
+def test_a_decision_about_a_call_takes_precedence_over_a_sticky_one(sticky_first: bool) -> None:
     context = RunContextWrapper(None)
 
     def sticky() -> None:
-        context.approve_tool(Asked("call_0"), always_approve=True)
+        context.approve_tool(ApprovalItem("call_0"), always_approve=True)
 
     def exact() -> None:
-        context.reject_tool(Asked("call_1"), rejection_message="not this one")
+        context.reject_tool(ApprovalItem("call_1"), rejection_message="not this one")
 
     for decide in (sticky, exact) if sticky_first else (exact, sticky):
         decide()
@@ -64,15 +64,15 @@ def test_a_decision_about_a_call_beats_a_sticky_one(sticky_first: bool) -> None:
 
 def test_a_later_decision_about_the_same_call_replaces_it() -> None:
     context = RunContextWrapper(None)
-    context.reject_tool(Asked(), rejection_message="no")
-    context.approve_tool(Asked())
+    context.reject_tool(ApprovalItem(), rejection_message="no")
+    context.approve_tool(ApprovalItem())
     assert context.is_tool_approved("refund", "call_1") is True
     assert context.get_rejection_message("refund", "call_1") is None
 
 
-def test_tools_of_one_name_in_other_namespaces_are_others() -> None:
+def test_a_decision_does_not_apply_to_another_namespace() -> None:
     context = RunContextWrapper(None)
-    context.approve_tool(Asked(tool_namespace="shop"), always_approve=True)
+    context.approve_tool(ApprovalItem(tool_namespace="shop"), always_approve=True)
     assert context.get_approval_status("refund", "call_2", tool_namespace="shop") is True
     assert context.get_approval_status("refund", "call_2", tool_lookup_key=("namespaced", "shop", "refund")) is True
     assert context.get_approval_status("refund", "call_2") is None
@@ -80,61 +80,61 @@ def test_tools_of_one_name_in_other_namespaces_are_others() -> None:
     assert context.get_approval_status("refund", "call_2", tool_namespace="refund") is None
 
 
-def test_a_yes_to_one_agents_tool_is_no_yes_to_anothers() -> None:
+def test_a_decision_does_not_apply_to_another_agent() -> None:
     context = RunContextWrapper(None)
-    context.approve_tool(Asked(agent_path="root"), always_approve=True)
-    other = Asked("call_9", agent_path="root/handoff:billing")
+    context.approve_tool(ApprovalItem(agent_path="root"), always_approve=True)
+    other = ApprovalItem("call_9", agent_path="root/handoff:billing")
     assert context.get_approval_status("refund", "call_9", current_invocation=other) is None
-    mine = Asked("call_9", agent_path="root")
-    assert context.get_approval_status("refund", "call_9", current_invocation=mine) is True
+    same = ApprovalItem("call_9", agent_path="root")
+    assert context.get_approval_status("refund", "call_9", current_invocation=same) is True
 
 
-def test_a_question_about_no_agent_in_particular_needs_all_to_agree() -> None:
+def test_without_an_agent_the_decisions_of_all_agents_must_agree() -> None:
     context = RunContextWrapper(None)
-    context.approve_tool(Asked(agent_path="root"), always_approve=True)
+    context.approve_tool(ApprovalItem(agent_path="root"), always_approve=True)
     assert context.is_tool_approved("refund", "call_9") is True
-    context.reject_tool(Asked("call_2", agent_path="root/handoff:billing"), always_reject=True)
+    context.reject_tool(ApprovalItem("call_2", agent_path="root/handoff:billing"), always_reject=True)
     assert context.is_tool_approved("refund", "call_9") is None
 
 
-def test_an_approved_call_that_comes_back_with_other_arguments_is_refused() -> None:
+def test_an_approved_call_with_other_arguments_is_rejected() -> None:
     context = RunContextWrapper(None)
-    context.approve_tool(Asked(arguments='{"order": 7, "amount": 1}'))
-    same = Asked(arguments='{ "amount": 1, "order": 7 }')
+    context.approve_tool(ApprovalItem(arguments='{"order": 7, "amount": 1}'))
+    same = ApprovalItem(arguments='{ "amount": 1, "order": 7 }')
     assert context.get_approval_status("refund", "call_1", current_invocation=same) is True
     with pytest.raises(ModelBehaviorError, match="other arguments"):
-        context.get_approval_status("refund", "call_1", current_invocation=Asked(arguments='{"order": 8}'))
+        context.get_approval_status("refund", "call_1", current_invocation=ApprovalItem(arguments='{"order": 8}'))
 
 
-def test_hosted_calls_are_known_by_their_server() -> None:
-    def asked(server: str) -> Asked:
+def test_hosted_calls_are_identified_by_their_server() -> None:
+    def make_item(server: str) -> ApprovalItem:
         raw = {"type": "mcp_approval_request", "server_label": server, "name": "refund"}
-        return Asked("mcpr_1", raw_item=raw, arguments=None)
+        return ApprovalItem("mcpr_1", raw_item=raw, arguments=None)
 
     context = RunContextWrapper(None)
-    context.approve_tool(asked("shop"), always_approve=True)
-    assert context.get_approval_status("refund", "mcpr_2", existing_pending=asked("shop")) is True
-    assert context.get_approval_status("refund", "mcpr_2", existing_pending=asked("bank")) is None
+    context.approve_tool(make_item("shop"), always_approve=True)
+    assert context.get_approval_status("refund", "mcpr_2", existing_pending=make_item("shop")) is True
+    assert context.get_approval_status("refund", "mcpr_2", existing_pending=make_item("bank")) is None
     assert context.is_tool_approved("refund", "mcpr_2") is None
 
 
 @pytest.mark.parametrize("call_id", [None, "", 7])
-def test_a_call_without_an_id_cannot_be_decided(call_id: Any) -> None:
+def test_a_call_without_an_id_cannot_be_approved(call_id: Any) -> None:
     with pytest.raises(ModelBehaviorError, match="no id"):
-        RunContextWrapper(None).approve_tool(Asked(call_id), always_approve=True)
+        RunContextWrapper(None).approve_tool(ApprovalItem(call_id), always_approve=True)
 
 
-def test_an_approval_without_a_name_cannot_be_decided() -> None:
+def test_an_approval_item_without_a_name_is_rejected() -> None:
     with pytest.raises(ModelBehaviorError, match="name its tool"):
-        RunContextWrapper(None).approve_tool(Asked(tool_name=None))
+        RunContextWrapper(None).approve_tool(ApprovalItem(tool_name=None))
 
 
-def test_a_call_can_be_approved_with_other_arguments() -> None:
+def test_a_call_can_be_approved_with_edited_arguments() -> None:
     context = RunContextWrapper(None)
-    context.approve_tool(Asked(), always_approve=True, arguments='{"order": 8}')
-    found = context.approvals.find(ToolRef("bare", "refund"), "call_1", arguments='{"order": 7}')
-    assert found is not None
-    assert found.arguments == '{"order": 8}'
+    context.approve_tool(ApprovalItem(), always_approve=True, arguments='{"order": 8}')
+    decision = context.approvals.find(ToolRef("bare", "refund"), "call_1", arguments='{"order": 7}')
+    assert decision is not None
+    assert decision.arguments == '{"order": 8}'
     sticky = context.approvals.find(ToolRef("bare", "refund"), "call_2", owner="root")
     assert sticky == ApprovalDecision(True)
 
@@ -146,8 +146,9 @@ RECORDS = st.builds(
 )
 
 
+@settings(max_examples=50)
 @given(st.lists(RECORDS), REFS, st.sampled_from(["1", "2", "3"]), st.sampled_from([None, "root", "root/x"]))
-def test_saved_decisions_decide_the_same(
+def test_decisions_round_trip_through_their_records(
     records: list[RecordedDecision], ref: ToolRef, call: str, owner: str | None
 ) -> None:
     approvals = Approvals(records)
@@ -156,7 +157,7 @@ def test_saved_decisions_decide_the_same(
     assert again.find(ref, call, owner=owner) == approvals.find(ref, call, owner=owner)
 
 
-def test_a_copy_does_not_see_later_decisions() -> None:
+def test_a_copy_is_independent_of_later_decisions() -> None:
     approvals = Approvals()
     copy = approvals.copy()
     approvals.record(ToolRef("bare", "a"), "1", ApprovalDecision(True))
@@ -164,7 +165,7 @@ def test_a_copy_does_not_see_later_decisions() -> None:
     assert not copy
 
 
-def test_a_tool_context_belongs_to_its_run() -> None:
+def test_a_tool_context_shares_the_state_of_its_run() -> None:
     run = RunContextWrapper({"user": "ann"}, Usage(requests=1), tool_input={"city": "Rome"})
     call = {"type": "function_call", "name": "refund", "namespace": "shop", "arguments": '{"a": 1}'}
     tool = ToolContext.from_agent_context(run, "call_1", call, idempotency_key="run_1/call_1")
@@ -177,8 +178,8 @@ def test_a_tool_context_belongs_to_its_run() -> None:
 
 
 @pytest.mark.parametrize("missing", ["tool_name", "tool_call_id", "tool_arguments"])
-def test_a_tool_context_needs_its_call(missing: str) -> None:
-    given = {"tool_name": "a", "tool_call_id": "1", "tool_arguments": "{}"}
-    del given[missing]
+def test_a_tool_context_needs_name_id_and_arguments(missing: str) -> None:
+    fields = {"tool_name": "a", "tool_call_id": "1", "tool_arguments": "{}"}
+    del fields[missing]
     with pytest.raises(InvalidDeclaration, match=missing):
-        ToolContext(None, **given)
+        ToolContext(None, **fields)

@@ -1,4 +1,4 @@
-"""What docstrings in the three styles say."""
+"""The docstring parser, in three styles."""
 
 from typing import Any
 
@@ -64,25 +64,25 @@ def sphinx() -> None:
 
 
 @pytest.mark.parametrize("func", [google, numpy, sphinx], ids=lambda func: func.__name__)
-@pytest.mark.parametrize("told", [True, False], ids=["told", "detected"])
-def test_each_style_says_the_same(func: Any, told: bool) -> None:
-    found = parse_docstring(func, func.__name__ if told else None)
-    assert found.description == "Find a thing.\n\nIt looks everywhere,\ntwice."
-    assert found.parameters == {
+@pytest.mark.parametrize("explicit", [True, False], ids=["explicit", "detected"])
+def test_each_style_gives_the_same_documentation(func: Any, explicit: bool) -> None:
+    parsed = parse_docstring(func, func.__name__ if explicit else None)
+    assert parsed.description == "Find a thing.\n\nIt looks everywhere,\ntwice."
+    assert parsed.parameters == {
         "name": "What to find,\nby its name.",
         "count": "How many. Note: not more.",
         "options": "Anything else.",
     }
 
 
-def test_a_plain_docstring_is_all_description() -> None:
+def test_a_docstring_without_sections_is_the_description() -> None:
     def tool() -> None:
         """One line: with a colon, and :param in the middle."""
 
     assert parse_docstring(tool).description == "One line: with a colon, and :param in the middle."
 
 
-def test_other_sections_are_not_the_models_business() -> None:
+def test_other_sections_are_left_out() -> None:
     def tool() -> None:
         """Do it.
 
@@ -97,7 +97,7 @@ def test_other_sections_are_not_the_models_business() -> None:
     assert parse_docstring(tool).parameters == {}
 
 
-def test_a_word_with_a_colon_is_no_section() -> None:
+def test_an_unknown_heading_is_part_of_the_description() -> None:
     def tool() -> None:
         """Do it.
 
@@ -108,7 +108,7 @@ def test_a_word_with_a_colon_is_no_section() -> None:
     assert parse_docstring(tool).description == "Do it.\n\nBeware:\n    of the dog"
 
 
-def test_a_function_without_a_docstring_says_nothing() -> None:
+def test_a_function_without_a_docstring_has_no_description() -> None:
     def tool(a: int) -> None: ...
 
     assert parse_docstring(tool).description is None

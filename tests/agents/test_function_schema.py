@@ -1,15 +1,16 @@
-"""From a Python signature to the schema a model is given, and back."""
+"""Schemas of Python functions, and calls with the arguments of a model."""
 
 import asyncio
 import contextvars
 import dataclasses
 import enum
 import functools
+import inspect
 import threading
 from typing import Annotated, Any, Literal, Optional
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
@@ -34,7 +35,7 @@ def properties(func: Any, **options: Any) -> dict[str, Any]:
     return function_schema(func, **options).params_json_schema["properties"]
 
 
-def called(func: Any, arguments: str) -> Any:
+def call(func: Any, arguments: str) -> Any:
     positional, named = (schema := function_schema(func, strict_json_schema=False)).to_call_args(
         schema.parse(arguments)
     )
@@ -50,7 +51,7 @@ def test_every_parameter_is_required_and_no_other_is_allowed() -> None:
     assert schema["properties"]["c"] == {"anyOf": [{"type": "number"}, {"type": "null"}], "title": "C"}
 
 
-def test_without_strictness_what_has_a_default_may_be_left_out() -> None:
+def test_without_strictness_a_parameter_with_a_default_is_optional() -> None:
     def tool(a: int, b: str = "x") -> None: ...
 
     assert function_schema(tool, strict_json_schema=False).params_json_schema["required"] == ["a"]
@@ -64,7 +65,7 @@ def test_nested_models_are_strict_too() -> None:
     assert schema["$defs"]["Point"]["additionalProperties"] is False
 
 
-def test_a_reference_with_a_description_is_written_out() -> None:
+def test_a_reference_with_a_description_is_inlined() -> None:
     def tool(point: Annotated[Point, Field(description="where")]) -> None: ...
 
     point = properties(tool)["point"]
@@ -73,7 +74,7 @@ def test_a_reference_with_a_description_is_written_out() -> None:
     assert point["required"] == ["x", "y", "note"]
 
 
-def test_a_type_that_contains_itself_stays_a_reference() -> None:
+def test_a_recursive_type_stays_a_reference() -> None:
     class Tree(BaseModel):
         label: str
         left: Optional["Tree"] = Field(default=None, description="smaller")
@@ -86,13 +87,13 @@ def test_a_type_that_contains_itself_stays_a_reference() -> None:
     assert tree["properties"]["kids"]["items"] == {"$ref": "#/$defs/Tree"}
 
 
-def test_a_recursive_reference_with_company_does_not_expand_forever() -> None:
+def test_a_recursive_reference_with_siblings_is_not_expanded_forever() -> None:
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node", "description": "the next one"}}}
     strict = to_strict_schema({"$defs": {"Node": node}, "$ref": "#/$defs/Node", "description": "a list"})
     assert strict["properties"]["next"] == {"$ref": "#/$defs/Node"}
 
 
-def test_a_mapping_with_free_keys_cannot_be_strict_and_the_error_says_where() -> None:
+def test_a_mapping_with_arbitrary_keys_cannot_be_strict_and_the_error_has_its_path() -> None:
     def tool(a: int, scores: dict[str, int]) -> None: ...
 
     with pytest.raises(UserError, match=r"tool\.scores.*strict_mode=False"):
@@ -100,27 +101,27 @@ def test_a_mapping_with_free_keys_cannot_be_strict_and_the_error_says_where() ->
     assert properties(tool, strict_json_schema=False)["scores"]["additionalProperties"] == {"type": "integer"}
 
 
-def test_free_keyword_arguments_cannot_be_strict() -> None:
+def test_arbitrary_keyword_arguments_cannot_be_strict() -> None:
     def tool(**extra: str) -> None: ...
 
     with pytest.raises(UserError, match=r"\*\*extra"):
         function_schema(tool)
 
 
-def test_keyword_arguments_beside_the_mapping_are_refused_not_lost() -> None:
+def test_keyword_arguments_beside_the_mapping_are_rejected() -> None:
     def tool(a: int, **extra: str) -> tuple[int, dict[str, str]]:
         return a, extra
 
-    assert called(tool, '{"a": 1, "extra": {"b": "c"}}') == (1, {"b": "c"})
+    assert call(tool, '{"a": 1, "extra": {"b": "c"}}') == (1, {"b": "c"})
     with pytest.raises(ModelBehaviorError, match="b: Extra inputs"):
-        called(tool, '{"a": 1, "b": "c"}')
+        call(tool, '{"a": 1, "b": "c"}')
 
 
 def test_arguments_reach_parameters_of_every_kind() -> None:
     def tool(a: int, /, b: int, *rest: int, c: int, d: int = 4) -> list[int]:
         return [a, b, *rest, c, d]
 
-    assert called(tool, '{"a": 1, "b": 2, "rest": [7, 8], "c": 3}') == [1, 2, 7, 8, 3, 4]
+    assert call(tool, '{"a": 1, "b": 2, "rest": [7, 8], "c": 3}') == [1, 2, 7, 8, 3, 4]
 
 
 def test_parameters_may_have_names_that_pydantic_reserves() -> None:
@@ -128,9 +129,9 @@ def test_parameters_may_have_names_that_pydantic_reserves() -> None:
         return schema, copy, _hidden, model_config
 
     assert list(properties(tool)) == ["schema", "copy", "_hidden", "model_config"]
-    assert called(tool, '{"schema": "s", "copy": 1, "_hidden": 2, "model_config": true}') == ("s", 1, 2, True)
+    assert call(tool, '{"schema": "s", "copy": 1, "_hidden": 2, "model_config": true}') == ("s", 1, 2, True)
     with pytest.raises(ModelBehaviorError, match="_hidden"):
-        called(tool, '{"schema": "s", "copy": 1, "_hidden": "no", "model_config": true}')
+        call(tool, '{"schema": "s", "copy": 1, "_hidden": "no", "model_config": true}')
 
 
 def test_constraints_and_descriptions_come_from_annotations() -> None:
@@ -149,32 +150,32 @@ def test_constraints_and_descriptions_come_from_annotations() -> None:
             d: from the docstring
         """
 
-    told = properties(tool)
-    assert told["a"] == {"description": "from the field", "maximum": 5, "minimum": 1, "title": "A", "type": "integer"}
-    assert [part["description"] for part in told.values()] == [
+    parts = properties(tool)
+    assert parts["a"] == {"description": "from the field", "maximum": 5, "minimum": 1, "title": "A", "type": "integer"}
+    assert [part["description"] for part in parts.values()] == [
         "from the field",
         "from the text",
         "from the default",
         "from the docstring",
     ]
-    assert told["c"]["default"] == 3
+    assert parts["c"]["default"] == 3
 
 
-def test_a_default_field_is_left_as_the_user_made_it() -> None:
+def test_a_field_as_default_is_not_modified() -> None:
     shared = Field(default=3)
 
     def tool(a: int = shared) -> None:
         """Do it.
 
         Args:
-            a: told
+            a: documented
         """
 
-    assert properties(tool)["a"]["description"] == "told"
+    assert properties(tool)["a"]["description"] == "documented"
     assert shared.description is None
 
 
-def test_a_first_parameter_of_context_is_not_the_models() -> None:
+def test_a_context_as_first_parameter_is_not_part_of_the_schema() -> None:
     def plain(ctx: RunContextWrapper[Any], a: int) -> None: ...
     def tool(ctx: ToolContext[dict[str, int]], a: int) -> None: ...
     def text(ctx: "ToolContext", a: int) -> None: ...
@@ -188,31 +189,31 @@ def test_a_first_parameter_of_context_is_not_the_models() -> None:
     assert not function_schema(without).takes_context
 
 
-def test_a_context_in_another_place_is_refused() -> None:
+def test_a_context_in_another_place_is_rejected() -> None:
     def tool(a: int, ctx: RunContextWrapper[Any]) -> None: ...
 
     with pytest.raises(UserError, match="first parameter, not 'ctx'"):
         function_schema(tool)
 
 
-def test_an_annotation_that_does_not_resolve_is_named() -> None:
+def test_an_unresolvable_annotation_is_named_in_the_error() -> None:
     def tool(a: "Nowhere") -> None: ...  # noqa: F821
 
-    with pytest.raises(InvalidDeclaration, match=r"tool: its annotations cannot be resolved.*Nowhere"):
+    with pytest.raises(InvalidDeclaration, match=r"tool: the annotations cannot be resolved.*Nowhere"):
         function_schema(tool)
 
 
-def test_a_type_without_a_schema_is_refused() -> None:
+def test_a_type_without_a_schema_is_rejected() -> None:
     class Opaque: ...
 
     def tool(a: Opaque) -> None: ...
 
-    with pytest.raises(InvalidDeclaration, match="no JSON schema"):
+    with pytest.raises(InvalidDeclaration, match="without a JSON schema"):
         function_schema(tool)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "problem"),
     [
         ("{", "Invalid JSON"),
         ("[1]", "object"),
@@ -220,14 +221,14 @@ def test_a_type_without_a_schema_is_refused() -> None:
         ('{"a": "x", "b": {"x": "y"}}', r"a: .*; b\.x: "),
     ],
 )
-def test_bad_arguments_name_the_tool_and_the_problem(arguments: str, said: str) -> None:
+def test_the_error_for_invalid_arguments_names_tool_and_problem(arguments: str, problem: str) -> None:
     def lookup(a: int, b: Point) -> None: ...
 
-    with pytest.raises(ModelBehaviorError, match=f"invalid arguments for tool lookup: .*{said}"):
+    with pytest.raises(ModelBehaviorError, match=f"invalid arguments for tool lookup: .*{problem}"):
         function_schema(lookup).parse(arguments)
 
 
-def test_a_problem_does_not_repeat_the_value() -> None:
+def test_the_error_does_not_contain_the_invalid_value() -> None:
     def tool(a: int) -> None: ...
 
     with pytest.raises(ModelBehaviorError) as caught:
@@ -235,14 +236,14 @@ def test_a_problem_does_not_repeat_the_value() -> None:
     assert "my password" not in str(caught.value)
 
 
-def test_no_arguments_at_all_are_an_empty_object() -> None:
+def test_empty_arguments_are_an_empty_object() -> None:
     def tool(a: int = 5) -> int:
         return a
 
-    assert called(tool, "") == 5
+    assert call(tool, "") == 5
 
 
-def test_arguments_arrive_as_the_types_that_were_asked_for() -> None:
+def test_arguments_are_converted_to_the_annotated_types() -> None:
     @dataclasses.dataclass
     class Box:
         width: int
@@ -253,14 +254,14 @@ def test_arguments_arrive_as_the_types_that_were_asked_for() -> None:
     def tool(point: Point, box: Box, label: Label, colour: Colour, pair: tuple[int, str], some: set[int]) -> Any:
         return point, box, label, colour, pair, some
 
-    assert called(
+    assert call(
         tool,
         '{"point": {"x": 1}, "box": {"width": 2}, "label": {"text": "t"}, "colour": "red", "pair": [1, "a"],'
         ' "some": [1, 1]}',
     ) == (Point(x=1), Box(2), {"text": "t"}, Colour.RED, (1, "a"), {1})
 
 
-def test_methods_partials_and_callable_objects_are_functions_too() -> None:
+def test_methods_partials_and_callable_objects_are_accepted() -> None:
     class Shop:
         def price(self, item: str) -> str:
             """What it costs."""
@@ -279,17 +280,17 @@ def test_methods_partials_and_callable_objects_are_functions_too() -> None:
     assert function_schema(functools.partial(full, count=2), strict_json_schema=False).name == "full"
 
 
-async def test_a_sync_function_runs_in_a_thread_and_sees_context_variables() -> None:
-    asked_by: contextvars.ContextVar[str] = contextvars.ContextVar("asked_by")
-    asked_by.set("ann")
+async def test_a_sync_function_runs_in_a_thread_with_the_context_variables() -> None:
+    user: contextvars.ContextVar[str] = contextvars.ContextVar("user")
+    user.set("ann")
 
     def tool() -> tuple[str, bool]:
-        return asked_by.get(), threading.current_thread() is threading.main_thread()
+        return user.get(), threading.current_thread() is threading.main_thread()
 
     assert await function_schema(tool).call(tool, None, "{}") == ("ann", False)
 
 
-async def test_an_async_function_runs_where_it_is_called() -> None:
+async def test_an_async_function_runs_in_the_calling_thread() -> None:
     async def tool(ctx: RunContextWrapper[str], a: int) -> tuple[str, int, bool]:
         await asyncio.sleep(0)
         return ctx.context, a, threading.current_thread() is threading.main_thread()
@@ -300,14 +301,15 @@ async def test_an_async_function_runs_where_it_is_called() -> None:
 KINDS = st.sampled_from([int, str, bool, float, Point, Colour, list[int], int | None, Literal["a", "b"], list[Point]])
 
 
+@settings(max_examples=30)
 @given(st.lists(KINDS, max_size=6), st.data())
-def test_any_signature_gives_a_schema_in_the_strict_form(kinds: list[Any], data: st.DataObject) -> None:
+def test_any_signature_has_a_strict_schema(kinds: list[Any], data: st.DataObject) -> None:
     names = [f"p{index}" for index in range(len(kinds))]
 
     def tool(**_: Any) -> None: ...
 
-    tool.__signature__ = __import__("inspect").Signature(  # type: ignore[attr-defined]
-        [__import__("inspect").Parameter(name, 1, annotation=kind) for name, kind in zip(names, kinds, strict=True)]
+    tool.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, 1, annotation=kind) for name, kind in zip(names, kinds, strict=True)]
     )
     tool.__annotations__ = dict(zip(names, kinds, strict=True))
     schema = function_schema(tool).params_json_schema

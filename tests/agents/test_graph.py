@@ -1,20 +1,20 @@
-"""Agents of a saved run, found again or reported, never mistaken for others."""
+"""Agent graphs: references to agents resolve to the same agents or raise an error."""
 
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from factories.agents import make_tool
 from standfast import (
     Agent,
     AgentChanged,
     AgentHooks,
     AgentMissing,
-    FunctionTool,
     Handoff,
     HostedMCPTool,
     ModelSettings,
@@ -26,28 +26,20 @@ from standfast.agents import AgentGraph, AgentRef, resolve_agent
 from standfast.agents.graph import compute_signature, diff_signatures
 
 
-async def nothing(ctx: Any, arguments: str) -> str:
-    return arguments
-
-
-def tool(name: str, **options: Any) -> FunctionTool:
-    return FunctionTool(name, "", options.pop("schema", {}), nothing, **options)
-
-
 def support() -> Agent[Any]:
     """A graph with every kind of edge, two agents of one name, and a cycle."""
-    root = Agent("support", instructions="Help.", tools=[tool("find")])
+    root = Agent("support", instructions="Help.", tools=[make_tool("find")])
     writer = Agent("writer")
     root.tools.append(writer.as_tool("write", "Writes."))
-    mine = Agent("billing", instructions="For private customers.")
-    theirs = Agent("billing", instructions="For companies.")
-    root.handoffs += [mine, handoff(theirs, tool_name_override="to_company_billing")]
-    mine.handoffs.append(root)
+    private = Agent("billing", instructions="For private customers.")
+    companies = Agent("billing", instructions="For companies.")
+    root.handoffs += [private, handoff(companies, tool_name_override="to_company_billing")]
+    private.handoffs.append(root)
     writer.handoffs.append(Agent("editor"))
     return root
 
 
-def test_every_reachable_agent_has_a_path_of_its_own() -> None:
+def test_every_reachable_agent_has_a_unique_path() -> None:
     assert [(path, agent.name) for path, agent in AgentGraph(support())] == [
         ("root", "support"),
         ("root/handoff:billing", "billing"),
@@ -78,16 +70,16 @@ def test_names_cannot_forge_paths() -> None:
 
 
 def test_a_reference_finds_the_same_agent_in_another_process() -> None:
-    here = AgentGraph(support())
-    saved = [here.get_ref(agent) for _, agent in here]
+    graph = AgentGraph(support())
+    saved = [graph.get_ref(agent) for _, agent in graph]
     saved = msgspec.json.decode(msgspec.json.encode(saved), type=list[AgentRef])
-    there = support()
-    for ref, (path, agent) in zip(saved, AgentGraph(there), strict=True):
+    other = support()
+    for ref, (path, agent) in zip(saved, AgentGraph(other), strict=True):
         assert ref.path == path
-        assert resolve_agent(there, ref) is agent
+        assert resolve_agent(other, ref) is agent
 
 
-def test_two_agents_of_one_name_are_not_mixed_up() -> None:
+def test_two_agents_of_one_name_are_distinguished() -> None:
     graph = AgentGraph(support())
     refs = [graph.get_ref(agent) for _, agent in graph if agent.name == "billing"]
     assert [graph.resolve(ref).instructions for ref in refs] == ["For private customers.", "For companies."]
@@ -107,7 +99,7 @@ def test_a_removed_agent_is_missing_even_if_another_has_its_name() -> None:
     assert caught.value.other_paths == ()
 
 
-def test_a_moved_agent_is_missing_and_the_error_says_where_it_went() -> None:
+def test_the_error_for_a_moved_agent_has_its_new_path() -> None:
     root = support()
     ref = AgentGraph(root).get_ref(root.handoffs[0])  # type: ignore[arg-type]
     root.handoffs.reverse()
@@ -127,7 +119,7 @@ def test_a_renamed_agent_is_missing() -> None:
         resolve_agent(root, ref)
 
 
-def test_an_agent_that_inherits_a_path_does_not_inherit_the_run() -> None:
+def test_another_agent_at_the_same_path_is_not_accepted() -> None:
     root = support()
     first: Any = root.handoffs[0]
     ref = AgentGraph(root).get_ref(first)
@@ -137,7 +129,7 @@ def test_an_agent_that_inherits_a_path_does_not_inherit_the_run() -> None:
         resolve_agent(root, ref)
 
 
-def test_a_renamed_root_has_changed_and_what_is_below_is_still_found() -> None:
+def test_a_renamed_root_has_changed_and_agents_below_it_are_found() -> None:
     root = support()
     graph = AgentGraph(root)
     top, writer = graph.get_ref(root), graph.get_ref(root.tools[1].agent_tool.agent)  # type: ignore[union-attr]
@@ -153,7 +145,7 @@ class Answer(BaseModel):
 
 
 def with_schema(agent: Agent[Any]) -> None:
-    agent.tools[0] = tool("find", schema={"type": "object", "properties": {"q": {"type": "string"}}})
+    agent.tools[0] = make_tool("find", schema={"type": "object", "properties": {"q": {"type": "string"}}})
 
 
 @pytest.mark.parametrize(
@@ -162,11 +154,13 @@ def with_schema(agent: Agent[Any]) -> None:
         (lambda agent: setattr(agent, "instructions", "Help less."), "instructions"),
         (lambda agent: setattr(agent, "instructions", lambda context, agent: ""), "instructions"),
         (lambda agent: agent.tools.pop(0), "tools"),
-        (lambda agent: agent.tools.append(tool("extra")), "tools"),
+        (lambda agent: agent.tools.append(make_tool("extra")), "tools"),
         (with_schema, "tools"),
         (lambda agent: setattr(agent.tools[0], "defer_loading", True), "tools"),
         (
-            lambda agent: agent.tools.__setitem__(0, *tool_namespace(name="n", description="d", tools=[tool("find")])),
+            lambda agent: agent.tools.__setitem__(
+                0, *tool_namespace(name="n", description="d", tools=[make_tool("find")])
+            ),
             "tools",
         ),
         (lambda agent: agent.tools.append(HostedMCPTool({"server_label": "shop"})), "tools"),
@@ -174,7 +168,7 @@ def with_schema(agent: Agent[Any]) -> None:
         (lambda agent: setattr(agent, "output_type", Answer), "output type"),
     ],
 )
-def test_what_changed_is_reported(change: Any, part: str) -> None:
+def test_the_changed_part_is_reported(change: Any, part: str) -> None:
     root = support()
     ref = AgentGraph(root).get_ref(root)
     change(root)
@@ -195,7 +189,7 @@ def test_what_changed_is_reported(change: Any, part: str) -> None:
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_what_a_run_does_not_depend_on_may_change(change: dict[str, Any]) -> None:
+def test_parts_outside_the_signature_may_change(change: dict[str, Any]) -> None:
     root = support()
     ref = AgentGraph(root).get_ref(root)
     other = root.clone(**change)
@@ -222,7 +216,7 @@ def test_a_signature_is_the_same_in_every_process() -> None:
     )
 
 
-def test_a_signature_of_another_form_has_changed() -> None:
+def test_a_signature_of_another_format_counts_as_changed() -> None:
     root = support()
     ref = AgentGraph(root).get_ref(root)
     with pytest.raises(AgentChanged) as caught:
@@ -231,7 +225,7 @@ def test_a_signature_of_another_form_has_changed() -> None:
     assert diff_signatures("old", "old") == []
 
 
-def test_an_agent_that_no_declared_way_leads_to_has_no_reference() -> None:
+def test_an_unreachable_agent_has_no_reference() -> None:
     async def somewhere(context: Any, arguments: str) -> Any: ...
 
     hidden = Agent("hidden")
@@ -254,7 +248,7 @@ EDGES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.booleans()),
 NAMES = st.lists(st.sampled_from(["a", "b", "c/d"]), min_size=7, max_size=7)
 
 
-def built(names: list[str], edges: list[tuple[int, int, bool]]) -> list[Agent[Any]]:
+def build_agents(names: list[str], edges: list[tuple[int, int, bool]]) -> list[Agent[Any]]:
     agents = [Agent(name, instructions=str(index)) for index, name in enumerate(names)]
     for source, target, by_handoff in edges:
         if by_handoff:
@@ -264,25 +258,29 @@ def built(names: list[str], edges: list[tuple[int, int, bool]]) -> list[Agent[An
     return agents
 
 
+@settings(max_examples=40)
 @given(NAMES, EDGES)
-def test_any_graph_can_be_saved_and_found_again(names: list[str], edges: list[tuple[int, int, bool]]) -> None:
-    here, there = built(names, edges), built(names, edges)
-    graph, other = AgentGraph(here[0]), AgentGraph(there[0])
+def test_references_of_any_graph_resolve_to_the_same_agents(
+    names: list[str], edges: list[tuple[int, int, bool]]
+) -> None:
+    ours, theirs = build_agents(names, edges), build_agents(names, edges)
+    graph, other = AgentGraph(ours[0]), AgentGraph(theirs[0])
     assert len({path for path, _ in graph}) == len(graph)
     for _, agent in graph:
-        assert other.resolve(graph.get_ref(agent)) is there[here.index(agent)]  # type: ignore[arg-type]
+        assert other.resolve(graph.get_ref(agent)) is theirs[ours.index(agent)]  # type: ignore[arg-type]
 
 
+@settings(max_examples=40)
 @given(NAMES, EDGES, st.integers(0, 6))
-def test_a_reference_never_finds_an_agent_with_other_instructions(
+def test_a_reference_never_resolves_to_an_agent_with_other_instructions(
     names: list[str], edges: list[tuple[int, int, bool]], removed: int
 ) -> None:
-    here = built(names, edges)
-    there = built(names, [edge for index, edge in enumerate(edges) if index != removed])
-    graph, other = AgentGraph(here[0]), AgentGraph(there[0])
+    ours = build_agents(names, edges)
+    theirs = build_agents(names, [edge for index, edge in enumerate(edges) if index != removed])
+    graph, other = AgentGraph(ours[0]), AgentGraph(theirs[0])
     for _, agent in graph:
         try:
-            found = other.resolve(graph.get_ref(agent), tolerate=["handoffs", "tools"])
+            resolved = other.resolve(graph.get_ref(agent), tolerate=["handoffs", "tools"])
         except (AgentMissing, AgentChanged):
             continue
-        assert found.instructions == agent.instructions  # type: ignore[attr-defined]
+        assert resolved.instructions == agent.instructions  # type: ignore[attr-defined]

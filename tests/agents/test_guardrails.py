@@ -8,6 +8,7 @@ from standfast import (
     Agent,
     GuardrailFunctionOutput,
     InputGuardrail,
+    InputGuardrailResult,
     InputGuardrailTripwireTriggered,
     InvalidDeclaration,
     RunContextWrapper,
@@ -28,7 +29,7 @@ CONTEXT = RunContextWrapper(None)
 CALL = ToolContext(None, tool_name="pay", tool_call_id="1", tool_arguments='{"amount": 9}')
 
 
-async def test_an_input_guardrail_sees_the_input() -> None:
+async def test_an_input_guardrail_receives_the_input() -> None:
     @input_guardrail
     def polite(context: RunContextWrapper[Any], agent: Agent[Any], input: Any) -> GuardrailFunctionOutput:
         return GuardrailFunctionOutput({"by": agent.name}, "damn" in input)
@@ -48,7 +49,7 @@ async def test_a_guardrail_may_be_async_named_and_blocking() -> None:
     assert not (await polite.run(AGENT, [], CONTEXT)).output.tripwire_triggered
 
 
-async def test_an_output_guardrail_sees_the_output() -> None:
+async def test_an_output_guardrail_receives_the_output() -> None:
     @output_guardrail(name="short")
     def short(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
         return GuardrailFunctionOutput(len(output), len(output) > 3)
@@ -57,7 +58,7 @@ async def test_an_output_guardrail_sees_the_output() -> None:
     assert (result.agent_output, result.agent, result.output.tripwire_triggered) == ("too long", AGENT, True)
 
 
-async def test_a_tool_guardrail_lets_pass_replaces_or_ends() -> None:
+async def test_a_tool_guardrail_allows_replaces_or_ends() -> None:
     @tool_input_guardrail
     def cheap(data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
         return ToolGuardrailFunctionOutput.reject_content(f"too dear: {data.context.tool_arguments}")
@@ -77,13 +78,13 @@ async def test_a_tool_guardrail_lets_pass_replaces_or_ends() -> None:
     )
 
 
-@pytest.mark.parametrize("made", [input_guardrail, tool_input_guardrail])
-async def test_a_guardrail_that_returns_something_else_is_named(made: Any) -> None:
-    @made
+@pytest.mark.parametrize("decorator", [input_guardrail, tool_input_guardrail])
+async def test_the_error_for_an_invalid_return_value_names_the_guardrail(decorator: Any) -> None:
+    @decorator
     def forgetful(*_: Any) -> None: ...
 
-    with pytest.raises(UserError, match=r"'forgetful' must return .*FunctionOutput, not NoneType"):
-        await forgetful.run(*((AGENT, "x", CONTEXT) if made is input_guardrail else (None,)))
+    with pytest.raises(UserError, match=r"'forgetful' must return .*FunctionOutput, got NoneType"):
+        await forgetful.run(*((AGENT, "x", CONTEXT) if decorator is input_guardrail else (None,)))
 
 
 @pytest.mark.parametrize("func", [3, None, GuardrailFunctionOutput])
@@ -92,13 +93,11 @@ def test_a_guardrail_needs_a_function(func: Any) -> None:
         InputGuardrail(func)
 
 
-def test_a_tripwire_says_which_guardrail_it_was() -> None:
+def test_a_tripwire_error_names_the_guardrail() -> None:
     @input_guardrail
     def polite(*_: Any) -> Any: ...
     @tool_input_guardrail
     def cheap(*_: Any) -> Any: ...
-
-    from standfast import InputGuardrailResult
 
     tripped = InputGuardrailTripwireTriggered(InputGuardrailResult(polite, GuardrailFunctionOutput(None, True)))
     assert "'polite'" in str(tripped)

@@ -1,4 +1,4 @@
-"""Handoffs, and what the next agent is given."""
+"""Handoffs and their input filters."""
 
 import json
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Reason(BaseModel):
 
 
 @dataclass
-class Said:
+class StubRunItem:
     type: str
     item: dict[str, Any]
 
@@ -44,65 +44,69 @@ class Said:
         return self.item
 
 
-def message(text: str) -> Said:
-    return Said("message_output_item", {"type": "message", "role": "assistant", "content": text})
+def message(text: str) -> StubRunItem:
+    return StubRunItem("message_output_item", {"type": "message", "role": "assistant", "content": text})
 
 
-def call(name: str = "find") -> Said:
-    return Said("tool_call_item", {"type": "function_call", "name": name, "call_id": "1", "arguments": "{}"})
+def call(name: str = "find") -> StubRunItem:
+    return StubRunItem("tool_call_item", {"type": "function_call", "name": name, "call_id": "1", "arguments": "{}"})
 
 
-def output() -> Said:
-    return Said("tool_call_output_item", {"type": "function_call_output", "call_id": "1", "output": "42"})
+def output() -> StubRunItem:
+    return StubRunItem("tool_call_output_item", {"type": "function_call_output", "call_id": "1", "output": "42"})
 
 
-async def test_a_plain_handoff_has_the_usual_names() -> None:
-    found = handoff(BILLING)
-    assert found.tool_name == "transfer_to_billing_desk"
-    assert found.tool_description == "Handoff to the Billing Desk agent to handle the request. Knows about money."
-    assert found.input_json_schema == {
+async def test_a_plain_handoff_has_the_default_names() -> None:
+    transfer = handoff(BILLING)
+    assert transfer.tool_name == "transfer_to_billing_desk"
+    assert transfer.tool_description == "Handoff to the Billing Desk agent to handle the request. Knows about money."
+    assert transfer.input_json_schema == {
         "type": "object",
         "properties": {},
         "required": [],
         "additionalProperties": False,
     }
-    assert json.loads(found.get_transfer_message(BILLING)) == {"assistant": "Billing Desk"}
-    assert await found.on_invoke_handoff(CONTEXT, "") is BILLING
-    assert found.agent is BILLING
+    assert json.loads(transfer.get_transfer_message(BILLING)) == {"assistant": "Billing Desk"}
+    assert await transfer.on_invoke_handoff(CONTEXT, "") is BILLING
+    assert transfer.agent is BILLING
 
 
-def test_names_can_be_ones_own() -> None:
-    found = handoff(BILLING, tool_name_override="to_billing", tool_description_override="For money.")
-    assert (found.tool_name, found.tool_description, found.agent_name) == ("to_billing", "For money.", "Billing Desk")
+def test_names_can_be_overridden() -> None:
+    transfer = handoff(BILLING, tool_name_override="to_billing", tool_description_override="For money.")
+    assert (transfer.tool_name, transfer.tool_description, transfer.agent_name) == (
+        "to_billing",
+        "For money.",
+        "Billing Desk",
+    )
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_the_input_arrives_as_its_type(is_async: bool) -> None:
-    got = []
+async def test_the_input_is_converted_to_its_type(is_async: bool) -> None:
+    received = []
 
-    def taken(context: RunContextWrapper[str], reason: Reason) -> None:
-        got.append((context.context, reason))
+    def on_handoff(context: RunContextWrapper[str], reason: Reason) -> None:
+        received.append((context.context, reason))
 
-    async def taken_later(context: RunContextWrapper[str], reason: Reason) -> None:
-        got.append((context.context, reason))
+    async def on_handoff_later(context: RunContextWrapper[str], reason: Reason) -> None:
+        received.append((context.context, reason))
 
-    found = handoff(BILLING, on_handoff=taken_later if is_async else taken, input_type=Reason)
-    assert found.input_json_schema["required"] == ["why", "urgent"]
-    assert await found.on_invoke_handoff(CONTEXT, '{"why": "refund"}') is BILLING
-    assert got == [("ann", Reason(why="refund"))]
+    transfer = handoff(BILLING, on_handoff=on_handoff_later if is_async else on_handoff, input_type=Reason)
+    assert transfer.input_json_schema["required"] == ["why", "urgent"]
+    assert await transfer.on_invoke_handoff(CONTEXT, '{"why": "refund"}') is BILLING
+    assert received == [("ann", Reason(why="refund"))]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"), [("{", "Invalid JSON"), ("{}", "why: Field required"), (None, "needs an input")]
+    ("arguments", "problem"), [("{", "Invalid JSON"), ("{}", "why: Field required"), (None, "needs an input")]
 )
-async def test_an_input_out_of_shape_is_the_models_fault(arguments: Any, said: str) -> None:
-    found = handoff(BILLING, on_handoff=lambda context, reason: None, input_type=Reason)
-    with pytest.raises(ModelBehaviorError, match=said):
-        await found.on_invoke_handoff(CONTEXT, arguments)
+async def test_an_invalid_input_raises_model_behavior_error(arguments: Any, problem: str) -> None:
+    transfer = handoff(BILLING, on_handoff=lambda context, reason: None, input_type=Reason)
+    with pytest.raises(ModelBehaviorError, match=problem):
+        await transfer.on_invoke_handoff(CONTEXT, arguments)
 
 
 @pytest.mark.parametrize(
-    ("on_handoff", "input_type", "said"),
+    ("on_handoff", "input_type", "problem"),
     [
         (lambda a, b: None, None, r"must take \(context\), it takes 2"),
         (lambda a: None, Reason, r"must take \(context, input\), it takes 1"),
@@ -110,12 +114,12 @@ async def test_an_input_out_of_shape_is_the_models_fault(arguments: Any, said: s
         (3, None, "must be a function"),
     ],
 )
-def test_an_on_handoff_that_does_not_fit_is_refused(on_handoff: Any, input_type: Any, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_an_on_handoff_with_the_wrong_parameters_is_rejected(on_handoff: Any, input_type: Any, problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
         handoff(BILLING, on_handoff=on_handoff, input_type=input_type)
 
 
-def test_an_input_type_without_a_schema_is_refused() -> None:
+def test_an_input_type_without_a_schema_is_rejected() -> None:
     class Opaque: ...
 
     with pytest.raises(InvalidDeclaration, match="no JSON schema"):
@@ -125,13 +129,13 @@ def test_an_input_type_without_a_schema_is_refused() -> None:
 async def test_only_enabled_handoffs_are_offered_and_plain_agents_become_handoffs() -> None:
     other = handoff(Agent("other"), is_enabled=lambda context, agent: context.context == "bob")
     agent = Agent("a", handoffs=[BILLING, other])
-    found = await agent.get_handoffs(CONTEXT)
-    assert [type(one) for one in found] == [Handoff]
+    enabled = await agent.get_handoffs(CONTEXT)
+    assert [type(one) for one in enabled] == [Handoff]
     assert [one.agent_name for one in await agent.get_handoffs(RunContextWrapper("bob"))] == ["Billing Desk", "other"]
 
 
-def test_the_past_becomes_one_message() -> None:
-    reasoning = Said("reasoning_item", {"type": "reasoning", "id": "r"})
+def test_the_history_becomes_one_message() -> None:
+    reasoning = StubRunItem("reasoning_item", {"type": "reasoning", "id": "r"})
     data = HandoffInputData("hi there", (reasoning, call(), output()), (message("one moment"),))
     nested = nest_handoff_history(data)
     assert nested.new_items == data.new_items
@@ -149,40 +153,42 @@ def test_the_past_becomes_one_message() -> None:
     assert lines[5] == "4. assistant: one moment"
 
 
-def test_a_past_never_nests_twice() -> None:
+def test_a_history_is_never_nested_twice() -> None:
     once = nest_handoff_history(HandoffInputData("hi", (), (message("a"),)))
     twice = nest_handoff_history(once.clone(new_items=(message("b"),), input_items=None))
     (summary,) = twice.input_history
     assert summary["content"].splitlines()[2:-1] == ["1. user: hi", "2. assistant: a", "3. assistant: b"]  # type: ignore[index]
 
 
-def test_what_only_looks_like_a_nested_past_stays_as_it_is() -> None:
+def test_a_user_message_that_looks_like_a_nested_history_is_not_unpacked() -> None:
     (forged,) = default_handoff_history_mapper([{"role": "user", "content": "hi"}])
     forged["role"] = "user"
     (summary,) = nest_handoff_history(HandoffInputData((forged,), (), ())).input_history
     assert len(summary["content"].splitlines()) == 4  # type: ignore[index]
 
 
+# Characters that matter for lines, numbers, roles and JSON, and two beyond ASCII.
+TEXT = st.text('a1. :\n\r\t\u2028\x85\x00{}[]"\\<>/é☃', max_size=30)
 ITEMS = st.one_of(
-    st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": st.text(max_size=30)}),
-    st.fixed_dictionaries({"type": st.just("function_call"), "call_id": st.text(max_size=3), "name": st.text()}),
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": TEXT}),
+    st.fixed_dictionaries({"type": st.just("function_call"), "call_id": TEXT, "name": TEXT}),
 )
 
 
 @given(st.lists(ITEMS, min_size=1, max_size=5))
-def test_a_nested_past_comes_back_whole(items: list[dict[str, Any]]) -> None:
-    seen: list[Any] = []
+def test_a_nested_history_can_be_unpacked_without_loss(items: list[dict[str, Any]]) -> None:
+    unpacked: list[Any] = []
 
-    def keep(transcript: list[Any]) -> list[Any]:
-        seen.extend(transcript)
+    def record(transcript: list[Any]) -> list[Any]:
+        unpacked.extend(transcript)
         return transcript
 
     nested = nest_handoff_history(HandoffInputData(tuple(items), (), ()))
-    nest_handoff_history(nested, history_mapper=keep)
-    assert seen == items
+    nest_handoff_history(nested, history_mapper=record)
+    assert unpacked == items
 
 
-def test_the_wrappers_can_be_changed_and_come_back() -> None:
+def test_the_wrappers_can_be_changed_and_reset() -> None:
     try:
         set_conversation_history_wrappers(start="<<<")
         assert get_conversation_history_wrappers() == ("<<<", "</CONVERSATION HISTORY>")
@@ -192,7 +198,7 @@ def test_the_wrappers_can_be_changed_and_come_back() -> None:
     assert get_conversation_history_wrappers()[0] == "<CONVERSATION HISTORY>"
 
 
-def test_everything_about_tools_can_be_removed() -> None:
+def test_remove_all_tools_leaves_only_messages() -> None:
     history = (
         {"role": "user", "content": "x"},
         *({"type": kind} for kind in ("function_call", "function_call_output", "reasoning", "web_search_call")),
@@ -200,8 +206,11 @@ def test_everything_about_tools_can_be_removed() -> None:
         {"type": "compaction"},
     )
     data = HandoffInputData(history, (call(), message("a")), (output(), message("b")))
-    found = remove_all_tools(data)
-    assert found.input_history == ({"role": "user", "content": "x"}, {"type": "compaction"})
-    assert [item.to_input_item()["content"] for item in (*found.pre_handoff_items, *found.new_items)] == ["a", "b"]
+    filtered = remove_all_tools(data)
+    assert filtered.input_history == ({"role": "user", "content": "x"}, {"type": "compaction"})
+    assert [item.to_input_item()["content"] for item in (*filtered.pre_handoff_items, *filtered.new_items)] == [
+        "a",
+        "b",
+    ]
     assert remove_all_tools(data.clone(input_history="hi")).input_history == "hi"
     assert remove_all_tools(data.clone(input_items=(call(),))).input_items == ()

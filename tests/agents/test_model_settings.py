@@ -1,4 +1,4 @@
-"""Settings of models, laid over each other."""
+"""Model settings: overrides, validation, storage; and usage."""
 
 from typing import Any
 
@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from standfast import InvalidDeclaration, ModelRetryBackoffSettings, ModelRetrySettings, ModelSettings, Usage
 
 
-def test_what_is_set_wins_and_the_rest_shows_through() -> None:
+def test_values_that_are_set_override_and_others_are_kept() -> None:
     base = ModelSettings(temperature=0.1, top_p=0.5, extra_args={"a": 1, "b": 1}, extra_headers={"x": "1"})
-    found = base.resolve({"temperature": 0.9, "extra_args": {"b": 2}, "extra_headers": {"y": "1"}})
-    assert found == ModelSettings(temperature=0.9, top_p=0.5, extra_args={"a": 1, "b": 2}, extra_headers={"y": "1"})
+    resolved = base.resolve({"temperature": 0.9, "extra_args": {"b": 2}, "extra_headers": {"y": "1"}})
+    assert resolved == ModelSettings(temperature=0.9, top_p=0.5, extra_args={"a": 1, "b": 2}, extra_headers={"y": "1"})
     assert base.temperature == 0.1
     assert base.extra_args == {"a": 1, "b": 1}
 
 
-def test_nothing_over_them_leaves_them_as_they_are() -> None:
+def test_no_override_returns_the_same_settings() -> None:
     settings = ModelSettings(temperature=0.1)
     assert settings.resolve(None) is settings
 
@@ -32,9 +32,9 @@ def test_retries_are_merged_field_by_field() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "problem"),
     [
-        ({"heat": 1}, "no setting 'heat'"),
+        ({"heat": 1}, "unknown settings: 'heat'"),
         ({"temperature": "hot"}, r"ModelSettings\.temperature"),
         ({"temperature": True}, r"ModelSettings\.temperature"),
         ({"temperature": float("nan")}, r"ModelSettings\.temperature"),
@@ -45,8 +45,8 @@ def test_retries_are_merged_field_by_field() -> None:
         (3, "expected settings"),
     ],
 )
-def test_settings_that_make_no_sense_are_named(wrong: Any, said: str) -> None:
-    with pytest.raises(InvalidDeclaration, match=said):
+def test_an_invalid_setting_is_named_in_the_error(wrong: Any, problem: str) -> None:
+    with pytest.raises(InvalidDeclaration, match=problem):
         ModelSettings().resolve(wrong)
 
 
@@ -60,10 +60,10 @@ def test_settings_are_stored_without_code_and_traced_without_secrets() -> None:
     assert "secret" not in str(settings.to_traceable_dict())
 
 
-def test_settings_are_stored_and_traced_as_the_peer_does() -> None:
-    peer = pytest.importorskip("agents")
-    given = {"temperature": 0.5, "metadata": {"a": "b"}, "extra_args": {"x": 1}, "tool_choice": "required"}
-    ours, theirs = ModelSettings(**given), peer.ModelSettings(**given)
+def test_settings_are_stored_and_traced_like_those_of_openai_agents() -> None:
+    openai_agents = pytest.importorskip("agents")
+    fields = {"temperature": 0.5, "metadata": {"a": "b"}, "extra_args": {"x": 1}, "tool_choice": "required"}
+    ours, theirs = ModelSettings(**fields), openai_agents.ModelSettings(**fields)
     assert ours.to_json_dict() == theirs.to_json_dict()
     assert ours.to_traceable_dict() == theirs.to_traceable_dict()
 
@@ -76,9 +76,9 @@ def test_a_request_becomes_an_entry_of_the_usage() -> None:
     assert (usage.requests, usage.total_tokens, usage.input_tokens_details.cached_tokens) == (2, 9, 2)
     assert usage.output_tokens_details.reasoning_tokens == 1
     assert [entry.total_tokens for entry in usage.request_usage_entries] == [7, 2]
-    whole = Usage()
-    whole.add(usage)
-    assert whole == usage
+    total = Usage()
+    total.add(usage)
+    assert total == usage
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 9))))

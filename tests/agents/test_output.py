@@ -1,4 +1,4 @@
-"""The shape of a final output."""
+"""Output schemas."""
 
 import dataclasses
 from typing import Any
@@ -25,7 +25,7 @@ class Box:
 
 
 @pytest.mark.parametrize("kind", [None, str])
-def test_text_is_text(kind: Any) -> None:
+def test_plain_text_has_no_schema(kind: Any) -> None:
     schema = AgentOutputSchema(kind)
     assert schema.is_plain_text()
     assert schema.validate_json("not json") == "not json"
@@ -45,7 +45,7 @@ def test_text_is_text(kind: Any) -> None:
     ],
     ids=str,
 )
-def test_a_type_is_read_from_the_answer(kind: Any, text: str, value: Any) -> None:
+def test_a_type_is_parsed_from_the_response(kind: Any, text: str, value: Any) -> None:
     schema = AgentOutputSchema(kind)
     assert schema.validate_json(text) == value
     assert schema.json_schema()["type"] == "object"
@@ -54,11 +54,11 @@ def test_a_type_is_read_from_the_answer(kind: Any, text: str, value: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "problem"),
     [("{", "Invalid JSON"), ("[]", "object"), ("{}", "text: Field required"), ('{"text": 1}', "text: ")],
 )
-def test_an_answer_out_of_shape_says_what_does_not_fit(text: str, said: str) -> None:
-    with pytest.raises(ModelBehaviorError, match=f"does not fit Answer: .*{said}"):
+def test_an_invalid_response_names_the_problem(text: str, problem: str) -> None:
+    with pytest.raises(ModelBehaviorError, match=f"not a valid Answer: .*{problem}"):
         AgentOutputSchema(Answer).validate_json(text)
 
 
@@ -67,7 +67,7 @@ def test_names_are_those_of_the_types() -> None:
     assert AgentOutputSchema(list[int]).name() == "list[int]"
 
 
-def test_free_keys_need_strictness_turned_off() -> None:
+def test_arbitrary_keys_need_strictness_turned_off() -> None:
     with pytest.raises(UserError, match=r"output_type dict\[str, int\].*strict_json_schema=False"):
         AgentOutputSchema(dict[str, int])
     loose = AgentOutputSchema(dict[str, int], strict_json_schema=False)
@@ -75,14 +75,14 @@ def test_free_keys_need_strictness_turned_off() -> None:
     assert not loose.is_strict_json_schema()
 
 
-def test_a_type_without_a_schema_is_refused() -> None:
+def test_a_type_without_a_schema_is_rejected() -> None:
     class Opaque: ...
 
     with pytest.raises(InvalidDeclaration, match="Opaque has no JSON schema"):
         AgentOutputSchema(Opaque)
 
 
-def test_schemas_are_those_of_the_peer() -> None:
-    peer = pytest.importorskip("agents")
+def test_schemas_equal_those_of_openai_agents() -> None:
+    openai_agents = pytest.importorskip("agents")
     for kind in (Answer, Pair, int, list[Answer], Box, int | None):
-        assert AgentOutputSchema(kind).json_schema() == peer.AgentOutputSchema(kind).json_schema()
+        assert AgentOutputSchema(kind).json_schema() == openai_agents.AgentOutputSchema(kind).json_schema()

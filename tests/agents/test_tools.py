@@ -1,14 +1,13 @@
-"""Function tools: how they are declared, called, named and explained when they fail."""
+"""Function tools: declaration, invocation, error messages, timeouts, enablement and namespaces."""
 
 import asyncio
 import inspect
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
+from factories.agents import echo_arguments, make_tool, make_tool_context
 from standfast import (
     Agent,
     FunctionTool,
@@ -17,7 +16,6 @@ from standfast import (
     ModelBehaviorError,
     RunContextWrapper,
     ToolContext,
-    ToolMissing,
     ToolOrigin,
     ToolOriginType,
     ToolOutputFileContent,
@@ -29,19 +27,11 @@ from standfast import (
     function_tool,
     tool_namespace,
 )
-from standfast.agents import ToolRef, find_tool, index_tools_by_ref
+from standfast.agents import ToolRef
 
 
-def context(name: str = "tool") -> ToolContext[None]:
-    return ToolContext(None, tool_name=name, tool_call_id="call_1", tool_arguments="{}")
-
-
-async def invoked(tool: FunctionTool, arguments: str = "{}") -> Any:
-    return await tool.invoke(context(tool.name), arguments)
-
-
-async def nothing(ctx: ToolContext[Any], arguments: str) -> str:
-    return arguments
+async def invoke(tool: FunctionTool, arguments: str = "{}") -> Any:
+    return await tool.invoke(make_tool_context(tool.name), arguments)
 
 
 async def test_both_forms_of_the_decorator_make_a_tool() -> None:
@@ -54,11 +44,11 @@ async def test_both_forms_of_the_decorator_make_a_tool() -> None:
     async def called(a: int) -> int:
         return a * 2
 
-    assert (bare.name, bare.description, await invoked(bare, '{"a": 2}')) == ("bare", "Double it.", 4)
-    assert (called.name, called.description, await invoked(called, '{"a": 3}')) == ("twice", "Two times.", 6)
+    assert (bare.name, bare.description, await invoke(bare, '{"a": 2}')) == ("bare", "Double it.", 4)
+    assert (called.name, called.description, await invoke(called, '{"a": 3}')) == ("twice", "Two times.", 6)
 
 
-def test_fields_keep_their_places() -> None:
+def test_positional_fields_keep_their_order() -> None:
     places = [name for name, at in inspect.signature(FunctionTool).parameters.items() if at.kind is not at.KEYWORD_ONLY]
     assert ", ".join(places) == (
         "name, description, params_json_schema, on_invoke_tool, strict_json_schema, is_enabled, "
@@ -67,72 +57,72 @@ def test_fields_keep_their_places() -> None:
     )
 
 
-def test_the_function_can_still_be_had() -> None:
+def test_a_tool_keeps_its_function_as_wrapped() -> None:
     def double(a: int) -> int:
         return a * 2
 
     assert function_tool(double).__wrapped__ is double
 
 
-async def test_a_tool_is_given_its_call() -> None:
+async def test_a_tool_receives_the_context_of_its_call() -> None:
     @function_tool
     def who(ctx: ToolContext[Any]) -> str:
         return f"{ctx.tool_name} {ctx.tool_call_id} {ctx.idempotency_key}"
 
-    assert await invoked(who) == "who call_1 call_1"
+    assert await invoke(who) == "who call_1 call_1"
 
 
-async def test_a_failure_becomes_a_text_for_the_model() -> None:
+async def test_an_exception_becomes_a_message_for_the_model() -> None:
     @function_tool
     def fails() -> None:
         raise ValueError("no such order")
 
-    assert "no such order" in await invoked(fails)
+    assert "no such order" in await invoke(fails)
 
 
-async def test_bad_arguments_become_a_text_for_the_model_too() -> None:
+async def test_invalid_arguments_become_a_message_for_the_model() -> None:
     @function_tool
     def tool(a: int) -> None: ...
 
-    assert "invalid arguments for tool tool: a: Field required" in await invoked(tool, "{}")
+    assert "invalid arguments for tool tool: a: Field required" in await invoke(tool, "{}")
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_a_failure_can_be_explained_in_ones_own_words(is_async: bool) -> None:
-    def said(ctx: RunContextWrapper[Any], error: Exception) -> str:
+async def test_an_error_function_formats_the_exception(is_async: bool) -> None:
+    def format_error(ctx: RunContextWrapper[Any], error: Exception) -> str:
         return f"sorry: {error}"
 
-    async def said_later(ctx: RunContextWrapper[Any], error: Exception) -> str:
+    async def format_error_later(ctx: RunContextWrapper[Any], error: Exception) -> str:
         return f"sorry: {error}"
 
-    @function_tool(failure_error_function=said_later if is_async else said)
+    @function_tool(failure_error_function=format_error_later if is_async else format_error)
     def fails() -> None:
         raise ValueError("boom")
 
-    assert await invoked(fails) == "sorry: boom"
+    assert await invoke(fails) == "sorry: boom"
 
 
-async def test_an_explanation_that_is_no_text_is_refused() -> None:
+async def test_an_error_function_must_return_a_string() -> None:
     @function_tool(failure_error_function=lambda ctx, error: 3)  # type: ignore[arg-type, return-value]
     def fails() -> None:
         raise ValueError("boom")
 
-    with pytest.raises(UserError, match="must return a string, not int"):
-        await invoked(fails)
+    with pytest.raises(UserError, match="must return a string, got int"):
+        await invoke(fails)
 
 
-async def test_without_an_explanation_the_failure_is_raised() -> None:
+async def test_without_an_error_function_the_exception_is_raised() -> None:
     @function_tool(failure_error_function=None)
     def fails(a: int = 0) -> None:
         raise ValueError("boom")
 
     with pytest.raises(ValueError, match="boom"):
-        await invoked(fails)
+        await invoke(fails)
     with pytest.raises(ModelBehaviorError, match="invalid arguments for tool fails"):
-        await invoked(fails, '{"a": "x"}')
+        await invoke(fails, '{"a": "x"}')
 
 
-async def test_a_cancelled_tool_is_cancelled_not_explained() -> None:
+async def test_cancellation_is_not_turned_into_a_message() -> None:
     started = asyncio.Event()
 
     @function_tool
@@ -140,14 +130,14 @@ async def test_a_cancelled_tool_is_cancelled_not_explained() -> None:
         started.set()
         await asyncio.Event().wait()
 
-    task = asyncio.create_task(invoked(waits))
+    task = asyncio.create_task(invoke(waits))
     await started.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
 
-async def test_a_late_tool_is_cancelled_and_the_model_is_told() -> None:
+async def test_a_tool_that_times_out_is_cancelled_and_the_model_receives_a_message() -> None:
     ended = []
 
     @function_tool(timeout=0.01)
@@ -157,29 +147,29 @@ async def test_a_late_tool_is_cancelled_and_the_model_is_told() -> None:
         finally:
             ended.append(True)
 
-    assert await invoked(waits) == "Tool 'waits' timed out after 0.01 seconds."
+    assert await invoke(waits) == "Tool 'waits' timed out after 0.01 seconds."
     assert ended
 
 
-async def test_a_late_tool_can_be_explained_or_raised() -> None:
+async def test_a_timeout_can_be_formatted_or_raised() -> None:
     async def waits() -> None:
         await asyncio.Event().wait()
 
-    explained = function_tool(waits, timeout=0.01, timeout_error_function=lambda ctx, error: type(error).__name__)
-    assert await invoked(explained) == "ToolTimeoutError"
+    formatted = function_tool(waits, timeout=0.01, timeout_error_function=lambda ctx, error: type(error).__name__)
+    assert await invoke(formatted) == "ToolTimeoutError"
     raised = function_tool(waits, timeout=0.01, timeout_behavior="raise_exception")
     with pytest.raises(ToolTimeoutError) as caught:
-        await invoked(raised)
+        await invoke(raised)
     assert (caught.value.tool_name, caught.value.timeout_seconds) == ("waits", 0.01)
 
 
-async def test_a_timeout_of_the_tools_own_is_a_failure_like_any_other() -> None:
+async def test_a_timeout_error_of_the_tool_itself_is_an_ordinary_exception() -> None:
     @function_tool(timeout=60, failure_error_function=None)
-    async def asks() -> None:
+    async def fetch() -> None:
         raise TimeoutError("the shop did not answer")
 
     with pytest.raises(TimeoutError, match="the shop"):
-        await invoked(asks)
+        await invoke(fetch)
 
 
 def test_only_an_async_function_can_have_a_timeout() -> None:
@@ -189,7 +179,7 @@ def test_only_an_async_function_can_have_a_timeout() -> None:
         def tool() -> None: ...
 
 
-def test_a_function_that_yields_is_no_tool():
+def test_a_generator_function_is_rejected():
     def lines(text: str):
         yield text
 
@@ -197,14 +187,14 @@ def test_a_function_that_yields_is_no_tool():
         yield text
 
     for function in (lines, streamed):
-        with pytest.raises(InvalidDeclaration, match="return all of it"):
+        with pytest.raises(InvalidDeclaration, match="cannot be a generator"):
             function_tool(function)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), True, "1"])
-def test_a_timeout_is_a_positive_number(seconds: Any) -> None:
+def test_a_timeout_must_be_a_positive_number(seconds: Any) -> None:
     with pytest.raises(InvalidDeclaration, match="positive number of seconds"):
-        FunctionTool("tool", "", {}, nothing, timeout_seconds=seconds)
+        make_tool("tool", timeout_seconds=seconds)
 
 
 @pytest.mark.parametrize(
@@ -221,28 +211,28 @@ def test_a_timeout_is_a_positive_number(seconds: Any) -> None:
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_a_tool_declared_wrongly_says_what_is_wrong(wrong: dict[str, Any]) -> None:
-    right = {"name": "tool", "description": "", "params_json_schema": {}, "on_invoke_tool": nothing}
+def test_an_invalid_field_of_a_tool_is_named_in_the_error(wrong: dict[str, Any]) -> None:
+    right = {"name": "tool", "description": "", "params_json_schema": {}, "on_invoke_tool": echo_arguments}
     with pytest.raises(InvalidDeclaration, match=next(iter(wrong)).split("_")[0]):
         FunctionTool(**right | wrong)
 
 
-def test_a_schema_by_hand_is_made_strict_without_touching_it() -> None:
+def test_a_hand_written_schema_is_made_strict_without_modifying_it() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
-    tool = FunctionTool("tool", "", schema, nothing)
+    tool = FunctionTool("tool", "", schema, echo_arguments)
     assert tool.params_json_schema["required"] == ["a"]
     assert "required" not in schema
-    assert FunctionTool("tool", "", schema, nothing, strict_json_schema=False).params_json_schema is schema
+    assert FunctionTool("tool", "", schema, echo_arguments, strict_json_schema=False).params_json_schema is schema
 
 
-def test_a_call_is_not_repeated_unless_it_is_said_to_be_safe() -> None:
+def test_a_tool_is_not_idempotent_by_default() -> None:
     @function_tool
-    def careful() -> None: ...
+    def default() -> None: ...
     @function_tool(idempotent=True, on_uncertain="retry")
-    def careless() -> None: ...
+    def repeatable() -> None: ...
 
-    assert (careful.idempotent, careful.on_uncertain) == (False, "ask")
-    assert (careless.idempotent, careless.on_uncertain) == (True, "retry")
+    assert (default.idempotent, default.on_uncertain) == (False, "ask")
+    assert (repeatable.idempotent, repeatable.on_uncertain) == (True, "retry")
 
 
 def test_an_output_type_must_be_an_object() -> None:
@@ -257,21 +247,21 @@ def test_an_output_type_must_be_an_object() -> None:
 
 
 async def test_only_enabled_tools_are_offered() -> None:
-    def made(name: str, enabled: Any) -> FunctionTool:
-        return FunctionTool(name, "", {}, nothing, is_enabled=enabled)
+    def tool(name: str, enabled: Any) -> FunctionTool:
+        return make_tool(name, is_enabled=enabled)
 
     async def later(ctx: RunContextWrapper[Any], agent: Any) -> bool:
         await asyncio.sleep(0)
         return bool(ctx.context == agent.name)
 
-    tools = [made("on", True), made("off", False), made("sync", lambda ctx, agent: ctx.context == "ann")]
-    agent = Agent("ann", tools=[*tools, made("later", later), made("later too", later), WebSearchTool()])
+    tools = [tool("on", True), tool("off", False), tool("sync", lambda ctx, agent: ctx.context == "ann")]
+    agent = Agent("ann", tools=[*tools, tool("later", later), tool("later too", later), WebSearchTool()])
     names = [tool.name for tool in await agent.get_all_tools(RunContextWrapper("ann"))]
     assert names == ["on", "sync", "later", "later too", "web_search"]
     assert [tool.name for tool in await agent.get_all_tools(RunContextWrapper("bob"))] == ["on", "web_search"]
 
 
-async def test_a_question_that_fails_is_the_error_that_is_seen() -> None:
+async def test_an_exception_in_is_enabled_is_raised() -> None:
     async def fails(ctx: Any, agent: Any) -> bool:
         raise LookupError("who?")
 
@@ -279,19 +269,19 @@ async def test_a_question_that_fails_is_the_error_that_is_seen() -> None:
         await asyncio.Event().wait()
         return True
 
-    tools = [FunctionTool("a", "", {}, nothing, is_enabled=asked) for asked in (waits, fails)]
+    tools = [make_tool("a", is_enabled=predicate) for predicate in (waits, fails)]
     with pytest.raises(LookupError, match=r"who\?"):
         await Agent("a", tools=tools).get_all_tools(RunContextWrapper(None))
 
 
-async def test_questions_left_unanswered_by_a_failure_are_dropped() -> None:
+async def test_pending_is_enabled_coroutines_are_closed_after_an_exception() -> None:
     async def later(ctx: Any, agent: Any) -> bool:
         return True
 
     def fails(ctx: Any, agent: Any) -> bool:
         raise LookupError("who?")
 
-    tools = [FunctionTool("a", "", {}, nothing, is_enabled=asked) for asked in (later, fails)]
+    tools = [make_tool("a", is_enabled=predicate) for predicate in (later, fails)]
     with pytest.raises(LookupError, match=r"who\?"):
         await Agent("a", tools=tools).get_all_tools(RunContextWrapper(None))
 
@@ -300,65 +290,28 @@ async def test_tools_of_mcp_servers_come_first() -> None:
     class Server:
         name = "shop"
 
-        async def function_tools(self, run_context: Any, agent: Any) -> list[Any]:
-            return [FunctionTool("remote", "", {}, nothing), FunctionTool("gone", "", {}, nothing, is_enabled=False)]
+        async def get_function_tools(self, run_context: Any, agent: Any) -> list[Any]:
+            return [make_tool("remote"), make_tool("gone", is_enabled=False)]
 
-    agent = Agent("a", tools=[FunctionTool("own", "", {}, nothing)], mcp_servers=[Server()])
+    agent = Agent("a", tools=[make_tool("own")], mcp_servers=[Server()])
     assert [tool.name for tool in await agent.get_all_tools(RunContextWrapper(None))] == ["remote", "own"]
     assert [tool.name for tool in await agent.get_mcp_tools(RunContextWrapper(None))] == ["remote", "gone"]
 
 
-def test_a_namespace_leaves_the_tool_outside_as_it_was() -> None:
-    tool = FunctionTool("find", "", {}, nothing)
+def test_a_namespace_does_not_modify_the_original_tool() -> None:
+    tool = make_tool("find")
     (inside,) = tool_namespace(name="crm", description="customers", tools=[tool])
     assert (inside.qualified_name, tool.qualified_name) == ("crm.find", "find")
     assert ToolRef.from_tool(inside) == ToolRef("namespaced", "find", "crm")
 
 
 @pytest.mark.parametrize(("name", "description"), [("", "d"), ("n", ""), ("n", None), ("find", "d")])
-def test_a_namespace_needs_a_name_of_its_own_and_a_description(name: str, description: str | None) -> None:
+def test_a_namespace_needs_a_distinct_name_and_a_description(name: str, description: str | None) -> None:
     with pytest.raises(UserError, match="namespace"):
-        tool_namespace(name=name, description=description, tools=[FunctionTool("find", "", {}, nothing)])
+        tool_namespace(name=name, description=description, tools=[make_tool("find")])
 
 
-def test_tools_of_one_name_are_told_apart_by_their_keys() -> None:
-    bare = FunctionTool("find", "", {}, nothing)
-    deferred = FunctionTool("find", "", {}, nothing, defer_loading=True)
-    (inside,) = tool_namespace(name="crm", description="customers", tools=[bare])
-    tools = index_tools_by_ref([bare, deferred, inside, WebSearchTool(), bare])
-    assert [str(ref) for ref in tools] == ["find", "deferred_top_level:find", "crm.find"]
-    for call, meant in ((("find",), bare), (("find", "find"), deferred), (("find", "crm"), inside)):
-        assert find_tool(tools, ToolRef.from_call(*call), agent_name="a") is meant
-
-
-def test_a_bare_call_may_mean_a_deferred_tool() -> None:
-    tools = index_tools_by_ref([FunctionTool("find", "", {}, nothing, defer_loading=True)])
-    assert find_tool(tools, ToolRef.from_call("find"), agent_name="a").defer_loading
-
-
-def test_a_missing_tool_is_named_with_those_there_are() -> None:
-    tools = index_tools_by_ref([FunctionTool("find", "", {}, nothing)])
-    with pytest.raises(ToolMissing, match=r"'support' has no tool 'crm\.find'; it has find") as caught:
-        find_tool(tools, ToolRef("namespaced", "find", "crm"), agent_name="support")
-    assert (caught.value.key, caught.value.known_tools) == ("crm.find", ("find",))
-
-
-NAMES = st.text(min_size=1, max_size=5)
-
-
-@given(st.sampled_from(["bare", "deferred_top_level", "namespaced", "hosted_mcp"]), NAMES, NAMES)
-def test_a_key_comes_back_from_its_strings(kind: Any, name: str, namespace: str) -> None:
-    ref = ToolRef(kind, name, namespace if kind in ("namespaced", "hosted_mcp") else None)
-    assert ToolRef.from_lookup_key(list(ref.lookup_key)) == ref
-
-
-@pytest.mark.parametrize("key", [(), ("bare",), ("bare", 1), ("other", "a"), ("namespaced", "a")])
-def test_other_strings_are_no_key(key: Any) -> None:
-    with pytest.raises(ModelBehaviorError, match="no key of a tool"):
-        ToolRef.from_lookup_key(key)
-
-
-def test_pictures_and_files_must_be_somewhere() -> None:
+def test_images_and_files_need_a_source() -> None:
     assert ToolOutputText(text="hi").model_dump() == {"type": "text", "text": "hi"}
     assert ToolOutputImage(file_id="f").type == "image"
     assert ToolOutputFileContent(file_url="u").type == "file"
@@ -368,7 +321,7 @@ def test_pictures_and_files_must_be_somewhere() -> None:
         ToolOutputFileContent(filename="a.txt")
 
 
-def test_an_origin_goes_through_json() -> None:
+def test_an_origin_round_trips_through_json() -> None:
     origin = ToolOrigin(ToolOriginType.MCP, mcp_server_name="shop")
     assert origin.to_json_dict() == {"type": "mcp", "mcp_server_name": "shop"}
     assert ToolOrigin.from_json_dict(origin.to_json_dict()) == origin
@@ -376,6 +329,6 @@ def test_an_origin_goes_through_json() -> None:
     assert ToolOrigin.from_json_dict(3) is None
 
 
-def test_hosted_tools_are_data() -> None:
+def test_hosted_tools_have_names_and_defaults() -> None:
     assert HostedMCPTool({"type": "mcp", "server_label": "shop"}).name == "hosted_mcp"
     assert WebSearchTool().search_context_size == "medium"

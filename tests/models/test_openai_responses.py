@@ -1,4 +1,4 @@
-"""The model behind the Responses API, over real HTTP."""
+"""The model of the Responses API, over real HTTP."""
 
 from typing import Any
 
@@ -7,19 +7,18 @@ from openai import APIConnectionError, AsyncOpenAI, RateLimitError
 from openai.types.responses import ResponseOutputMessage, ResponseTextDeltaEvent
 from pydantic import BaseModel
 
-from model_server import (
-    Drop,
-    Hang,
-    ModelServer,
-    Reply,
-    Stream,
-    called,
+from factories.models import (
+    SleepRecorder,
+    call_item,
+    call_streamed,
     completion,
-    failed,
+    error_reply,
+    message_item,
     response,
     response_events,
-    said,
+    time_out,
 )
+from model_server import Drop, Hang, ModelServer, Reply, Stream
 from standfast import (
     AgentOutputSchema,
     FileSearchTool,
@@ -61,69 +60,57 @@ class Forecast(BaseModel):
     degrees: float
 
 
-class Sleeps:
-    """Pauses that take no time and are written down."""
-
-    def __init__(self) -> None:
-        self.pauses: list[float] = []
-
-    async def __call__(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-
-
 @pytest.fixture
 def model(client: AsyncOpenAI) -> OpenAIResponsesModel:
     return OpenAIResponsesModel("gpt-test", client)
 
 
-async def streamed(model: Any, request: ModelRequest, **options: Any) -> tuple[Any, list[Any]]:
-    events: list[Any] = []
-
-    async def emit(event: Any) -> None:
-        events.append(event)
-
-    return await call_model(model, request, emit=emit, **options), events
-
-
-async def test_an_answer_is_what_the_server_said(server: ModelServer, model: OpenAIResponsesModel) -> None:
-    server.plays(Reply(response(said("hi"), called("weather", "{}")), headers={"x-request-id": "req_9"}))
-    answer = await call_model(model, ModelRequest("hello", system_instructions="Be kind."))
-    assert isinstance(answer.output[0], ResponseOutputMessage)
-    assert answer.items == [said("hi"), called("weather", "{}")]
-    assert answer.items is answer.items
-    assert (answer.response_id, answer.request_id) == ("resp_1", "req_9")
-    usage = answer.usage
+async def test_a_response_has_the_items_usage_and_ids_of_the_server(
+    server: ModelServer, model: OpenAIResponsesModel
+) -> None:
+    server.enqueue(Reply(response(message_item("hi"), call_item("weather", "{}")), headers={"x-request-id": "req_9"}))
+    reply = await call_model(model, ModelRequest("hello", system_instructions="Be kind."))
+    assert isinstance(reply.output[0], ResponseOutputMessage)
+    assert reply.items == [message_item("hi"), call_item("weather", "{}")]
+    assert reply.items is reply.items
+    assert (reply.response_id, reply.request_id) == ("resp_1", "req_9")
+    usage = reply.usage
     assert (usage.requests, usage.input_tokens, usage.output_tokens, usage.total_tokens) == (1, 11, 7, 18)
     assert (usage.input_tokens_details.cached_tokens, usage.output_tokens_details.reasoning_tokens) == (3, 2)
-    assert answer.raw_usage is None
-    assert server.asked[0].path == "/v1/responses"
-    assert server.last == {
+    assert reply.raw_usage is None
+    assert server.requests[0].path == "/v1/responses"
+    assert server.last_body == {
         "model": "gpt-test",
         "instructions": "Be kind.",
         "input": [{"role": "user", "content": "hello"}],
     }
 
 
-async def test_a_stream_gives_the_same_answer_as_a_request(server: ModelServer, model: OpenAIResponsesModel) -> None:
-    server.plays(Stream(response_events(said("hi")), headers={"x-request-id": "req_9"}), Reply(response(said("hi"))))
-    answer, events = await streamed(model, ModelRequest("hello"))
-    whole = await call_model(model, ModelRequest("hello"))
-    assert (answer.items, answer.usage, answer.response_id) == (whole.items, whole.usage, whole.response_id)
-    assert answer.request_id == "req_9"
+async def test_a_stream_gives_the_same_response_as_a_request(server: ModelServer, model: OpenAIResponsesModel) -> None:
+    server.enqueue(
+        Stream(response_events(message_item("hi")), headers={"x-request-id": "req_9"}),
+        Reply(response(message_item("hi"))),
+    )
+    reply, events = await call_streamed(model, ModelRequest("hello"))
+    complete = await call_model(model, ModelRequest("hello"))
+    assert (reply.items, reply.usage, reply.response_id) == (complete.items, complete.usage, complete.response_id)
+    assert reply.request_id == "req_9"
     assert [event.delta for event in events if isinstance(event, ResponseTextDeltaEvent)] == ["hi"]
     assert events[-1].type == "response.completed"
-    assert server.asked[0].body["stream"] is True
+    assert server.requests[0].body["stream"] is True
 
 
-async def test_a_conversation_with_other_models_goes_on_here(
+async def test_a_conversation_with_other_models_can_be_continued(
     server: ModelServer, client: AsyncOpenAI, model: OpenAIResponsesModel
 ) -> None:
-    """Its server refuses ids of another make, and reasoning that it did not do itself."""
+    """The server rejects ids and reasoning of other providers."""
 
-    def rules(asked: ModelRequest) -> Any:
-        return "done" if "output" in asked.input[-1] else FunctionModel.call("weather", city="Oslo")
+    def rules(request: ModelRequest) -> Any:
+        return "done" if "output" in request.input[-1] else FunctionModel.call("weather", city="Oslo")
 
-    server.plays(Reply(completion({"reasoning_content": "hm", "content": "fine"})), Reply(response(said("bye"))))
+    server.enqueue(
+        Reply(completion({"reasoning_content": "hm", "content": "fine"})), Reply(response(message_item("bye")))
+    )
     chat = OpenAIChatCompletionsModel("deepseek-test", client)
     async with open_store("memory://") as store:
         session = store.session("ann")
@@ -131,7 +118,7 @@ async def test_a_conversation_with_other_models_goes_on_here(
         await Runner.run(Agent("a", model=chat), "and you?", session=session)
         assert any(item.get("type") == "reasoning" for item in await session.get_items())
         await Runner.run(Agent("a", model=model), "bye", session=session)
-    sent = server.last["input"]
+    sent = server.last_body["input"]
     assert [entry.get("id") for entry in sent] == [None] * 7
     assert [entry.get("type", entry.get("role")) for entry in sent] == [
         "user",
@@ -144,14 +131,14 @@ async def test_a_conversation_with_other_models_goes_on_here(
     ]
 
 
-async def test_everything_a_run_can_say_is_sent(server: ModelServer, model: OpenAIResponsesModel) -> None:
-    server.plays(Reply(response(said("{}"))))
+async def test_every_part_of_a_request_is_sent(server: ModelServer, model: OpenAIResponsesModel) -> None:
+    server.enqueue(Reply(response(message_item("{}"))))
     lookup = function_tool(name_override="lookup", defer_loading=True)(lambda: "x")
     request = ModelRequest(
         [
             {"role": "user", "content": "hello"},
-            {**said("before"), "id": "local_msg_1"},
-            {**said("x"), "created_by": "me"},
+            {**message_item("before"), "id": "local_msg_1"},
+            {**message_item("x"), "created_by": "me"},
         ],
         model_settings=ModelSettings(
             temperature=0.5,
@@ -180,10 +167,10 @@ async def test_everything_a_run_can_say_is_sent(server: ModelServer, model: Open
         previous_response_id="resp_0",
         prompt={"id": "pmpt_1", "version": None, "variables": {"x": "y"}},
     )
-    answer = await call_model(model, request)
-    assert answer.raw_usage is not None
-    assert answer.raw_usage["total_tokens"] == 18
-    sent = server.last
+    reply = await call_model(model, request)
+    assert reply.raw_usage is not None
+    assert reply.raw_usage["total_tokens"] == 18
+    sent = server.last_body
     assert [entry.get("id") for entry in sent["input"]] == [None, None, "msg_1"]
     assert "created_by" not in sent["input"][2]
     kinds = [(tool["type"], tool.get("name")) for tool in sent["tools"]]
@@ -205,63 +192,63 @@ async def test_everything_a_run_can_say_is_sent(server: ModelServer, model: Open
     assert sent["include"] == ["file_search_call.results"]
     assert (sent["previous_response_id"], sent["prompt"]) == ("resp_0", {"id": "pmpt_1", "variables": {"x": "y"}})
     assert (sent["max_output_tokens"], sent["store"], sent["service_tier"], sent["own"]) == (9, False, "flex", 1)
-    assert server.asked[0].headers["x-own"] == "2"
+    assert server.requests[0].headers["x-own"] == "2"
 
 
-async def test_a_prompt_at_the_server_chooses_the_model_when_nobody_did(
+async def test_a_stored_prompt_chooses_the_model_unless_one_is_explicit(
     server: ModelServer, client: AsyncOpenAI
 ) -> None:
-    server.plays(Reply(response(said("hi"))))
+    server.enqueue(Reply(response(message_item("hi"))))
     await call_model(
         OpenAIResponsesModel("usual", client, model_is_explicit=False), ModelRequest("x", prompt={"id": "p"})
     )
-    assert "model" not in server.last
+    assert "model" not in server.last_body
 
 
-async def test_what_is_said_twice_is_refused(model: OpenAIResponsesModel) -> None:
+async def test_extra_args_may_not_repeat_an_argument(model: OpenAIResponsesModel) -> None:
     settings = ModelSettings(temperature=1, extra_args={"temperature": 2})
     with pytest.raises(UserError, match="temperature"):
         await call_model(model, ModelRequest("x", model_settings=settings))
 
 
-async def test_without_settings_an_error_is_the_callers(server: ModelServer, model: OpenAIResponsesModel) -> None:
-    server.plays(failed(429, retry_after="7"))
+async def test_without_retry_settings_an_error_is_raised(server: ModelServer, model: OpenAIResponsesModel) -> None:
+    server.enqueue(error_reply(429, retry_after="7"))
     with pytest.raises(RateLimitError):
         await call_model(model, ModelRequest("x"))
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
-async def test_the_client_does_not_repeat_what_is_decided_here(server: ModelServer) -> None:
+async def test_the_client_does_not_retry_what_standfast_decides_on(server: ModelServer) -> None:
     async with AsyncOpenAI(base_url=server.url, api_key="none", max_retries=5) as eager:
         model = OpenAIResponsesModel("m", eager)
-        server.plays(failed(500), failed(500))
+        server.enqueue(error_reply(500), error_reply(500))
         for request in (
             ModelRequest("x", model_settings=ModelSettings(retry=ModelRetrySettings(max_retries=0))),
             ModelRequest("x", conversation_id="conv_1"),
         ):
             with pytest.raises(Exception, match="500"):
                 await call_model(model, request)
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_server_says_when_to_come_back(
-    server: ModelServer, model: OpenAIResponsesModel, stream: bool
-) -> None:
-    fine = Stream(response_events(said("hi"))) if stream else Reply(response(said("hi")))
-    server.plays(failed(429, retry_after="7"), failed(503, retry_after_ms="250"), fine)
+async def test_retry_after_headers_are_followed(server: ModelServer, model: OpenAIResponsesModel, stream: bool) -> None:
+    fine = Stream(response_events(message_item("hi"))) if stream else Reply(response(message_item("hi")))
+    server.enqueue(error_reply(429, retry_after="7"), error_reply(503, retry_after_ms="250"), fine)
     settings = ModelSettings(retry=ModelRetrySettings(max_retries=2, policy=retry_policies.provider_suggested()))
-    request, sleep = ModelRequest("x", model_settings=settings), Sleeps()
-    answer = (
-        (await streamed(model, request, sleep=sleep))[0] if stream else await call_model(model, request, sleep=sleep)
+    request, sleep = ModelRequest("x", model_settings=settings), SleepRecorder()
+    reply = (
+        (await call_streamed(model, request, sleep=sleep))[0]
+        if stream
+        else await call_model(model, request, sleep=sleep)
     )
-    assert sleep.pauses == [7.0, 0.25]
-    assert answer.usage.requests == 3
-    assert [entry.total_tokens for entry in answer.usage.request_usage_entries] == [0, 0, 18]
+    assert sleep.delays == [7.0, 0.25]
+    assert reply.usage.requests == 3
+    assert [entry.total_tokens for entry in reply.usage.request_usage_entries] == [0, 0, 18]
 
 
-async def test_a_server_that_wants_no_repetition_is_heard(server: ModelServer, model: OpenAIResponsesModel) -> None:
-    server.plays(failed(500, x_should_retry="false"))
+async def test_x_should_retry_false_is_a_veto(server: ModelServer, model: OpenAIResponsesModel) -> None:
+    server.enqueue(error_reply(500, x_should_retry="false"))
     policy = retry_policies.any(retry_policies.http_status([500]), retry_policies.provider_suggested())
     with pytest.raises(Exception, match="500"):
         await call_model(
@@ -270,108 +257,121 @@ async def test_a_server_that_wants_no_repetition_is_heard(server: ModelServer, m
 
 
 async def test_a_dropped_connection_is_a_network_error(server: ModelServer, model: OpenAIResponsesModel) -> None:
-    server.plays(Drop(), Reply(response(said("hi"))))
+    server.enqueue(Drop(), Reply(response(message_item("hi"))))
     settings = ModelSettings(retry=ModelRetrySettings(max_retries=1, policy=retry_policies.network_error()))
-    assert (await call_model(model, ModelRequest("x", model_settings=settings), sleep=Sleeps())).items == [said("hi")]
+    assert (await call_model(model, ModelRequest("x", model_settings=settings), sleep=SleepRecorder())).items == [
+        message_item("hi")
+    ]
 
 
-async def test_a_conversation_is_not_written_to_twice_by_accident(
+async def test_a_stateful_request_is_not_retried_after_a_lost_connection(
     server: ModelServer, model: OpenAIResponsesModel
 ) -> None:
-    def asking(policy: Any) -> ModelRequest:
+    def make_request(policy: Any) -> ModelRequest:
         settings = ModelSettings(retry=ModelRetrySettings(max_retries=3, policy=policy))
         return ModelRequest("x", conversation_id="conv_1", model_settings=settings)
 
-    server.plays(Drop())
+    server.enqueue(Drop())
     with pytest.raises(APIConnectionError):
-        await call_model(model, asking(retry_policies.network_error()), sleep=Sleeps())
-    server.plays(failed(429), Reply(response(said("hi"))))
-    await call_model(model, asking(retry_policies.http_status([429])), sleep=Sleeps())
-    server.plays(Drop(), Reply(response(said("hi"))))
-    await call_model(model, asking(lambda context: RetryDecision(True, approve_unsafe_replay=True)), sleep=Sleeps())
-    assert len(server.asked) == 5
-    assert {asked.body["conversation"] for asked in server.asked} == {"conv_1"}
+        await call_model(model, make_request(retry_policies.network_error()), sleep=SleepRecorder())
+    server.enqueue(error_reply(429), Reply(response(message_item("hi"))))
+    await call_model(model, make_request(retry_policies.http_status([429])), sleep=SleepRecorder())
+    server.enqueue(Drop(), Reply(response(message_item("hi"))))
+    await call_model(
+        model, make_request(lambda context: RetryDecision(True, approve_unsafe_replay=True)), sleep=SleepRecorder()
+    )
+    assert len(server.requests) == 5
+    assert {request.body["conversation"] for request in server.requests} == {"conv_1"}
 
 
-async def test_a_locked_conversation_is_waited_for(server: ModelServer, model: OpenAIResponsesModel) -> None:
-    locked = [failed(409, "busy", "conversation_locked") for _ in range(3)]
-    server.plays(*locked, Reply(response(said("hi"))))
-    sleep = Sleeps()
-    answer = await call_model(model, ModelRequest("x", conversation_id="conv_1"), sleep=sleep)
-    assert (sleep.pauses, answer.usage.requests) == ([1.0, 2.0, 4.0], 4)
-    server.plays(*locked, failed(409, "busy", "conversation_locked"))
+async def test_a_locked_conversation_is_retried_three_times(server: ModelServer, model: OpenAIResponsesModel) -> None:
+    locked = [error_reply(409, "busy", "conversation_locked") for _ in range(3)]
+    server.enqueue(*locked, Reply(response(message_item("hi"))))
+    sleep = SleepRecorder()
+    reply = await call_model(model, ModelRequest("x", conversation_id="conv_1"), sleep=sleep)
+    assert (sleep.delays, reply.usage.requests) == ([1.0, 2.0, 4.0], 4)
+    server.enqueue(*locked, error_reply(409, "busy", "conversation_locked"))
     settings = ModelSettings(retry=ModelRetrySettings(max_retries=0))
     with pytest.raises(Exception, match="busy"):
         await call_model(model, ModelRequest("x", conversation_id="conv_1", model_settings=settings), sleep=sleep)
 
 
-async def test_nothing_is_repeated_after_words_were_shown(server: ModelServer, model: OpenAIResponsesModel) -> None:
-    cut = Stream(response_events(said("hi"))[:3], cut=True)
-    server.plays(cut)
+async def test_a_request_is_not_retried_after_output_was_emitted(
+    server: ModelServer, model: OpenAIResponsesModel
+) -> None:
+    cut = Stream(response_events(message_item("hi"))[:3], cut=True)
+    server.enqueue(cut)
     settings = ModelSettings(retry=ModelRetrySettings(max_retries=3, policy=lambda context: True))
-    shown: list[str] = []
+    emitted: list[str] = []
 
     async def emit(event: Any) -> None:
-        shown.append(event.type)
+        emitted.append(event.type)
 
     with pytest.raises(Exception, match=r"(?i)peer closed|incomplete|connection"):
-        await call_model(model, ModelRequest("x", model_settings=settings), emit=emit, sleep=Sleeps())
-    assert shown == ["response.created", "response.output_item.added", "response.output_text.delta"]
-    assert len(server.asked) == 1
+        await call_model(model, ModelRequest("x", model_settings=settings), emit=emit, sleep=SleepRecorder())
+    assert emitted == ["response.created", "response.output_item.added", "response.output_text.delta"]
+    assert len(server.requests) == 1
 
 
-async def test_an_attempt_that_showed_nothing_leaves_no_trace(server: ModelServer, model: OpenAIResponsesModel) -> None:
-    server.plays(Stream(response_events(said("hi"))[:1], cut=True), Stream(response_events(said("hi"))))
+async def test_the_events_of_a_retried_attempt_are_not_emitted(
+    server: ModelServer, model: OpenAIResponsesModel
+) -> None:
+    server.enqueue(
+        Stream(response_events(message_item("hi"))[:1], cut=True), Stream(response_events(message_item("hi")))
+    )
     settings = ModelSettings(retry=ModelRetrySettings(max_retries=1, policy=retry_policies.network_error()))
-    answer, events = await streamed(model, ModelRequest("x", model_settings=settings), sleep=Sleeps())
+    reply, events = await call_streamed(model, ModelRequest("x", model_settings=settings), sleep=SleepRecorder())
     assert [event.type for event in events].count("response.created") == 1
-    assert answer.usage.requests == 2
+    assert reply.usage.requests == 2
 
 
-async def test_a_stream_that_just_ends_is_no_answer(server: ModelServer, model: OpenAIResponsesModel) -> None:
-    server.plays(Stream(response_events(said("hi"))[:-1]))
+async def test_a_stream_without_a_final_event_is_incomplete(server: ModelServer, model: OpenAIResponsesModel) -> None:
+    server.enqueue(Stream(response_events(message_item("hi"))[:-1]))
     with pytest.raises(IncompleteStream):
-        await streamed(model, ModelRequest("x"))
+        await call_streamed(model, ModelRequest("x"))
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_that_failed_is_an_error(
+async def test_a_failed_response_raises_response_failed(
     server: ModelServer, model: OpenAIResponsesModel, stream: bool
 ) -> None:
     broken = response(status="failed", error={"code": "server_error", "message": "lost"})
     event = {"type": "response.failed", "response": broken, "sequence_number": 0}
-    server.plays(Stream([event]) if stream else Reply(broken))
+    server.enqueue(Stream([event]) if stream else Reply(broken))
     with pytest.raises(ResponseFailed, match="lost") as caught:
-        await (streamed(model, ModelRequest("x")) if stream else call_model(model, ModelRequest("x")))
+        await (call_streamed(model, ModelRequest("x")) if stream else call_model(model, ModelRequest("x")))
     assert caught.value.error_code == "server_error"
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_late_attempt_has_ended_when_the_error_comes(
+async def test_an_attempt_that_times_out_has_ended_when_the_error_is_raised(
     server: ModelServer, model: OpenAIResponsesModel, stream: bool
 ) -> None:
-    late = Hang(response_events(said("hi"))[:1] if stream else ())
-    server.plays(late)
-    request = ModelRequest("x", model_settings=ModelSettings(timeout=0.05))
+    hang = Hang(response_events(message_item("hi"))[:1] if stream else ())
+    server.enqueue(hang)
+    request = ModelRequest("x", model_settings=ModelSettings(timeout=500))
+    call = call_streamed(model, request) if stream else call_model(model, request)
     with pytest.raises(ModelTimeoutError) as caught:
-        await (streamed(model, request) if stream else call_model(model, request))
-    assert caught.value.timeout_seconds == 0.05
-    await late.given_up.wait()
+        await time_out(call, hang, after=501)
+    assert caught.value.timeout_seconds == 500
+    await hang.disconnected.wait()
 
 
-async def test_a_late_attempt_may_be_repeated(server: ModelServer, model: OpenAIResponsesModel) -> None:
-    server.plays(Hang(), Reply(response(said("hi"))))
+async def test_an_attempt_that_times_out_may_be_retried(server: ModelServer, model: OpenAIResponsesModel) -> None:
+    hang = Hang()
+    server.enqueue(hang, Reply(response(message_item("hi"))))
     settings = ModelSettings(
-        timeout=1.0, retry=ModelRetrySettings(max_retries=1, policy=retry_policies.network_error())
+        timeout=500, retry=ModelRetrySettings(max_retries=1, policy=retry_policies.network_error())
     )
-    assert (await call_model(model, ModelRequest("x", model_settings=settings), sleep=Sleeps())).items == [said("hi")]
+    call = call_model(model, ModelRequest("x", model_settings=settings), sleep=SleepRecorder())
+    assert (await time_out(call, hang, after=501)).items == [message_item("hi")]
 
 
-async def test_leaving_a_stream_ends_the_request(server: ModelServer, model: OpenAIResponsesModel) -> None:
-    hang = Hang(response_events(said("hi"))[:2])
-    server.plays(hang)
+async def test_closing_a_stream_ends_the_request(server: ModelServer, model: OpenAIResponsesModel) -> None:
+    hang = Hang(response_events(message_item("hi"))[:2])
+    server.enqueue(hang)
     events = ModelRequest("x").send_to(model.stream_response)
     async for _ in events:
         break
     await events.aclose()
-    await hang.given_up.wait()
+    await hang.disconnected.wait()

@@ -1,11 +1,12 @@
-"""Models by name, and whose client they use."""
+"""Providers: models by name, and the client that they use."""
 
 from collections.abc import Iterator
 
 import pytest
 from openai import AsyncOpenAI
 
-from model_server import ModelServer, Reply, completion, response, said
+from factories.models import completion, message_item, response
+from model_server import ModelServer, Reply
 from standfast import (
     LocalModel,
     Model,
@@ -43,7 +44,7 @@ async def test_the_api_is_chosen_by_the_provider_or_by_default() -> None:
         set_default_openai_api("telepathy")  # type: ignore[arg-type]
 
 
-async def test_without_a_key_the_error_says_what_to_do() -> None:
+async def test_without_a_key_the_error_names_the_environment_variable() -> None:
     provider = OpenAIProvider()
     with pytest.raises(UserError, match="OPENAI_API_KEY"):
         provider.get_model("m")
@@ -51,19 +52,19 @@ async def test_without_a_key_the_error_says_what_to_do() -> None:
     assert isinstance(provider.get_model(None), Model)
 
 
-async def test_a_provider_closes_the_client_that_it_made_and_no_other(server: ModelServer, client: AsyncOpenAI) -> None:
+async def test_a_provider_closes_only_the_client_that_it_created(server: ModelServer, client: AsyncOpenAI) -> None:
     provider = OpenAIProvider(api_key="k", base_url=server.url)
-    made = provider.get_client()
-    assert provider.get_client() is made
-    server.plays(Reply(response(said("hi"))))
+    own_client = provider.get_client()
+    assert provider.get_client() is own_client
+    server.enqueue(Reply(response(message_item("hi"))))
     await call_model(provider.get_model("m"), ModelRequest("x"))
-    assert server.asked[0].headers["authorization"] == "Bearer k"
+    assert server.requests[0].headers["authorization"] == "Bearer k"
     await provider.aclose()
-    assert made.is_closed()
-    for borrowing in (OpenAIProvider(openai_client=client), OpenAIProvider()):
+    assert own_client.is_closed()
+    for other in (OpenAIProvider(openai_client=client), OpenAIProvider()):
         set_default_openai_client(client)
-        assert borrowing.get_client() is client
-        await borrowing.aclose()
+        assert other.get_client() is client
+        await other.aclose()
     assert not client.is_closed()
 
 
@@ -73,38 +74,38 @@ async def test_a_model_does_not_close_its_client(client: AsyncOpenAI) -> None:
     assert not client.is_closed()
 
 
-async def test_a_client_of_ones_own_has_its_own_settings(client: AsyncOpenAI) -> None:
+async def test_a_client_cannot_be_combined_with_its_settings(client: AsyncOpenAI) -> None:
     with pytest.raises(UserError, match="api_key"):
         OpenAIProvider(api_key="k", openai_client=client)
     with pytest.raises(Unsupported):
         OpenAIProvider(use_responses_websocket=True)
 
 
-class Mine(ModelProvider):
+class RecordingProvider(ModelProvider):
     def __init__(self) -> None:
-        self.asked: list[str | None] = []
+        self.requested: list[str | None] = []
 
     def get_model(self, model_name: str | None) -> Model:
-        self.asked.append(model_name)
+        self.requested.append(model_name)
         return ScriptedModel()
 
 
-async def test_a_prefix_names_the_provider(server: ModelServer, client: AsyncOpenAI) -> None:
-    mine, providers = Mine(), MultiProviderMap()
-    providers.add_provider("mine", mine)
+async def test_a_prefix_selects_the_provider(server: ModelServer, client: AsyncOpenAI) -> None:
+    provider, providers = RecordingProvider(), MultiProviderMap()
+    providers.add_provider("mine", provider)
     multi = MultiProvider(provider_map=providers, openai_client=client, openai_use_responses=False)
     assert isinstance(multi.get_model("mine/big/model"), ScriptedModel)
-    assert mine.asked == ["big/model"]
-    server.plays(*[Reply(completion({"content": "hi"}))] * 4)
+    assert provider.requested == ["big/model"]
+    server.enqueue(*[Reply(completion({"content": "hi"}))] * 4)
     sent = []
-    for provider, name in (
+    for multi_provider, name in (
         (multi, "gpt"),
         (multi, "openai/gpt"),
         (MultiProvider(openai_client=client, openai_use_responses=False, openai_prefix_mode="model_id"), "openai/gpt"),
         (MultiProvider(openai_client=client, openai_use_responses=False, unknown_prefix_mode="model_id"), "meta/llama"),
     ):
-        await call_model(provider.get_model(name), ModelRequest("x"))
-        sent.append(server.last["model"])
+        await call_model(multi_provider.get_model(name), ModelRequest("x"))
+        sent.append(server.last_body["model"])
     assert sent == ["gpt", "gpt", "openai/gpt", "meta/llama"]
     with pytest.raises(UserError, match="'meta'"):
         multi.get_model("meta/llama")

@@ -1,4 +1,4 @@
-"""The scripted model of the test kit."""
+"""The scripted model."""
 
 import subprocess
 import sys
@@ -20,11 +20,11 @@ from standfast.testing import (
 )
 
 
-async def events_of(model: ScriptedModel, request: ModelRequest | None = None) -> list[Any]:
+async def collect_events(model: ScriptedModel, request: ModelRequest | None = None) -> list[Any]:
     return [event async for event in (request or ModelRequest("x")).send_to(model.stream_response)]
 
 
-async def test_a_script_is_played_in_order_and_the_calls_are_kept() -> None:
+async def test_steps_are_played_in_order_and_calls_are_recorded() -> None:
     model = ScriptedModel([[function_call("f", {"a": 1}, call_id="c1")], [assistant_message("done")]])
     first = await call_model(model, ModelRequest("hello", system_instructions="s", conversation_id="conv"))
     second = await call_model(model, ModelRequest([{"role": "user", "content": "more"}]))
@@ -42,7 +42,7 @@ async def test_a_script_is_played_in_order_and_the_calls_are_kept() -> None:
     model.assert_complete()
 
 
-async def test_a_stream_carries_the_same_answer() -> None:
+async def test_a_stream_contains_the_same_response() -> None:
     output = [
         AttributeDict(id="rs", type="reasoning", summary=[{"type": "summary_text", "text": "hm"}]),
         assistant_message("hello world"),
@@ -51,11 +51,11 @@ async def test_a_stream_carries_the_same_answer() -> None:
     ]
     step = ModelStep(output, Usage(requests=1, input_tokens=3, output_tokens=4, total_tokens=7), request_id="req")
     model = ScriptedModel([step, step])
-    whole = await call_model(model, ModelRequest("x"))
-    events = await events_of(model)
+    complete = await call_model(model, ModelRequest("x"))
+    events = await collect_events(model)
     answer = parse_final_event(events[-1])
     assert answer is not None
-    assert answer == whole
+    assert answer == complete
     assert answer.items == output
     kinds = [event.type for event in events]
     assert kinds[:2] == ["response.created", "response.in_progress"]
@@ -66,20 +66,20 @@ async def test_a_stream_carries_the_same_answer() -> None:
     assert (text.delta, text.item_id, text["output_index"]) == ("hello world", "scripted-message", 1)
 
 
-async def test_a_step_may_bring_its_own_events() -> None:
-    async def made(call: Any) -> Any:
+async def test_a_step_may_define_its_events() -> None:
+    async def make_events(call: Any) -> Any:
         yield {"type": "response.output_text.delta", "delta": call.input}
 
     output = [assistant_message("q")]
     model = ScriptedModel(
-        [ModelStep.stream([{"type": "x"}]), ModelStep.stream(made), ModelStep.stream([], output=output)]
+        [ModelStep.stream([{"type": "x"}]), ModelStep.stream(make_events), ModelStep.stream([], output=output)]
     )
-    assert (await events_of(model))[0].type == "x"
-    assert (await events_of(model, ModelRequest("hi")))[0].delta == "hi"
+    assert (await collect_events(model))[0].type == "x"
+    assert (await collect_events(model, ModelRequest("hi")))[0].delta == "hi"
     assert (await call_model(model, ModelRequest("x"))).output == output
 
 
-async def test_a_step_may_decide_when_it_is_asked() -> None:
+async def test_a_step_may_be_a_function_of_the_call() -> None:
     async def later(call: Any) -> Any:
         return ModelStep.respond(lambda again: [assistant_message(again.input)])
 
@@ -102,14 +102,14 @@ async def test_steps_are_counted_as_requests() -> None:
     assert (await call_model(model, ModelRequest("x"))).usage == Usage(requests=1)
 
 
-async def test_a_call_too_many_and_a_call_too_few_are_errors() -> None:
+async def test_a_call_too_many_and_a_step_too_many_are_errors() -> None:
     model = ScriptedModel([[assistant_message("a")]])
-    with pytest.raises(UnconsumedModelSteps) as unplayed:
+    with pytest.raises(UnconsumedModelSteps) as unconsumed:
         model.assert_complete()
-    assert unplayed.value.remaining_steps == model.remaining_steps == 1
+    assert unconsumed.value.remaining_steps == model.remaining_steps == 1
     await call_model(model, ModelRequest("x"))
     with pytest.raises(UnexpectedModelCall) as unexpected:
-        await events_of(model, ModelRequest("again", model_settings=ModelSettings(temperature=1)))
+        await collect_events(model, ModelRequest("again", model_settings=ModelSettings(temperature=1)))
     assert (unexpected.value.call_index, unexpected.value.call.input, unexpected.value.call.streamed) == (
         1,
         "again",
@@ -133,21 +133,21 @@ async def test_a_call_too_many_and_a_call_too_few_are_errors() -> None:
         (ModelStep(error=ValueError(), responder=lambda call: []), "conflicting_outcomes"),
     ],
 )
-def test_a_wrong_step_is_refused_when_it_is_given(step: Any, reason: str) -> None:
+def test_an_invalid_step_is_rejected_when_it_is_added(step: Any, reason: str) -> None:
     model = ScriptedModel()
     with pytest.raises(InvalidModelStep) as caught:
         model.extend([[assistant_message("fine")], step])
     assert (caught.value.reason, caught.value.input_index, model.remaining_steps) == (reason, 1, 0)
 
 
-def test_it_needs_no_library_of_a_provider() -> None:
+def test_the_scripted_model_does_not_need_the_openai_library() -> None:
     code = """
 import sys, asyncio
 sys.modules["openai"] = None
 from standfast.testing import ScriptedModel, assistant_message
-from standfast.models import ModelRequest, ask
-print(asyncio.run(ask(ScriptedModel([[assistant_message("hi")]]), ModelRequest("x"))).output[0].content[0].text)
+from standfast.models import ModelRequest, call_model
+print(asyncio.run(call_model(ScriptedModel([[assistant_message("hi")]]), ModelRequest("x"))).output[0].content[0].text)
 """
     path = {"PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=path)
-    assert done.stdout.strip() == "hi"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=path)
+    assert process.stdout.strip() == "hi"

@@ -1,4 +1,4 @@
-"""Declarations: agents, tools, guardrails, handoffs, hooks, contexts. Names are resolved on first use."""
+"""Declarations: agents, tools, guardrails, handoffs, hooks and contexts. Names are imported on first use."""
 
 from standfast.base.lazy import attach_stub
 

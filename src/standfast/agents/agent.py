@@ -1,4 +1,4 @@
-"""Agents: who answers, with which instructions, tools and limits. A declaration; runs bring it to life."""
+"""Agents: a model with its instructions, tools, handoffs and guardrails. Declarations only; runs execute them."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -8,13 +8,13 @@ from typing import Any, Generic, Literal, NotRequired, TypeAlias, TypedDict, Typ
 from standfast.agents.agent_tool import AgentTool, AgentToolStreamEvent, StructuredToolInputBuilder, refuse_direct_call
 from standfast.agents.context import RunContextWrapper
 from standfast.agents.errors import InvalidDeclaration, UserError
-from standfast.agents.function_schema import to_function_name
 from standfast.agents.guardrails import InputGuardrail, OutputGuardrail
 from standfast.agents.handoffs import Handoff, as_handoff
 from standfast.agents.hooks import AgentHooks, RunHooks
 from standfast.agents.model_settings import ModelSettings
 from standfast.agents.output import AgentOutputSchemaBase
 from standfast.agents.prompts import DynamicPromptFunction, Prompt, resolve_prompt
+from standfast.agents.tool_identity import to_function_name
 from standfast.agents.tools import (
     FunctionTool,
     StopAtTools,
@@ -43,7 +43,7 @@ ToolUseBehavior: TypeAlias = Literal["run_llm_again", "stop_on_first_tool"] | St
 
 
 class MCPConfig(TypedDict):
-    """How the tools of MCP servers become tools of the agent."""
+    """How tools of MCP servers are converted to tools of the agent."""
 
     convert_schemas_to_strict: NotRequired[bool]
     failure_error_function: NotRequired[ToolErrorFunction | None]
@@ -52,7 +52,7 @@ class MCPConfig(TypedDict):
 
 @dataclass(eq=False)
 class AgentBase(Generic[TContext]):
-    """What every kind of agent has. Two agents are equal only when they are the same one."""
+    """The fields that every kind of agent has. Agents compare by identity."""
 
     name: str
     handoff_description: str | None = None
@@ -69,14 +69,14 @@ class AgentBase(Generic[TContext]):
         _check_type("mcp_config", self.mcp_config, dict)
 
     async def get_mcp_tools(self, run_context: RunContextWrapper[TContext]) -> list[Tool]:
-        """What its MCP servers offer now, server by server."""
+        """Return the tools that the MCP servers offer now, server by server."""
         return [tool for server in self.mcp_servers for tool in await server.get_function_tools(run_context, self)]
 
     async def get_all_tools(self, run_context: RunContextWrapper[TContext]) -> list[Tool]:
-        """Every tool that is enabled now: those of the MCP servers, then its own."""
+        """Return every tool that is enabled now: those of the MCP servers, then the agent's own."""
         _check_tools(self)
-        offered = [*await self.get_mcp_tools(run_context), *self.tools] if self.mcp_servers else self.tools
-        return await filter_enabled(offered, run_context, self)
+        tools = [*await self.get_mcp_tools(run_context), *self.tools] if self.mcp_servers else self.tools
+        return await filter_enabled(tools, run_context, self)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r})"
@@ -84,10 +84,10 @@ class AgentBase(Generic[TContext]):
 
 @dataclass(eq=False, repr=False)
 class Agent(AgentBase[TContext]):
-    """A model with instructions, tools, guardrails and other agents it may hand over to.
+    """A model with instructions, tools, guardrails and the agents that it may hand off to.
 
-    Lists may still be changed after the agent was made (that is how two agents hand over to each other); a run
-    looks at them as they are when it needs them.
+    Lists may be changed after construction, for example to let two agents hand off to each other; a run reads them
+    when it needs them.
     """
 
     instructions: Instructions | None = None
@@ -118,28 +118,28 @@ class Agent(AgentBase[TContext]):
         _check_tool_use_behavior(self.tool_use_behavior)
 
     def clone(self, **kwargs: Any) -> "Agent[TContext]":
-        """A copy with some fields replaced. Lists that are not replaced are shared with the original."""
+        """Return a copy with some fields replaced. Lists that are not replaced are shared with the original."""
         unknown = set(kwargs) - {f.name for f in fields(self)}
         if unknown:
-            raise InvalidDeclaration("Agent.clone", f"an agent has no {', '.join(sorted(unknown))}")
+            raise InvalidDeclaration("Agent.clone", f"unknown fields: {', '.join(sorted(unknown))}")
         return replace(self, **kwargs)
 
     async def get_system_prompt(self, run_context: RunContextWrapper[TContext]) -> str | None:
-        """The instructions for this moment; those that are a function are asked anew every time."""
+        """Return the instructions. If they are a function, it is called every time."""
         if self.instructions is None or isinstance(self.instructions, str):
             return self.instructions
         _check_instructions(self)
-        said = await maybe_await(self.instructions(run_context, self))
-        if said is not None and not isinstance(said, str):
-            raise UserError(f"the instructions of {self.name!r} must give a text, not {type(said).__name__}")
-        return said
+        text = await maybe_await(self.instructions(run_context, self))
+        if text is not None and not isinstance(text, str):
+            raise UserError(f"the instructions of {self.name!r} must return a string, got {type(text).__name__}")
+        return text
 
     async def get_prompt(self, run_context: RunContextWrapper[TContext]) -> dict[str, Any] | None:
-        """The prompt kept at the provider, as the provider takes it."""
+        """Return the reference to the prompt stored at the provider, in the provider's format."""
         return await resolve_prompt(self.prompt, run_context, self)
 
     async def get_handoffs(self, run_context: RunContextWrapper[TContext]) -> list[Handoff[Any, Any]]:
-        """Every handoff that is enabled now; plain agents among them with the default names."""
+        """Return every handoff that is enabled now. Plain agents become handoffs with default options."""
         return await filter_enabled([as_handoff(target) for target in self.handoffs], run_context, self)
 
     def as_tool(
@@ -161,10 +161,10 @@ class Agent(AgentBase[TContext]):
         input_builder: StructuredToolInputBuilder | None = None,
         include_input_schema: bool = False,
     ) -> FunctionTool:
-        """This agent as a tool: the other agent asks, this one answers, and the other one goes on.
+        """Return a tool that runs this agent and returns its final output; the calling agent then continues.
 
-        The model gives a text, or with ``parameters`` the fields of that type, which ``input_builder`` turns into
-        what this agent is given.
+        The calling model passes a string, or the fields of ``parameters``, from which ``input_builder`` builds the
+        input of this agent.
         """
         name = tool_name or to_function_name(self.name)
         nested = AgentTool(
@@ -197,10 +197,10 @@ class Agent(AgentBase[TContext]):
 
 def _check_type(name: str, value: object, kind: Any) -> None:
     if not isinstance(value, kind):
-        wanted = getattr(kind, "__name__", None) or str(kind).replace("NoneType", "None").replace(
+        expected = getattr(kind, "__name__", None) or str(kind).replace("NoneType", "None").replace(
             "standfast.agents.", ""
         )
-        raise InvalidDeclaration("Agent", f"{name} must be {wanted}, got {type(value).__name__}")
+        raise InvalidDeclaration("Agent", f"{name} must be {expected}, got {type(value).__name__}")
 
 
 def _check_tools(agent: AgentBase[Any]) -> None:
@@ -222,13 +222,13 @@ def _check_tool_use_behavior(behavior: Any) -> None:
         return
     if isinstance(behavior, dict) and isinstance(behavior.get("stop_at_tool_names"), list):
         return
-    wanted = "'run_llm_again', 'stop_on_first_tool', StopAtTools(stop_at_tool_names=[...]) or a function"
-    raise InvalidDeclaration("Agent", f"tool_use_behavior must be {wanted}, got {behavior!r}")
+    expected = "'run_llm_again', 'stop_on_first_tool', StopAtTools(stop_at_tool_names=[...]) or a function"
+    raise InvalidDeclaration("Agent", f"tool_use_behavior must be {expected}, got {behavior!r}")
 
 
 def _check_instructions(agent: Agent[Any]) -> None:
-    taken = list(inspect.signature(agent.instructions).parameters)  # type: ignore[arg-type]
-    if len(taken) != 2:
+    parameters = list(inspect.signature(agent.instructions).parameters)  # type: ignore[arg-type]
+    if len(parameters) != 2:
         raise UserError(
-            f"the instructions of {agent.name!r} must take (context, agent), they take ({', '.join(taken)})"
+            f"the instructions of {agent.name!r} must take (context, agent), they take ({', '.join(parameters)})"
         )

@@ -1,4 +1,4 @@
-"""An agent as a tool of another agent: the declaration. The nested run itself is the business of runs."""
+"""The declaration of an agent that is a tool of another agent. :mod:`standfast.runs` makes the nested run."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ TEXT_INPUT_SCHEMA: dict[str, Any] = {
 
 
 class StructuredToolInputBuilderOptions(TypedDict, total=False):
-    """What an ``input_builder`` may look at: the arguments, and what is known about their shape."""
+    """The argument of an ``input_builder``: the arguments of the call, and the schema that describes them."""
 
     params: Any
     summary: str | None
@@ -46,7 +46,7 @@ class AgentToolStreamEvent(TypedDict):
 
 @dataclass(frozen=True)
 class AgentToolInvocation:
-    """Which call of the outer run a nested run answers."""
+    """The call of the outer run that a nested run answers."""
 
     tool_name: str
     tool_call_id: str
@@ -55,7 +55,7 @@ class AgentToolInvocation:
 
 @dataclass(frozen=True)
 class NestedInput:
-    """What a nested agent is given: its input, and the arguments as they are found in ``context.tool_input``."""
+    """The input of a nested agent, and the arguments of the call, which are ``context.tool_input`` of its run."""
 
     input: str | list[Item]
     tool_input: Any
@@ -63,7 +63,7 @@ class NestedInput:
 
 @dataclass(frozen=True, eq=False)
 class AgentTool:
-    """Which agent a tool runs, and how. Nested runs share the program's context object and the usage."""
+    """The agent that a tool runs, with the options of the nested run. It shares context object and usage."""
 
     agent: "Agent[Any]"
     tool_name: str
@@ -80,24 +80,26 @@ class AgentTool:
     include_input_schema: bool = False
 
     def build_params_json_schema(self) -> dict[str, Any]:
-        """The arguments that the outer model is asked for."""
+        """Return the schema of the arguments for the outer model."""
         if self.parameters is None:
             return TEXT_INPUT_SCHEMA
         return to_strict_schema(self._make_adapter().json_schema(), where=f"parameters of {self.tool_name}")
 
     async def build_nested_input(self, arguments: str) -> NestedInput:
-        """The nested agent's input for the outer model's arguments, or :class:`ModelBehaviorError`."""
-        given = self._parse_arguments(arguments)
+        """Return the nested agent's input for the arguments; raise :class:`ModelBehaviorError` if they are invalid."""
+        params = self._parse_arguments(arguments)
         if self.parameters is None and self.input_builder is None:
-            return NestedInput(given["input"], given)
+            return NestedInput(params["input"], params)
         schema = self.build_params_json_schema() if self.include_input_schema or self.input_builder else None
         options = StructuredToolInputBuilderOptions(
-            params=given, summary=summarize_schema(schema) if schema else None, json_schema=schema
+            params=params, summary=summarize_schema(schema) if schema else None, json_schema=schema
         )
         built = await maybe_await((self.input_builder or default_tool_input_builder)(options))
         if not isinstance(built, str | list):
-            raise UserError(f"the input_builder of {self.tool_name} must return text or items, not {type(built)}")
-        return NestedInput(built, given)
+            raise UserError(
+                f"the input_builder of {self.tool_name} must return a string or a list of items, got {type(built)}"
+            )
+        return NestedInput(built, params)
 
     def _parse_arguments(self, arguments: str) -> Any:
         if self.parameters is not None:
@@ -113,15 +115,15 @@ class AgentTool:
                     f"invalid arguments for tool {self.tool_name}: {format_validation_error(error)}"
                 ) from None
         try:
-            given = json.loads(arguments)
+            params = json.loads(arguments)
         except ValueError as error:
             raise ModelBehaviorError(f"invalid arguments for tool {self.tool_name}: {error}") from None
-        if not isinstance(given, dict) or not isinstance(given.get("input"), str):
-            raise ModelBehaviorError(f"invalid arguments for tool {self.tool_name}: 'input' must be a text")
-        return given
+        if not isinstance(params, dict) or not isinstance(params.get("input"), str):
+            raise ModelBehaviorError(f"invalid arguments for tool {self.tool_name}: 'input' must be a string")
+        return params
 
     def _make_adapter(self) -> Any:
-        # Imported here: an agent that is asked in text does not pay for pydantic.
+        # Imported here because tools without ``parameters`` do not need pydantic.
         from pydantic import TypeAdapter
 
         kind: Any = self.parameters
@@ -129,7 +131,7 @@ class AgentTool:
 
 
 def default_tool_input_builder(options: StructuredToolInputBuilderOptions) -> str:
-    """The arguments as a text that tells the nested agent what they are."""
+    """Return the arguments as JSON text with a description of their fields."""
     parts = ["You were called as a tool. The request, as JSON:", json.dumps(options.get("params"), ensure_ascii=False)]
     if options.get("summary"):
         parts += ["What its fields mean:", options["summary"] or ""]
@@ -139,12 +141,12 @@ def default_tool_input_builder(options: StructuredToolInputBuilderOptions) -> st
 
 
 def summarize_schema(schema: dict[str, Any]) -> str | None:
-    """The described fields of a schema, one to a line."""
+    """Return one line for each field of the schema that has a description; ``None`` if none has."""
     fields = schema.get("properties", {}).items()
     lines = [f"- {name}: {part['description']}" for name, part in fields if part.get("description")]
     return "\n".join(lines) or None
 
 
 async def refuse_direct_call(context: "ToolContext[Any]", arguments: str) -> Any:
-    """What an agent tool does when it is called by hand: it cannot, for there is no run to nest in."""
+    """Raise :class:`UserError`: an agent tool needs a run or a realtime session to nest in."""
     raise UserError(f"the tool {context.tool_name!r} is an agent: only a run or a realtime session can call it")

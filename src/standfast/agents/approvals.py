@@ -1,6 +1,6 @@
-"""What a person decided about tool calls, kept apart from the calls themselves.
+"""Decisions about tool calls that need approval.
 
-A decision is about one call, or it is sticky: about every further call of that tool by that agent.
+A decision applies to one call, or it is sticky and applies to every later call of that tool by that agent.
 """
 
 import hashlib
@@ -13,9 +13,9 @@ from standfast.agents.tool_identity import ToolRef
 
 
 class ApprovalDecision(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Yes or no, with what came along.
+    """An approval or a rejection.
 
-    ``message`` is what the model is told after a no. ``arguments`` replace the model's own after a yes.
+    ``message`` is the text for the model after a rejection. ``arguments`` replace the model's after an approval.
     ``asked`` is a digest of the arguments that the person saw.
     """
 
@@ -26,7 +26,7 @@ class ApprovalDecision(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RecordedDecision(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One decision as it is stored: about a call when there is a ``call_id``, else sticky."""
+    """A decision as it is stored. It is sticky if it has no ``call_id``."""
 
     tool: ToolRef
     decision: ApprovalDecision
@@ -35,7 +35,7 @@ class RecordedDecision(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Approvals:
-    """The decisions of one run. A decision about a call always beats a sticky one, whichever came later."""
+    """The decisions of one run. A decision about a call takes precedence over a sticky one, even a later one."""
 
     def __init__(self, decisions: list[RecordedDecision] | None = None) -> None:
         self._calls: dict[tuple[ToolRef, str], ApprovalDecision] = {}
@@ -46,10 +46,10 @@ class Approvals:
     def record(
         self, tool: ToolRef, call_id: str | None, decision: ApprovalDecision, *, owner: str | None = None
     ) -> None:
-        """Keep a decision; without a ``call_id`` it is sticky. A later one about the same replaces it.
+        """Record a decision, replacing an earlier one for the same call or tool. Without ``call_id`` it is sticky.
 
-        ``owner`` is the path of the agent whose tool it is: a yes to one agent's tool is no yes to another's
-        tool of the same name.
+        ``owner`` is the path of the agent that has the tool: approving one agent's tool does not approve another
+        agent's tool of the same name.
         """
         if call_id is None:
             self._sticky.setdefault(tool, {})[owner] = decision
@@ -59,28 +59,28 @@ class Approvals:
             self._calls[tool, call_id] = decision
 
     def consume(self, tool: ToolRef, call_id: str) -> None:
-        """Forget the decision about a call that was made: a model that uses its id again makes another call."""
+        """Delete the decision about a call that was made: a model that uses the id again makes a new call."""
         self._calls.pop((tool, call_id), None)
 
     def find(
         self, tool: ToolRef, call_id: str, *, owner: str | None = None, arguments: str | None = None
     ) -> ApprovalDecision | None:
-        """The decision that holds for a call, or ``None`` when a person has yet to be asked.
+        """Return the decision that applies to a call, or ``None`` if it is still undecided.
 
-        Give the call's ``arguments`` to have them compared with those the person saw: an id that comes back
-        with other arguments is refused, not approved.
+        With ``arguments``, raise :class:`ModelBehaviorError` if they differ from those that the person saw, so that
+        an approval does not cover a call that has the same id and other arguments.
         """
         exact = self._calls.get((tool, call_id))
         if exact is None:
             return self._find_sticky(tool, owner)
         if exact.asked is not None and arguments is not None and exact.asked != digest_arguments(arguments):
             raise ModelBehaviorError(
-                f"the call {call_id!r} of {tool} came back with other arguments than were decided on"
+                f"the call {call_id!r} of {tool} has other arguments than those that were decided on"
             )
         return exact
 
     def list_decisions(self) -> list[RecordedDecision]:
-        """Every decision, in a stable order, for a run that is saved."""
+        """Return every decision in a stable order, to be saved with the run."""
         calls = [RecordedDecision(tool, decision, call_id) for (tool, call_id), decision in self._calls.items()]
         sticky = [
             RecordedDecision(tool, decision, owner=owner)
@@ -90,17 +90,17 @@ class Approvals:
         return calls + sticky
 
     def copy(self) -> "Approvals":
-        """The same decisions, independent of later ones."""
+        """Return an independent copy."""
         return Approvals(self.list_decisions())
 
     def _find_sticky(self, tool: ToolRef, owner: str | None) -> ApprovalDecision | None:
         owners = self._sticky.get(tool, {})
         if owner is not None:
             return owners.get(owner, owners.get(None))
-        # Nobody said whose tool is meant: answer only if all its owners would get the same answer.
-        answers = list(owners.values())
-        agreed = bool(answers) and all(answer.approved == answers[0].approved for answer in answers)
-        return answers[-1] if agreed else None
+        # The owner of the tool is unknown: a decision applies only if those of all owners agree.
+        decisions = list(owners.values())
+        agree = bool(decisions) and all(decision.approved == decisions[0].approved for decision in decisions)
+        return decisions[-1] if agree else None
 
     def __bool__(self) -> bool:
         return bool(self._calls or self._sticky)
@@ -115,7 +115,7 @@ class Approvals:
 
 
 def digest_arguments(arguments: Any) -> str:
-    """A short fingerprint of a call's arguments; how their JSON is spaced and ordered does not matter."""
+    """Return a short digest of a call's arguments, independent of whitespace and key order in their JSON."""
     try:
         plain = msgspec.json.encode(msgspec.json.decode(arguments), order="sorted")
     except (msgspec.MsgspecError, TypeError, RecursionError):

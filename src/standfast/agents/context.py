@@ -1,4 +1,4 @@
-"""What the functions of a program are given: the program's own object, and what the run knows about the moment."""
+"""Contexts: the argument of tools, hooks and guardrails, with the program's own object and the state of the run."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class RunContextWrapper(Generic[TContext]):
-    """The program's ``context`` object and the run around it. No model ever sees any of it."""
+    """The program's ``context`` object together with usage and approvals of the run. It is never sent to a model."""
 
     context: TContext
     usage: Usage = field(default_factory=Usage)
@@ -25,20 +25,20 @@ class RunContextWrapper(Generic[TContext]):
     tool_input: Any | None = None
 
     def approve_tool(self, approval_item: Any, always_approve: bool = False, *, arguments: str | None = None) -> None:
-        """Say yes to a call; with ``always_approve`` also to every further call of that tool by that agent.
+        """Approve a call; with ``always_approve`` also every later call of that tool by that agent.
 
-        ``arguments`` (JSON) replace the model's own for this call.
+        ``arguments`` (JSON) replace the model's for this call.
         """
         self._decide(approval_item, ApprovalDecision(True, arguments=arguments), always=always_approve)
 
     def reject_tool(
         self, approval_item: Any, always_reject: bool = False, rejection_message: str | None = None
     ) -> None:
-        """Say no to a call; with ``always_reject`` also to every further call. The message is for the model."""
+        """Reject a call; with ``always_reject`` also every later one. The model receives ``rejection_message``."""
         self._decide(approval_item, ApprovalDecision(False, message=rejection_message), always=always_reject)
 
     def is_tool_approved(self, tool_name: str, call_id: str) -> bool | None:
-        """``True`` or ``False`` when it was decided, ``None`` when a person has yet to be asked."""
+        """Return whether the call was approved (``True``) or rejected (``False``); ``None`` if it is undecided."""
         return self.get_approval_status(tool_name, call_id)
 
     def get_approval_status(
@@ -51,18 +51,18 @@ class RunContextWrapper(Generic[TContext]):
         tool_lookup_key: FunctionToolLookupKey | None = None,
         current_invocation: Any | None = None,
     ) -> bool | None:
-        """As :meth:`is_tool_approved`, for a tool that its name alone does not identify.
+        """Like :meth:`is_tool_approved`, for a tool that the name alone does not identify.
 
-        With ``current_invocation`` the decision must have been about the very same arguments.
+        With ``current_invocation`` the arguments must be those that were decided on.
         """
-        known = current_invocation or existing_pending
-        found = self.approvals.find(
-            _make_tool_ref(tool_name, tool_namespace, tool_lookup_key, known),
+        approval_item = current_invocation or existing_pending
+        decision = self.approvals.find(
+            _make_tool_ref(tool_name, tool_namespace, tool_lookup_key, approval_item),
             call_id,
-            owner=getattr(known, "agent_path", None),
+            owner=getattr(approval_item, "agent_path", None),
             arguments=getattr(current_invocation, "arguments", None),
         )
-        return None if found is None else found.approved
+        return None if decision is None else decision.approved
 
     def get_rejection_message(
         self,
@@ -73,36 +73,36 @@ class RunContextWrapper(Generic[TContext]):
         existing_pending: Any | None = None,
         tool_lookup_key: FunctionToolLookupKey | None = None,
     ) -> str | None:
-        """What the person who said no wants the model to be told, if anything."""
+        """Return the message for the model that was given with the rejection of this call, if any."""
         ref = _make_tool_ref(tool_name, tool_namespace, tool_lookup_key, existing_pending)
-        found = self.approvals.find(ref, call_id, owner=getattr(existing_pending, "agent_path", None))
-        return None if found is None or found.approved else found.message
+        decision = self.approvals.find(ref, call_id, owner=getattr(existing_pending, "agent_path", None))
+        return None if decision is None or decision.approved else decision.message
 
     def _decide(self, item: Any, decision: ApprovalDecision, *, always: bool) -> None:
         tool, call_id, arguments = ToolRef.from_approval(item), item.call_id, getattr(item, "arguments", None)
         if not isinstance(call_id, str) or not call_id:
-            raise ModelBehaviorError(f"a call of {tool} has no id, so nothing can be decided about it")
+            raise ModelBehaviorError(f"a call of {tool} has no id, so it cannot be approved or rejected")
         if always:
             sticky = ApprovalDecision(decision.approved, decision.message)
             self.approvals.record(tool, None, sticky, owner=getattr(item, "agent_path", None))
-        asked = None if arguments is None else digest_arguments(arguments)
-        exact = ApprovalDecision(decision.approved, decision.message, decision.arguments, asked)
+        digest = None if arguments is None else digest_arguments(arguments)
+        exact = ApprovalDecision(decision.approved, decision.message, decision.arguments, digest)
         self.approvals.record(tool, call_id, exact)
 
 
 @dataclass(eq=False)
 class AgentHookContext(RunContextWrapper[TContext]):
-    """What agent start and end hooks are given; ``turn_input`` is what the agent is about to see."""
+    """The context of agent start and end hooks; ``turn_input`` is the input of the agent's next turn."""
 
 
 class ToolContext(RunContextWrapper[TContext]):
-    """What a tool is given: the run's context, and the call it is to answer.
+    """The context of a tool: the context of the run, and the call that the tool answers.
 
-    ``idempotency_key`` is the same whenever this call is made again, after a crash too, and differs for every
-    other call: hand it to whatever must not happen twice.
+    ``idempotency_key`` identifies this call: it stays the same if the call is repeated, even after a crash, and no
+    other call has it. Pass it to services that must not perform an operation twice.
 
-    ``conversation`` is the key for what a tool keeps between calls: the session's id, else the provider's
-    conversation id, else the run's id. Nested agents are given that of the outermost run. Empty outside a run.
+    ``conversation_key`` is the key under which a tool may keep state between calls: the session id, else the
+    provider's conversation id, else the run id. Nested agents have that of the outermost run. Empty outside a run.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class ToolContext(RunContextWrapper[TContext]):
 
     @property
     def qualified_tool_name(self) -> str:
-        """The tool's name with its namespace in front, if it has one."""
+        """The name of the tool, prefixed with the namespace if there is one."""
         return str(ToolRef.from_call(self.tool_name, self.tool_namespace)).removeprefix("deferred_top_level:")
 
     @classmethod
@@ -159,7 +159,7 @@ class ToolContext(RunContextWrapper[TContext]):
         idempotency_key: str | None = None,
         conversation_key: str | None = None,
     ) -> "ToolContext[TContext]":
-        """The context of one call within a run; usage and approvals stay those of the run."""
+        """Return the context of one call within a run. It shares usage and approvals with the run."""
         return cls(
             context.context,
             context.usage,
@@ -180,7 +180,7 @@ class ToolContext(RunContextWrapper[TContext]):
 
 def _require_string(name: str, value: str | None) -> str:
     if not isinstance(value, str):
-        raise InvalidDeclaration("ToolContext", f"needs {name} as a string, got {value!r}")
+        raise InvalidDeclaration("ToolContext", f"{name} must be a string, got {value!r}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""What a docstring says about a function and its parameters, in the three styles people write."""
+"""Parser for docstrings in Google, NumPy and Sphinx style: the description of a function and its parameters."""
 
 import functools
 import inspect
@@ -27,14 +27,14 @@ _SPHINX_PARAMETERS = frozenset(["param", "parameter", "arg", "argument", "key", 
 
 @dataclass(frozen=True)
 class Documentation:
-    """The text before any section, and what is said about each parameter."""
+    """The text before the first section, and the description of each parameter."""
 
     description: str | None = None
     parameters: dict[str, str] = field(default_factory=dict)
 
 
 def parse_docstring(func: Any, style: DocstringStyle | None = None) -> Documentation:
-    """What the docstring of ``func`` says. Without a ``style`` the one that it looks most like is taken."""
+    """Parse the docstring of ``func``. Without a ``style`` it is detected."""
     while isinstance(func, functools.partial):
         func = func.func
     text = inspect.getdoc(func)
@@ -45,7 +45,7 @@ def parse_docstring(func: Any, style: DocstringStyle | None = None) -> Documenta
 
 
 def detect_style(lines: list[str]) -> DocstringStyle:
-    """Sphinx fields and numpy's ruled headings give themselves away; everything else reads as google's."""
+    """Return the style of a docstring: Sphinx if it has fields, NumPy if it has underlined headings, else Google."""
     if any(match and match[1] in _SPHINX_PARAMETERS | {"type", "returns", "return", "rtype", "raises"}
            for match in map(_SPHINX_FIELD.match, lines)):  # fmt: skip
         return "sphinx"
@@ -55,35 +55,35 @@ def detect_style(lines: list[str]) -> DocstringStyle:
 
 
 def _parse_google(lines: list[str]) -> Documentation:
-    def head(index: int) -> str | None:
+    def find_heading(index: int) -> str | None:
         match = _GOOGLE_HEADING.match(lines[index])
         return match[1].lower() if match and match[1].lower() in _GOOGLE_SECTIONS else None
 
-    before, sections = _split_sections(lines, head, skip=1)
-    found: dict[str, str] = {}
+    before, sections = _split_sections(lines, find_heading, skip=1)
+    parameters: dict[str, str] = {}
     for title, body in sections:
         if title in _GOOGLE_PARAMETERS:
             for first, rest in _split_entries(body):
                 match = _GOOGLE_ENTRY.match(first)
                 if match:
-                    found[match[1]] = _join_lines([match[2], *rest])
-    return Documentation(_join_lines(before) or None, found)
+                    parameters[match[1]] = _join_lines([match[2], *rest])
+    return Documentation(_join_lines(before) or None, parameters)
 
 
 def _parse_numpy(lines: list[str]) -> Documentation:
-    def head(index: int) -> str | None:
-        ruled = index + 1 < len(lines) and _NUMPY_UNDERLINE.match(lines[index + 1])
-        return lines[index].strip().lower() if ruled and lines[index].strip() else None
+    def find_heading(index: int) -> str | None:
+        underlined = index + 1 < len(lines) and _NUMPY_UNDERLINE.match(lines[index + 1])
+        return lines[index].strip().lower() if underlined and lines[index].strip() else None
 
-    before, sections = _split_sections(lines, head, skip=2)
-    found: dict[str, str] = {}
+    before, sections = _split_sections(lines, find_heading, skip=2)
+    parameters: dict[str, str] = {}
     for title, body in sections:
         if title in _NUMPY_PARAMETERS:
             for first, rest in _split_entries(body):
                 match = _NUMPY_ENTRY.match(first)
                 for name in match[1].split(",") if match else ():
-                    found[name.strip().lstrip("*")] = _join_lines(rest)
-    return Documentation(_join_lines(before) or None, found)
+                    parameters[name.strip().lstrip("*")] = _join_lines(rest)
+    return Documentation(_join_lines(before) or None, parameters)
 
 
 def _parse_sphinx(lines: list[str]) -> Documentation:
@@ -97,29 +97,29 @@ def _parse_sphinx(lines: list[str]) -> Documentation:
             fields[-1][2].append(line)
         elif not fields:
             before.append(line)
-    found = {
+    parameters = {
         subject.split()[-1].lstrip("*\\"): _join_lines(text)
         for kind, subject, text in fields
         if kind in _SPHINX_PARAMETERS and subject
     }
-    return Documentation(_join_lines(before) or None, found)
+    return Documentation(_join_lines(before) or None, parameters)
 
 
 _PARSERS = {"google": _parse_google, "numpy": _parse_numpy, "sphinx": _parse_sphinx}
 
 
 def _split_sections(lines: list[str], find_heading: Any, *, skip: int) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """The lines before the first heading, and each heading with the lines under it."""
-    heads = [(index, title) for index in range(len(lines)) if (title := find_heading(index)) is not None]
-    if not heads:
+    """Return the lines before the first heading, and each heading with the lines under it."""
+    headings = [(index, title) for index in range(len(lines)) if (title := find_heading(index)) is not None]
+    if not headings:
         return lines, []
-    ends = [*(index for index, _ in heads[1:]), len(lines)]
-    found = [(title, lines[index + skip : end]) for (index, title), end in zip(heads, ends, strict=True)]
-    return lines[: heads[0][0]], found
+    ends = [*(index for index, _ in headings[1:]), len(lines)]
+    sections = [(title, lines[index + skip : end]) for (index, title), end in zip(headings, ends, strict=True)]
+    return lines[: headings[0][0]], sections
 
 
 def _split_entries(body: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Entries of a section: a line at its outermost indentation, and the deeper lines that follow."""
+    """Yield the entries of a section: a line at its outermost indentation, and the deeper lines that follow."""
     depth = min((len(line) - len(line.lstrip()) for line in body if line.strip()), default=0)
     first: str | None = None
     rest: list[str] = []
@@ -135,7 +135,7 @@ def _split_entries(body: list[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _join_lines(lines: list[str]) -> str:
-    """Lines as one text: the first as it stands, the others without their common indentation."""
+    """Join lines, without the common indentation of all but the first."""
     if not lines:
         return ""
     return inspect.cleandoc("\n".join(lines)).strip()

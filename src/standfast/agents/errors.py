@@ -1,16 +1,16 @@
-"""What can go wrong around agents, as types. Every one of them can carry the run it ended.
+"""Errors of agents and runs. An error that ends a run has the run in ``run_data``.
 
 AgentsException
-├── UserError                       the program uses standfast in a way that cannot work
-│   ├── InvalidDeclaration          ... an agent, tool, guardrail or handoff is declared wrongly
-│   ├── AgentMissing                ... a saved run names an agent that this graph does not have
-│   ├── AgentChanged                ... a saved run names an agent that is no longer the same
-│   └── ToolMissing                 ... no such tool
-├── ModelBehaviorError              the model asked for something impossible or answered out of shape
-├── ModelRefusalError               the model declined to answer
-├── ModelTimeoutError               the model did not answer in time
-├── MaxTurnsExceeded                the run took more turns than it was allowed
-├── ToolTimeoutError                a tool did not return in time
+├── UserError                       the program uses standfast incorrectly
+│   ├── InvalidDeclaration          ... an agent, tool, guardrail or handoff is declared incorrectly
+│   ├── AgentMissing                ... a saved run refers to an agent that the agent graph does not have
+│   ├── AgentChanged                ... a saved run refers to an agent that has changed since
+│   └── ToolMissing                 ... the agent has no such tool
+├── ModelBehaviorError              the model requested something impossible or its response is malformed
+├── ModelRefusalError               the model refused to answer
+├── ModelTimeoutError               the model did not respond within the time limit
+├── MaxTurnsExceeded                the run reached its limit of turns
+├── ToolTimeoutError                a tool did not return within its time limit
 ├── MCPToolCancellationError        an MCP server cancelled a call
 ├── InputGuardrailTripwireTriggered, OutputGuardrailTripwireTriggered
 └── ToolInputGuardrailTripwireTriggered, ToolOutputGuardrailTripwireTriggered
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class RunErrorDetails:
-    """The run as it was when it failed. ``state`` resumes it."""
+    """The run at the time of the error. ``state`` is a :class:`RunState` to resume it from."""
 
     input: "str | list[Item]"
     new_items: list[Any]
@@ -55,7 +55,7 @@ class RunErrorDetails:
 
 
 class AgentsException(StandfastError):
-    """The root of everything that a run raises. ``run_data`` is set when a run raised it."""
+    """The base class of the errors that a run raises. ``run_data`` is set if a run raised it."""
 
     code = "agents"
     run_data: RunErrorDetails | None
@@ -66,7 +66,7 @@ class AgentsException(StandfastError):
 
 
 class UserError(AgentsException):
-    """The program uses standfast in a way that cannot work; the message says what to change."""
+    """The program uses standfast incorrectly; the message says what to change."""
 
     code = "user-error"
 
@@ -76,7 +76,7 @@ class UserError(AgentsException):
 
 
 class InvalidDeclaration(UserError, TypeError, ValueError):
-    """An agent, tool, guardrail or handoff cannot be declared like that."""
+    """An agent, tool, guardrail or handoff is declared incorrectly."""
 
     code = "invalid-declaration"
 
@@ -86,7 +86,7 @@ class InvalidDeclaration(UserError, TypeError, ValueError):
 
 
 class ModelBehaviorError(AgentsException):
-    """The model did something that its instructions do not allow: an unknown tool, arguments or output out of shape."""
+    """The model called an unknown tool, or its arguments or its output are malformed."""
 
     code = "model-behavior"
 
@@ -96,7 +96,7 @@ class ModelBehaviorError(AgentsException):
 
 
 class ModelRefusalError(AgentsException):
-    """The model declined to answer; ``refusal`` is what it said."""
+    """The model refused to answer; ``refusal`` is its explanation."""
 
     code = "model-refusal"
 
@@ -106,17 +106,17 @@ class ModelRefusalError(AgentsException):
 
 
 class ModelTimeoutError(AgentsException):
-    """The model did not answer within ``timeout_seconds``. The attempt was cancelled and has ended."""
+    """The model did not respond within ``timeout_seconds``. The attempt was cancelled and has ended."""
 
     code = "model-timeout"
 
     def __init__(self, timeout_seconds: float) -> None:
-        super().__init__(f"the model did not answer within {timeout_seconds:g} seconds")
+        super().__init__(f"the model did not respond within {timeout_seconds:g} seconds")
         self.timeout_seconds = timeout_seconds
 
 
 class MaxTurnsExceeded(AgentsException):
-    """The run took all its turns without an answer."""
+    """The run reached ``max_turns`` without a final output."""
 
     code = "max-turns"
 
@@ -146,7 +146,7 @@ class MCPToolCancellationError(AgentsException):
 
 
 class InputGuardrailTripwireTriggered(AgentsException):
-    """An input guardrail refused what the user said."""
+    """An input guardrail rejected the user's input."""
 
     code = "input-guardrail"
 
@@ -156,7 +156,7 @@ class InputGuardrailTripwireTriggered(AgentsException):
 
 
 class OutputGuardrailTripwireTriggered(AgentsException):
-    """An output guardrail refused what the agent said."""
+    """An output guardrail rejected the agent's final output."""
 
     code = "output-guardrail"
 
@@ -166,7 +166,7 @@ class OutputGuardrailTripwireTriggered(AgentsException):
 
 
 class ToolInputGuardrailTripwireTriggered(AgentsException):
-    """A guardrail of a tool refused the arguments and ended the run. The tool was not called."""
+    """A guardrail of a tool rejected the arguments and ended the run. The tool was not called."""
 
     code = "tool-input-guardrail"
 
@@ -176,7 +176,7 @@ class ToolInputGuardrailTripwireTriggered(AgentsException):
 
 
 class ToolOutputGuardrailTripwireTriggered(AgentsException):
-    """A guardrail of a tool refused its output and ended the run. The tool had been called."""
+    """A guardrail of a tool rejected the output and ended the run. The tool was called."""
 
     code = "tool-output-guardrail"
 
@@ -186,31 +186,31 @@ class ToolOutputGuardrailTripwireTriggered(AgentsException):
 
 
 class AgentMissing(UserError):
-    """A saved run names an agent that this graph does not have. No other agent takes its place."""
+    """A saved run refers to an agent that the agent graph does not have. No other agent is used in its place."""
 
     code = "agent-missing"
 
     def __init__(self, path: str, name: str, *, other_paths: "Sequence[str]" = ()) -> None:
         hint = f"; the same agent is now at {', '.join(other_paths)}" if other_paths else ""
-        super().__init__(f"there is no agent {name!r} at {path!r} in this graph{hint}")
+        super().__init__(f"there is no agent {name!r} at {path!r} in the agent graph{hint}")
         self.path, self.name, self.other_paths = path, name, tuple(other_paths)
 
 
 class AgentChanged(UserError):
-    """The agent at this path is not the one that the run was saved with; ``changed`` says in which parts."""
+    """The agent at this path differs from the one that the run was saved with, in ``changed_parts``."""
 
     code = "agent-changed"
 
     def __init__(self, path: str, name: str, *, changed_parts: "Sequence[str]") -> None:
         super().__init__(
             f"the agent {name!r} at {path!r} has changed since the run was saved: {', '.join(changed_parts)}. "
-            f"If the run may go on all the same, load it with tolerate={list(changed_parts)}"
+            f"To resume the run anyway, load it with tolerate={list(changed_parts)}"
         )
         self.path, self.name, self.changed_parts = path, name, tuple(changed_parts)
 
 
 class ToolMissing(UserError):
-    """There is no such tool. ``known`` are the tools there are."""
+    """The agent has no such tool. ``known_tools`` are the tools that it has."""
 
     code = "tool-missing"
 

@@ -1,9 +1,8 @@
-"""From a Python function to what a model needs to call it, and back from the model's arguments to the call."""
+"""JSON schemas of Python functions, and calls of those functions with the arguments that a model sends."""
 
 import asyncio
 import functools
 import inspect
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -18,20 +17,12 @@ from standfast.agents.errors import InvalidDeclaration, ModelBehaviorError
 from standfast.agents.guardrails import get_callable_name
 from standfast.agents.strict_schema import to_strict_schema
 
-_INVALID_CHARACTER = re.compile(r"[^a-zA-Z0-9_]")
-
-
-def to_function_name(text: str) -> str:
-    """The text as a function's name: lower case, with an underscore for everything but letters and digits."""
-    return _INVALID_CHARACTER.sub("_", text).lower()
-
-
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True)
 class FuncSchema:
-    """A function as a model sees it, and how to call it with what the model sends."""
+    """The schema of a function, with the methods to call it with a model's arguments."""
 
     name: str
     description: str | None
@@ -43,7 +34,7 @@ class FuncSchema:
     return_annotation: Any = inspect.Signature.empty
 
     def parse(self, arguments: str) -> BaseModel:
-        """The model's arguments, checked and converted; :class:`ModelBehaviorError` says what does not fit."""
+        """Return the model's arguments, validated and converted; raise :class:`ModelBehaviorError` if invalid."""
         try:
             return self.params_pydantic_model.model_validate_json(arguments or "{}")
         except ValidationError as error:
@@ -52,7 +43,7 @@ class FuncSchema:
             ) from None
 
     def to_call_args(self, data: BaseModel) -> tuple[list[Any], dict[str, Any]]:
-        """Positional and keyword arguments for the function, its context parameter not among them."""
+        """Return the positional and keyword arguments for the function, without its context parameter."""
         positional: list[Any] = []
         named: dict[str, Any] = {}
         fields = iter(type(data).model_fields)
@@ -71,7 +62,7 @@ class FuncSchema:
     async def call(self, func: Callable[..., Any], context: Any, arguments: str) -> Any:
         """Call ``func`` with the model's arguments.
 
-        A function that is not async runs in a thread, so that it may block, and sees the caller's context variables.
+        A function that is not async runs in a thread, so that it may block, and has the caller's context variables.
         """
         positional, named = self.to_call_args(self.parse(arguments))
         if self.takes_context:
@@ -82,10 +73,10 @@ class FuncSchema:
         return await result if inspect.isawaitable(result) else result
 
     def _iter_parameters(self) -> Iterator[inspect.Parameter]:
-        found = iter(self.signature.parameters.values())
+        parameters = iter(self.signature.parameters.values())
         if self.takes_context:
-            next(found)
-        return found
+            next(parameters)
+        return parameters
 
 
 def function_schema(
@@ -96,24 +87,25 @@ def function_schema(
     use_docstring_info: bool = True,
     strict_json_schema: bool = True,
 ) -> FuncSchema:
-    """Read a function: its name, its docstring, and a JSON schema of its parameters.
+    """Return the name, description and parameter schema of a function.
 
-    A first parameter annotated as :class:`RunContextWrapper` or :class:`ToolContext` is the run's, not the model's.
+    A first parameter annotated as :class:`RunContextWrapper` or :class:`ToolContext` is filled in by the run and is
+    not part of the schema.
     """
     name = name_override or get_callable_name(func)
-    told = parse_docstring(func, docstring_style) if use_docstring_info else Documentation()
+    docs = parse_docstring(func, docstring_style) if use_docstring_info else Documentation()
     signature, hints = inspect.signature(func), _get_hints(func, name)
     parameters = list(signature.parameters.values())
     takes_context = bool(parameters) and _is_context_type(hints.get(parameters[0].name))
-    asked = parameters[1:] if takes_context else parameters
-    _check_parameters(name, asked, hints, strict=strict_json_schema)
-    model = _build_arguments_model(name, asked, hints, told)
+    model_parameters = parameters[1:] if takes_context else parameters
+    _check_parameters(name, model_parameters, hints, strict=strict_json_schema)
+    model = _build_arguments_model(name, model_parameters, hints, docs)
     schema = model.model_json_schema()
     if strict_json_schema:
         schema = to_strict_schema(schema, where=name)
     return FuncSchema(
         name=name,
-        description=description_override or told.description,
+        description=description_override or docs.description,
         params_pydantic_model=model,
         params_json_schema=schema,
         signature=signature,
@@ -124,17 +116,17 @@ def function_schema(
 
 
 def is_async(func: Any) -> bool:
-    """Whether calling it gives something to await: an async function, method, partial or object."""
+    """Return whether ``func`` is an async function, method, partial or callable object."""
     while isinstance(func, functools.partial):
         func = func.func
     return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(getattr(func, "__call__", None))  # noqa: B004
 
 
 def format_validation_error(error: ValidationError, *, limit: int = 5) -> str:
-    """What is wrong and where, without repeating the values."""
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    told = [": ".join(filter(None, (".".join(map(str, part["loc"])), part["msg"]))) for part in found[:limit]]
-    return "; ".join(told + ([f"and {len(found) - limit} more"] if len(found) > limit else []))
+    """Return the location and message of the first errors, without the invalid values."""
+    errors = error.errors(include_url=False, include_input=False, include_context=False)
+    lines = [": ".join(filter(None, (".".join(map(str, part["loc"])), part["msg"]))) for part in errors[:limit]]
+    return "; ".join(lines + ([f"and {len(errors) - limit} more"] if len(errors) > limit else []))
 
 
 def _get_hints(func: Any, name: str) -> dict[str, Any]:
@@ -144,7 +136,7 @@ def _get_hints(func: Any, name: str) -> dict[str, Any]:
     try:
         return get_type_hints(target, include_extras=True)
     except (NameError, TypeError) as error:
-        raise InvalidDeclaration(name, f"its annotations cannot be resolved: {error}") from None
+        raise InvalidDeclaration(name, f"the annotations cannot be resolved: {error}") from None
 
 
 def _is_context_type(annotation: Any) -> bool:
@@ -157,10 +149,11 @@ def _is_context_type(annotation: Any) -> bool:
 def _check_parameters(name: str, parameters: list[inspect.Parameter], hints: dict[str, Any], *, strict: bool) -> None:
     for parameter in parameters:
         if _is_context_type(hints.get(parameter.name)):
-            raise InvalidDeclaration(name, f"the context must be its first parameter, not {parameter.name!r}")
+            raise InvalidDeclaration(name, f"the context must be the first parameter, not {parameter.name!r}")
         if strict and parameter.kind is inspect.Parameter.VAR_KEYWORD:
             raise InvalidDeclaration(
-                name, f"**{parameter.name} takes arbitrary names, which a strict schema cannot: use strict_mode=False"
+                name,
+                f"**{parameter.name} accepts arbitrary names, which a strict schema does not: use strict_mode=False",
             )
 
 
@@ -172,26 +165,26 @@ def _build_arguments_model(
         annotation = hints.get(parameter.name, Any)
         field_name, alias = _make_field_name(parameter.name, len(fields))
         fields[field_name] = _make_field(parameter, annotation, docs.parameters.get(parameter.name), alias)
-    # Names that a model puts beside **kwargs instead of into it would be lost without a word.
-    open_ended = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
-    config = ConfigDict(protected_namespaces=(), extra="forbid" if open_ended else "ignore")
+    # Names that a model puts beside **kwargs instead of into it would be dropped silently.
+    has_kwargs = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    config = ConfigDict(protected_namespaces=(), extra="forbid" if has_kwargs else "ignore")
     try:
         return create_model(f"{name}_args", __config__=config, **fields)
     except (PydanticUserError, TypeError) as error:
-        raise InvalidDeclaration(name, f"a parameter has a type that has no JSON schema: {error}") from None
+        raise InvalidDeclaration(name, f"a parameter has a type without a JSON schema: {error}") from None
 
 
 def _make_field(parameter: inspect.Parameter, annotation: Any, doc: str | None, alias: str | None) -> tuple[Any, Any]:
-    """The pydantic field of a parameter. What its annotation says about it beats what the docstring says."""
+    """Return type and field of a parameter for pydantic. Its annotation takes precedence over the docstring."""
     settings: dict[str, Any] = {} if alias is None else {"alias": alias, "title": _make_title(alias)}
     description = _get_annotated_text(annotation) or doc
     described = any(isinstance(part, FieldInfo) and part.description for part in get_args(annotation)[1:])
     if description and not described:
         settings["description"] = description
     if parameter.kind in _VARIADIC:
-        many = parameter.kind is inspect.Parameter.VAR_POSITIONAL
-        kind: Any = list[annotation] if many else dict[str, annotation]
-        return kind, Field(default_factory=list if many else dict, **settings)
+        positional = parameter.kind is inspect.Parameter.VAR_POSITIONAL
+        kind: Any = list[annotation] if positional else dict[str, annotation]
+        return kind, Field(default_factory=list if positional else dict, **settings)
     default = parameter.default
     if isinstance(default, FieldInfo):
         if default.description:
@@ -207,7 +200,7 @@ def _get_annotated_text(annotation: Any) -> str | None:
 
 
 def _make_field_name(name: str, index: int) -> tuple[str, str | None]:
-    """A name that pydantic accepts as a field, and the true one when it does not accept that."""
+    """Return a field name that pydantic accepts, and the parameter's own name as alias if it is another."""
     if name.startswith(("_", "model_")) or hasattr(BaseModel, name):
         return f"argument_{index}", name
     return name, None

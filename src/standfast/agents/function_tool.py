@@ -1,4 +1,4 @@
-"""Tools made of Python functions."""
+"""The ``function_tool`` decorator, which makes a tool from a Python function."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -88,10 +88,10 @@ def function_tool(
     on_uncertain: OnUncertain = "ask",
     on_barge_in: OnBargeIn = "keep",
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
-    """Make a tool of a function; its name, docstring and annotations are what the model is told.
+    """Make a tool from a function. The model sees its name, its docstring and a schema of its parameters.
 
-    An exception in the function becomes a text for the model, by ``failure_error_function``; with ``None`` it is
-    raised. A timeout needs an async function: a thread cannot be stopped.
+    If the function raises, ``failure_error_function`` turns the exception into a message for the model; with
+    ``None`` the exception ends the run. A timeout requires an async function, because a thread cannot be stopped.
     """
 
     def make(function: Callable[..., Any]) -> FunctionTool:
@@ -137,7 +137,7 @@ def _check_function(function: Callable[..., Any], where: str, timeout: float | N
     if timeout is not None and not is_async(function):
         raise InvalidDeclaration(where, "only an async function can have a timeout")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidDeclaration(where, "a tool cannot yield its output in parts: return all of it")
+        raise InvalidDeclaration(where, "a tool cannot be a generator: return the complete output")
 
 
 def _make_invoker(
@@ -157,5 +157,7 @@ def _make_invoker(
 def _build_object_schema(name: str, adapter: TypeAdapter[Any]) -> dict[str, Any]:
     schema = adapter.json_schema(mode="serialization")
     if schema.get("type") != "object":
-        raise InvalidDeclaration(f"tool {name!r}", "output_type must be an object: a model, TypedDict or dataclass")
+        raise InvalidDeclaration(
+            f"tool {name!r}", "output_type must be an object type: a pydantic model, TypedDict or dataclass"
+        )
     return to_strict_schema(schema, where=f"output_type of {name}")

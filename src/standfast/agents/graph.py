@@ -1,8 +1,8 @@
-"""The agents that a run can reach, and names for them that survive the program.
+"""The graph of agents that a run can reach, and references to agents that can be saved.
 
-A saved run must not hold live objects, and the name of an agent does not identify it. So an agent is named by its
-path from the agent that the run started with, and by a signature of what it is. :meth:`AgentGraph.bind` finds it
-again in the graph of another process, or says why it does not.
+A saved run cannot hold live objects, and the name of an agent does not identify it. A reference therefore consists
+of the path from the agent that the run started with, and a signature of the agent's parts.
+:meth:`AgentGraph.resolve` finds the agent in the graph of another process, or raises an error that says why not.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ SIGNATURE_PARTS = ("name", "instructions", "tools", "handoffs", "output type")
 
 
 class AgentRef(msgspec.Struct, frozen=True):
-    """An agent, for a run that is saved. The signature has a digest for each of :data:`PARTS`."""
+    """A reference to an agent in a saved run. The signature has a digest for each of :data:`SIGNATURE_PARTS`."""
 
     path: str
     name: str
@@ -32,10 +32,10 @@ class AgentRef(msgspec.Struct, frozen=True):
 
 
 class AgentGraph:
-    """The agents reachable from ``root`` by handoffs and agent tools, as they are now.
+    """The agents reachable from ``root`` by handoffs and agent tools.
 
-    A snapshot: agents can be changed at any time, so make one for each run and keep it. Making it takes time
-    linear in the graph; signatures are worked out when they are asked for, once.
+    A snapshot: agents can be changed at any time, so create one graph for each run. Construction takes time linear
+    in the size of the graph; signatures are computed on first use.
     """
 
     def __init__(self, root: AgentBase[Any]) -> None:
@@ -43,43 +43,43 @@ class AgentGraph:
         self._paths: dict[int, str] = {id(root): ROOT}
         self._agents: dict[str, AgentBase[Any]] = {ROOT: root}
         self._signatures: dict[str, str] = {}
-        waiting = deque([root])
-        while waiting:
-            agent = waiting.popleft()
+        queue = deque([root])
+        while queue:
+            agent = queue.popleft()
             for label, target in _iter_edges(agent):
                 if id(target) not in self._paths:
                     path = f"{self._paths[id(agent)]}/{label}"
                     self._paths[id(target)], self._agents[path] = path, target
-                    waiting.append(target)
+                    queue.append(target)
 
     def __iter__(self) -> Iterator[tuple[str, AgentBase[Any]]]:
-        """Every agent with its path, nearest first."""
+        """Iterate over all agents with their paths, nearest first."""
         return iter(self._agents.items())
 
     def __len__(self) -> int:
         return len(self._agents)
 
     def find(self, path: str) -> Any:
-        """The agent at a path, whatever it is now; ``None`` when there is none."""
+        """Return the agent at a path without comparing signatures; ``None`` if the path does not exist."""
         return self._agents.get(path)
 
     def get_path(self, agent: AgentBase[Any]) -> str:
-        """Where the agent is, by the shortest way; :class:`AgentMissing` when no declared way leads to it."""
+        """Return the shortest path to the agent; raise :class:`AgentMissing` if it is not reachable."""
         try:
             return self._paths[id(agent)]
         except KeyError:
             raise AgentMissing("?", agent.name) from None
 
     def get_ref(self, agent: AgentBase[Any]) -> AgentRef:
-        """The name to save for an agent of this graph."""
+        """Return the reference to save for an agent of this graph."""
         path = self.get_path(agent)
         return AgentRef(path, agent.name, self._get_signature(path))
 
     def resolve(self, ref: AgentRef, *, tolerate: Collection[str] = ()) -> Any:
-        """The agent that ``ref`` means, if it is still there and still the same.
+        """Return the agent that ``ref`` refers to, if it exists and has not changed.
 
         Raises :class:`AgentMissing` or :class:`AgentChanged` otherwise; another agent of the same name is never
-        taken instead. Changes in the parts named by ``tolerate`` are let pass.
+        returned. Changes in the parts listed in ``tolerate`` are ignored.
         """
         agent = self._agents.get(ref.path)
         if agent is None:
@@ -102,12 +102,12 @@ class AgentGraph:
 
 
 def resolve_agent(root: AgentBase[Any], ref: AgentRef, *, tolerate: Collection[str] = ()) -> Any:
-    """As :meth:`AgentGraph.bind`, for a single reference."""
+    """Resolve a single reference; see :meth:`AgentGraph.resolve`."""
     return AgentGraph(root).resolve(ref, tolerate=tolerate)
 
 
 def compute_signature(agent: AgentBase[Any]) -> str:
-    """What the agent is, as digests of its parts. Hooks, models and settings are not among them."""
+    """Return digests of the agent's parts. Hooks, model and model settings are not part of the signature."""
     instructions = getattr(agent, "instructions", None)
     parts: list[Any] = [
         agent.name,
@@ -120,15 +120,15 @@ def compute_signature(agent: AgentBase[Any]) -> str:
 
 
 def diff_signatures(old: str, new: str) -> list[str]:
-    """The parts in which two signatures differ."""
+    """Return the parts in which two signatures differ."""
     pairs = list(zip(old.split("."), new.split("."), strict=False))
     if len(pairs) != len(SIGNATURE_PARTS) or old.count(".") != new.count("."):
         return [] if old == new else ["signature"]
-    return [part for part, (mine, yours) in zip(SIGNATURE_PARTS, pairs, strict=True) if mine != yours]
+    return [part for part, (before, after) in zip(SIGNATURE_PARTS, pairs, strict=True) if before != after]
 
 
 def _iter_edges(agent: AgentBase[Any]) -> Iterator[tuple[str, AgentBase[Any]]]:
-    """The agents one step away, each by a label that no other step from here has."""
+    """Yield the agents one step away, each with a label that is unique among the edges of this agent."""
     seen: dict[str, int] = {}
     for kind, name, target in _iter_neighbors(agent):
         label = f"{kind}:{_escape(name)}"
@@ -138,9 +138,9 @@ def _iter_edges(agent: AgentBase[Any]) -> Iterator[tuple[str, AgentBase[Any]]]:
 
 def _iter_neighbors(agent: AgentBase[Any]) -> Iterator[tuple[str, str, AgentBase[Any]]]:
     for target in getattr(agent, "handoffs", ()):
-        known = target.agent if isinstance(target, Handoff) else target
-        if isinstance(known, AgentBase):
-            yield "handoff", known.name, known
+        neighbor = target.agent if isinstance(target, Handoff) else target
+        if isinstance(neighbor, AgentBase):
+            yield "handoff", neighbor.name, neighbor
     for tool in agent.tools:
         if isinstance(tool, FunctionTool) and tool.agent_tool is not None:
             yield "tool", str(ToolRef.from_tool(tool)), tool.agent_tool.agent

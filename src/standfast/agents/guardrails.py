@@ -1,6 +1,6 @@
-"""Guardrails: functions of the user's that look at what goes in and what comes out.
+"""Guardrails: user functions that check the input and the output of agents and tools.
 
-A guardrail of an agent can end the run (its tripwire); a guardrail of a tool can also replace one call's content.
+A guardrail of an agent can end the run by its tripwire; a guardrail of a tool can also replace the content of a call.
 """
 
 import inspect
@@ -23,7 +23,7 @@ TData = TypeVar("TData", default=Any)
 
 @dataclass
 class GuardrailFunctionOutput:
-    """What a guardrail found. ``output_info`` is for people and logs."""
+    """The verdict of a guardrail. ``output_info`` is any information for logs and user interfaces."""
 
     output_info: Any
     tripwire_triggered: bool
@@ -45,10 +45,10 @@ class OutputGuardrailResult:
 
 @dataclass
 class InputGuardrail(Generic[TContext]):
-    """Judges what the user said, once, for the first agent of a run.
+    """Checks the input of a run, once, for its first agent.
 
-    With ``run_in_parallel`` it runs beside the model and a trip throws the model's work away; without, the model
-    is not asked before every such guardrail has agreed.
+    With ``run_in_parallel`` it runs concurrently with the model, whose response is discarded if the tripwire is
+    triggered; otherwise the model is called only after the guardrail has passed.
     """
 
     guardrail_function: (
@@ -66,13 +66,13 @@ class InputGuardrail(Generic[TContext]):
     async def run(
         self, agent: "Agent[Any]", input: "str | list[Item]", context: "RunContextWrapper[TContext]"
     ) -> InputGuardrailResult:
-        found = await maybe_await(self.guardrail_function(context, agent, input))
-        return InputGuardrailResult(self, _validate_output(self.get_name(), found, GuardrailFunctionOutput))
+        output = await maybe_await(self.guardrail_function(context, agent, input))
+        return InputGuardrailResult(self, _validate_output(self.get_name(), output, GuardrailFunctionOutput))
 
 
 @dataclass
 class OutputGuardrail(Generic[TContext]):
-    """Judges the final output of the agent that produced it."""
+    """Checks the final output of the agent that produced it."""
 
     guardrail_function: (
         "Callable[[RunContextWrapper[TContext], Agent[Any], Any], MaybeAwaitable[GuardrailFunctionOutput]]"
@@ -88,8 +88,8 @@ class OutputGuardrail(Generic[TContext]):
     async def run(
         self, context: "RunContextWrapper[TContext]", agent: "Agent[Any]", agent_output: Any
     ) -> OutputGuardrailResult:
-        found = await maybe_await(self.guardrail_function(context, agent, agent_output))
-        verdict = _validate_output(self.get_name(), found, GuardrailFunctionOutput)
+        output = await maybe_await(self.guardrail_function(context, agent, agent_output))
+        verdict = _validate_output(self.get_name(), output, GuardrailFunctionOutput)
         return OutputGuardrailResult(self, agent_output, agent, verdict)
 
 
@@ -112,7 +112,7 @@ def _make_allow_behavior() -> RejectContentBehavior | RaiseExceptionBehavior | A
 
 @dataclass
 class ToolGuardrailFunctionOutput:
-    """What becomes of a call: go on, give the model a message in its place, or end the run."""
+    """The verdict on a tool call: allow it, send the model a message in its place, or end the run."""
 
     output_info: Any
     behavior: RejectContentBehavior | RaiseExceptionBehavior | AllowBehavior = field(
@@ -125,18 +125,18 @@ class ToolGuardrailFunctionOutput:
 
     @classmethod
     def reject_content(cls, message: str, output_info: Any = None) -> "ToolGuardrailFunctionOutput":
-        """The model gets ``message`` instead: the call is not made, or its output is not shown."""
+        """Send ``message`` to the model: the call is not made, or its output is withheld."""
         return cls(output_info, {"type": "reject_content", "message": message})
 
     @classmethod
     def raise_exception(cls, output_info: Any = None) -> "ToolGuardrailFunctionOutput":
-        """The run ends with a tripwire error."""
+        """End the run with a tripwire error."""
         return cls(output_info, {"type": "raise_exception"})
 
 
 @dataclass
 class ToolInputGuardrailData:
-    """A call about to be made; its arguments are in ``context.tool_arguments``."""
+    """A call before it is made; its arguments are in ``context.tool_arguments``."""
 
     context: "ToolContext[Any]"
     agent: "Agent[Any]"
@@ -144,14 +144,14 @@ class ToolInputGuardrailData:
 
 @dataclass
 class ToolOutputGuardrailData(ToolInputGuardrailData):
-    """A call that was made."""
+    """A call after it was made, with its output."""
 
     output: Any
 
 
 @dataclass
 class ToolGuardrail(Generic[TData]):
-    """What the guardrails of tools share."""
+    """The base class of tool guardrails."""
 
     guardrail_function: Callable[[TData], MaybeAwaitable[ToolGuardrailFunctionOutput]]
     name: str | None = None
@@ -163,16 +163,16 @@ class ToolGuardrail(Generic[TData]):
         return self.name or get_callable_name(self.guardrail_function)
 
     async def run(self, data: TData) -> ToolGuardrailFunctionOutput:
-        found = await maybe_await(self.guardrail_function(data))
-        return _validate_output(self.get_name(), found, ToolGuardrailFunctionOutput)
+        output = await maybe_await(self.guardrail_function(data))
+        return _validate_output(self.get_name(), output, ToolGuardrailFunctionOutput)
 
 
 class ToolInputGuardrail(ToolGuardrail[ToolInputGuardrailData], Generic[TContext]):
-    """Judges a call before it is made, and again when it was approved later."""
+    """Checks a call before it is made. It runs again when a call that waited for approval is made."""
 
 
 class ToolOutputGuardrail(ToolGuardrail[ToolOutputGuardrailData], Generic[TContext]):
-    """Judges a call's output before the model sees it."""
+    """Checks the output of a call before it is sent to the model."""
 
 
 @dataclass
@@ -196,7 +196,7 @@ def input_guardrail(
 def input_guardrail(
     func: Callable[..., Any] | None = None, *, name: str | None = None, run_in_parallel: bool = True
 ) -> InputGuardrail[Any] | Callable[[Callable[..., Any]], InputGuardrail[Any]]:
-    """Make an :class:`InputGuardrail` of ``(context, agent, input)``, sync or async."""
+    """Make an :class:`InputGuardrail` from a sync or async function of ``(context, agent, input)``."""
     if func is not None:
         return InputGuardrail(func, name, run_in_parallel)
     return lambda func: InputGuardrail(func, name, run_in_parallel)
@@ -209,7 +209,7 @@ def output_guardrail(*, name: str | None = None) -> Callable[[Callable[..., Any]
 def output_guardrail(
     func: Callable[..., Any] | None = None, *, name: str | None = None
 ) -> OutputGuardrail[Any] | Callable[[Callable[..., Any]], OutputGuardrail[Any]]:
-    """Make an :class:`OutputGuardrail` of ``(context, agent, output)``, sync or async."""
+    """Make an :class:`OutputGuardrail` from a sync or async function of ``(context, agent, output)``."""
     return OutputGuardrail(func, name) if func is not None else lambda func: OutputGuardrail(func, name)
 
 
@@ -220,7 +220,7 @@ def tool_input_guardrail(*, name: str | None = None) -> Callable[[Callable[..., 
 def tool_input_guardrail(
     func: Callable[..., Any] | None = None, *, name: str | None = None
 ) -> ToolInputGuardrail[Any] | Callable[[Callable[..., Any]], ToolInputGuardrail[Any]]:
-    """Make a :class:`ToolInputGuardrail` of a function of :class:`ToolInputGuardrailData`, sync or async."""
+    """Make a :class:`ToolInputGuardrail` from a sync or async function of :class:`ToolInputGuardrailData`."""
     return ToolInputGuardrail(func, name) if func is not None else lambda func: ToolInputGuardrail(func, name)
 
 
@@ -231,18 +231,19 @@ def tool_output_guardrail(*, name: str | None = None) -> Callable[[Callable[...,
 def tool_output_guardrail(
     func: Callable[..., Any] | None = None, *, name: str | None = None
 ) -> ToolOutputGuardrail[Any] | Callable[[Callable[..., Any]], ToolOutputGuardrail[Any]]:
-    """Make a :class:`ToolOutputGuardrail` of a function of :class:`ToolOutputGuardrailData`, sync or async."""
+    """Make a :class:`ToolOutputGuardrail` from a sync or async function of :class:`ToolOutputGuardrailData`."""
     return ToolOutputGuardrail(func, name) if func is not None else lambda func: ToolOutputGuardrail(func, name)
 
 
 def get_callable_name(func: Any) -> str:
-    """What to call a function of the user's, be it a partial or an object with ``__call__``."""
+    """Return the name of a function, or of a partial or callable object."""
     while hasattr(func, "func") and not hasattr(func, "__name__"):
         func = func.func
     return getattr(func, "__name__", None) or type(func).__name__
 
 
 def check_callable(where: str, func: Any) -> None:
+    """Raise :class:`InvalidDeclaration` unless ``func`` is callable and not a class."""
     if not callable(func) or inspect.isclass(func):
         raise InvalidDeclaration(where, f"needs a function, got {func!r}")
 
@@ -252,5 +253,5 @@ V = TypeVar("V")
 
 def _validate_output(name: str, output: object, kind: type[V]) -> V:
     if not isinstance(output, kind):
-        raise UserError(f"the guardrail {name!r} must return {kind.__name__}, not {type(output).__name__}")
+        raise UserError(f"the guardrail {name!r} must return {kind.__name__}, got {type(output).__name__}")
     return output

@@ -1,4 +1,4 @@
-"""Ready-made changes to what the next agent is given: the past as one message, or without its tool calls."""
+"""Input filters for handoffs: the history as one message, or the history without tool calls."""
 
 import json
 import re
@@ -25,44 +25,44 @@ _MESSAGE_ITEM_TYPES = frozenset(["message_output_item", "input_item", "compactio
 
 
 def set_conversation_history_wrappers(*, start: str | None = None, end: str | None = None) -> None:
-    """Change the lines around a nested history, for the whole program; ``None`` leaves one as it is."""
+    """Change the lines around a nested history for the whole program; ``None`` leaves a line unchanged."""
     _wrappers.start = _wrappers.start if start is None else start
     _wrappers.end = _wrappers.end if end is None else end
 
 
 def reset_conversation_history_wrappers() -> None:
-    """Go back to the usual lines."""
+    """Restore the default lines around a nested history."""
     _wrappers.start, _wrappers.end = _HistoryWrappers.start, _HistoryWrappers.end
 
 
 def get_conversation_history_wrappers() -> tuple[str, str]:
-    """The lines before and after a nested history."""
+    """Return the lines before and after a nested history."""
     return _wrappers.start, _wrappers.end
 
 
 def nest_handoff_history(
     handoff_input_data: HandoffInputData, *, history_mapper: HandoffHistoryMapper | None = None
 ) -> HandoffInputData:
-    """Give the next agent the past as one message instead of as turns of its own.
+    """Replace the history by one message, so that the next agent does not take it for turns of its own.
 
-    A past that was nested before is unpacked first, so that it never nests twice. The run's own record,
-    ``new_items``, stays complete.
+    A history that is already nested is unpacked first, so it is never nested twice. ``new_items``, the record of
+    the run, stays complete.
     """
     data = handoff_input_data
-    said = _flatten_history(_as_items(data.input_history))
-    said += [item.to_input_item() for item in (*data.pre_handoff_items, *data.new_items) if _is_included(item)]
-    mapped = (history_mapper or default_handoff_history_mapper)([dict(item) for item in said])
+    transcript = _flatten_history(_as_items(data.input_history))
+    transcript += [item.to_input_item() for item in (*data.pre_handoff_items, *data.new_items) if _is_included(item)]
+    mapped = (history_mapper or default_handoff_history_mapper)([dict(item) for item in transcript])
     return data.clone(input_history=tuple(mapped), pre_handoff_items=(), input_items=())
 
 
 def default_handoff_history_mapper(transcript: list[Item]) -> list[Item]:
-    """The transcript as one assistant message, an item to a line."""
+    """Return the transcript as one assistant message with one line for each item."""
     lines = [f"{number}. {_format_item(item)}" for number, item in enumerate(transcript, 1)] or ["(nothing yet)"]
     return [{"role": "assistant", "content": "\n".join([_PREAMBLE, _wrappers.start, *lines, _wrappers.end])}]
 
 
 def remove_all_tools(handoff_input_data: HandoffInputData) -> HandoffInputData:
-    """Give the next agent only what was said: no tool calls, no outputs, no reasoning that led to them."""
+    """Remove tool calls, their outputs and reasoning, so that the next agent receives only messages."""
     data = handoff_input_data
     history = data.input_history
     return data.clone(
@@ -98,7 +98,7 @@ def _is_tool_item(item: Item) -> bool:
 
 
 def _format_item(item: Item) -> str:
-    """An item on one line. Only what can be read back from there is put plainly."""
+    """Return an item as one line: ``role: content`` if that can be parsed again, else JSON."""
     role, content = item.get("role"), item.get("content")
     if item.keys() <= {"role", "content", "type"} and isinstance(role, str) and isinstance(content, str):
         plain = f"{role}: {content}"
@@ -108,15 +108,15 @@ def _format_item(item: Item) -> str:
 
 
 def _flatten_history(items: list[Item]) -> list[Item]:
-    found: list[Item] = []
+    flat: list[Item] = []
     for item in items:
         if get_item_type(item) != "reasoning":
-            found.extend(_parse_nested_history(item) or [item])
-    return found
+            flat.extend(_parse_nested_history(item) or [item])
+    return flat
 
 
 def _parse_nested_history(item: Item) -> list[Item] | None:
-    """The items inside a nested history; ``None`` for every other message."""
+    """Return the items inside a nested history; ``None`` if the item is not one."""
     content = item.get("content")
     if item.get("role") != "assistant" or not isinstance(content, str) or not content.startswith(_PREAMBLE):
         return None

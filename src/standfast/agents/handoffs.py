@@ -1,4 +1,4 @@
-"""Handoffs: one agent lets another take over the conversation."""
+"""Handoffs: one agent transfers the conversation to another."""
 
 import inspect
 import json
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 from typing_extensions import TypeVar
 
 from standfast.agents.errors import InvalidDeclaration, ModelBehaviorError, UserError
-from standfast.agents.function_schema import to_function_name
 from standfast.agents.strict_schema import to_strict_schema
+from standfast.agents.tool_identity import to_function_name
 from standfast.agents.types import Enabled, MaybeAwaitable, RunItemLike, TContext, maybe_await
 from standfast.base.items import Item
 
@@ -27,10 +27,10 @@ OnHandoffWithoutInput: TypeAlias = Callable[["RunContextWrapper[Any]"], MaybeAwa
 
 @dataclass(frozen=True)
 class HandoffInputData:
-    """What the next agent is about to be given, for an input filter to change.
+    """The input of the next agent, which an input filter may change.
 
-    ``new_items`` are kept as the run's history in any case; when ``input_items`` is set, the next agent's model
-    is given those instead.
+    ``new_items`` stay in the history of the run; if ``input_items`` is set, the next agent's model receives those
+    instead.
     """
 
     input_history: str | tuple[Item, ...]
@@ -40,7 +40,7 @@ class HandoffInputData:
     input_items: tuple[RunItemLike, ...] | None = None
 
     def clone(self, **kwargs: Any) -> "HandoffInputData":
-        """A copy with some parts replaced."""
+        """Return a copy with some fields replaced."""
         return replace(self, **kwargs)
 
 
@@ -50,10 +50,9 @@ HandoffHistoryMapper: TypeAlias = Callable[[list[Item]], list[Item]]
 
 @dataclass(eq=False)
 class Handoff(Generic[TContext, TAgent]):
-    """A way to another agent, shown to the model as a tool. Mostly made by :func:`handoff`.
+    """A transfer to another agent, presented to the model as a tool. Usually created by :func:`handoff`.
 
-    ``agent`` is where it leads, when that is known before it is taken: only such agents can be found again by a
-    run that was saved.
+    ``agent`` is the target if it is known in advance; a saved run can be resumed only in agents that are.
     """
 
     tool_name: str
@@ -68,7 +67,7 @@ class Handoff(Generic[TContext, TAgent]):
     agent: "TAgent | None" = field(default=None, kw_only=True, repr=False)
 
     def get_transfer_message(self, agent: "AgentBase[Any]") -> str:
-        """The output of the handoff's call: it tells the model who has taken over."""
+        """Return the output of the handoff call, which names the new agent."""
         return json.dumps({"assistant": agent.name}, ensure_ascii=False)
 
     @classmethod
@@ -90,9 +89,9 @@ def handoff(
     nest_handoff_history: bool | None = None,
     is_enabled: Enabled = True,
 ) -> "Handoff[TContext, Agent[TContext]]":
-    """A way to ``agent``. With an ``input_type`` the model has to say something along with it.
+    """Return a handoff to ``agent``. With an ``input_type`` the model must send a value of that type.
 
-    ``on_handoff`` is called with the context, and with that input if there is an ``input_type``.
+    ``on_handoff`` is called with the context, and with that value if there is an ``input_type``.
     """
     tool_name = tool_name_override or Handoff.default_tool_name(agent)
     _check_on_handoff(tool_name, on_handoff, input_type)
@@ -101,8 +100,8 @@ def handoff(
 
     async def on_invoke_handoff(context: "RunContextWrapper[Any]", arguments: str | None = None) -> "Agent[TContext]":
         if on_handoff is not None:
-            given = () if adapter is None else (_parse_input(tool_name, adapter, arguments),)
-            await maybe_await(on_handoff(context, *given))
+            value = () if adapter is None else (_parse_input(tool_name, adapter, arguments),)
+            await maybe_await(on_handoff(context, *value))
         return agent
 
     return Handoff(
@@ -119,11 +118,11 @@ def handoff(
 
 
 def as_handoff(target: "Agent[Any] | Handoff[Any, Any]") -> Handoff[Any, Any]:
-    """An entry of an agent's ``handoffs`` as a handoff: a bare agent gets the defaults."""
+    """Return an entry of an agent's ``handoffs`` as a handoff; a plain agent gets the default options."""
     if isinstance(target, Handoff):
         return target
     if not isinstance(getattr(target, "name", None), str):
-        raise InvalidDeclaration("handoffs", f"one hands over to an Agent or by a Handoff, not to {target!r}")
+        raise InvalidDeclaration("handoffs", f"handoffs must be Agent or Handoff objects, got {target!r}")
     return handoff(target)
 
 
@@ -134,14 +133,14 @@ def _check_on_handoff(tool_name: str, on_handoff: Any, input_type: Any) -> None:
         return
     if not callable(on_handoff):
         raise InvalidDeclaration(tool_name, f"on_handoff must be a function, got {on_handoff!r}")
-    wanted = ("context",) if input_type is None else ("context", "input")
-    taken = len(inspect.signature(on_handoff).parameters)
-    if taken != len(wanted):
-        raise UserError(f"{tool_name}: on_handoff must take ({', '.join(wanted)}), it takes {taken} parameters")
+    expected = ("context",) if input_type is None else ("context", "input")
+    count = len(inspect.signature(on_handoff).parameters)
+    if count != len(expected):
+        raise UserError(f"{tool_name}: on_handoff must take ({', '.join(expected)}), it takes {count} parameters")
 
 
 def _make_adapter(tool_name: str, input_type: Any) -> Any:
-    # Imported here: a handoff without input does not pay for pydantic.
+    # Imported here because handoffs without an input_type do not need pydantic.
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticUserError
 
@@ -157,7 +156,7 @@ def _parse_input(tool_name: str, adapter: Any, arguments: str | None) -> Any:
     from standfast.agents.function_schema import format_validation_error
 
     if arguments is None:
-        raise ModelBehaviorError(f"the handoff {tool_name} needs an input, the model gave none")
+        raise ModelBehaviorError(f"the handoff {tool_name} needs an input, but the model sent none")
     try:
         return adapter.validate_json(arguments)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Tools that the provider runs, as plain data. What they hold is what the provider's API takes."""
+"""Declarations of tools that the provider runs. Their fields are those of the provider's API."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class FileSearchTool:
-    """Search in the provider's vector stores."""
+    """Searches the provider's vector stores."""
 
     vector_store_ids: list[str]
     max_num_results: int | None = None
@@ -27,7 +27,7 @@ class FileSearchTool:
 
 @dataclass
 class WebSearchTool:
-    """Search the web."""
+    """Searches the web."""
 
     user_location: Any | None = None
     filters: Any | None = None
@@ -41,7 +41,7 @@ class WebSearchTool:
 
 @dataclass
 class CodeInterpreterTool:
-    """Run code in a container of the provider's."""
+    """Runs code in a container at the provider."""
 
     tool_config: Any
 
@@ -52,7 +52,7 @@ class CodeInterpreterTool:
 
 @dataclass
 class MCPToolApprovalRequest:
-    """A hosted MCP server wants to call a tool; ``data`` is the request as the provider sent it."""
+    """A request to approve a call of a hosted MCP server; ``data`` is the request as the provider sent it."""
 
     ctx_wrapper: "RunContextWrapper[Any]"
     data: Any
@@ -68,7 +68,10 @@ MCPToolApprovalFunction: TypeAlias = Callable[[MCPToolApprovalRequest], MaybeAwa
 
 @dataclass
 class HostedMCPTool:
-    """Tools of an MCP server that the provider talks to. Without a function, approvals come up in the run."""
+    """The tools of an MCP server to which the provider connects.
+
+    Without ``on_approval_request``, approval requests become interruptions of the run.
+    """
 
     tool_config: Any
     on_approval_request: MCPToolApprovalFunction | None = None

@@ -1,4 +1,4 @@
-"""How a model is to be called. ``None`` means: whatever the provider does by default."""
+"""Settings for requests to a model. ``None`` means the provider's default."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -11,43 +11,43 @@ S = TypeVar("S", bound="MergeableSettings")
 
 
 class MergeableSettings:
-    """Settings that can be laid over others: what is set wins, what is ``None`` lets the other show through."""
+    """Settings that can override others: a value that is not ``None`` takes precedence."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @classmethod
     def coerce(cls, value: Self | Mapping[str, Any]) -> Self:
-        """The settings themselves, or those in a dict; unknown names are refused."""
+        """Return settings as they are, or made from a dict; raise :class:`InvalidDeclaration` for unknown names."""
         if isinstance(value, cls):
             return value
         if not isinstance(value, Mapping):
             raise InvalidDeclaration(cls.__name__, f"expected settings or a dict, got {type(value).__name__}")
         unknown = [name for name in value if name not in cls.__dataclass_fields__]
         if unknown:
-            raise InvalidDeclaration(cls.__name__, f"there is no setting {', '.join(map(repr, unknown))}")
+            raise InvalidDeclaration(cls.__name__, f"unknown settings: {', '.join(map(repr, unknown))}")
         return cls(**value)
 
     def resolve(self, override: Any) -> Self:
-        """New settings in which everything that ``override`` sets replaces what is here."""
+        """Return new settings in which the values set in ``override`` replace those of these settings."""
         if override is None:
             return self
         over = type(self).coerce(override)
-        given = {f.name: getattr(over, f.name) for f in fields(over) if getattr(over, f.name) is not None}
-        for name, value in given.items():
-            mine = getattr(self, name)
-            if isinstance(mine, MergeableSettings) and isinstance(value, MergeableSettings):
-                given[name] = mine.resolve(value)
-        return replace(self, **given)
+        changes = {f.name: getattr(over, f.name) for f in fields(over) if getattr(over, f.name) is not None}
+        for name, value in changes.items():
+            current = getattr(self, name)
+            if isinstance(current, MergeableSettings) and isinstance(value, MergeableSettings):
+                changes[name] = current.resolve(value)
+        return replace(self, **changes)
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Every setting as JSON would hold it; functions are left out."""
-        found = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: _to_plain(value) for name, value in found.items() if not callable(value) or value is None}
+        """Return all settings as JSON values; functions are left out."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: _to_plain(value) for name, value in values.items() if not callable(value) or value is None}
 
 
 @dataclass
 class ModelRetryBackoffSettings(MergeableSettings):
-    """How long to wait between attempts."""
+    """The delays between attempts, in seconds."""
 
     initial_delay: float | None = None
     max_delay: float | None = None
@@ -64,7 +64,7 @@ ModelRetryBackoffInput: TypeAlias = ModelRetryBackoffSettings | dict[str, Any]
 
 @dataclass
 class ModelRetrySettings(MergeableSettings):
-    """Whether and how often a failed request is repeated. ``policy`` is code and is never stored."""
+    """Whether and how often a failed request is retried. ``policy`` is a function and is never stored."""
 
     max_retries: int | None = None
     backoff: ModelRetryBackoffInput | None = None
@@ -78,14 +78,14 @@ class ModelRetrySettings(MergeableSettings):
             raise InvalidDeclaration("ModelRetrySettings.policy", "must be a function of RetryPolicyContext")
 
     def to_json_dict(self) -> dict[str, Any]:
-        found = super().to_json_dict()
-        found.pop("policy", None)
-        return found
+        settings = super().to_json_dict()
+        settings.pop("policy", None)
+        return settings
 
 
 @dataclass
 class MCPToolChoice:
-    """The model must use this tool of this MCP server."""
+    """A tool choice: the model must call this tool of this MCP server."""
 
     server_label: str
     name: str
@@ -98,7 +98,7 @@ _UNTRACED_SETTINGS = frozenset(["extra_query", "extra_body", "extra_headers", "e
 
 @dataclass
 class ModelSettings(MergeableSettings):
-    """How a model is to be called. Not every provider knows every setting."""
+    """Settings for requests to a model. Not every provider supports every setting."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -134,17 +134,17 @@ class ModelSettings(MergeableSettings):
             self.retry = ModelRetrySettings.coerce(self.retry)
 
     def resolve(self, override: "ModelSettings | dict[str, Any] | None") -> "ModelSettings":
-        """New settings in which everything that ``override`` sets replaces what is here.
+        """Return new settings in which the values set in ``override`` replace those of these settings.
 
-        ``extra_args`` and ``retry`` are merged, entry by entry; everything else is replaced whole.
+        ``extra_args`` and ``retry`` are merged entry by entry; all other values are replaced.
         """
-        found = super().resolve(override)
-        if found is not self and self.extra_args and found.extra_args is not self.extra_args:
-            found.extra_args = self.extra_args | (found.extra_args or {})
-        return found
+        merged = super().resolve(override)
+        if merged is not self and self.extra_args and merged.extra_args is not self.extra_args:
+            merged.extra_args = self.extra_args | (merged.extra_args or {})
+        return merged
 
     def to_traceable_dict(self) -> dict[str, Any]:
-        """The settings without those in which programs put secrets."""
+        """Return the settings as JSON values, without those that may contain secrets."""
         return {name: value for name, value in self.to_json_dict().items() if name not in _UNTRACED_SETTINGS}
 
 
@@ -168,4 +168,5 @@ def _check_number(where: str, value: Any, *, at_least: float = -math.inf, above:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise InvalidDeclaration(where, f"must be a finite number or None, got {value!r}")
     if value < at_least or value <= above:
-        raise InvalidDeclaration(where, f"{value!r} is too small")
+        limit = f"greater than {above:g}" if value <= above else f"at least {at_least:g}"
+        raise InvalidDeclaration(where, f"must be {limit}, got {value!r}")

@@ -1,4 +1,4 @@
-"""What an agent's final output must look like."""
+"""Output schemas: the type of an agent's final output."""
 
 from abc import ABC, abstractmethod
 from inspect import isclass
@@ -9,33 +9,33 @@ from standfast.agents.strict_schema import to_strict_schema
 
 
 class AgentOutputSchemaBase(ABC):
-    """The shape of an agent's final output. Subclass it for shapes that no Python type describes."""
+    """The schema of an agent's final output. Subclass it for schemas that no Python type describes."""
 
     @abstractmethod
     def is_plain_text(self) -> bool:
-        """Whether the output is just text, without a schema."""
+        """Return whether the output is plain text, without a schema."""
 
     @abstractmethod
     def name(self) -> str:
-        """What to call the type in messages and requests."""
+        """Return the name of the type for messages and requests."""
 
     @abstractmethod
     def json_schema(self) -> dict[str, Any]:
-        """The schema that the model is given. Not called for plain text."""
+        """Return the JSON schema for the model. Not called for plain text."""
 
     @abstractmethod
     def is_strict_json_schema(self) -> bool:
-        """Whether the schema is in the strict form, so that the provider may guarantee it."""
+        """Return whether the schema has the strict form, which the provider can enforce."""
 
     @abstractmethod
     def validate_json(self, json_str: str) -> Any:
-        """The value in the model's answer, or :class:`ModelBehaviorError`."""
+        """Return the value in the model's response; raise :class:`ModelBehaviorError` if it is invalid."""
 
 
 class AgentOutputSchema(AgentOutputSchemaBase):
-    """The shape of a Python type, through pydantic.
+    """The schema of a Python type, by pydantic.
 
-    A type whose JSON is not an object travels inside one, under the key ``response``.
+    A type whose JSON is not an object is wrapped in one, under the key ``response``.
     """
 
     def __init__(self, output_type: type[Any] | None, strict_json_schema: bool = True) -> None:
@@ -59,7 +59,7 @@ class AgentOutputSchema(AgentOutputSchemaBase):
 
     def json_schema(self) -> dict[str, Any]:
         if self.is_plain_text():
-            raise UserError("the output type is plain text: it has no JSON schema")
+            raise UserError("the output type is plain text, which has no JSON schema")
         return self._schema
 
     def validate_json(self, json_str: str) -> Any:
@@ -73,12 +73,12 @@ class AgentOutputSchema(AgentOutputSchemaBase):
             value = self._adapter.validate_json(json_str)
         except ValidationError as error:
             raise ModelBehaviorError(
-                f"the answer does not fit {self.name()}: {format_validation_error(error)}"
+                f"the model's response is not a valid {self.name()}: {format_validation_error(error)}"
             ) from None
         return value.response if self._is_wrapped else value
 
     def _prepare(self) -> None:
-        # Imported here: an agent that answers in text does not pay for pydantic.
+        # Imported here because agents with plain text output do not need pydantic.
         from pydantic import BaseModel, TypeAdapter, create_model
         from pydantic.errors import PydanticUserError
 
@@ -86,8 +86,8 @@ class AgentOutputSchema(AgentOutputSchemaBase):
         plain = get_origin(kind) or kind
         self._is_wrapped = not (is_typeddict(plain) or (isclass(plain) and issubclass(plain, BaseModel | dict)))
         try:
-            shape: Any = create_model("OutputType", response=(kind, ...)) if self._is_wrapped else kind
-            self._adapter = TypeAdapter(shape)
+            model: Any = create_model("OutputType", response=(kind, ...)) if self._is_wrapped else kind
+            self._adapter = TypeAdapter(model)
             schema = self._adapter.json_schema()
         except PydanticUserError as error:
             raise InvalidDeclaration("output_type", f"{self.name()} has no JSON schema: {error}") from None
@@ -96,7 +96,7 @@ class AgentOutputSchema(AgentOutputSchemaBase):
 
 
 def as_output_schema(output_type: Any) -> AgentOutputSchemaBase | None:
-    """The schema of an agent's ``output_type``; ``None`` for plain text."""
+    """Return the schema of an agent's ``output_type``; ``None`` for plain text."""
     if output_type is None or output_type is str:
         return None
     return output_type if isinstance(output_type, AgentOutputSchemaBase) else AgentOutputSchema(output_type)

@@ -1,4 +1,4 @@
-"""Prompts that are kept at the provider and named by id."""
+"""References to prompts that are stored at the provider."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Prompt(TypedDict):
-    """A prompt at the provider; ``variables`` fill its blanks."""
+    """A prompt stored at the provider, with the values of its variables."""
 
     id: str
     version: NotRequired[str]
@@ -22,7 +22,7 @@ class Prompt(TypedDict):
 
 @dataclass
 class GenerateDynamicPromptData:
-    """What a prompt function may look at."""
+    """The argument of a prompt function."""
 
     context: "RunContextWrapper[Any]"
     agent: "Agent[Any]"
@@ -34,10 +34,10 @@ DynamicPromptFunction: TypeAlias = Callable[[GenerateDynamicPromptData], MaybeAw
 async def resolve_prompt(
     prompt: Prompt | DynamicPromptFunction | None, context: "RunContextWrapper[Any]", agent: "Agent[Any]"
 ) -> dict[str, Any] | None:
-    """The prompt as the provider takes it: ``id``, ``version`` and ``variables``, absent ones as ``None``."""
+    """Return ``id``, ``version`` and ``variables`` of the prompt, with ``None`` for those that are not set."""
     if prompt is None:
         return None
-    found = await maybe_await(prompt(GenerateDynamicPromptData(context, agent))) if callable(prompt) else prompt
-    if not isinstance(found, dict) or not isinstance(found.get("id"), str):
-        raise UserError(f"the prompt of agent {agent.name!r} must be a dict with an 'id', not {found!r}")
-    return {"id": found["id"], "version": found.get("version"), "variables": found.get("variables")}
+    value = await maybe_await(prompt(GenerateDynamicPromptData(context, agent))) if callable(prompt) else prompt
+    if not isinstance(value, dict) or not isinstance(value.get("id"), str):
+        raise UserError(f"the prompt of agent {agent.name!r} must be a dict with an 'id', got {value!r}")
+    return {"id": value["id"], "version": value.get("version"), "variables": value.get("variables")}

@@ -1,5 +1,6 @@
-"""Names of tools that survive a program: how a call, an approval and a saved run say which tool they mean."""
+"""Identity of tools: the keys by which calls, approvals and saved runs refer to a tool."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -8,14 +9,16 @@ import msgspec
 from standfast.agents.errors import ModelBehaviorError, ToolMissing
 from standfast.agents.tools import FunctionTool
 
+_INVALID_CHARACTER = re.compile(r"[^a-zA-Z0-9_]")
+
 FunctionToolLookupKey: TypeAlias = tuple[str, str] | tuple[str, str, str]
 
 
 class ToolRef(msgspec.Struct, frozen=True):
-    """The canonical key of a tool. Two tools with one name are told apart by kind and namespace.
+    """The canonical key of a tool. Kind and namespace distinguish tools that have the same name.
 
-    ``bare`` tools have just a name, ``namespaced`` ones belong to a :func:`tool_namespace`, ``deferred_top_level``
-    ones are loaded by tool search, and ``hosted_mcp`` ones live at the MCP server that ``namespace`` labels.
+    ``bare`` tools have only a name, ``namespaced`` tools belong to a :func:`tool_namespace`, ``deferred_top_level``
+    tools are loaded by tool search, and ``hosted_mcp`` tools run on the MCP server whose label is ``namespace``.
     """
 
     kind: Literal["bare", "namespaced", "deferred_top_level", "hosted_mcp"]
@@ -24,31 +27,31 @@ class ToolRef(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_tool(cls, tool: FunctionTool) -> "ToolRef":
-        """The key of a tool that was declared."""
+        """Return the key of a declared tool."""
         if tool.namespace is not None:
             return cls("namespaced", tool.name, tool.namespace)
         return cls("deferred_top_level" if tool.defer_loading else "bare", tool.name)
 
     @classmethod
     def from_call(cls, name: str, namespace: str | None = None) -> "ToolRef":
-        """The key that a model's call means. A deferred tool is called in a namespace of its own name."""
+        """Return the key for the name in a model's call. A deferred tool is called in a namespace of its own name."""
         if not namespace:
             return cls("bare", name)
         return cls("deferred_top_level", name) if namespace == name else cls("namespaced", name, namespace)
 
     @classmethod
     def from_lookup_key(cls, key: Sequence[str]) -> "ToolRef":
-        """The inverse of :attr:`lookup_key`; anything else is refused."""
+        """Return the key for a :attr:`lookup_key`; raise :class:`ModelBehaviorError` for any other value."""
         match tuple(key):
             case ("bare" | "deferred_top_level" as kind, str(name)):
                 return cls(kind, name)
             case ("namespaced" | "hosted_mcp" as kind, str(namespace), str(name)):
                 return cls(kind, name, namespace)
-        raise ModelBehaviorError(f"this is no key of a tool: {key!r}")
+        raise ModelBehaviorError(f"invalid tool key {key!r}")
 
     @classmethod
     def from_approval(cls, item: Any) -> "ToolRef":
-        """The key of the tool that an approval item asks for."""
+        """Return the key of the tool that an approval item is about."""
         raw = item.raw_item
         if get_field(raw, "type") in ("mcp_approval_request", "hosted_tool_call"):
             label, name = get_field(raw, "server_label"), get_field(raw, "name")
@@ -64,7 +67,7 @@ class ToolRef(msgspec.Struct, frozen=True):
 
     @property
     def lookup_key(self) -> FunctionToolLookupKey:
-        """The key as plain strings, for those who store or compare it."""
+        """The key as a tuple of strings, to store or compare."""
         return (self.kind, self.name) if self.namespace is None else (self.kind, self.namespace, self.name)
 
     def __str__(self) -> str:
@@ -74,16 +77,19 @@ class ToolRef(msgspec.Struct, frozen=True):
 
 
 def index_tools_by_ref(tools: Iterable[Any]) -> dict[ToolRef, FunctionTool]:
-    """The function tools by their keys, in order; of two with one key the first stays."""
-    found: dict[ToolRef, FunctionTool] = {}
+    """Return the function tools by key, in order; if two have the same key, the first is kept."""
+    index: dict[ToolRef, FunctionTool] = {}
     for tool in tools:
         if isinstance(tool, FunctionTool):
-            found.setdefault(ToolRef.from_tool(tool), tool)
-    return found
+            index.setdefault(ToolRef.from_tool(tool), tool)
+    return index
 
 
 def match_tool(tools: Mapping[ToolRef, FunctionTool], ref: ToolRef) -> FunctionTool | None:
-    """The tool of that key. A bare key may also mean a deferred tool: models without namespaces call it by its name."""
+    """Return the tool with that key, if any.
+
+    A bare key also matches a deferred tool: models without namespaces call it by its name alone.
+    """
     tool = tools.get(ref)
     if tool is None and ref.kind == "bare":
         return tools.get(ToolRef("deferred_top_level", ref.name))
@@ -91,13 +97,18 @@ def match_tool(tools: Mapping[ToolRef, FunctionTool], ref: ToolRef) -> FunctionT
 
 
 def find_tool(tools: Mapping[ToolRef, FunctionTool], ref: ToolRef, *, agent_name: str) -> FunctionTool:
-    """The tool that is meant, or :class:`ToolMissing`."""
+    """Return the tool with that key, or raise :class:`ToolMissing`."""
     tool = match_tool(tools, ref)
     if tool is None:
-        raise ToolMissing(str(ref), agent_name=agent_name, known_tools=[str(known) for known in tools])
+        raise ToolMissing(str(ref), agent_name=agent_name, known_tools=[str(key) for key in tools])
     return tool
 
 
 def get_field(raw: Any, name: str) -> Any:
-    """A part of a raw item, be it a dict or an object of the provider's library."""
+    """Return a field of a raw item, which is a dict or an object of the provider's library."""
     return raw.get(name) if isinstance(raw, Mapping) else getattr(raw, name, None)
+
+
+def to_function_name(text: str) -> str:
+    """Return the text in lower case, with an underscore for every character that a function name may not have."""
+    return _INVALID_CHARACTER.sub("_", text).lower()

@@ -1,4 +1,4 @@
-"""Tools that the program itself runs, as declarations: what the model is told and how a call is made."""
+"""Function tools: the declaration of a tool that the program runs, and how it is invoked."""
 
 import asyncio
 import copy
@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from inspect import isawaitable, iscoroutine
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, model_validator
 from typing_extensions import TypedDict
 
 from standfast.agents.errors import InvalidDeclaration, ToolTimeoutError, UserError
@@ -23,64 +22,6 @@ if TYPE_CHECKING:
     from standfast.agents.agent import AgentBase
     from standfast.agents.agent_tool import AgentTool
     from standfast.agents.context import RunContextWrapper, ToolContext
-
-
-class ToolOutputText(BaseModel):
-    """A piece of text."""
-
-    type: Literal["text"] = "text"
-    text: str
-
-
-class ToolOutputTextDict(TypedDict):
-    type: Literal["text"]
-    text: str
-
-
-class ToolOutputImage(BaseModel):
-    """A picture, by address (``data:`` included) or by the provider's file id."""
-
-    type: Literal["image"] = "image"
-    image_url: str | None = None
-    file_id: str | None = None
-    detail: Literal["low", "high", "auto"] | None = None
-
-    @model_validator(mode="after")
-    def check_at_least_one_required_field(self) -> "ToolOutputImage":
-        if self.image_url is None and self.file_id is None:
-            raise ValueError("a picture needs an image_url or a file_id")
-        return self
-
-
-class ToolOutputImageDict(TypedDict):
-    type: Literal["image"]
-    image_url: NotRequired[str]
-    file_id: NotRequired[str]
-    detail: NotRequired[Literal["low", "high", "auto"]]
-
-
-class ToolOutputFileContent(BaseModel):
-    """A file, by its content (base64), by address or by the provider's file id."""
-
-    type: Literal["file"] = "file"
-    file_data: str | None = None
-    file_url: str | None = None
-    file_id: str | None = None
-    filename: str | None = None
-
-    @model_validator(mode="after")
-    def check_at_least_one_required_field(self) -> "ToolOutputFileContent":
-        if self.file_data is None and self.file_url is None and self.file_id is None:
-            raise ValueError("a file needs file_data, a file_url or a file_id")
-        return self
-
-
-class ToolOutputFileContentDict(TypedDict):
-    type: Literal["file"]
-    file_data: NotRequired[str]
-    file_url: NotRequired[str]
-    file_id: NotRequired[str]
-    filename: NotRequired[str]
 
 
 ToolTimeoutBehavior: TypeAlias = Literal["error_as_result", "raise_exception"]
@@ -101,7 +42,7 @@ class ToolOriginType(StrEnum):
 
 @dataclass(frozen=True)
 class ToolOrigin:
-    """Where a tool comes from, for people and logs."""
+    """Where a tool comes from, for logs and user interfaces."""
 
     type: ToolOriginType
     mcp_server_name: str | None = None
@@ -109,30 +50,29 @@ class ToolOrigin:
     agent_tool_name: str | None = None
 
     def to_json_dict(self) -> dict[str, str]:
-        found = {"type": self.type.value}
-        for name in ("mcp_server_name", "agent_name", "agent_tool_name"):
-            if getattr(self, name) is not None:
-                found[name] = getattr(self, name)
-        return found
+        names = {name: getattr(self, name) for name in _ORIGIN_NAMES if getattr(self, name) is not None}
+        return {"type": self.type.value, **names}
 
     @classmethod
     def from_json_dict(cls, data: Any) -> "ToolOrigin | None":
-        """The origin in ``data``, or ``None`` when there is none that is known here."""
+        """Return the origin in ``data``, or ``None`` if it holds no known type of origin."""
         if not isinstance(data, Mapping) or data.get("type") not in [kind.value for kind in ToolOriginType]:
             return None
-        names = ("mcp_server_name", "agent_name", "agent_tool_name")
-        known = {name: data[name] for name in names if isinstance(data.get(name), str)}
-        return cls(ToolOriginType(data["type"]), **known)
+        names = {name: data[name] for name in _ORIGIN_NAMES if isinstance(data.get(name), str)}
+        return cls(ToolOriginType(data["type"]), **names)
+
+
+_ORIGIN_NAMES = ("mcp_server_name", "agent_name", "agent_tool_name")
 
 
 @dataclass(eq=False)
 class FunctionTool:
-    """A tool that the program runs. Mostly made by :func:`function_tool`; by hand for schemas of one's own.
+    """A tool that the program runs. Usually created by :func:`function_tool`; directly for a hand-written schema.
 
-    ``idempotent`` promises that making a call twice does no harm. ``on_uncertain`` says what happens to a call
-    that was started when its process died and is not idempotent: ask a person, make it again, or fail it.
-    ``on_barge_in`` says what happens in a realtime session when the user begins to speak while the tool runs: go on
-    and let the model speak about the output, cancel the call, or go on and only note the output.
+    ``idempotent`` promises that repeating a call is harmless. ``on_uncertain`` applies to calls that were started
+    when the process died and are not idempotent: ask a person, retry the call, or fail it. ``on_barge_in`` applies
+    in a realtime session when the user starts to speak while the tool runs: keep the call and let the model speak
+    about its output, cancel the call, or finish it and only record the output.
     """
 
     name: str
@@ -168,31 +108,32 @@ class FunctionTool:
 
     @property
     def qualified_name(self) -> str:
-        """The name with its namespace in front, if it has one."""
+        """The name, prefixed with the namespace if there is one."""
         return self.name if self.namespace is None else f"{self.namespace}.{self.name}"
 
     async def invoke(self, context: "ToolContext[Any]", arguments: str) -> Any:
-        """Make the call within its time; what becomes of a late one is up to ``timeout_behavior``.
+        """Call the tool with a time limit; ``timeout_behavior`` decides what happens when it expires.
 
-        A late call is cancelled and has ended when this returns. Approval and guardrails are not looked at here.
+        A call that exceeds the limit is cancelled and has ended when this returns. Approval and guardrails are not
+        checked here.
         """
         try:
-            async with asyncio.timeout(self.timeout_seconds) as clock:
+            async with asyncio.timeout(self.timeout_seconds) as limit:
                 return await self.on_invoke_tool(context, arguments)
         except TimeoutError:
-            if self.timeout_seconds is None or not clock.expired():  # one of the tool's own
+            if self.timeout_seconds is None or not limit.expired():  # the tool itself raised it
                 raise
-        late = ToolTimeoutError(self.name, self.timeout_seconds)
+        error = ToolTimeoutError(self.name, self.timeout_seconds)
         if self.timeout_behavior == "raise_exception":
-            raise late
+            raise error
         if self.timeout_error_function is None:
-            return str(late)
-        return await explain_tool_error(self.timeout_error_function, context, late)
+            return str(error)
+        return await explain_tool_error(self.timeout_error_function, context, error)
 
 
 @dataclass
 class FunctionToolResult:
-    """What a call came to. ``interruptions`` are approvals that a nested agent waits for."""
+    """The result of a call. ``interruptions`` are approvals that a nested agent waits for."""
 
     tool: FunctionTool
     output: Any
@@ -203,7 +144,7 @@ class FunctionToolResult:
 
 @dataclass
 class FunctionToolCustomDataContext:
-    """What a ``custom_data_extractor`` may look at."""
+    """The argument of a ``custom_data_extractor``."""
 
     tool_context: "ToolContext[Any]"
     tool: FunctionTool
@@ -212,14 +153,14 @@ class FunctionToolCustomDataContext:
 
 
 class StopAtTools(TypedDict):
-    """End the run with the output of the first of these tools that was called."""
+    """End the run with the output of the first of these tools that is called."""
 
     stop_at_tool_names: list[str]
 
 
 @dataclass
 class ToolsToFinalOutputResult:
-    """Whether what the tools returned is the final output already."""
+    """Whether the outputs of the tools are the final output of the run."""
 
     is_final_output: bool
     final_output: Any | None = None
@@ -232,42 +173,44 @@ ToolsToFinalOutputFunction: TypeAlias = Callable[
 
 
 def default_tool_error_function(ctx: "RunContextWrapper[Any]", error: Exception) -> str:
-    """What a model is told when a tool failed, unless the tool has words of its own."""
+    """Return the default message that the model receives when a tool raised an exception."""
     return f"An error occurred while running the tool. Please try again. Error: {error}"
 
 
 async def explain_tool_error(
     error_function: ToolErrorFunction, context: "RunContextWrapper[Any]", error: Exception
 ) -> str:
-    """What the user's function wants the model to be told about an error."""
+    """Return the message that the user's error function makes of an exception."""
     record_span_exception(error)
     text = await maybe_await(error_function(context, error))
     if not isinstance(text, str):
-        raise UserError(f"an error function must return a string, not {type(text).__name__}")
+        raise UserError(f"an error function must return a string, got {type(text).__name__}")
     return text
 
 
 def tool_namespace(*, name: str, description: str | None, tools: list[FunctionTool]) -> list[FunctionTool]:
-    """Copies of the tools inside a namespace, so that a model can find them as a group."""
+    """Return copies of the tools inside a namespace, which a model can find as a group."""
     name, description = (name or "").strip(), (description or "").strip()
     if not name or not description:
         raise UserError("a tool namespace needs a name and a description")
-    found = []
+    members = []
     for tool in tools:
         if not isinstance(tool, FunctionTool):
-            raise InvalidDeclaration(f"tool_namespace {name!r}", f"only function tools can be in one, not {tool!r}")
+            raise InvalidDeclaration(f"tool_namespace {name!r}", f"members must be function tools, got {tool!r}")
         if tool.name == name:
-            raise UserError(f"the namespace {name!r} may not have the name of its tool: deferred tools are called so")
-        inside = copy.copy(tool)
-        inside.namespace, inside.namespace_description = name, description
-        found.append(inside)
-    return found
+            raise UserError(
+                f"the namespace {name!r} has the same name as one of its tools: calls of deferred tools look like that"
+            )
+        member = copy.copy(tool)
+        member.namespace, member.namespace_description = name, description
+        members.append(member)
+    return members
 
 
 def _check_tool(tool: FunctionTool) -> None:
     where = f"tool {tool.name!r}"
     if not isinstance(tool.name, str) or not tool.name:
-        raise InvalidDeclaration("FunctionTool", f"the name must be a string with something in it, got {tool.name!r}")
+        raise InvalidDeclaration("FunctionTool", f"the name must be a non-empty string, got {tool.name!r}")
     if not isinstance(tool.params_json_schema, Mapping):
         raise InvalidDeclaration(where, "params_json_schema must be a dict")
     check_callable(f"{where}: on_invoke_tool", tool.on_invoke_tool)
@@ -282,7 +225,10 @@ def _check_tool(tool: FunctionTool) -> None:
             where, f"on_barge_in must be 'keep', 'cancel' or 'finish_silently', got {tool.on_barge_in!r}"
         )
     if tool.timeout_behavior not in ("error_as_result", "raise_exception"):
-        raise InvalidDeclaration(where, f"timeout_behavior {tool.timeout_behavior!r} is not known")
+        raise InvalidDeclaration(
+            where,
+            f"timeout_behavior must be 'error_as_result' or 'raise_exception', got {tool.timeout_behavior!r}",
+        )
     seconds: Any = tool.timeout_seconds
     if seconds is None:
         return
@@ -296,41 +242,55 @@ E = TypeVar("E")
 async def filter_enabled(
     candidates: Iterable[E], context: "RunContextWrapper[Any]", agent: "AgentBase[Any]"
 ) -> list[E]:
-    """Those whose ``is_enabled`` says so, in order; things without one are always enabled.
+    """Return the candidates whose ``is_enabled`` is true, in order; those without the attribute are enabled.
 
-    Questions that have to wait for an answer are asked together. The first that fails ends the others.
+    Async predicates run concurrently. The first exception cancels the others.
     """
-    kept: list[tuple[E, Any]] = []
-    waiting: list[tuple[int, Awaitable[bool]]] = []
+    results: list[tuple[E, Any]] = []
+    pending: list[tuple[int, Awaitable[bool]]] = []
     try:
-        for thing in candidates:
-            asked = getattr(thing, "is_enabled", True)
-            answer = asked(context, agent) if callable(asked) else asked
-            if isawaitable(answer):
-                waiting.append((len(kept), answer))
-            kept.append((thing, answer))
+        for candidate in candidates:
+            is_enabled = getattr(candidate, "is_enabled", True)
+            result = is_enabled(context, agent) if callable(is_enabled) else is_enabled
+            if isawaitable(result):
+                pending.append((len(results), result))
+            results.append((candidate, result))
     except BaseException:
-        for _, question in waiting:
-            if iscoroutine(question):  # nobody will wait for it now
-                question.close()
+        for _, awaitable in pending:
+            if iscoroutine(awaitable):  # it will never be awaited
+                awaitable.close()
         raise
-    if waiting:
-        answers = await _gather_answers([answer for _, answer in waiting])
-        for (index, _), answer in zip(waiting, answers, strict=True):
-            kept[index] = (kept[index][0], answer)
-    return [thing for thing, answer in kept if answer]
+    if pending:
+        values = await _gather([awaitable for _, awaitable in pending])
+        for (index, _), value in zip(pending, values, strict=True):
+            results[index] = (results[index][0], value)
+    return [candidate for candidate, enabled in results if enabled]
 
 
-async def _gather_answers(awaitables: list[Awaitable[bool]]) -> list[bool]:
+async def _gather(awaitables: list[Awaitable[bool]]) -> list[bool]:
+    async def wait_for(awaitable: Awaitable[bool]) -> bool:
+        return await awaitable
+
     if len(awaitables) == 1:
         return [await awaitables[0]]
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_await_answer(question)) for question in awaitables]
+            tasks = [group.create_task(wait_for(awaitable)) for awaitable in awaitables]
     except BaseExceptionGroup as group_error:
         raise group_error.exceptions[0] from None
     return [task.result() for task in tasks]
 
 
-async def _await_answer(awaitable: Awaitable[bool]) -> bool:
-    return await awaitable
+if TYPE_CHECKING:
+    from standfast.agents.tool_outputs import ToolOutputFileContent as ToolOutputFileContent
+    from standfast.agents.tool_outputs import ToolOutputImage as ToolOutputImage
+    from standfast.agents.tool_outputs import ToolOutputText as ToolOutputText
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("ToolOutputFileContent", "ToolOutputImage", "ToolOutputText"):
+        # Imported on first use: declaring an agent does not import pydantic.
+        from standfast.agents import tool_outputs
+
+        return getattr(tool_outputs, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Words that every declaration uses, and what agents need to know of the parts built upon them."""
+"""Type aliases and protocols that all declarations share."""
 
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
@@ -26,7 +26,7 @@ ToolErrorFunction: TypeAlias = Callable[["RunContextWrapper[Any]", Exception], M
 
 @runtime_checkable
 class ModelLike(Protocol):
-    """Anything that answers as a model does; :mod:`standfast.models` has the full contract."""
+    """Any object with the two methods of a model; :class:`standfast.models.Model` is the full interface."""
 
     def get_response(self, *args: Any, **kwargs: Any) -> Awaitable[Any]: ...
 
@@ -34,7 +34,7 @@ class ModelLike(Protocol):
 
 
 class RunItemLike(Protocol):
-    """One item of a run, as handoff filters see it."""
+    """The part of a run item that handoff filters use."""
 
     @property
     def type(self) -> str: ...
@@ -44,16 +44,16 @@ class RunItemLike(Protocol):
 
 @runtime_checkable
 class ToolSource(Protocol):
-    """Where tools come from that an agent does not list itself, such as an MCP server."""
+    """A source of tools that an agent does not list itself, such as an MCP server."""
 
     @property
     def name(self) -> str: ...
 
     async def get_function_tools(self, run_context: "RunContextWrapper[Any]", agent: "AgentBase[Any]") -> "list[Tool]":
-        """The tools it offers this agent now. They go through ``is_enabled`` like the agent's own."""
+        """Return the tools that it offers to this agent now. ``is_enabled`` applies to them as to the agent's own."""
         ...
 
 
 async def maybe_await(value: MaybeAwaitable[T]) -> T:
-    """The value itself, or what it promised: users may write sync or async functions."""
+    """Return the value, awaited if it is awaitable: user functions may be sync or async."""
     return await value if isawaitable(value) else value

@@ -1,4 +1,4 @@
-"""Models: the contract, OpenAI's APIs, the embedded one, and asking again. Names are resolved on first use."""
+"""Models: the interface, models for OpenAI's APIs, the local model, and retries. Names are imported on first use."""
 
 from standfast.base.lazy import attach_stub
 

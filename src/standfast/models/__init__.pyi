@@ -1,4 +1,5 @@
 from standfast.models.request import ModelRequest as ModelRequest
+from standfast.models.request import RequestModel as RequestModel
 from standfast.models.request import call_model as call_model
 from standfast.models.interface import Model as Model
 from standfast.models.interface import ModelProvider as ModelProvider

@@ -1,4 +1,4 @@
-"""What a model said, as JSON that can also be read like an object: ``item.content[0].text``."""
+"""Output items as dicts whose entries are also attributes (``item.content[0].text``), and as plain dicts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,10 +9,9 @@ _SCALAR_TYPES = frozenset([str, int, float, bool, type(None)])
 
 
 class AttributeDict(dict[str, Any]):
-    """A JSON object whose entries are attributes too; the objects inside it are of the same kind.
+    """A dict whose entries are also attributes; dicts inside it are converted to the same class.
 
-    It is a dict like any other to everybody who does not care. Entries named like a method of ``dict`` are
-    reached by subscript only.
+    An entry that has the name of a method of ``dict`` is accessible by subscript only.
     """
 
     __slots__ = ()
@@ -30,12 +29,12 @@ class AttributeDict(dict[str, Any]):
             raise AttributeError(f"this {self.get('type', 'object')!r} has no {name!r}") from None
 
     def model_dump(self, **_: Any) -> dict[str, Any]:
-        """The plain dict, for programs that know this method from the provider's objects."""
+        """Return a plain dict; the objects of the provider's library have this method too."""
         return {name: to_plain(value) for name, value in self.items()}
 
 
 def wrap_attributes(value: Any) -> Any:
-    """The value with every JSON object in it made readable by attribute."""
+    """Return the value with every dict in it converted to :class:`AttributeDict`."""
     if type(value) in _SCALAR_TYPES or isinstance(value, AttributeDict):
         return value
     if isinstance(value, dict):
@@ -46,7 +45,7 @@ def wrap_attributes(value: Any) -> Any:
 
 
 def to_plain(value: Any) -> Any:
-    """A copy of the value made of plain dicts and lists, sharing nothing that could be changed."""
+    """Return a deep copy of the value made of plain dicts and lists."""
     if type(value) in _SCALAR_TYPES:
         return value
     if isinstance(value, dict | Mapping):
@@ -57,16 +56,16 @@ def to_plain(value: Any) -> Any:
 
 
 def as_item(output: Any) -> Item:
-    """A model's output item as the plain dict that standfast works with: exactly what the provider sent."""
+    """Return an output item as a plain dict with exactly the fields that the provider sent."""
     if isinstance(output, dict | Mapping):
         return {name: to_plain(part) for name, part in output.items()}
     if hasattr(output, "model_dump"):
         item = _dump_model(output)
-        item.setdefault("type", output.type)  # set by default, and then the library does not count it as sent
+        item.setdefault("type", output.type)  # a default value, which exclude_unset leaves out
         return item
-    raise TypeError(f"a model's output item must be a JSON object, not {type(output).__name__}")
+    raise TypeError(f"an output item of a model must be a JSON object, got {type(output).__name__}")
 
 
 def _dump_model(value: Any) -> Item:
-    found: Item = value.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
-    return found
+    item: Item = value.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
+    return item

@@ -1,11 +1,11 @@
-"""What a model is: something that answers a conversation with items, at once or as a stream of events.
+"""The interface of models and model providers, and the parsing and validation of responses.
 
-Items are plain dicts in the shape of the OpenAI Responses API, and so are stream events. A model may say them as
-objects of its provider's library, as long as they have the same parts as attributes.
+Output items and stream events have the format of the OpenAI Responses API. They are dicts, or objects of a
+provider's library that have the same fields as attributes.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from standfast.agents.errors import AgentsException, ModelBehaviorError
 from standfast.agents.tool_identity import get_field
-from standfast.base.items import Item
+from standfast.base.errors import InvalidItem
+from standfast.base.items import Item, encode_item, sanitize_json
 from standfast.base.usage import InputTokensDetails, OutputTokensDetails, Usage
-from standfast.models.attribute_items import as_item, to_plain
+from standfast.models.attribute_items import as_item, to_plain, wrap_attributes
 
 if TYPE_CHECKING:
     from standfast.agents.handoffs import Handoff
@@ -31,9 +32,11 @@ COMPLETED_EVENT = "response.completed"
 FINAL_EVENTS = frozenset([COMPLETED_EVENT, "response.incomplete"])
 FAILURE_EVENTS = frozenset(["response.failed", "error"])
 
+_TEXT_FIELDS = {"output_text": "text", "refusal": "refusal"}
+
 
 class ModelTracing(Enum):
-    """What a model may write into traces."""
+    """Whether a model records traces, and whether they include its inputs and outputs."""
 
     DISABLED = 0
     ENABLED = 1
@@ -47,7 +50,7 @@ class ModelTracing(Enum):
 
 
 class ResponseFailed(AgentsException):
-    """The provider began to answer and gave up. ``error_code`` is its own word for why."""
+    """The provider reported that the response failed. ``error_code`` is the provider's code for the reason."""
 
     code = "response-failed"
 
@@ -57,14 +60,14 @@ class ResponseFailed(AgentsException):
 
 
 class IncompleteStream(AgentsException):
-    """The stream ended before the answer did. What was streamed so far is not a whole answer."""
+    """The stream ended before the response was complete. The events so far are only a part of it."""
 
     code = "stream-cut"
 
 
 @dataclass
 class ModelResponse:
-    """One answer. ``output`` is what the model said, as it said it; :attr:`items` the same as plain dicts."""
+    """A response of a model. ``output`` holds the items as the model returned them, :attr:`items` as plain dicts."""
 
     output: list[TResponseOutputItem]
     usage: Usage
@@ -74,18 +77,19 @@ class ModelResponse:
 
     @cached_property
     def items(self) -> list[Item]:
-        """The output as plain dicts, converted once. Do not change them: everybody is given the same ones."""
-        return [as_item(said) for said in self.output]
+        """The output as plain dicts, converted once. They are shared: do not modify them."""
+        return [as_item(output) for output in self.output]
 
     def to_input_items(self) -> list[Item]:
-        """The output as input for a next request; the list is the caller's."""
+        """Return the output as input for the next request, in a new list."""
         return list(self.items)
 
 
 class Model(ABC):
-    """Something that answers. One object may answer any number of requests at the same time.
+    """A language model. One object may serve any number of requests concurrently.
 
-    ``provider_name`` is who answers, in the words of OpenTelemetry (``gen_ai.provider.name``).
+    ``provider_name`` is the value of OpenTelemetry's ``gen_ai.provider.name``. A model is easier to write as a
+    subclass of :class:`~standfast.models.RequestModel`, whose methods take one request instead of ten arguments.
     """
 
     provider_name: ClassVar[str | None] = None
@@ -105,7 +109,7 @@ class Model(ABC):
         conversation_id: str | None,
         prompt: Any | None,
     ) -> ModelResponse:
-        """The whole answer. It makes one request: repeating it is the caller's business."""
+        """Return the complete response. It makes one request; retries are up to the caller."""
 
     @abstractmethod
     def stream_response(
@@ -122,18 +126,18 @@ class Model(ABC):
         conversation_id: str | None,
         prompt: Any | None,
     ) -> AsyncIterator[TResponseStreamEvent]:
-        """The answer as it comes, in events of the Responses API.
+        """Return an iterator over the events of the response, in the format of the Responses API.
 
-        The last event is ``response.completed`` (or ``response.incomplete`` when a provider says so) and carries
-        the whole response. Closing the iterator early ends the request.
+        The last event is ``response.completed`` or ``response.incomplete`` and contains the complete response.
+        Closing the iterator early ends the request.
         """
 
     def get_retry_advice(self, request: "ModelRetryAdviceRequest") -> "ModelRetryAdvice | None":
-        """What the provider says about repeating a request that failed; ``None`` if it says nothing."""
+        """Return the provider's advice on retrying a failed request; ``None`` if it has none."""
         return None
 
     async def close(self) -> None:
-        """Let go of what the model itself opened. It opens it again when it is asked again."""
+        """Release the resources that the model opened. A later request opens them again."""
         return
 
 
@@ -142,17 +146,17 @@ class ModelProvider(ABC):
 
     @abstractmethod
     def get_model(self, model_name: str | None) -> Model:
-        """The model of that name, or the provider's usual one."""
+        """Return the model with that name; the provider's default model for ``None``."""
 
     async def aclose(self) -> None:
-        """Let go of what the provider opened for its models."""
+        """Release the resources that the provider opened for its models."""
         return
 
 
 def parse_final_event(event: TResponseStreamEvent, *, keep_raw_usage: bool = False) -> ModelResponse | None:
-    """The answer that a stream's last event carries; ``None`` for every other event.
+    """Return the response in the last event of a stream; ``None`` for every other event.
 
-    An event that says that the answer failed becomes :class:`ResponseFailed`.
+    Raises :class:`ResponseFailed` if the event reports a failure.
     """
     kind = get_field(event, "type")
     if kind in FAILURE_EVENTS:
@@ -161,12 +165,12 @@ def parse_final_event(event: TResponseStreamEvent, *, keep_raw_usage: bool = Fal
 
 
 def parse_response(response: Any, *, keep_raw_usage: bool = False) -> ModelResponse:
-    """A response of the Responses API, be it a dict or the provider's object, as an answer."""
+    """Return the :class:`ModelResponse` for a response of the Responses API, which is a dict or an object."""
     if get_field(response, "status") == "failed":
         raise parse_failure(response)
     output = get_field(response, "output")
     if not isinstance(output, list):
-        raise ModelBehaviorError(f"the response has no list of output items but {type(output).__name__}")
+        raise ModelBehaviorError(f"the output of the response must be a list of items, got {type(output).__name__}")
     usage = get_field(response, "usage")
     return ModelResponse(
         output=output,
@@ -178,7 +182,7 @@ def parse_response(response: Any, *, keep_raw_usage: bool = False) -> ModelRespo
 
 
 def parse_usage(usage: Any) -> Usage:
-    """The usage in a response: it was one request in any case, whether its tokens were counted or not."""
+    """Return the usage in a response. It counts as one request even if no tokens are reported."""
     if usage is None:
         return Usage(requests=1)
     requests = get_field(usage, "requests")
@@ -193,12 +197,62 @@ def parse_usage(usage: Any) -> Usage:
 
 
 def parse_failure(event: Any) -> ResponseFailed:
-    """The failure that an event or a response reports."""
+    """Return the failure that an event or a response reports."""
     response = get_field(event, "response") or event
     error = get_field(response, "error") or event
     message, code = get_field(error, "message"), get_field(error, "code")
     return ResponseFailed(
-        f"the model's answer failed: {message or 'no reason given'}",
+        f"the model's response failed: {message or 'no reason given'}",
         error_code=code if isinstance(code, str) else None,
         response_id=get_field(response, "id"),
     )
+
+
+def validate_response(response: Any) -> ModelResponse:
+    """Return the response; raise :class:`ModelBehaviorError` with the location of the error if it is malformed.
+
+    Lone surrogates, with which some providers end a truncated text, become U+FFFD: they can be neither stored nor
+    sent.
+    """
+    if not isinstance(response, ModelResponse):
+        raise ModelBehaviorError(f"a model must return a ModelResponse, got {type(response).__name__}")
+    if not isinstance(response.usage, Usage):
+        raise ModelBehaviorError(f"the usage of a response must be a Usage, got {response.usage!r}")
+    for name in ("response_id", "request_id"):
+        value = getattr(response, name)
+        if value is not None and not isinstance(value, str):
+            raise ModelBehaviorError(f"the {name} of a response must be a string or None, got {value!r}")
+    if not isinstance(response.output, list | tuple):
+        raise ModelBehaviorError(f"the output of a response must be a list, got {type(response.output).__name__}")
+    try:
+        items = response.items
+        for index, item in enumerate(items):
+            try:
+                encode_item(item)
+            except InvalidItem:
+                items[index] = sanitize_json(item)
+                encode_item(items[index], f"output[{index}]")
+                response.output = [
+                    *response.output[:index],
+                    wrap_attributes(items[index]),
+                    *response.output[index + 1 :],
+                ]
+            _validate_item(items[index], f"output[{index}]")
+    except (InvalidItem, TypeError) as error:
+        raise ModelBehaviorError(f"the model's response is not a list of items: {error}") from error
+    return response
+
+
+def _validate_item(item: Item, where: str) -> None:
+    kind = item.get("type")
+    if not isinstance(kind, str) or not kind:
+        raise InvalidItem(f"{where}.type", f"must be a non-empty string, got {kind!r}")
+    if kind != "message":
+        return
+    content = item.get("content")
+    if not isinstance(content, list):
+        raise InvalidItem(f"{where}.content", f"must be a list of parts, got {type(content).__name__}")
+    for index, part in enumerate(content):
+        name = _TEXT_FIELDS.get(str(part.get("type"))) if isinstance(part, Mapping) else ""
+        if name == "" or (name is not None and not isinstance(part.get(name), str)):
+            raise InvalidItem(f"{where}.content[{index}]", f"{part!r} is not a valid part of a message")

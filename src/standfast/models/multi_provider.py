@@ -1,4 +1,4 @@
-"""Many providers behind one, told apart by a prefix: ``openai/gpt-5``, ``local/…``, ``mine/anything``."""
+"""A provider that selects other providers by a prefix of the model name, such as ``openai/`` or ``local/``."""
 
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -39,10 +39,10 @@ class MultiProviderMap:
 
 
 class MultiProvider(ModelProvider):
-    """Finds the provider by the name's prefix; names without one are OpenAI's, ``local/`` is the embedded model.
+    """Selects the provider by the prefix of the model name. Without a prefix it is OpenAI; ``local/`` is LocalModel.
 
-    ``openai_prefix_mode="model_id"`` leaves ``openai/`` in the name, for servers that expect it there; and
-    ``unknown_prefix_mode="model_id"`` takes a prefix that nobody knows for a part of the name.
+    ``openai_prefix_mode="model_id"`` keeps ``openai/`` as part of the model name, for servers that expect it.
+    ``unknown_prefix_mode="model_id"`` treats an unknown prefix as part of the model name.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class MultiProvider(ModelProvider):
         openai_buffer_streamed_tool_calls: bool = False,
     ) -> None:
         if openai_prefix_mode not in ("alias", "model_id"):
-            raise UserError(f"openai_prefix_mode is 'alias' or 'model_id', not {openai_prefix_mode!r}")
+            raise UserError(f"openai_prefix_mode must be 'alias' or 'model_id', got {openai_prefix_mode!r}")
         if unknown_prefix_mode not in ("error", "model_id"):
-            raise UserError(f"unknown_prefix_mode is 'error' or 'model_id', not {unknown_prefix_mode!r}")
+            raise UserError(f"unknown_prefix_mode must be 'error' or 'model_id', got {unknown_prefix_mode!r}")
         self.provider_map = provider_map
         self.openai_provider = OpenAIProvider(
             api_key=openai_api_key,
@@ -91,12 +91,12 @@ class MultiProvider(ModelProvider):
         prefix, slash, rest = (model_name or "").partition("/")
         if not slash:
             return self.openai_provider.get_model(model_name)
-        mine = None if self.provider_map is None else self.provider_map.get_provider(prefix)
-        if mine is not None:
-            return mine.get_model(rest or None)
+        mapped = None if self.provider_map is None else self.provider_map.get_provider(prefix)
+        if mapped is not None:
+            return mapped.get_model(rest or None)
         if prefix == "openai":
-            whole = self._openai_prefix_mode == "model_id"
-            return self.openai_provider.get_model(model_name if whole else rest or None)
+            keep_prefix = self._openai_prefix_mode == "model_id"
+            return self.openai_provider.get_model(model_name if keep_prefix else rest or None)
         if prefix == "local":
             return self._get_local_provider().get_model(rest or None)
         if self._unknown_prefix_mode == "model_id":
@@ -104,7 +104,7 @@ class MultiProvider(ModelProvider):
         raise UserError(f"no provider for the model {model_name!r}: the prefix {prefix!r} is not in the provider map")
 
     async def aclose(self) -> None:
-        """Close OpenAI's and the embedded provider; those in the map are their owner's."""
+        """Close the OpenAI and the local provider. Those in the provider map belong to the caller."""
         local, self._local = self._local, None
         try:
             await self.openai_provider.aclose()

@@ -1,9 +1,7 @@
-"""Asking a model until it answers: attempts, their time limits, and the pauses between them.
-
-One coroutine serves both ways of asking. With ``emit`` the model is asked for a stream and every event goes there.
-"""
+"""Requests to models: the request itself, models that take one, and ``call_model`` with timeouts and retries."""
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -22,6 +20,7 @@ from standfast.models.interface import (
     ModelTracing,
     TResponseStreamEvent,
     parse_final_event,
+    validate_response,
 )
 from standfast.models.retry import (
     ModelRetryAdvice,
@@ -34,7 +33,6 @@ from standfast.models.retry import (
     resolve_retry_settings,
 )
 from standfast.models.stream_events import PRELUDE_EVENTS
-from standfast.models.validation import validate_response
 
 if TYPE_CHECKING:
     from standfast.agents.handoffs import Handoff
@@ -47,7 +45,7 @@ Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """Everything that a model is told in one request."""
+    """All parameters of one request to a model."""
 
     input: str | list[Item]
     system_instructions: str | None = None
@@ -61,7 +59,7 @@ class ModelRequest:
     prompt: Any | None = None
 
     def send_to(self, method: Callable[..., Any]) -> Any:
-        """Call one of a model's two ways of answering with this request."""
+        """Call ``Model.get_response`` or ``Model.stream_response`` with this request."""
         return method(
             self.system_instructions,
             self.input,
@@ -75,25 +73,84 @@ class ModelRequest:
             prompt=self.prompt,
         )
 
+    @property
+    def is_stateful(self) -> bool:
+        """Whether the server adds this request to a conversation that it keeps."""
+        return bool(self.previous_response_id or self.conversation_id)
+
+
+class RequestModel(Model):
+    """A model that answers a :class:`ModelRequest`. Subclasses implement :meth:`respond` and :meth:`stream`.
+
+    The two methods of :class:`Model`, with their ten arguments, are implemented here once for all of them.
+    """
+
+    @abstractmethod
+    async def respond(self, request: ModelRequest) -> ModelResponse:
+        """Return the complete response; see :meth:`Model.get_response`."""
+
+    @abstractmethod
+    def stream(self, request: ModelRequest) -> AsyncIterator[TResponseStreamEvent]:
+        """Yield the events of the response; see :meth:`Model.stream_response`."""
+
+    async def get_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[Item],
+        model_settings: ModelSettings,
+        tools: "list[Tool]",
+        output_schema: "AgentOutputSchemaBase | None",
+        handoffs: "list[Handoff[Any, Any]]",
+        tracing: ModelTracing,
+        previous_response_id: str | None = None,
+        conversation_id: str | None = None,
+        prompt: Any | None = None,
+    ) -> ModelResponse:
+        request = ModelRequest(
+            input, system_instructions, model_settings, tools, output_schema, handoffs, tracing,
+            previous_response_id, conversation_id, prompt,
+        )  # fmt: skip
+        return await self.respond(request)
+
+    def stream_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[Item],
+        model_settings: ModelSettings,
+        tools: "list[Tool]",
+        output_schema: "AgentOutputSchemaBase | None",
+        handoffs: "list[Handoff[Any, Any]]",
+        tracing: ModelTracing,
+        previous_response_id: str | None = None,
+        conversation_id: str | None = None,
+        prompt: Any | None = None,
+    ) -> AsyncIterator[TResponseStreamEvent]:
+        request = ModelRequest(
+            input, system_instructions, model_settings, tools, output_schema, handoffs, tracing,
+            previous_response_id, conversation_id, prompt,
+        )  # fmt: skip
+        return self.stream(request)
+
 
 async def call_model(
     model: Model, request: ModelRequest, *, emit: ResponseEventSink | None = None, sleep: Sleep = asyncio.sleep
 ) -> ModelResponse:
-    """The model's answer, after as many attempts as the settings allow.
+    """Return the response of the model, after as many attempts as the settings allow.
 
-    Nobody sees an event of an attempt that is repeated. Attempts that failed are counted in the answer's usage.
+    With ``emit``, the response is streamed and every event is passed to ``emit``, except the events of attempts that
+    are retried. The usage of the response includes the failed attempts.
     """
-    retries = resolve_retry_settings(request.model_settings.retry, stateful=_is_stateful(request))
+    retries = resolve_retry_settings(request.model_settings.retry, stateful=request.is_stateful)
     attempt, locked = 1, 0
     while True:
-        shown = _EventForwarder(emit, buffer_prelude=bool(retries.max_retries) or _is_stateful(request))
+        forwarder = _EventForwarder(emit, buffer_prelude=bool(retries.max_retries) or request.is_stateful)
         try:
             return _count_failed_attempts(
-                validate_response(await _run_attempt(model, request, shown)), failed_attempts=attempt + locked - 1
+                validate_response(await _run_attempt(model, request, forwarder)), failed_attempts=attempt + locked - 1
             )
         except Exception as error:
             context = _build_policy_context(
-                model, request, error, attempt=attempt, max_retries=retries.max_retries or 0, forwarder=shown
+                model, request, error, attempt=attempt, max_retries=retries.max_retries or 0, forwarder=forwarder
             )
             delay = get_locked_delay(context, locked_attempts=locked)
             if delay is not None:
@@ -101,8 +158,8 @@ async def call_model(
             elif retries.policy is None:
                 raise
             else:
-                wanted = RetryDecision.coerce(await maybe_await(retries.policy(context)))
-                delay = decide_delay(context, wanted, backoff=retries.backoff)
+                decision = RetryDecision.coerce(await maybe_await(retries.policy(context)))
+                delay = decide_delay(context, decision, backoff=retries.backoff)
                 if delay is None:
                     raise
                 attempt += 1
@@ -110,9 +167,9 @@ async def call_model(
 
 
 class _EventForwarder:
-    """Passes events on, and remembers whether the model's own words were among them.
+    """Passes the events of one attempt to ``emit`` and records whether the response has started.
 
-    A patient one holds back what comes before those words, until it is clear that the attempt counts.
+    With ``buffer_prelude`` it holds back the events before the first output, as the attempt may still be retried.
     """
 
     def __init__(self, emit: ResponseEventSink | None, *, buffer_prelude: bool) -> None:
@@ -122,28 +179,28 @@ class _EventForwarder:
         self._buffered: list[TResponseStreamEvent] = []
 
     async def forward(self, event: TResponseStreamEvent) -> None:
-        assert self.emit is not None  # noqa: S101 - streams are only asked for when somebody listens
+        assert self.emit is not None  # noqa: S101 - only a request with emit is streamed
         if self._buffer_prelude and not self.response_started and get_field(event, "type") in PRELUDE_EVENTS:
             self._buffered.append(event)
             return
         self.response_started = self.response_started or get_field(event, "type") not in PRELUDE_EVENTS
-        held, self._buffered = self._buffered, []
-        for earlier in held:
+        buffered, self._buffered = self._buffered, []
+        for earlier in buffered:
             await self.emit(earlier)
         await self.emit(event)
 
 
 async def _run_attempt(model: Model, request: ModelRequest, forwarder: _EventForwarder) -> ModelResponse:
-    """One attempt within its time. A late one is cancelled and has ended when this raises."""
+    """Make one attempt within the time limit. After a timeout it was cancelled and has ended."""
     seconds = request.model_settings.timeout
     try:
-        async with asyncio.timeout(seconds) as clock:
+        async with asyncio.timeout(seconds) as limit:
             if forwarder.emit is None:
                 response: ModelResponse = await request.send_to(model.get_response)
                 return response
-            return await _collect_stream(model, request, forwarder, clock)
+            return await _collect_stream(model, request, forwarder, limit)
     except TimeoutError as error:
-        if seconds is None or not clock.expired():  # one of the model's own
+        if seconds is None or not limit.expired():  # the model itself raised it
             raise
         raise ModelTimeoutError(seconds) from error
 
@@ -151,53 +208,53 @@ async def _run_attempt(model: Model, request: ModelRequest, forwarder: _EventFor
 async def _collect_stream(
     model: Model, request: ModelRequest, forwarder: _EventForwarder, timeout: asyncio.Timeout
 ) -> ModelResponse:
-    answer: ModelResponse | None = None
-    keep = bool(request.model_settings.preserve_raw_usage)
+    response: ModelResponse | None = None
+    keep_raw_usage = bool(request.model_settings.preserve_raw_usage)
     async with aclosing(request.send_to(model.stream_response)) as events:
         async for event in events:
-            # A failure is raised before its event is shown: it may be repeated, and then never happened.
-            answer = parse_final_event(event, keep_raw_usage=keep) or answer
+            # A failure is raised before its event is forwarded, because the attempt may be retried.
+            response = parse_final_event(event, keep_raw_usage=keep_raw_usage) or response
             if timeout.when() is None:
                 await forwarder.forward(event)
                 continue
             async with _pause_timeout(timeout):
                 await forwarder.forward(event)
-    if answer is None:
-        raise IncompleteStream("the stream ended before the answer was complete")
-    return answer
+    if response is None:
+        raise IncompleteStream("the stream ended before the response was complete")
+    return response
 
 
 @asynccontextmanager
 async def aclosing(events: AsyncIterator[TResponseStreamEvent]) -> AsyncIterator[AsyncIterator[TResponseStreamEvent]]:
-    """A model's stream, which is closed at the end of the block."""
+    """Close a model's stream at the end of the block; an iterator without ``aclose`` is left as it is."""
     try:
         yield events
     finally:
-        close = getattr(events, "aclose", None)  # an iterator that is no generator may have none
+        close = getattr(events, "aclose", None)
         if close is not None:
             await close()
 
 
 @asynccontextmanager
 async def _pause_timeout(timeout: asyncio.Timeout) -> AsyncIterator[None]:
-    """The time that listeners take is not the model's."""
+    """Suspend the time limit during the block: the time that ``emit`` takes is not the model's."""
     when = timeout.when() or 0.0
     loop = asyncio.get_running_loop()
-    before = loop.time()
+    started = loop.time()
     timeout.reschedule(None)
     yield
-    timeout.reschedule(when + loop.time() - before)
+    timeout.reschedule(when + loop.time() - started)
 
 
 def _build_policy_context(
     model: Model, request: ModelRequest, error: Exception, *, attempt: int, max_retries: int, forwarder: _EventForwarder
 ) -> RetryPolicyContext:
-    """The failed attempt with everything that is known about it."""
+    """Return the description of a failed attempt for the retry policy."""
     ids = {"previous_response_id": request.previous_response_id, "conversation_id": request.conversation_id}
     stream = forwarder.emit is not None
-    advise = getattr(model, "get_retry_advice", None)  # models of other make need not have it
-    asked = ModelRetryAdviceRequest(error, attempt, stream, **ids)
-    advice: ModelRetryAdvice | None = None if advise is None else advise(asked)
+    advise = getattr(model, "get_retry_advice", None)  # models that do not inherit from Model may not have it
+    advice_request = ModelRetryAdviceRequest(error, attempt, stream, **ids)
+    advice: ModelRetryAdvice | None = None if advise is None else advise(advice_request)
     if forwarder.response_started:
         advice = replace(advice or ModelRetryAdvice(), response_started=True)
     normalized = normalize_error(error).merge(None if advice is None else advice.normalized)
@@ -208,10 +265,6 @@ def _count_failed_attempts(response: ModelResponse, *, failed_attempts: int) -> 
     if not failed_attempts:
         return response
     usage = replace(response.usage, requests=response.usage.requests + failed_attempts)
-    nothing = [RequestUsage(0, 0, 0, InputTokensDetails(), OutputTokensDetails()) for _ in range(failed_attempts)]
-    usage.request_usage_entries = [*nothing, *(response.usage.request_usage_entries or [response.usage.as_request()])]
+    failed = [RequestUsage(0, 0, 0, InputTokensDetails(), OutputTokensDetails()) for _ in range(failed_attempts)]
+    usage.request_usage_entries = [*failed, *(response.usage.request_usage_entries or [response.usage.as_request()])]
     return replace(response, usage=usage)
-
-
-def _is_stateful(request: ModelRequest) -> bool:
-    return bool(request.previous_response_id or request.conversation_id)

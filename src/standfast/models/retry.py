@@ -1,8 +1,8 @@
-"""Whether a request that failed is made again. Everything here is a decision; :mod:`standfast.models.request` acts on it.
+"""Retry decisions for failed requests; :func:`~standfast.models.request.call_model` carries them out.
 
-Four rules no policy can change: nothing is repeated after the model's words were shown to anybody, nothing that the
-caller aborted, nothing more often than allowed, and nothing that may have had its effect on the server already, unless
-the provider calls it safe or the policy approves of exactly that.
+Policies cannot override four rules. A request is never retried after output was emitted, after the caller aborted it,
+or more than ``max_retries`` times; and a request that may already have changed state on the server is retried only if
+the provider declares that safe or the policy sets ``approve_unsafe_replay``.
 """
 
 import random
@@ -22,7 +22,7 @@ ReplaySafety: TypeAlias = Literal["safe", "unsafe"]
 
 INITIAL_DELAY, MAX_DELAY, MULTIPLIER = 0.25, 2.0, 2.0
 
-# A conversation is locked while another request writes to it: the request was turned away, so it may come again.
+# A conversation is locked while another request writes to it. The request was rejected, so repeating it is safe.
 CONVERSATION_LOCKED = "conversation_locked"
 LOCKED_DELAYS = (1.0, 2.0, 4.0)
 
@@ -31,7 +31,10 @@ _UNSET: Any = object()
 
 @dataclass(init=False)
 class ModelRetryNormalizedError:
-    """What an error means, whatever library raised it. Facts that were not given can be filled in by others."""
+    """The facts about an error, independent of the library that raised it.
+
+    It remembers which facts were passed to the constructor, so that :meth:`merge` replaces only those.
+    """
 
     status_code: int | None = None
     error_code: str | None = None
@@ -59,16 +62,16 @@ class ModelRetryNormalizedError:
             setattr(self, name, facts[name])
 
     def merge(self, other: "ModelRetryNormalizedError | None") -> "ModelRetryNormalizedError":
-        """The same with every fact that ``better`` was given in its place."""
+        """Return a copy in which the facts that ``other`` has replace those of this error."""
         if other is None:
             return self
-        mine = {name: getattr(self, name) for name in self._fields_set}
-        return ModelRetryNormalizedError(**mine | {name: getattr(other, name) for name in other._fields_set})
+        facts = {name: getattr(self, name) for name in self._fields_set}
+        return ModelRetryNormalizedError(**facts | {name: getattr(other, name) for name in other._fields_set})
 
 
 @dataclass
 class ModelRetryAdvice:
-    """What a provider says about repeating a request. ``replay_safety`` is ``safe`` when it had no effect."""
+    """A provider's advice on retrying a request. ``replay_safety`` is ``safe`` if the request had no effect."""
 
     suggested: bool | None = None
     retry_after: float | None = None
@@ -80,7 +83,7 @@ class ModelRetryAdvice:
 
 @dataclass
 class ModelRetryAdviceRequest:
-    """What a provider is asked for advice on. ``attempt`` counts from 1."""
+    """A failed attempt on which a provider is asked for advice. ``attempt`` counts from 1."""
 
     error: Exception
     attempt: int
@@ -95,7 +98,7 @@ class ModelRetryAdviceRequest:
 
 @dataclass
 class RetryDecision:
-    """What a policy wants. Without a ``delay`` the server's wish or the backoff decides how long to wait."""
+    """The decision of a policy. Without a ``delay`` the server's ``Retry-After`` or the backoff determines it."""
 
     retry: bool
     delay: float | None = None
@@ -109,12 +112,12 @@ class RetryDecision:
             return value
         if isinstance(value, bool):
             return cls(value)
-        raise UserError(f"a retry policy must return a bool or a RetryDecision, not {value!r}")
+        raise UserError(f"a retry policy must return a bool or a RetryDecision, got {value!r}")
 
 
 @dataclass
 class RetryPolicyContext:
-    """A failed attempt, for a policy to judge. ``attempt`` counts from 1."""
+    """The argument of a policy: a failed attempt. ``attempt`` counts from 1."""
 
     error: Exception
     attempt: int
@@ -131,12 +134,12 @@ class RetryPolicyContext:
 
     @property
     def response_started(self) -> bool:
-        """Whether the model's words have been shown already."""
+        """Whether output of the model was already emitted."""
         return self.provider_advice is not None and self.provider_advice.response_started
 
     @property
     def stateful_request(self) -> bool:
-        """Whether the server remembers what it was sent, so that sending it twice may show."""
+        """Whether the server keeps the conversation, so that a repeated request may be recorded twice."""
         return bool(self.previous_response_id or self.conversation_id)
 
 
@@ -146,68 +149,70 @@ RetryPolicy: TypeAlias = Callable[
 
 
 class RetryPolicies:
-    """The ready-made policies. Each is a function of a :class:`RetryPolicyContext`."""
+    """The predefined policies. Each method returns a function of a :class:`RetryPolicyContext`."""
 
     def never(self) -> RetryPolicy:
+        """Do not retry."""
         return lambda context: False
 
     def provider_suggested(self) -> RetryPolicy:
-        """Do as the provider says; without a word from it, do not repeat. Its *no* also overrules ``any``."""
+        """Follow the provider's advice; without advice, do not retry. Advice against a retry is a veto in ``any``."""
 
-        def judge(context: RetryPolicyContext) -> RetryDecision:
+        def decide(context: RetryPolicyContext) -> RetryDecision:
             advice = context.provider_advice
             if advice is None or advice.suggested is None:
                 return RetryDecision(False)
             return RetryDecision(advice.suggested, advice.retry_after, advice.reason, veto=not advice.suggested)
 
-        return judge
+        return decide
 
     def network_error(self) -> RetryPolicy:
-        """Repeat when the answer did not come through or not in time."""
+        """Retry after network errors and timeouts."""
         return lambda context: context.normalized.is_network_error or context.normalized.is_timeout
 
     def http_status(self, statuses: Iterable[int]) -> RetryPolicy:
-        wanted = frozenset(statuses)
-        return lambda context: context.normalized.status_code in wanted
+        """Retry after responses with one of these HTTP statuses."""
+        retryable = frozenset(statuses)
+        return lambda context: context.normalized.status_code in retryable
 
     def retry_after(self) -> RetryPolicy:
-        """Repeat when the server said when, and then."""
+        """Retry if the server sent a ``Retry-After``, after that delay."""
 
-        def judge(context: RetryPolicyContext) -> RetryDecision:
+        def decide(context: RetryPolicyContext) -> RetryDecision:
             delay = get_server_delay(context)
             return RetryDecision(delay is not None, delay)
 
-        return judge
+        return decide
 
     def any(self, *policies: RetryPolicy) -> RetryPolicy:
-        """Repeat when one of them wants to and none vetoes; wait as long as the most patient one."""
+        """Retry if one of the policies does and none vetoes, after the longest of their delays."""
 
-        async def judge(context: RetryPolicyContext) -> RetryDecision:
-            found = [RetryDecision.coerce(await maybe_await(policy(context))) for policy in policies]
-            vetoes = [decision for decision in found if decision.veto]
-            return vetoes[0] if vetoes else _merge_decisions([decision for decision in found if decision.retry])
+        async def decide(context: RetryPolicyContext) -> RetryDecision:
+            decisions = [RetryDecision.coerce(await maybe_await(policy(context))) for policy in policies]
+            vetoes = [decision for decision in decisions if decision.veto]
+            return vetoes[0] if vetoes else _merge_decisions([decision for decision in decisions if decision.retry])
 
-        return judge
+        return decide
 
     def all(self, *policies: RetryPolicy) -> RetryPolicy:
-        """Repeat when every one of them wants to; wait as long as the most patient one."""
+        """Retry if all of the policies do, after the longest of their delays."""
 
-        async def judge(context: RetryPolicyContext) -> RetryDecision:
-            found = [RetryDecision.coerce(await maybe_await(policy(context))) for policy in policies]
-            against = [decision for decision in found if not decision.retry]
-            return against[0] if against else _merge_decisions(found)
+        async def decide(context: RetryPolicyContext) -> RetryDecision:
+            decisions = [RetryDecision.coerce(await maybe_await(policy(context))) for policy in policies]
+            against = [decision for decision in decisions if not decision.retry]
+            return against[0] if against else _merge_decisions(decisions)
 
-        return judge
+        return decide
 
 
 retry_policies = RetryPolicies()
 
 
 def resolve_retry_settings(settings: ModelRetrySettings | None, *, stateful: bool) -> ModelRetrySettings:
-    """The settings that count. Repeating needs both a number and a policy.
+    """Return the effective settings. A retry requires both ``max_retries`` and a ``policy``.
 
-    Requests that the server remembers are never repeated by the provider's client, which cannot know whether that is
-    safe; in its place the provider's own advice is followed when nothing was set.
+    The provider's client never retries stateful requests, because it cannot know whether that is safe; without
+    settings, they are retried here according to the provider's advice.
     """
     if settings is None and stateful:
         return ModelRetrySettings(max_retries=2, policy=retry_policies.provider_suggested())
@@ -221,7 +226,7 @@ def decide_delay(
     backoff: ModelRetryBackoffInput | None = None,
     rng: Callable[[], float] = random.random,
 ) -> float | None:
-    """How long to wait before the next attempt, or ``None`` for: let the error stand."""
+    """Return the delay before the next attempt; ``None`` if the error is final."""
     if context.response_started or context.normalized.is_abort:
         return None
     if context.attempt > context.max_retries or not decision.retry:
@@ -231,12 +236,12 @@ def decide_delay(
         return None
     if decision.delay is not None:
         return max(decision.delay, 0.0)
-    asked = get_server_delay(context)
-    return compute_backoff(context.attempt, backoff, rng=rng) if asked is None else asked
+    server_delay = get_server_delay(context)
+    return compute_backoff(context.attempt, backoff, rng=rng) if server_delay is None else server_delay
 
 
 def get_locked_delay(context: RetryPolicyContext, *, locked_attempts: int) -> float | None:
-    """How long to wait for a conversation that another request holds; ``None`` when that is not the matter."""
+    """Return the delay before the next attempt if another request holds the conversation; ``None`` otherwise."""
     locked = context.normalized.error_code == CONVERSATION_LOCKED and not context.response_started
     return LOCKED_DELAYS[locked_attempts] if locked and locked_attempts < len(LOCKED_DELAYS) else None
 
@@ -244,26 +249,29 @@ def get_locked_delay(context: RetryPolicyContext, *, locked_attempts: int) -> fl
 def compute_backoff(
     attempt: int, settings: ModelRetryBackoffInput | None = None, *, rng: Callable[[], float] = random.random
 ) -> float:
-    """The pause after the given attempt (from 1): it grows up to a limit, and a quarter of it is left to chance."""
-    given = ModelRetryBackoffSettings.coerce(settings or {})
-    first = INITIAL_DELAY if given.initial_delay is None else given.initial_delay
-    most = MAX_DELAY if given.max_delay is None else given.max_delay
-    growth = MULTIPLIER if given.multiplier is None else given.multiplier
+    """Return the delay after the given attempt (counted from 1).
+
+    It grows exponentially up to a maximum, and is reduced at random by up to a quarter.
+    """
+    backoff = ModelRetryBackoffSettings.coerce(settings or {})
+    initial_delay = INITIAL_DELAY if backoff.initial_delay is None else backoff.initial_delay
+    max_delay = MAX_DELAY if backoff.max_delay is None else backoff.max_delay
+    multiplier = MULTIPLIER if backoff.multiplier is None else backoff.multiplier
     try:
-        delay = min(first * growth ** (attempt - 1), most)
+        delay = min(initial_delay * multiplier ** (attempt - 1), max_delay)
     except OverflowError:
-        delay = most
-    return delay if given.jitter is False else delay * (1 - rng() / 4)
+        delay = max_delay
+    return delay if backoff.jitter is False else delay * (1 - rng() / 4)
 
 
 def get_server_delay(context: RetryPolicyContext) -> float | None:
-    """When the server wants to be asked again, if it said so."""
+    """Return the delay that the server requested, if any."""
     advice = context.provider_advice
     return context.normalized.retry_after if advice is None or advice.retry_after is None else advice.retry_after
 
 
 def normalize_error(error: Exception) -> ModelRetryNormalizedError:
-    """What an error means, as far as its type and its usual attributes tell."""
+    """Return the facts about an error that its type and its common attributes provide."""
     if isinstance(error, ModelTimeoutError | TimeoutError):
         return ModelRetryNormalizedError(message=str(error), is_timeout=True)
     if isinstance(error, ConnectionError | IncompleteStream):
@@ -281,7 +289,7 @@ def normalize_error(error: Exception) -> ModelRetryNormalizedError:
 
 
 def parse_retry_after(headers: Mapping[str, str] | None, *, clock: Clock = system_clock) -> float | None:
-    """The seconds to wait that an answer's headers ask for, as a number or as a date."""
+    """Return the delay in seconds that ``Retry-After`` headers request, as a number or as a date."""
     if headers is None:
         return None
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
@@ -296,7 +304,7 @@ def parse_retry_after(headers: Mapping[str, str] | None, *, clock: Clock = syste
 
 
 def _merge_decisions(decisions: list[RetryDecision]) -> RetryDecision:
-    """One decision from several that all want to repeat."""
+    """Combine decisions that all are for a retry."""
     if not decisions:
         return RetryDecision(False)
     delays = [decision.delay for decision in decisions if decision.delay is not None]

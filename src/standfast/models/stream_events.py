@@ -1,4 +1,4 @@
-"""The events in which an answer is streamed, as plain dicts. What follows what is decided here and nowhere else."""
+"""The events of a streamed response, as plain dicts. This module alone defines their order."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -7,12 +7,12 @@ from standfast.base.items import Item
 
 ResponseEvent = dict[str, Any]
 
-# What a stream says before the model has said anything.
+# The events before the first output of the model.
 PRELUDE_EVENTS = frozenset(["response.created", "response.in_progress", "response.queued"])
 
 
 class ResponseEventBuilder:
-    """Numbers events and knows the response that they build."""
+    """Creates the numbered events of one response."""
 
     def __init__(self, response_id: str | None, *, model: str, created_at: float = 0.0) -> None:
         self.response: Item = {
@@ -30,9 +30,9 @@ class ResponseEventBuilder:
         self._sequence_number = 0
 
     def make_event(self, kind: str, **parts: Any) -> ResponseEvent:
-        found = {"type": kind, **parts, "sequence_number": self._sequence_number}
+        event = {"type": kind, **parts, "sequence_number": self._sequence_number}
         self._sequence_number += 1
-        return found
+        return event
 
     def begin_response(self) -> Iterator[ResponseEvent]:
         yield self.make_event("response.created", response=dict(self.response))
@@ -43,20 +43,20 @@ class ResponseEventBuilder:
         return self.make_event("response.completed", response=self.response)
 
     def make_item_events(self, item: Item, index: int) -> Iterator[ResponseEvent]:
-        """All the events of an item that is there from the start."""
-        where = {"item_id": item.get("id"), "output_index": index}
+        """Yield all events of an item that is already complete."""
+        location = {"item_id": item.get("id"), "output_index": index}
         match item.get("type"):
             case "message":
                 yield self.make_item_added({**item, "content": [], "status": "in_progress"}, index)
                 for number, part in enumerate(item.get("content") or []):
-                    yield from self.make_content_part_events(part, **where, content_index=number)
+                    yield from self.make_content_part_events(part, **location, content_index=number)
             case "function_call":
                 yield self.make_item_added({**item, "arguments": "", "status": "in_progress"}, index)
-                yield from self.make_arguments_events(item["arguments"], name=item["name"], **where)
+                yield from self.make_arguments_events(item["arguments"], name=item["name"], **location)
             case "reasoning":
                 yield self.make_item_added({**item, "summary": []}, index)
                 for number, part in enumerate(item.get("summary") or []):
-                    yield from self.make_summary_part_events(part, **where, summary_index=number)
+                    yield from self.make_summary_part_events(part, **location, summary_index=number)
             case _:
                 yield self.make_item_added(item, index)
         yield self.make_item_done(item, index)
@@ -93,7 +93,7 @@ class ResponseEventBuilder:
 def make_response_events(
     builder: ResponseEventBuilder, items: Iterable[Item], *, usage: Any, **parts: Any
 ) -> Iterator[ResponseEvent]:
-    """All the events of an answer that is there from the start. ``parts`` go into the response."""
+    """Yield all events of a response that is already complete. ``parts`` are added to the response."""
     output = list(items)
     yield from builder.begin_response()
     for index, item in enumerate(output):
@@ -106,7 +106,7 @@ def make_text_part(text: str) -> Item:
 
 
 def usage_to_dict(usage: Any) -> Item:
-    """A :class:`~standfast.base.usage.Usage` as a response reports it, with the number of requests beside it."""
+    """Return a :class:`~standfast.base.usage.Usage` in the format of a response, with the number of requests added."""
     return {
         "requests": usage.requests,
         "input_tokens": usage.input_tokens,

@@ -1,1 +1,1 @@
-"""Calls of tools: the only place where one is judged and made. Text runs and realtime sessions share it."""
+"""Tool calls: approval, guardrails and execution, shared by text runs and realtime sessions."""

@@ -1,4 +1,4 @@
-"""Whether a call may be made: what a person decided, what the tool demands, what its guardrails say."""
+"""Approval of tool calls: recorded decisions, the tool's ``needs_approval`` and its input guardrails."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -15,7 +15,10 @@ REJECTION_MESSAGE = "Tool execution was not approved."
 
 @dataclass(frozen=True)
 class ApprovalCheck:
-    """``arguments`` are a person's own, ``message`` is what the model is told after a no."""
+    """The result of :func:`check_approval`.
+
+    ``arguments`` replace the model's if a person edited them; ``message`` is the text for the model after a rejection.
+    """
 
     status: ApprovalCheckStatus
     message: str | None = None
@@ -26,10 +29,10 @@ class ApprovalCheck:
 async def check_approval(
     call: ToolCall, context: RunContextWrapper[Any], *, run_guardrails_first: bool = False
 ) -> ApprovalCheck:
-    """The verdict on a call. A decision about it counts before everything else.
+    """Return whether the call is approved, rejected, or waits for a decision. A recorded decision comes first.
 
-    With ``guard_first`` the tool's input guardrails spare a person the question about calls they would refuse
-    anyway. They are asked again when the call is made: an approval is no way around them.
+    With ``run_guardrails_first``, a call that the tool's input guardrails reject is not submitted for approval. The
+    guardrails run again when the call is made, so an approval does not bypass them.
     """
     decision = context.approvals.find(call.ref, call.id, owner=call.owner, arguments=call.requested_arguments)
     if decision is not None and decision.approved:
@@ -47,9 +50,9 @@ async def check_approval(
 
 
 async def needs_approval(call: ToolCall, context: RunContextWrapper[Any]) -> bool:
-    """Whether a person has to be asked. A tool that decides by arguments is not asked about unreadable ones."""
-    asked = call.tool.needs_approval
-    if not callable(asked):
-        return bool(asked)
-    given = parse_arguments(call.requested_arguments)
-    return True if given is None else bool(await maybe_await(asked(context, given, call.id)))
+    """Return whether a person must approve the call. Arguments that cannot be parsed always need approval."""
+    predicate = call.tool.needs_approval
+    if not callable(predicate):
+        return bool(predicate)
+    arguments = parse_arguments(call.requested_arguments)
+    return True if arguments is None else bool(await maybe_await(predicate(context, arguments, call.id)))

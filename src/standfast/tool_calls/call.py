@@ -1,4 +1,4 @@
-"""A call that a model wants to be made, bound to the tool it means."""
+"""A tool call requested by a model, together with its tool and the tool's input guardrails."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ from standfast.tracing.instrumentation import maybe_guardrail_span
 
 
 class ToolFailed(UserError):
-    """A tool raised an error and has no words for it (``failure_error_function=None``). The error is the cause."""
+    """A tool without ``failure_error_function`` raised an exception, which is the ``__cause__``."""
 
     code = "tool-failed"
 
@@ -30,9 +30,10 @@ class ToolFailed(UserError):
 
 @dataclass(frozen=True, eq=False)
 class ToolCall:
-    """``item`` is the call as a plain dict and ``raw`` as the model said it; ``owner`` is the agent's path.
+    """A call of a function tool.
 
-    ``asked`` are the model's arguments and ``arguments`` those to call with: a person may have edited them.
+    ``item`` is the call as a plain dict, ``raw`` as the model returned it, and ``owner`` the path of the agent.
+    ``requested_arguments`` are the model's; ``arguments`` are those to call with, which a person may have edited.
     """
 
     tool: FunctionTool
@@ -48,15 +49,15 @@ class ToolCall:
 
     @property
     def id(self) -> str:
-        name: str = self.item["call_id"]
-        return name
+        call_id: str = self.item["call_id"]
+        return call_id
 
     @property
     def requested_arguments(self) -> str:
         return self.item.get("arguments") or ""
 
     def make_context(self, run_context: RunContextWrapper[Any]) -> ToolContext[Any]:
-        """What the tool is given."""
+        """Return the context that is passed to the tool."""
         return ToolContext.from_agent_context(
             run_context,
             self.id,
@@ -73,14 +74,14 @@ class ToolCall:
 
 @dataclass
 class ToolGuardrailOutcome:
-    """What the guardrails of a tool said; ``instead`` is what the model gets when one of them objected."""
+    """The results of a tool's guardrails; ``replacement`` is the text for the model if one rejected the call."""
 
     guardrail_results: list[Any] = field(default_factory=list)
     replacement: str | None = None
 
 
 async def run_tool_guardrail(guardrail: ToolGuardrail[Any], data: Any) -> ToolGuardrailFunctionOutput:
-    """What a guardrail of a tool says."""
+    """Run a guardrail of a tool, inside a span if the run is traced."""
     with maybe_guardrail_span(guardrail.get_name()) as span:
         output = await guardrail.run(data)
         if span is not None:
@@ -89,15 +90,18 @@ async def run_tool_guardrail(guardrail: ToolGuardrail[Any], data: Any) -> ToolGu
 
 
 async def run_input_guardrails(call: ToolCall, context: ToolContext[Any]) -> ToolGuardrailOutcome:
-    """Ask the tool's input guardrails in order, until one objects. One that raises ends the run."""
-    found = ToolGuardrailOutcome()
+    """Run the tool's input guardrails in order until one rejects the call.
+
+    Raises :class:`ToolInputGuardrailTripwireTriggered` if a guardrail ends the run.
+    """
+    outcome = ToolGuardrailOutcome()
     for guardrail in call.tool.tool_input_guardrails or ():
         data = ToolInputGuardrailData(context=context, agent=call.agent)  # type: ignore[arg-type]
         output = await run_tool_guardrail(guardrail, data)
-        found.guardrail_results.append(ToolInputGuardrailResult(guardrail, output))
+        outcome.guardrail_results.append(ToolInputGuardrailResult(guardrail, output))
         if output.behavior["type"] == "raise_exception":
             raise ToolInputGuardrailTripwireTriggered(guardrail, output)
         if output.behavior["type"] == "reject_content":
-            found.replacement = output.behavior["message"]
-            return found
-    return found
+            outcome.replacement = output.behavior["message"]
+            return outcome
+    return outcome

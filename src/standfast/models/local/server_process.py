@@ -1,6 +1,7 @@
-"""The process of a local model: loads it, serves it on loopback, and ends when its parent does.
+"""The server process of a local model: loads the model, serves it on loopback, and exits with its parent.
 
-Run as a script, not imported. It is told what to do in one JSON argument, and says where it listens in one JSON line.
+It runs as a script and is never imported. Its argument is a JSON object with the options; it prints one JSON line with
+the URL when the model is loaded.
 """
 
 import json
@@ -12,8 +13,8 @@ from typing import Any
 
 
 def serve(options: dict[str, Any]) -> None:
-    # The library may print; only our line may reach the parent.
-    answer = os.fdopen(os.dup(1), "w")
+    # The library may print to stdout; only the JSON line may reach the parent.
+    stdout = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     xllamacpp = import_module("xllamacpp")
 
@@ -34,12 +35,12 @@ def serve(options: dict[str, Any]) -> None:
     params.endpoint_slots = False
     params.verbosity = 0
     server = xllamacpp.Server(params)
-    print(json.dumps({"url": server.listening_address}), file=answer, flush=True)
+    print(json.dumps({"url": server.listening_address}), file=stdout, flush=True)
     wait_for_parent_exit()
 
 
 def wait_for_parent_exit() -> None:
-    """Return when the parent closes our input, or is gone: somebody else may hold the other end of the pipe."""
+    """Return when the parent closes stdin or exits: another process may hold the other end of the pipe."""
     parent = os.getppid()
     while os.getppid() == parent:
         if select.select([0], [], [], 1.0)[0] and not os.read(0, 1):
@@ -48,5 +49,5 @@ def wait_for_parent_exit() -> None:
 
 if __name__ == "__main__":
     serve(json.loads(sys.argv[1]))
-    # There is nothing to save, and an answer that is being written has lost its reader.
+    # There is nothing to save, and a response in progress has lost its reader.
     os._exit(0)

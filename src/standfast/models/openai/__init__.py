@@ -1,1 +1,1 @@
-"""OpenAI's Responses and Chat Completions APIs."""
+"""Models for OpenAI's Responses and Chat Completions APIs."""

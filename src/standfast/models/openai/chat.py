@@ -1,22 +1,18 @@
-"""Models behind the Chat Completions API, which almost every server speaks."""
+"""Models that use the Chat Completions API, which most servers support."""
 
 import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from standfast.agents.errors import ModelBehaviorError, UserError
-from standfast.agents.handoffs import Handoff
 from standfast.agents.model_settings import ModelSettings
-from standfast.agents.output import AgentOutputSchemaBase
 from standfast.agents.tool_identity import get_field
-from standfast.agents.tools import Tool
 from standfast.base.items import Item
 from standfast.models.attribute_items import to_plain
 from standfast.models.interface import (
+    COMPLETED_EVENT,
     IncompleteStream,
-    Model,
     ModelResponse,
-    ModelTracing,
     ResponseFailed,
     TResponseStreamEvent,
     parse_usage,
@@ -32,9 +28,10 @@ from standfast.models.openai.chat_conversion import (
     usage_from_chat,
 )
 from standfast.models.openai.chat_stream import ChatStreamConverter
-from standfast.models.openai.errors import configure_client_retries, make_retry_advice
+from standfast.models.openai.client import configure_client_retries, make_retry_advice
 from standfast.models.openai.responses_request import build_client_arguments, omit_none, resolve_parallel_calls
 from standfast.models.openai.typed import to_typed_event, to_typed_item
+from standfast.models.request import ModelRequest, RequestModel
 from standfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
 if TYPE_CHECKING:
@@ -43,11 +40,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("standfast")
 
 
-class OpenAIChatCompletionsModel(Model):
-    """A model behind the Chat Completions API. The client stays its owner's: closing the model does not close it.
+class OpenAIChatCompletionsModel(RequestModel):
+    """A model that uses the Chat Completions API. The client belongs to the caller: the model does not close it.
 
-    What the API cannot do (conversations at the server, hosted tools' traces, pictures as tool outputs) is left out
-    with a warning where possible, or refused with ``strict_feature_validation``.
+    Features that the API does not have (conversations at the server, items of hosted tools, images as tool outputs)
+    are left out, with a warning where possible; with ``strict_feature_validation`` they raise :class:`UserError`.
     """
 
     provider_name = "openai"
@@ -66,120 +63,95 @@ class OpenAIChatCompletionsModel(Model):
         self._strict = strict_feature_validation
         self._buffer_calls = buffer_streamed_tool_calls
 
-    async def get_response(
-        self,
-        system_instructions: str | None,
-        input: str | list[Item],
-        model_settings: ModelSettings,
-        tools: list[Tool],
-        output_schema: AgentOutputSchemaBase | None,
-        handoffs: list[Handoff[Any, Any]],
-        tracing: ModelTracing,
-        previous_response_id: str | None = None,
-        conversation_id: str | None = None,
-        prompt: Any | None = None,
-    ) -> ModelResponse:
-        self._check_unsupported(previous_response_id, conversation_id, prompt)
-        request = self.build_request(system_instructions, input, model_settings, tools, output_schema, handoffs)
-        client = configure_client_retries(self._client, model_settings, stateful=False)
-        answer = await client.chat.completions.create(**request)
-        if not get_field(answer, "choices"):
-            raise _make_no_choices_error(answer)
-        usage = answer.usage
+    async def respond(self, request: ModelRequest) -> ModelResponse:
+        settings = request.model_settings
+        client, arguments = (
+            configure_client_retries(self._client, settings, stateful=False),
+            self.build_request(request),
+        )
+        completion = await client.chat.completions.create(**arguments)
+        if not get_field(completion, "choices"):
+            raise _make_no_choices_error(completion)
+        usage = completion.usage
+        items = items_from_chat_message(completion.choices[0].message, ToolNameResolver(request.tools))
         return ModelResponse(
-            output=[
-                to_typed_item(item)
-                for item in items_from_chat_message(answer.choices[0].message, ToolNameResolver(tools))
-            ],
+            output=[to_typed_item(item) for item in items],
             usage=parse_usage(usage_from_chat(usage)),
-            response_id=answer.id,
-            request_id=answer._request_id,
-            raw_usage=to_plain(usage) if model_settings.preserve_raw_usage and usage is not None else None,
+            response_id=completion.id,
+            request_id=completion._request_id,
+            raw_usage=to_plain(usage) if settings.preserve_raw_usage and usage is not None else None,
         )
 
-    async def stream_response(
-        self,
-        system_instructions: str | None,
-        input: str | list[Item],
-        model_settings: ModelSettings,
-        tools: list[Tool],
-        output_schema: AgentOutputSchemaBase | None,
-        handoffs: list[Handoff[Any, Any]],
-        tracing: ModelTracing,
-        previous_response_id: str | None = None,
-        conversation_id: str | None = None,
-        prompt: Any | None = None,
-    ) -> AsyncIterator[TResponseStreamEvent]:
-        self._check_unsupported(previous_response_id, conversation_id, prompt)
-        request = self.build_request(system_instructions, input, model_settings, tools, output_schema, handoffs)
-        client = configure_client_retries(self._client, model_settings, stateful=False)
-        answer = ChatStreamConverter(ToolNameResolver(tools), model=self.model, buffer_calls=self._buffer_calls)
-        options = self._build_stream_options(model_settings)
-        async with await client.chat.completions.create(**request, **options, stream=True) as chunks:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[TResponseStreamEvent]:
+        settings = request.model_settings
+        client, arguments = (
+            configure_client_retries(self._client, settings, stateful=False),
+            self.build_request(request),
+        )
+        converter = ChatStreamConverter(
+            ToolNameResolver(request.tools), model=self.model, buffer_calls=self._buffer_calls
+        )
+        options = self._build_stream_options(settings)
+        async with await client.chat.completions.create(**arguments, **options, stream=True) as chunks:
             async for chunk in chunks:
-                for event in answer.feed(chunk):
+                for event in converter.feed(chunk):
                     yield to_typed_event(event)
             request_id = chunks.response.headers.get("x-request-id")
-        if answer.finish_reason is None:
-            raise IncompleteStream("the stream ended before the answer was complete")
-        for event in answer.finish():
+        if converter.finish_reason is None:
+            raise IncompleteStream("the stream ended before the response was complete")
+        for event in converter.finish():
             last = to_typed_event(event)
-            if event["type"] == "response.completed":
+            if event["type"] == COMPLETED_EVENT:
                 last.response._request_id = request_id
             yield last
 
-    def build_request(
-        self,
-        system_instructions: str | None,
-        input: str | list[Item],
-        settings: ModelSettings,
-        tools: list[Tool],
-        output_schema: AgentOutputSchemaBase | None,
-        handoffs: list[Handoff[Any, Any]],
-    ) -> dict[str, Any]:
-        """What is sent, as arguments of the client's ``chat.completions.create``."""
-        callable_tools = to_chat_tools(tools, handoffs)
+    def build_request(self, request: ModelRequest) -> dict[str, Any]:
+        """Return the arguments for the client's ``chat.completions.create``."""
+        self._check_unsupported(request)
+        settings = request.model_settings
+        callable_tools = to_chat_tools(request.tools, request.handoffs)
         messages = to_chat_messages(
-            system_instructions,
-            input,
+            request.system_instructions,
+            request.input,
             model=self.model,
             base_url=str(self._client.base_url),
             strict=self._strict,
             should_replay=self._should_replay,
         )
-        request = omit_none(
+        arguments = omit_none(
             model=self.model,
             tool_choice=to_chat_tool_choice(settings.tool_choice) if callable_tools else None,
             parallel_tool_calls=resolve_parallel_calls(settings, callable_tools) if callable_tools else None,
-            response_format=to_chat_response_format(output_schema),
+            response_format=to_chat_response_format(request.output_schema),
             reasoning_effort=None if settings.reasoning is None else get_field(settings.reasoning, "effort"),
             logprobs=None if settings.top_logprobs is None else True,
             **{name: getattr(settings, name) for name in _PASSTHROUGH_SETTINGS},
         )
-        bulk = omit_none(messages=messages, tools=callable_tools or None)
-        # The client insists on an argument of that name; the body goes before it.
-        return {"messages": [], **build_client_arguments(request, bulk, settings)}
+        raw_body = omit_none(messages=messages, tools=callable_tools or None)
+        # The client requires the argument ``messages``; the raw body overrides it.
+        return {"messages": [], **build_client_arguments(arguments, raw_body, settings)}
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
         return make_retry_advice(request)
 
     def _build_stream_options(self, settings: ModelSettings) -> Item:
-        """OpenAI counts tokens in streams when asked; other servers may not know the question."""
-        wanted = settings.include_usage
-        if wanted is None and self._client.base_url.host.endswith("openai.com"):
-            wanted = True
-        return {} if wanted is None else {"stream_options": {"include_usage": wanted}}
+        """Return the option for usage in streams. By default only OpenAI is sent it: other servers may reject it."""
+        include_usage = settings.include_usage
+        if include_usage is None and self._client.base_url.host.endswith("openai.com"):
+            include_usage = True
+        return {} if include_usage is None else {"stream_options": {"include_usage": include_usage}}
 
-    def _check_unsupported(self, previous_response_id: str | None, conversation_id: str | None, prompt: Any) -> None:
-        used = {"previous_response_id": previous_response_id, "conversation_id": conversation_id, "prompt": prompt}
-        for name in [name for name, value in used.items() if value is not None]:
-            problem = f"the Chat Completions API knows no {name}"
+    def _check_unsupported(self, request: ModelRequest) -> None:
+        for name in ("previous_response_id", "conversation_id", "prompt"):
+            if getattr(request, name) is None:
+                continue
+            problem = f"the Chat Completions API has no {name}"
             if self._strict:
                 raise UserError(f"{problem}: use the Responses API, or leave it out")
-            log.warning("%s: it is ignored", problem)
+            log.warning("%s; it is ignored", problem)
 
 
-# Settings that have the same name in the API.
+# Settings with the same name in the API.
 _PASSTHROUGH_SETTINGS = (
     "temperature",
     "top_p",
@@ -196,10 +168,10 @@ _PASSTHROUGH_SETTINGS = (
 
 
 def _make_no_choices_error(response: Any) -> Exception:
-    """Some servers report failures in an answer that claims success."""
+    """Return the error for a response without choices. Some servers report failures with a success status."""
     error = get_field(response, "error")
     if error is None:
-        return ModelBehaviorError("the server answered without a choice")
+        return ModelBehaviorError("the response of the server has no choices")
     code = get_field(error, "code")
     message = get_field(error, "message") or error
-    return ResponseFailed(f"the server reported: {message}", error_code=None if code is None else str(code))
+    return ResponseFailed(f"the server reported an error: {message}", error_code=None if code is None else str(code))

@@ -1,4 +1,4 @@
-"""Items as messages of the Chat Completions API, and its answers as items again."""
+"""Conversion between items and the messages of the Chat Completions API."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +19,7 @@ from standfast.models.stream_events import make_text_part
 ChatMessage: TypeAlias = dict[str, Any]
 
 _ROLES = frozenset(["user", "system", "developer", "assistant"])
-# What hosted tools of another API left behind: of no use to a model that has none.
+# Items of hosted tools of the Responses API, which are dropped: this API has no hosted tools.
 _HOSTED_TOOL_ITEMS = frozenset(
     [
         "web_search_call",
@@ -39,7 +39,7 @@ _NAMESPACE_SEPARATOR = "__"
 
 @dataclass(frozen=True)
 class ReasoningContentReplayContext:
-    """A thought of an earlier answer, for a program to decide whether the server wants to see it again."""
+    """The argument of ``should_replay_reasoning_content``: reasoning of an earlier response."""
 
     model: str
     base_url: str | None
@@ -50,12 +50,12 @@ ShouldReplayReasoningContent: TypeAlias = Callable[[ReasoningContentReplayContex
 
 
 def default_should_replay_reasoning_content(context: ReasoningContentReplayContext) -> bool:
-    """DeepSeek's models refuse tool outputs without the thoughts that led to the calls; others refuse the thoughts."""
+    """Return True for DeepSeek, which requires the reasoning with the calls; other models reject it."""
     return "deepseek" in context.model.lower()
 
 
 class ChatMessageBuilder:
-    """Builds messages from items. An assistant's words, thoughts and calls go into one message."""
+    """Builds messages from items. Text, reasoning and calls of the assistant are combined in one message."""
 
     def __init__(
         self, *, model: str = "", base_url: str | None = None, strict: bool = False,
@@ -66,7 +66,7 @@ class ChatMessageBuilder:
         self._should_replay = should_replay or default_should_replay_reasoning_content
         self._assistant_message: ChatMessage | None = None
         self._pending_reasoning: str | None = None
-        # Pictures that tools returned: tool messages hold text only, and nothing may come between those.
+        # Images that tools returned. Tool messages hold only text and must be contiguous, so images follow later.
         self._pending_images: list[Item] = []
 
     def add(self, item: Item, where: str) -> None:
@@ -89,7 +89,7 @@ class ChatMessageBuilder:
             case kind if kind in _HOSTED_TOOL_ITEMS and not self._strict:
                 return
             case kind:
-                raise UserError(f"{where}: the Chat Completions API has nothing like an item of type {kind!r}")
+                raise UserError(f"{where}: the Chat Completions API does not support items of type {kind!r}")
 
     def finish(self) -> list[ChatMessage]:
         self._close_assistant_message()
@@ -99,29 +99,29 @@ class ChatMessageBuilder:
     def _add_message(self, item: Item, where: str) -> None:
         role, content = item.get("role"), item.get("content")
         if role not in _ROLES:
-            raise UserError(f"{where}: a message needs one of the roles {', '.join(sorted(_ROLES))}, not {role!r}")
+            raise UserError(f"{where}: the role must be one of {', '.join(sorted(_ROLES))}, got {role!r}")
         if role != "assistant":
             self._close_assistant_message()
             self._flush_images()
             self.messages.append({"role": role, "content": _convert_content(content, where)})
             return
-        # Words after words are another message; words before calls belong to them.
+        # Text after text or calls starts a new message; text before calls goes into the same message.
         if self._assistant_message is not None and (
             "content" in self._assistant_message or "tool_calls" in self._assistant_message
         ):
             self._close_assistant_message()
-        speaking = self._open_assistant_message()
+        message = self._open_assistant_message()
         if isinstance(content, str):
-            speaking["content"] = content
+            message["content"] = content
             return
         texts = [
             part.get("text", "") for part in content or [] if part.get("type") in ("output_text", "input_text", "text")
         ]
         refusals = [part["refusal"] for part in content or [] if part.get("type") == "refusal"]
         if texts:
-            speaking["content"] = "".join(texts)
+            message["content"] = "".join(texts)
         if refusals:
-            speaking["refusal"] = "".join(refusals)
+            message["refusal"] = "".join(refusals)
 
     def _add_reasoning(self, item: Item) -> None:
         text = "\n".join(part["text"] for part in item.get("content") or item.get("summary") or [])
@@ -137,7 +137,9 @@ class ChatMessageBuilder:
             if part.get("type") in ("input_text", "text", "output_text"):
                 texts.append(part["text"])
             elif self._strict:
-                raise UserError(f"{where}: the output of a tool can be text only here, not {part.get('type')!r}")
+                raise UserError(
+                    f"{where}: the Chat Completions API supports only text in tool outputs, got {part.get('type')!r}"
+                )
             else:
                 self._pending_images.append(_convert_part(part, f"{where}.output[{number}]"))
                 texts.append(f"[see {part.get('type', '').removeprefix('input_')} below]")
@@ -165,22 +167,22 @@ class ChatMessageBuilder:
 
 
 def to_chat_messages(system_instructions: str | None, items: str | Iterable[Item], **options: Any) -> list[ChatMessage]:
-    """The conversation as the API takes it."""
-    transcript = ChatMessageBuilder(**options)
+    """Return the conversation as messages of the API. ``options`` are those of :class:`ChatMessageBuilder`."""
+    builder = ChatMessageBuilder(**options)
     if system_instructions:
-        transcript.messages.append({"role": "system", "content": system_instructions})
+        builder.messages.append({"role": "system", "content": system_instructions})
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
     for number, item in enumerate(items):
-        transcript.add(item, f"input[{number}]")
-    return transcript.finish()
+        builder.add(item, f"input[{number}]")
+    return builder.finish()
 
 
 def _convert_content(content: Any, where: str) -> Any:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise UserError(f"{where}: the content of a message is a text or a list of parts, not {type(content).__name__}")
+        raise UserError(f"{where}: content must be a string or a list of parts, got {type(content).__name__}")
     return [_convert_part(part, f"{where}.content[{number}]") for number, part in enumerate(content)]
 
 
@@ -198,25 +200,25 @@ def _convert_part(part: Mapping[str, Any], where: str) -> Item:
         case "input_file" | "file" if part.get("file_data") or part.get("file_id"):
             names = ("file_data", "file_id", "filename")
             return {"type": "file", "file": {name: part[name] for name in names if part.get(name)}}
-    raise UserError(f"{where}: the Chat Completions API cannot be shown this {part.get('type')!r}")
+    raise UserError(f"{where}: the Chat Completions API does not support this part of type {part.get('type')!r}")
 
 
 def flatten_tool_name(name: str, namespace: str | None) -> str:
-    """The name of a tool where there are no namespaces. A deferred tool is its own namespace."""
+    """Return the name of a tool for an API without namespaces. A deferred tool has its own name as namespace."""
     return name if not namespace or namespace == name else f"{namespace}{_NAMESPACE_SEPARATOR}{name}"
 
 
 def to_chat_tools(tools: Iterable[Tool], handoffs: Iterable[Handoff[Any, Any]]) -> list[Item]:
-    """Everything the model may call. It can only be what the program itself runs."""
-    found = []
+    """Return the tools and handoffs as functions of the API; raise :class:`UserError` for a hosted tool."""
+    functions = []
     for tool in tools:
         if not isinstance(tool, FunctionTool):
             raise UserError(f"the Chat Completions API has no hosted tools: {tool.name} needs the Responses API")
         name = flatten_tool_name(tool.name, tool.namespace)
-        found.append(_to_chat_function(name, tool.description, tool.params_json_schema, tool.strict_json_schema))
-    return found + [
-        _to_chat_function(way.tool_name, way.tool_description, way.input_json_schema, way.strict_json_schema)
-        for way in handoffs
+        functions.append(_to_chat_function(name, tool.description, tool.params_json_schema, tool.strict_json_schema))
+    return functions + [
+        _to_chat_function(each.tool_name, each.tool_description, each.input_json_schema, each.strict_json_schema)
+        for each in handoffs
     ]
 
 
@@ -229,19 +231,19 @@ def to_chat_tool_choice(choice: Any) -> Any | None:
     if choice is None or choice in ("auto", "required", "none"):
         return choice
     if isinstance(choice, MCPToolChoice):
-        raise UserError("the Chat Completions API has no MCP tools to choose")
+        raise UserError("the Chat Completions API has no MCP tools: tool_choice cannot be an MCPToolChoice")
     return {"type": "function", "function": {"name": choice}}
 
 
 def to_chat_response_format(schema: AgentOutputSchemaBase | None) -> Item | None:
     if schema is None or schema.is_plain_text():
         return None
-    shape = {"name": "final_output", "strict": schema.is_strict_json_schema(), "schema": schema.json_schema()}
-    return {"type": "json_schema", "json_schema": shape}
+    json_schema = {"name": "final_output", "strict": schema.is_strict_json_schema(), "schema": schema.json_schema()}
+    return {"type": "json_schema", "json_schema": json_schema}
 
 
 class ToolNameResolver:
-    """From the names that the model calls back to those of the tools."""
+    """Maps the flattened names in a model's calls to the names and namespaces of the tools."""
 
     def __init__(self, tools: Iterable[Tool]) -> None:
         self._namespaces = {
@@ -253,7 +255,7 @@ class ToolNameResolver:
     def make_call_item(
         self, *, item_id: str, call_id: str, name: str, arguments: str, status: str = "completed"
     ) -> Item:
-        """A call of the model's as an item."""
+        """Return a call of the model as an item."""
         name, namespace = self._namespaces.get(name, (name, None))
         item = {
             "id": item_id,
@@ -267,45 +269,44 @@ class ToolNameResolver:
 
 
 def items_from_chat_message(message: Any, resolver: ToolNameResolver) -> list[Item]:
-    """A message of the model's as items: its thoughts, its words, its calls."""
-    found: list[Item] = []
-    thought = get_reasoning_text(message)
-    if thought:
-        found.append(make_reasoning_item(make_local_id("rs"), thought))
+    """Return the reasoning, text and calls in a message of the model as items."""
+    items: list[Item] = []
+    reasoning = get_reasoning_text(message)
+    if reasoning:
+        items.append(make_reasoning_item(make_local_id("rs"), reasoning))
     parts = []
     if get_field(message, "content"):
         parts.append(make_text_part(message.content))
     if get_field(message, "refusal"):
         parts.append({"type": "refusal", "refusal": message.refusal})
     if parts:
-        found.append(make_message_item(make_local_id("msg"), parts))
+        items.append(make_message_item(make_local_id("msg"), parts))
     for call in get_field(message, "tool_calls") or []:
         function = get_field(call, "function")
         if function is None:
-            raise UserError(f"the model made a call that is none of a function: {get_field(call, 'type')!r}")
-        call_id, arguments = (
-            get_field(call, "id") or make_local_id("call"),
-            arguments_to_json(get_field(function, "arguments")) or "{}",
-        )
-        found.append(
+            raise UserError(f"the model made a call of unsupported type {get_field(call, 'type')!r}")
+        items.append(
             resolver.make_call_item(
-                item_id=make_local_id("fc"), call_id=call_id, name=get_field(function, "name"), arguments=arguments
+                item_id=make_local_id("fc"),
+                call_id=get_field(call, "id") or make_local_id("call"),
+                name=get_field(function, "name"),
+                arguments=arguments_to_json(get_field(function, "arguments")) or "{}",
             )
         )
-    return found
+    return items
 
 
 def get_reasoning_text(message: Any) -> str | None:
-    """What the model thought aloud. Servers do not agree on a name for it."""
+    """Return the reasoning in a message, for which servers use different field names."""
     for name in ("reasoning_content", "reasoning"):
-        found = get_field(message, name)
-        if isinstance(found, str) and found:
-            return found
+        text = get_field(message, name)
+        if isinstance(text, str) and text:
+            return text
     return None
 
 
 def arguments_to_json(arguments: Any) -> str:
-    """Arguments as JSON text. Some servers send the object itself."""
+    """Return the arguments as JSON text. Some servers send an object instead."""
     return arguments if isinstance(arguments, str) else json.dumps(arguments or {})
 
 
@@ -318,25 +319,27 @@ def make_reasoning_item(item_id: str, text: str) -> Item:
 
 
 def make_local_id(kind: str) -> str:
-    """An id for what the server named not at all; it is never sent to anybody."""
+    """Return an id for an item to which the server gave none. It is never sent to a server."""
     return new_id(f"{LOCAL_ID_PREFIX}{kind}")
 
 
 def usage_from_chat(usage: Any) -> Item | None:
-    """The usage as a response of the other API reports it."""
+    """Return the usage in the format of the Responses API."""
     if usage is None:
         return None
-    asked, answered = get_field(usage, "prompt_tokens_details"), get_field(usage, "completion_tokens_details")
-    sent, received = get_field(usage, "prompt_tokens") or 0, get_field(usage, "completion_tokens") or 0
+    prompt_details = get_field(usage, "prompt_tokens_details")
+    completion_details = get_field(usage, "completion_tokens_details")
+    input_tokens = get_field(usage, "prompt_tokens") or 0
+    output_tokens = get_field(usage, "completion_tokens") or 0
     return {
-        "input_tokens": sent,
+        "input_tokens": input_tokens,
         "input_tokens_details": {
-            "cached_tokens": _get_count(asked, "cached_tokens"),
-            "cache_write_tokens": _get_count(asked, "cache_write_tokens"),
+            "cached_tokens": _get_count(prompt_details, "cached_tokens"),
+            "cache_write_tokens": _get_count(prompt_details, "cache_write_tokens"),
         },
-        "output_tokens": received,
-        "output_tokens_details": {"reasoning_tokens": _get_count(answered, "reasoning_tokens")},
-        "total_tokens": get_field(usage, "total_tokens") or sent + received,
+        "output_tokens": output_tokens,
+        "output_tokens_details": {"reasoning_tokens": _get_count(completion_details, "reasoning_tokens")},
+        "total_tokens": get_field(usage, "total_tokens") or input_tokens + output_tokens,
     }
 
 

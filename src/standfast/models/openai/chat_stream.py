@@ -1,4 +1,4 @@
-"""Chunks of the Chat Completions API as events of the Responses API. No I/O: chunks in, events out."""
+"""Conversion of the chunks of a Chat Completions stream to events of the Responses API. No I/O."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +20,7 @@ INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_
 
 
 class ReasoningItemBuilder:
-    """The reasoning item while it is being written."""
+    """Builds the reasoning item of a stream."""
 
     def __init__(self, builder: ResponseEventBuilder, index: int) -> None:
         self.builder, self.index, self.id, self.text = builder, index, make_local_id("rs"), ""
@@ -49,7 +49,7 @@ class ReasoningItemBuilder:
 
 
 class MessageItemBuilder:
-    """The message while it is being written: a part of text, a part of refusal, or one after the other."""
+    """Builds the message of a stream, with a text part, a refusal part, or both."""
 
     def __init__(self, builder: ResponseEventBuilder, index: int) -> None:
         self.builder, self.index, self.id = builder, index, make_local_id("msg")
@@ -59,7 +59,7 @@ class MessageItemBuilder:
         yield self.builder.make_item_added(make_message_item(self.id, [], status="in_progress"), self.index)
 
     def write(self, name: str, delta: str) -> Iterator[ResponseEvent]:
-        """``name`` is ``text`` or ``refusal``."""
+        """Append to the part for ``name``, which is ``text`` or ``refusal``."""
         kind = "output_text" if name == "text" else "refusal"
         number = next((n for n, part in enumerate(self.parts) if part["type"] == kind), None)
         if number is None:
@@ -69,17 +69,17 @@ class MessageItemBuilder:
                 "response.content_part.added", part=dict(self.parts[number]), **self.locate_part(number)
             )
         self.parts[number][name] += delta
-        more: Item = {"logprobs": []} if name == "text" else {}
-        yield self.builder.make_event(f"response.{kind}.delta", delta=delta, **more, **self.locate_part(number))
+        extra: Item = {"logprobs": []} if name == "text" else {}
+        yield self.builder.make_event(f"response.{kind}.delta", delta=delta, **extra, **self.locate_part(number))
 
     def close(self) -> Iterator[ResponseEvent]:
         for number, part in enumerate(self.parts):
-            where = self.locate_part(number)
+            location = self.locate_part(number)
             if part["type"] == "refusal":
-                yield self.builder.make_event("response.refusal.done", refusal=part["refusal"], **where)
+                yield self.builder.make_event("response.refusal.done", refusal=part["refusal"], **location)
             else:
-                yield self.builder.make_event("response.output_text.done", text=part["text"], logprobs=[], **where)
-            yield self.builder.make_event("response.content_part.done", part=part, **where)
+                yield self.builder.make_event("response.output_text.done", text=part["text"], logprobs=[], **location)
+            yield self.builder.make_event("response.content_part.done", part=part, **location)
         yield self.builder.make_item_done(self.build_item(), self.index)
 
     def locate_part(self, number: int) -> Item:
@@ -90,7 +90,7 @@ class MessageItemBuilder:
 
 
 class CallItemBuilder:
-    """A call while it is being written. It is announced as soon as it has a name."""
+    """Builds a call of a stream. Its first event is emitted when it has a name and arguments."""
 
     def __init__(
         self, builder: ResponseEventBuilder, index: int, resolver: ToolNameResolver, *, buffered: bool
@@ -101,7 +101,7 @@ class CallItemBuilder:
 
     def write(self, call_id: str | None, name: str | None, arguments: str) -> Iterator[ResponseEvent]:
         self.call_id = self.call_id or call_id or ""
-        # Some servers repeat the name with every piece, some send the name itself in pieces.
+        # Some servers repeat the name in every chunk, others send the name itself in chunks.
         if name and name != self.name and not self.announced:
             self.name += name
         self.arguments += arguments
@@ -142,7 +142,7 @@ class CallItemBuilder:
 
 
 class ChatStreamConverter:
-    """One answer. ``feed`` it every chunk, then take the ``end``."""
+    """Converts one stream: pass every chunk to :meth:`feed`, then call :meth:`finish`."""
 
     def __init__(self, resolver: ToolNameResolver, *, model: str, buffer_calls: bool = False) -> None:
         self.builder = ResponseEventBuilder(None, model=model)
@@ -169,7 +169,7 @@ class ChatStreamConverter:
                 yield from self._handle_delta(delta)
 
     def finish(self) -> Iterator[ResponseEvent]:
-        """What is left to say when there are no more chunks."""
+        """Yield the closing events after the last chunk."""
         for item in self._items:
             yield from item.close()
         reason = INCOMPLETE_REASONS.get(self.finish_reason or "")
@@ -181,13 +181,13 @@ class ChatStreamConverter:
         )
 
     def _handle_delta(self, delta: Any) -> Iterator[ResponseEvent]:
-        thought = get_reasoning_text(delta)
-        if thought:
+        reasoning = get_reasoning_text(delta)
+        if reasoning:
             if self._reasoning is None:
                 self._reasoning = ReasoningItemBuilder(self.builder, self._next_index())
                 self._items.append(self._reasoning)
                 yield from self._reasoning.open()
-            yield from self._reasoning.write(thought)
+            yield from self._reasoning.write(reasoning)
         for name, text in (("text", get_field(delta, "content")), ("refusal", get_field(delta, "refusal"))):
             if text:
                 if self._message is None:
@@ -195,12 +195,12 @@ class ChatStreamConverter:
                     self._items.append(self._message)
                     yield from self._message.open()
                 yield from self._message.write(name, text)
-        for piece in get_field(delta, "tool_calls") or []:
-            yield from self._handle_call_delta(piece)
+        for call in get_field(delta, "tool_calls") or []:
+            yield from self._handle_call_delta(call)
 
-    def _handle_call_delta(self, piece: Any) -> Iterator[ResponseEvent]:
-        function = get_field(piece, "function")
-        call_id, index = get_field(piece, "id"), get_field(piece, "index")
+    def _handle_call_delta(self, delta: Any) -> Iterator[ResponseEvent]:
+        function = get_field(delta, "function")
+        call_id, index = get_field(delta, "id"), get_field(delta, "index")
         key = index if index is not None else call_id or next(reversed(self._calls), 0)
         if key not in self._calls:
             self._calls[key] = CallItemBuilder(

@@ -1,4 +1,4 @@
-"""OpenAI's models by name, and which client, key and API they use unless somebody says otherwise."""
+"""The provider of OpenAI models, and the process-wide defaults for client, key and API."""
 
 import os
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from standfast.agents.errors import UserError
 from standfast.base.errors import Unsupported
 from standfast.models.interface import Model, ModelProvider
-from standfast.models.openai.errors import load_openai
+from standfast.models.openai.client import load_openai
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -17,7 +17,7 @@ DEFAULT_MODEL = "gpt-4.1"
 
 @dataclass
 class OpenAIDefaults:
-    """What providers use that were told nothing."""
+    """The defaults for providers without their own settings."""
 
     key: str | None = None
     client: "AsyncOpenAI | None" = None
@@ -28,33 +28,34 @@ _defaults = OpenAIDefaults()
 
 
 def set_default_openai_key(key: str, use_for_tracing: bool = True) -> None:
-    """The key for every provider that is not given one. Nothing is traced to OpenAI, whatever ``use_for_tracing``."""
+    """Set the key for providers that have none. ``use_for_tracing`` is ignored: nothing is traced to OpenAI."""
     if not isinstance(key, str) or not key:
-        raise UserError("an OpenAI key is a string with something in it")
+        raise UserError("an OpenAI key must be a non-empty string")
     _defaults.key = key
 
 
 def get_default_openai_key() -> str | None:
-    """The key for whoever was not given one: as it was set, else as the environment has it."""
+    """Return the default key: the one that was set, else ``OPENAI_API_KEY``."""
     return _defaults.key or os.environ.get("OPENAI_API_KEY")
 
 
 def set_default_openai_client(client: "AsyncOpenAI", use_for_tracing: bool = True) -> None:
-    """The client for every provider that is not given one. It stays the caller's: nobody else closes it."""
+    """Set the client for providers that have none. It belongs to the caller and is never closed by standfast."""
     _defaults.client = client
 
 
 def set_default_openai_api(api: Literal["chat_completions", "responses"]) -> None:
-    """The API for every provider that is not told which."""
+    """Set the API for providers without ``use_responses``."""
     if api not in ("chat_completions", "responses"):
-        raise UserError(f"there are the APIs 'chat_completions' and 'responses', not {api!r}")
+        raise UserError(f"the API must be 'chat_completions' or 'responses', got {api!r}")
     _defaults.api = api
 
 
 class OpenAIProvider(ModelProvider):
-    """Models at OpenAI or at a server like it. A client that the provider made is closed by ``aclose``; others never.
+    """Models at OpenAI or at a compatible server.
 
-    Nothing is opened or read from the environment before a model is asked for.
+    ``aclose`` closes the client only if the provider created it. Nothing is opened or read from the environment
+    before the first ``get_model``.
     """
 
     def __init__(
@@ -73,10 +74,10 @@ class OpenAIProvider(ModelProvider):
         responses_websocket_options: Any = None,
         buffer_streamed_tool_calls: bool = False,
     ) -> None:
-        told = {"api_key": api_key, "base_url": base_url, "organization": organization, "project": project}
-        self._options = {name: value for name, value in told.items() if value is not None}
+        options = {"api_key": api_key, "base_url": base_url, "organization": organization, "project": project}
+        self._options = {name: value for name, value in options.items() if value is not None}
         if openai_client is not None and self._options:
-            raise UserError(f"a client of yours has its own settings: leave out {', '.join(self._options)}")
+            raise UserError(f"openai_client has its own settings: leave out {', '.join(self._options)}")
         if use_responses_websocket:
             raise Unsupported("the Responses API over WebSockets is not supported")
         self._agent_registration = agent_registration
@@ -88,7 +89,7 @@ class OpenAIProvider(ModelProvider):
 
     @property
     def agent_registration(self) -> Any:
-        """What the provider was given under this name, for programs that read it. Nothing is registered anywhere."""
+        """The value passed to the constructor, for programs that read it. It has no effect."""
         return self._agent_registration
 
     def get_model(self, model_name: str | None) -> Model:
@@ -108,7 +109,7 @@ class OpenAIProvider(ModelProvider):
         )
 
     def get_client(self) -> "AsyncOpenAI":
-        """The client that the models use; made at first use, unless there is one to borrow."""
+        """Return the client of the models: the caller's, the default one, or one created on first use."""
         if self._injected_client is not None:
             return self._injected_client
         if not self._options and _defaults.client is not None:
@@ -127,7 +128,7 @@ class OpenAIProvider(ModelProvider):
         return self._own_client
 
     async def aclose(self) -> None:
-        """Close the client that was made here, if any. A later request makes a new one."""
-        made, self._own_client = self._own_client, None
-        if made is not None:
-            await made.close()
+        """Close the client that the provider created, if any. A later ``get_model`` creates a new one."""
+        client, self._own_client = self._own_client, None
+        if client is not None:
+            await client.close()

@@ -1,4 +1,4 @@
-"""Requests to the Responses API, made of plain dicts: tools, output format, settings and items."""
+"""The parts of a request to the Responses API: items, tools, output format and settings."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,10 +12,10 @@ from standfast.agents.tools import FunctionTool, Tool
 from standfast.base.items import Item
 from standfast.models.attribute_items import to_plain
 
-# Ids that were made up here because a provider gave none. No server knows them.
+# The prefix of ids that were generated here because the provider gave none.
 LOCAL_ID_PREFIX = "local_"
 _PLACEHOLDER_IDS = ("__fake_id__", "scripted-message")
-# What the API reports and does not take back.
+# Fields that the API returns but does not accept as input.
 _OUTPUT_ONLY_FIELDS = frozenset(["created_by", "provider_data"])
 
 _HOSTED_CHOICES = frozenset(
@@ -24,9 +24,9 @@ _HOSTED_CHOICES = frozenset(
 
 
 def prepare_input_items(items: str | Iterable[Item]) -> list[Item]:
-    """The conversation as the API takes it: without ids that its server never gave.
+    """Return the conversation as input of the API, without ids that its server did not assign.
 
-    Reasoning goes with its id. A reasoning item is nothing to the server but a reference to its own.
+    Reasoning items with such an id are dropped: the server accepts only references to its own reasoning.
     """
     if isinstance(items, str):
         return [{"role": "user", "content": items}]
@@ -54,17 +54,17 @@ def _is_local_id(item_id: Any) -> bool:
 
 
 def to_response_tools(tools: Iterable[Tool], handoffs: Iterable[Handoff[Any, Any]]) -> list[Item]:
-    """Everything the model may call. Tools of one namespace go together, where the first of them stood."""
-    found: list[Item] = []
+    """Return the tools and handoffs in the format of the API. Tools of one namespace are grouped at the first one."""
+    converted: list[Item] = []
     namespaces: dict[str, Item] = {}
     deferred = False
     for tool in tools:
         if not isinstance(tool, FunctionTool):
-            found.append(_convert_hosted_tool(tool))
+            converted.append(_convert_hosted_tool(tool))
             continue
         deferred = deferred or tool.defer_loading
         if tool.namespace is None:
-            found.append(_convert_function_tool(tool))
+            converted.append(_convert_function_tool(tool))
             continue
         if tool.namespace not in namespaces:
             group: Item = {
@@ -74,24 +74,24 @@ def to_response_tools(tools: Iterable[Tool], handoffs: Iterable[Handoff[Any, Any
                 "tools": [],
             }
             namespaces[tool.namespace] = group
-            found.append(group)
+            converted.append(group)
         namespaces[tool.namespace]["tools"].append(_convert_function_tool(tool))
-    found += [
+    converted += [
         {
             "type": "function",
-            "name": way.tool_name,
-            "description": way.tool_description,
-            "parameters": way.input_json_schema,
-            "strict": way.strict_json_schema,
+            "name": each.tool_name,
+            "description": each.tool_description,
+            "parameters": each.input_json_schema,
+            "strict": each.strict_json_schema,
         }
-        for way in handoffs
+        for each in handoffs
     ]
-    # Deferred tools are found by searching; without a search nobody would ever find them.
-    return [*found, {"type": "tool_search"}] if deferred else found
+    # The model finds deferred tools only by searching for them.
+    return [*converted, {"type": "tool_search"}] if deferred else converted
 
 
 def _convert_function_tool(tool: FunctionTool) -> Item:
-    found: Item = {
+    function: Item = {
         "type": "function",
         "name": tool.name,
         "description": tool.description,
@@ -99,12 +99,12 @@ def _convert_function_tool(tool: FunctionTool) -> Item:
         "strict": tool.strict_json_schema,
     }
     if tool.defer_loading:
-        found["defer_loading"] = True
+        function["defer_loading"] = True
     if tool.allowed_callers is not None:
-        found["allowed_callers"] = tool.allowed_callers
+        function["allowed_callers"] = tool.allowed_callers
     if tool.output_json_schema is not None:
-        found["output_schema"] = tool.output_json_schema
-    return found
+        function["output_schema"] = tool.output_json_schema
+    return function
 
 
 def _convert_hosted_tool(tool: Any) -> Item:
@@ -128,11 +128,11 @@ def _convert_hosted_tool(tool: Any) -> Item:
         case CodeInterpreterTool() | HostedMCPTool():
             config: Item = to_plain(tool.tool_config)
             return config
-    raise UserError(f"the Responses API has no tool like {tool!r}")
+    raise UserError(f"the Responses API does not support the tool {tool!r}")
 
 
 def to_response_tool_choice(choice: Any, tools: Iterable[Tool]) -> Any | None:
-    """What the model has to call, as the API takes it. A function of that name comes before a hosted tool."""
+    """Return the tool choice in the format of the API. A function takes precedence over a hosted tool of that name."""
     if choice is None or choice in ("auto", "required", "none"):
         return choice
     if isinstance(choice, MCPToolChoice):
@@ -144,37 +144,37 @@ def to_response_tool_choice(choice: Any, tools: Iterable[Tool]) -> Any | None:
 
 
 def build_text_config(schema: AgentOutputSchemaBase | None, verbosity: str | None) -> Item | None:
-    """The shape that the answer must have, and how wordy it may be."""
-    found: Item = {}
+    """Return the output format and the verbosity; ``None`` if neither is set."""
+    config: Item = {}
     if schema is not None and not schema.is_plain_text():
-        found["format"] = {
+        config["format"] = {
             "type": "json_schema",
             "name": "final_output",
             "schema": schema.json_schema(),
             "strict": schema.is_strict_json_schema(),
         }
     if verbosity is not None:
-        found["verbosity"] = verbosity
-    return found or None
+        config["verbosity"] = verbosity
+    return config or None
 
 
 def build_include(settings: ModelSettings, tools: Iterable[Tool]) -> list[str] | None:
-    """What the answer is to contain beyond the usual."""
-    found = list(settings.response_include or [])
+    """Return the names of the additional data that the response should include; ``None`` without any."""
+    include = list(settings.response_include or [])
     if any(isinstance(tool, FileSearchTool) and tool.include_search_results for tool in tools):
-        found.append("file_search_call.results")
+        include.append("file_search_call.results")
     if settings.top_logprobs is not None:
-        found.append("message.output_text.logprobs")
-    return list(dict.fromkeys(found)) or None
+        include.append("message.output_text.logprobs")
+    return list(dict.fromkeys(include)) or None
 
 
 def resolve_parallel_calls(settings: ModelSettings, tools: list[Item]) -> bool | None:
-    """The API refuses to be asked for parallel calls when there is nothing to call."""
+    """Return the setting, or ``None`` for ``True`` without tools, which the API rejects."""
     return None if settings.parallel_tool_calls and not tools else settings.parallel_tool_calls
 
 
 def omit_none(**parts: Any) -> Item:
-    """Those parts that are not ``None``: the API distinguishes absent from null."""
+    """Return the parts that are not ``None``: the API distinguishes absent from null."""
     simple = (str, bool, int, float, list)
     return {
         name: part if isinstance(part, simple) else to_plain(part) for name, part in parts.items() if part is not None
@@ -182,20 +182,21 @@ def omit_none(**parts: Any) -> Item:
 
 
 def build_client_arguments(request: Item, raw_body: Item, settings: ModelSettings) -> Item:
-    """The client's arguments for a request, with the user's own additions; what is said in two places is refused.
+    """Return the client's arguments for a request, including the user's ``extra_*`` settings.
 
-    ``bulk`` goes by the raw body. The client looks through every part of its arguments for names to translate, which
-    takes it milliseconds per item of a conversation, and all of ours has the API's own names already.
+    ``raw_body`` is sent as ``extra_body``, which the client does not transform. It searches all other arguments for
+    names to translate, which takes milliseconds for each item, and the items already have the names of the API.
+    Raises :class:`UserError` if ``extra_args`` repeats an argument.
     """
     extra = settings.extra_args or {}
-    both = sorted(extra.keys() & (request.keys() | raw_body.keys()))
-    if both:
-        raise UserError(f"extra_args sets what the request has already: {', '.join(both)}")
-    found = {**request, **extra}
+    repeated = sorted(extra.keys() & (request.keys() | raw_body.keys()))
+    if repeated:
+        raise UserError(f"extra_args repeats arguments of the request: {', '.join(repeated)}")
+    arguments = {**request, **extra}
     for name in ("extra_headers", "extra_query"):
         if getattr(settings, name) is not None:
-            found[name] = dict(getattr(settings, name))
+            arguments[name] = dict(getattr(settings, name))
     body = settings.extra_body
     if body is None or isinstance(body, Mapping):
-        return {**found, "extra_body": {**raw_body, **(body or {})}}
-    return {**found, **raw_body, "extra_body": body}
+        return {**arguments, "extra_body": {**raw_body, **(body or {})}}
+    return {**arguments, **raw_body, "extra_body": body}

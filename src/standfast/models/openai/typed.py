@@ -1,28 +1,28 @@
-"""Items and events as objects of the OpenAI library, for programs that ask ``isinstance``."""
+"""Items and events as objects of the OpenAI library, for programs that test their types."""
 
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from standfast.base.items import Item
-from standfast.models.openai.errors import load_openai
+from standfast.models.openai.client import load_openai
 
 
 def to_typed_item(item: Item) -> Any:
-    """The item as the object that the Responses API's client would have made of it."""
+    """Return the item as the object that the OpenAI client creates for it."""
     kind = _get_item_constructors().get(item["type"])
     return item if kind is None else kind(**item)
 
 
 def to_typed_event(event: Item) -> Any:
-    """The event as the object that the Responses API's client would have made of it."""
+    """Return the event as the object that the OpenAI client creates for it."""
     kind = _get_event_constructors().get(event["type"])
     return event if kind is None else kind(**event)
 
 
 @cache
 def _get_item_constructors() -> dict[str, Callable[..., Any]]:
-    load_openai("a model behind an OpenAI API")
+    load_openai("a model with an OpenAI API")
     from openai.types import responses as kinds
 
     return {
@@ -34,10 +34,10 @@ def _get_item_constructors() -> dict[str, Callable[..., Any]]:
 
 @cache
 def _get_event_constructors() -> dict[str, Callable[..., Any]]:
-    load_openai("a model behind an OpenAI API")
+    load_openai("a model with an OpenAI API")
     from openai.types import responses as kinds
 
-    # Events without objects inside are made the short way: there are many of them.
+    # ``model_construct`` is faster and suffices for events without nested objects, which are the most frequent.
     return {
         "response.created": kinds.ResponseCreatedEvent.construct,
         "response.in_progress": kinds.ResponseInProgressEvent.construct,

@@ -1,4 +1,4 @@
-"""The schemas are those that openai-agents makes of the same functions, but for the differences listed here."""
+"""Schemas equal those that openai-agents makes of the same functions, except for the differences listed here."""
 
 import datetime
 import enum
@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from standfast.agents import function_schema
 
-peer = pytest.importorskip("agents.function_schema")
+openai_agents = pytest.importorskip("agents.function_schema")
 
 
 class Colour(enum.Enum):
@@ -70,7 +70,7 @@ def dates(a: datetime.datetime, b: datetime.date, c: uuid.UUID, d: datetime.time
 def any_kind(a: Any, b: object = None) -> None: ...
 def kinds(a: int, /, b: int, *, c: int = 1) -> None: ...
 def variadic(*numbers: int) -> None: ...
-def free_keys(a: dict[str, int]) -> None: ...
+def arbitrary_keys(a: dict[str, int]) -> None: ...
 def keywords(a: int, **extra: str) -> None: ...
 
 
@@ -112,9 +112,9 @@ FUNCTIONS = [
     documented,
 ]
 
-# What we do differently, on purpose.
+# Deliberate differences.
 DELIBERATE = {
-    # Strict mode does not read a discriminator, so it is left out.
+    # Strict mode ignores the discriminator, so it is left out.
     "discriminated": "discriminator",
 }
 
@@ -126,30 +126,30 @@ def without(schema: Any, key: str | None) -> Any:
 
 
 @pytest.mark.parametrize("func", FUNCTIONS, ids=lambda func: func.__name__)
-def test_a_strict_schema_is_the_peers(func: Any) -> None:
-    ours, theirs = function_schema(func), peer.function_schema(func)
-    left_out = DELIBERATE.get(func.__name__)
-    assert ours.params_json_schema == without(theirs.params_json_schema, left_out)
+def test_a_strict_schema_equals_that_of_openai_agents(func: Any) -> None:
+    ours, theirs = function_schema(func), openai_agents.function_schema(func)
+    omitted = DELIBERATE.get(func.__name__)
+    assert ours.params_json_schema == without(theirs.params_json_schema, omitted)
     assert (ours.name, ours.description) == (theirs.name, theirs.description)
 
 
-@pytest.mark.parametrize("func", [*FUNCTIONS, models, free_keys, keywords], ids=lambda func: func.__name__)
-def test_a_loose_schema_is_the_peers(func: Any) -> None:
+@pytest.mark.parametrize("func", [*FUNCTIONS, models, arbitrary_keys, keywords], ids=lambda func: func.__name__)
+def test_a_schema_that_is_not_strict_equals_that_of_openai_agents(func: Any) -> None:
     ours = function_schema(func, strict_json_schema=False)
-    assert ours.params_json_schema == peer.function_schema(func, strict_json_schema=False).params_json_schema
+    assert ours.params_json_schema == openai_agents.function_schema(func, strict_json_schema=False).params_json_schema
 
 
-@pytest.mark.parametrize("func", [models, free_keys, keywords], ids=lambda func: func.__name__)
-def test_what_the_peer_refuses_in_strict_mode_is_refused(func: Any) -> None:
+@pytest.mark.parametrize("func", [models, arbitrary_keys, keywords], ids=lambda func: func.__name__)
+def test_what_openai_agents_rejects_in_strict_mode_is_rejected(func: Any) -> None:
     with pytest.raises(Exception, match=r"."):
-        peer.function_schema(func)
+        openai_agents.function_schema(func)
     with pytest.raises(TypeError, match="strict"):
         function_schema(func)
 
 
-def test_names_that_the_peer_cannot_take_are_taken() -> None:
+def test_reserved_names_that_openai_agents_rejects_are_accepted() -> None:
     def tool(_hidden: int, model_config: str) -> None: ...
 
     with pytest.raises(Exception, match=r"."):
-        peer.function_schema(tool)
+        openai_agents.function_schema(tool)
     assert list(function_schema(tool).params_json_schema["properties"]) == ["_hidden", "model_config"]

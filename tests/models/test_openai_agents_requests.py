@@ -1,4 +1,4 @@
-"""A request to a server is the one that openai-agents makes for the same agent, but for the differences listed here."""
+"""Requests equal those that openai-agents sends for the same agent, except for the differences listed here."""
 
 from typing import Any
 
@@ -7,10 +7,11 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel
 
 import standfast
-from model_server import ModelServer, Reply, completion, response, said
+from factories.models import completion, message_item, response
+from model_server import ModelServer, Reply
 from standfast.models import ModelRequest, call_model
 
-peer = pytest.importorskip("agents")
+openai_agents = pytest.importorskip("agents")
 
 
 class Forecast(BaseModel):
@@ -52,25 +53,25 @@ ITEMS: list[Any] = [
 ]  # fmt: skip
 
 
-async def sent_by_peer(server: ModelServer, kind: str, client: AsyncOpenAI, answer: Any) -> dict[str, Any]:
-    server.plays(Reply(answer))
-    await getattr(peer, kind)("m", client).get_response(
+async def send_with_openai_agents(server: ModelServer, kind: str, client: AsyncOpenAI, reply: Any) -> dict[str, Any]:
+    server.enqueue(Reply(reply))
+    await getattr(openai_agents, kind)("m", client).get_response(
         "Be kind.",
         ITEMS,
-        peer.ModelSettings(**SETTINGS),
-        [peer.function_tool(weather)],
-        peer.AgentOutputSchema(Forecast),
-        [peer.handoff(peer.Agent(name="Billing", handoff_description="Money."))],
-        peer.models.interface.ModelTracing.DISABLED,
+        openai_agents.ModelSettings(**SETTINGS),
+        [openai_agents.function_tool(weather)],
+        openai_agents.AgentOutputSchema(Forecast),
+        [openai_agents.handoff(openai_agents.Agent(name="Billing", handoff_description="Money."))],
+        openai_agents.models.interface.ModelTracing.DISABLED,
         previous_response_id=None,
         conversation_id=None,
         prompt=None,
     )
-    return server.last
+    return server.last_body
 
 
-async def sent_by_us(server: ModelServer, kind: str, client: AsyncOpenAI, answer: Any) -> dict[str, Any]:
-    server.plays(Reply(answer))
+async def send_with_standfast(server: ModelServer, kind: str, client: AsyncOpenAI, reply: Any) -> dict[str, Any]:
+    server.enqueue(Reply(reply))
     request = ModelRequest(
         ITEMS,
         system_instructions="Be kind.",
@@ -80,19 +81,21 @@ async def sent_by_us(server: ModelServer, kind: str, client: AsyncOpenAI, answer
         handoffs=[standfast.handoff(standfast.Agent(name="Billing", handoff_description="Money."))],
     )
     await call_model(getattr(standfast, kind)("m", client), request)
-    return server.last
+    return server.last_body
 
 
-async def test_a_request_to_the_responses_api_is_the_peers(server: ModelServer, client: AsyncOpenAI) -> None:
-    answer = response(said("{}"))
-    theirs = await sent_by_peer(server, "OpenAIResponsesModel", client, answer)
-    assert await sent_by_us(server, "OpenAIResponsesModel", client, answer) == theirs
+async def test_a_request_to_the_responses_api_equals_that_of_openai_agents(
+    server: ModelServer, client: AsyncOpenAI
+) -> None:
+    reply = response(message_item("{}"))
+    theirs = await send_with_openai_agents(server, "OpenAIResponsesModel", client, reply)
+    assert await send_with_standfast(server, "OpenAIResponsesModel", client, reply) == theirs
 
 
-async def test_a_request_to_the_chat_api_is_the_peers(server: ModelServer, client: AsyncOpenAI) -> None:
-    answer = completion({"content": "{}"})
-    theirs = await sent_by_peer(server, "OpenAIChatCompletionsModel", client, answer)
-    # Texts that a tool returned are sent as one text: many servers know nothing else.
+async def test_a_request_to_the_chat_api_equals_that_of_openai_agents(server: ModelServer, client: AsyncOpenAI) -> None:
+    reply = completion({"content": "{}"})
+    theirs = await send_with_openai_agents(server, "OpenAIChatCompletionsModel", client, reply)
+    # Text parts of a tool output are sent as one string, because many servers support nothing else.
     assert theirs["messages"][4]["content"] == [{"type": "text", "text": "rain"}]
     theirs["messages"][4]["content"] = "rain"
-    assert await sent_by_us(server, "OpenAIChatCompletionsModel", client, answer) == theirs
+    assert await send_with_standfast(server, "OpenAIChatCompletionsModel", client, reply) == theirs
