@@ -176,7 +176,7 @@ def test_older_versions_of_a_log_never_change(batches: list[list[int]], data: An
     versions: list[tuple[AppendOnlyList[int], list[int]]] = [(AppendOnlyList(), [])]
     for batch in batches:
         log, plain = data.draw(st.sampled_from(versions))
-        versions.append((log.plus(batch), plain + batch))
+        versions.append((log.concat(batch), plain + batch))
     for log, plain in versions:
         assert list(log) == plain == log.slice_from(0)
         assert len(log) == len(plain)

@@ -84,7 +84,7 @@ class Reading(MemoryBackend):
         super().__init__()
         self.then = None
 
-    async def runs(self, **wanted):
+    async def list_runs(self, **wanted):
         found = await super().list_runs(**wanted)
         if self.then is not None and wanted["session_id"] is not None:
             then, self.then = self.then, None
