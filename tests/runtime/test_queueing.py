@@ -7,8 +7,8 @@ from durable_kit import Refunds, calls, only_approval, says, soon, talker, until
 
 from standfast import Agent, RunEnded, Runtime, SessionBusy, function_tool
 from standfast.history.store import Store
+from standfast.runtime._engine.control import StartRequest
 from standfast.runtime._engine.leases import session_lease_name
-from standfast.runtime._engine.start import StartRequest
 from standfast.store.contract import AcquireLease, SaveRun
 from standfast.store.memory import MemoryBackend
 from standfast.store.urls import open_backend

@@ -6,7 +6,6 @@ import pytest
 from durable_kit import Refunds, calls, completed, only_approval, says, soon, talker, until
 from shop import LEASE, Ledger, agents
 
-
 from standfast import Agent, Runtime, function_tool
 from standfast.store.contract import AcquireLease, ReleaseLease
 from standfast.testing import ScriptedModel

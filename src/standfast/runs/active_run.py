@@ -15,10 +15,9 @@ from standfast.history.session import Session
 from standfast.models.attribute_items import wrap_attributes
 from standfast.runs._loop.model_input import ModelInputBuilder
 from standfast.runs.config import RunConfig
-from standfast.runs.core.conversation import get_conversation_key
-from standfast.runs.core.state import State, TranscriptEntry
+from standfast.runs.core.conversion import to_usage_record
+from standfast.runs.core.state import State, TranscriptEntry, get_conversation_key
 from standfast.runs.core.steps import Outcome
-from standfast.runs.core.usage import to_usage_record
 from standfast.runs.items import (
     HandoffOutputItem,
     InputItem,

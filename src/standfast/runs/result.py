@@ -17,8 +17,7 @@ from standfast.models.attribute_items import wrap_attributes
 from standfast.models.interface import ModelResponse
 from standfast.runs._loop.final_step import parse_output
 from standfast.runs.active_run import ActiveRun
-from standfast.runs.core.guardrails import restore_guardrail_result
-from standfast.runs.core.usage import from_usage_record
+from standfast.runs.core.conversion import from_usage_record, restore_guardrail_result
 from standfast.runs.items import RunItem, ToolApprovalItem
 from standfast.runs.session_io import as_items
 

@@ -20,13 +20,11 @@ from standfast.runs.active_run import ActiveRun
 from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
 from standfast.runs.core.approvals import UserDecision, apply_decision, encode_arguments, find_waiting_call
 from standfast.runs.core.context import ContextDeserializer, ContextSerializer, restore_context, save_context
-from standfast.runs.core.conversation import make_conversation
-from standfast.runs.core.migrations import UnreadableState
-from standfast.runs.core.serialization import decode_run, encode_run
-from standfast.runs.core.state import State
+from standfast.runs.core.conversion import from_usage_record, to_usage_record
+from standfast.runs.core.serialization import UnreadableState, decode_run, encode_run
+from standfast.runs.core.state import State, make_conversation
 from standfast.runs.core.steps import InputStaged
 from standfast.runs.core.transitions import apply_outcome, is_waiting
-from standfast.runs.core.usage import from_usage_record, to_usage_record
 from standfast.runs.items import ToolApprovalItem
 from standfast.runs.session_io import as_items, remove_own_items, to_stored_item, validate_input
 

@@ -15,8 +15,7 @@ from standfast.base.items import Item
 from standfast.history.session import Session
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
-from standfast.runs.core.conversation import check_session, make_conversation
-from standfast.runs.core.state import State
+from standfast.runs.core.state import State, check_session, make_conversation
 from standfast.runs.driver import drive
 from standfast.runs.error_handlers import validate_handlers
 from standfast.runs.result import RunResult

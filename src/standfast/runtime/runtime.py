@@ -18,7 +18,7 @@ from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
 from standfast.runs.core.context import restore_context, save_context
 from standfast.runs.run_state import RunState
 from standfast.runs.session_io import validate_input
-from standfast.runtime._engine import approvals, control, start
+from standfast.runtime._engine import approvals, control
 from standfast.runtime._engine.approvals import APPROVAL_PREFIX, decode_approval
 from standfast.runtime._engine.context import RuntimeContext, build_graphs
 from standfast.runtime._engine.leases import LeaseRenewer
@@ -112,7 +112,7 @@ class Runtime:
             raise InvalidInput(f"on_busy is enqueue, reject, interrupt or rollback, not {on_busy!r}")
         if max_turns is not None and (isinstance(max_turns, bool) or not isinstance(max_turns, int)):
             raise InvalidInput(f"max_turns must be a whole number or None, not {max_turns!r}")
-        request = start.StartRequest(
+        request = control.StartRequest(
             agent,
             validate_input(input),
             _validate_session_id(session_id),
@@ -121,7 +121,7 @@ class Runtime:
             None if key is None else validate_name("key", key),
             on_busy,
         )
-        return self._make_handle(await start.start_run(self._scheduler, request))
+        return self._make_handle(await control.start_run(self._scheduler, request))
 
     # --- looking ------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from standfast.agents.tools import FunctionToolResult, ToolsToFinalOutputResult
 from standfast.agents.types import maybe_await
 from standfast.lifecycle.scope import Scope
 from standfast.runs.active_run import ActiveRun
-from standfast.runs.core.guardrails import make_guardrail_record
+from standfast.runs.core.conversion import make_guardrail_record
 from standfast.runs.core.state import FinalOutput, TranscriptEntry
 from standfast.runs.core.steps import Finished, Weighed
 from standfast.runs.error_handlers import call_error_handler

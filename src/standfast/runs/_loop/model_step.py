@@ -21,7 +21,7 @@ from standfast.runs._loop.response_parser import parse_response
 from standfast.runs._loop.tracing import get_model_tracing, record_response, start_generation_span
 from standfast.runs.active_run import ActiveRun, EmitCallback
 from standfast.runs.config import CallModelData, ModelInputData
-from standfast.runs.core.guardrails import make_guardrail_record
+from standfast.runs.core.conversion import make_guardrail_record, to_usage_record
 from standfast.runs.core.state import (
     CallRecord,
     GuardrailRecord,
@@ -31,7 +31,6 @@ from standfast.runs.core.state import (
     TranscriptEntry,
 )
 from standfast.runs.core.steps import ModelAnswered
-from standfast.runs.core.usage import to_usage_record
 from standfast.runs.error_handlers import format_tool_error
 from standfast.runs.session_io import load_history
 from standfast.runs.stream_events import RawResponsesStreamEvent

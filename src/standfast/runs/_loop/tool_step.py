@@ -15,7 +15,7 @@ from standfast.agents.types import maybe_await
 from standfast.base.items import Item
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.config import ToolExecutionConfig
-from standfast.runs.core.guardrails import make_guardrail_record
+from standfast.runs.core.conversion import make_guardrail_record
 from standfast.runs.core.state import CallRecord, GuardrailRecord, State, TranscriptEntry
 from standfast.runs.core.steps import ApprovalsChecked, CallsInvoked
 from standfast.runs.error_handlers import format_tool_error

@@ -10,9 +10,9 @@ from standfast.agents.agent import Agent
 from standfast.models.interface import Model, ModelResponse, ModelTracing
 from standfast.models.request import ModelRequest
 from standfast.runs.active_run import ActiveRun
+from standfast.runs.core.conversion import usage_as_dict
 from standfast.runs.core.state import ServerConversation, SessionConversation
 from standfast.runs.core.steps import AskModel, Step
-from standfast.runs.core.usage import usage_as_dict
 from standfast.runs.session_io import as_items
 from standfast.tool_calls.output import to_plain_value
 from standfast.tracing.instrumentation import NO_SPAN, OptionalSpan

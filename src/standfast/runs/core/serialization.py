@@ -1,17 +1,17 @@
 """Whether the parts of a saved run fit together. What was tampered with, or cut, is refused with the place."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, TypeAlias
 
 import msgspec
 
 from standfast.agents.approvals import Approvals
+from standfast.agents.errors import UserError
 from standfast.agents.graph import AgentGraph, AgentRef
 from standfast.agents.tool_identity import index_tools_by_ref, match_tool
 from standfast.base.pairing import get_call_id, get_item_type
 from standfast.runs.core.context import SavedContext
-from standfast.runs.core.migrations import CURRENT_SCHEMA_VERSION, UnreadableState, upgrade_saved_run
 from standfast.runs.core.state import (
     CallRecord,
     PersistedStruct,
@@ -21,6 +21,64 @@ from standfast.runs.core.state import (
     decode_hook,
     encode_hook,
 )
+
+VERSION_KEY = "$schemaVersion"
+
+Upgrade: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class UnreadableState(UserError):
+    """This is no saved run, or none that this version of standfast can read. ``path`` says where it went wrong."""
+
+    code = "unreadable-state"
+
+    def __init__(self, problem: str, *, path: str = "$") -> None:
+        super().__init__(f"the saved run cannot be read: {problem}")
+        self.path = path
+
+
+class UnknownVersion(UnreadableState):
+    """The run was saved in a version that this standfast does not know: probably by a newer one."""
+
+    code = "unknown-state-version"
+
+    def __init__(self, found: str) -> None:
+        super().__init__(
+            f"it has version {found!r}, and this standfast reads up to {CURRENT_SCHEMA_VERSION!r}", path=VERSION_KEY
+        )
+        self.found, self.known = found, CURRENT_SCHEMA_VERSION
+
+
+def upgrade_to_1(saved: dict[str, Any]) -> dict[str, Any]:
+    """The first version: one transcript, call records, decisions, and agents by path and signature."""
+    return saved
+
+
+# Each entry makes its version of the one before it; the first has none before it.
+UPGRADES: dict[str, Upgrade] = {"1": upgrade_to_1}
+
+CURRENT_SCHEMA_VERSION = list(UPGRADES)[-1]
+SUPPORTED_SCHEMA_VERSIONS = frozenset(UPGRADES)
+SCHEMA_VERSION_SUMMARIES = {
+    version: (upgrade.__doc__ or "").strip().splitlines()[0] for version, upgrade in UPGRADES.items()
+}
+
+
+def upgrade_saved_run(saved: Any) -> dict[str, Any]:
+    """A saved run in the newest version, or a typed error that names both versions."""
+    if not isinstance(saved, dict):
+        raise UnreadableState(f"it must be a JSON object, not {type(saved).__name__}")
+    found = saved.get(VERSION_KEY)
+    if not isinstance(found, str):
+        raise UnreadableState(f"it has no {VERSION_KEY}", path=VERSION_KEY)
+    if found not in UPGRADES:
+        raise UnknownVersion(found)
+    plain: dict[str, Any] = saved
+    versions = list(UPGRADES)
+    for version in versions[versions.index(found) + 1 :]:
+        plain = {**UPGRADES[version](plain), VERSION_KEY: version}
+    return plain
+
 
 _ITEM_TYPES = {"function": "function_call", "handoff": "function_call", "mcp": "mcp_approval_request"}
 _OUTPUT_KINDS = ("output", "handed", "approval_answer")

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from standfast.base.usage import Usage
 from standfast.runs.core import steps
 from standfast.runs.core.context import SavedContext
+from standfast.runs.core.conversion import from_usage_record
 from standfast.runs.core.state import State, UsageRecord
 from standfast.runs.core.transitions import apply_outcome
-from standfast.runs.core.usage import from_usage_record
 from standfast.runtime._engine.crash_loop import CrashCount
 from standfast.runtime._engine.records import (
     ENDED_STATUSES,

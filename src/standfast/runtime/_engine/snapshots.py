@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from standfast import __version__
 from standfast.base.errors import InvalidInput, NotFound
 from standfast.runs.core.context import SavedContext
-from standfast.runs.core.migrations import CURRENT_SCHEMA_VERSION
+from standfast.runs.core.serialization import CURRENT_SCHEMA_VERSION
 from standfast.runs.core.state import (
     GuardrailLog,
     PersistedStruct,
