@@ -1,6 +1,6 @@
 """A run with the live things around it: the agents, the program's context, the session, who listens."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from msgspec.structs import replace
@@ -15,8 +15,8 @@ from standfast.history.session import Session
 from standfast.models.attribute_items import wrap_attributes
 from standfast.runs._loop.model_input import ModelInputBuilder
 from standfast.runs.config import RunConfig
-from standfast.runs.core.conversion import to_usage_record
-from standfast.runs.core.state import State, TranscriptEntry, get_conversation_key
+from standfast.runs.core.conversion import make_guardrail_record, to_usage_record
+from standfast.runs.core.state import GuardrailRecord, State, TranscriptEntry, get_conversation_key
 from standfast.runs.core.steps import Outcome
 from standfast.runs.items import (
     HandoffOutputItem,
@@ -191,6 +191,12 @@ class ActiveRun:
         if entry.kind == "input":
             return InputItem(agent, entry.item, input_id=entry.input_id or "")
         return ItemTypes.by_kind[entry.kind](agent, raw)  # type: ignore[return-value]
+
+    def record_guardrails(self, results: Sequence[Any]) -> tuple[GuardrailRecord, ...]:
+        """Keep the results as programs see them, and return their records for the next outcome."""
+        start = len(self.state.guardrails)
+        self.guardrail_results.update((start + index, result) for index, result in enumerate(results))
+        return tuple(make_guardrail_record(result, agent=self.state.agent) for result in results)
 
     def get_interruptions(self) -> list[ToolApprovalItem]:
         """The calls that wait for a person, those of nested agents included."""

@@ -14,6 +14,8 @@ from standfast.models.interface import ModelResponse
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.core.state import CallRecord, FinalOutput, TranscriptEntry
 from standfast.runs.items import RunItem
+from standfast.runs.result import get_guardrail_results, get_responses
+from standfast.runs.run_state import RunState
 from standfast.runs.session_io import as_items
 from standfast.tool_calls.output import ToolErrorFormatterArgs, format_output, to_plain_value
 
@@ -114,8 +116,6 @@ def _validate_output(run: ActiveRun, value: Any) -> tuple[Any, str]:
 
 
 def _make_error_data(run: ActiveRun) -> RunErrorData:
-    from standfast.runs.result import get_responses
-
     output = [entry.item for entry in run.state.transcript if entry.kind != "given"]
     return RunErrorData(
         run.state.input,
@@ -140,9 +140,6 @@ async def format_tool_error(
 
 def attach_run_data(run: ActiveRun, error: BaseException) -> None:
     """Let the error carry the run: what it did, and a state to resume it from. Foreign errors get it as well."""
-    from standfast.runs.result import get_guardrail_results, get_responses
-    from standfast.runs.run_state import RunState
-
     details = RunErrorDetails(
         input=run.state.input,
         new_items=run.get_items(),

@@ -12,13 +12,14 @@ from standfast.agents.guardrails import (
     ToolInputGuardrailResult,
     ToolOutputGuardrailResult,
 )
+from standfast.agents.output import as_output_schema
 from standfast.base.items import Item
 from standfast.models.attribute_items import wrap_attributes
 from standfast.models.interface import ModelResponse
-from standfast.runs._loop.final_step import parse_output
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.core.conversion import from_usage_record, restore_guardrail_result
 from standfast.runs.items import RunItem, ToolApprovalItem
+from standfast.runs.run_state import RunState
 from standfast.runs.session_io import as_items
 
 T = TypeVar("T")
@@ -70,10 +71,8 @@ class RunResultBase:
             return self._run.model_input.build_input(self._run.state)
         return [*as_items(self.input), *(item.to_input_item() for item in self.new_items)]
 
-    def to_state(self) -> Any:
-        """A state to save, to decide about and to resume from. It is independent of this result."""
-        from standfast.runs.run_state import RunState
-
+    def to_state(self) -> RunState[Any, Any]:
+        """Return a state to save, to decide about and to resume from. It is independent of this result."""
         return RunState.from_run(self._run)
 
     def release_agents(self, *, release_new_items: bool = True) -> None:
@@ -126,6 +125,12 @@ def get_final_output(run: ActiveRun) -> Any:
     if run.final_output is None and answer.text is not None:
         run.final_output = parse_output(run.current_agent, answer.text)
     return answer.value if run.final_output is None else run.final_output
+
+
+def parse_output(agent: Agent[Any], text: str) -> Any:
+    """Return the value in the text of a final output, by the agent's output type."""
+    schema = as_output_schema(agent.output_type)
+    return text if schema is None or schema.is_plain_text() else schema.validate_json(text)
 
 
 def get_responses(run: ActiveRun) -> list[ModelResponse]:

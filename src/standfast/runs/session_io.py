@@ -20,7 +20,7 @@ from standfast.models.interface import parse_usage
 from standfast.runs._loop.model_input import arrange_input, strip_reasoning_id
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.core.state import InputSelection, SessionConversation, TranscriptEntry
-from standfast.runs.core.steps import InputTaken, Outcome, Stored
+from standfast.runs.core.steps import InputTaken, ItemsStored, Outcome
 from standfast.runs.core.transitions import apply_outcome, get_storable_length
 
 
@@ -153,7 +153,7 @@ async def store_new_items(run: ActiveRun, *, failing: bool = False) -> None:
     batch = [to_stored_item(run, entry.item) for entry in state.transcript[state.stored : until] if not entry.hidden]
     if batch:
         await _add_batch(run, session, batch, key=f"{state.run_id}:{state.stored}:{until}")
-    run.state = apply_outcome(run.state, Stored(until))
+    run.state = apply_outcome(run.state, ItemsStored(until))
     run.resumed = False
     if until > state.turn_start:
         await _compact_session(run, session)

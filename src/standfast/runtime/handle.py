@@ -5,20 +5,13 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from standfast.base.errors import InvalidInput
-from standfast.runs._loop.final_step import parse_output
+from standfast.runs.result import parse_output
 from standfast.runtime._engine.approvals import decode_approval
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.events import follow_events
-from standfast.runtime._engine.records import (
-    ENDED_STATUSES,
-    PUBLIC_STATUS,
-    STOPPED_STATUSES,
-    CancelMode,
-    RunHeader,
-    decode_header,
-)
+from standfast.runtime._engine.records import ENDED_STATUSES, PUBLIC_STATUS, STOPPED_STATUSES, RunHeader, decode_header
 from standfast.runtime._engine.retrying_backend import Backoff
-from standfast.runtime.types import Approval, Event, RunInfo, RunOutcome
+from standfast.runtime.types import Approval, CancelMode, Event, RunInfo, RunOutcome
 from standfast.store.contract import RunRecord
 
 if TYPE_CHECKING:

@@ -22,13 +22,13 @@ from standfast.runtime._engine import approvals, control
 from standfast.runtime._engine.approvals import APPROVAL_PREFIX, decode_approval
 from standfast.runtime._engine.context import RuntimeContext, build_graphs
 from standfast.runtime._engine.leases import LeaseRenewer
-from standfast.runtime._engine.records import PUBLIC_STATUS, CancelMode, RunStatus, decode_header
+from standfast.runtime._engine.records import PUBLIC_STATUS, decode_header
 from standfast.runtime._engine.recovery import RecoveryLoop
 from standfast.runtime._engine.retrying_backend import RetryControl, RetryingBackend
 from standfast.runtime._engine.scheduler import Scheduler
 from standfast.runtime._engine.snapshots import replay, validate_step
 from standfast.runtime.handle import RunHandle, make_run_info
-from standfast.runtime.types import Approval, ApprovalStatus, OnBusy, RunInfo, Verdict
+from standfast.runtime.types import Approval, ApprovalStatus, CancelMode, OnBusy, RunInfo, RunStatus, Verdict
 from standfast.store.contract import Backend
 from standfast.store.urls import open_backend
 

@@ -5,11 +5,21 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from standfast.runtime._engine.records import RunProblem, RunStatus
+from standfast.runs.core.state import PersistedStruct
 
+RunStatus: TypeAlias = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
+CancelMode: TypeAlias = Literal["after_turn", "immediate"]
 OnBusy: TypeAlias = Literal["enqueue", "reject", "interrupt", "rollback"]
 Verdict: TypeAlias = Literal["approve", "reject", "done"]
 ApprovalStatus: TypeAlias = Literal["pending", "approved", "rejected", "done", "expired", "withdrawn"]
+
+
+class RunProblem(PersistedStruct, frozen=True):
+    """Why a run failed, or why it cannot continue."""
+
+    code: str
+    message: str
+    type: str | None = None
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

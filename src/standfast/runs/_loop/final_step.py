@@ -13,43 +13,42 @@ from standfast.agents.errors import (
     UserError,
 )
 from standfast.agents.guardrails import OutputGuardrail, OutputGuardrailResult
-from standfast.agents.output import as_output_schema
 from standfast.agents.tools import FunctionToolResult, ToolsToFinalOutputResult
 from standfast.agents.types import maybe_await
 from standfast.lifecycle.scope import Scope
 from standfast.runs.active_run import ActiveRun
-from standfast.runs.core.conversion import make_guardrail_record
 from standfast.runs.core.state import FinalOutput, TranscriptEntry
-from standfast.runs.core.steps import Finished, Weighed
+from standfast.runs.core.steps import Finished, ToolOutputChecked
 from standfast.runs.error_handlers import call_error_handler
+from standfast.runs.result import parse_output
 from standfast.tool_calls.output import to_plain_value
 from standfast.tracing.instrumentation import maybe_guardrail_span
 
 WITHHELD_MESSAGE = "This output was withheld by a guardrail."
 
 
-async def check_tool_output(run: ActiveRun) -> Weighed:
+async def check_tool_output(run: ActiveRun) -> ToolOutputChecked:
     """Whether the tools have given the final output already, by the agent's ``tool_use_behavior``."""
     behavior: Any = run.current_agent.tool_use_behavior
     if behavior == "run_llm_again":
-        return Weighed(None)
+        return ToolOutputChecked(None)
     results = await _collect_tool_results(run)
     if not results:
-        return Weighed(None)
+        return ToolOutputChecked(None)
     if callable(behavior):
         found = await maybe_await(behavior(run.context, list(results.values())))
         if not isinstance(found, ToolsToFinalOutputResult):
             raise UserError(f"tool_use_behavior must return ToolsToFinalOutputResult, not {found!r}")
         if not found.is_final_output:
-            return Weighed(None)
+            return ToolOutputChecked(None)
         run.final_output = found.final_output
-        return Weighed(FinalOutput(value=to_plain_value(found.final_output), call_id=""))
+        return ToolOutputChecked(FinalOutput(value=to_plain_value(found.final_output), call_id=""))
     names = None if behavior == "stop_on_first_tool" else behavior["stop_at_tool_names"]
     for call_id, result in results.items():
         if names is None or result.tool.name in names or result.tool.qualified_name in names:
             run.final_output = result.output
-            return Weighed(FinalOutput(value=to_plain_value(result.output), call_id=call_id))
-    return Weighed(None)
+            return ToolOutputChecked(FinalOutput(value=to_plain_value(result.output), call_id=call_id))
+    return ToolOutputChecked(None)
 
 
 async def _collect_tool_results(run: ActiveRun) -> dict[str, FunctionToolResult]:
@@ -94,9 +93,7 @@ async def _check_and_finish(
     """The end with this answer, whoever gave it, if the output guardrails agree."""
     agent = run.current_agent
     results = await _run_output_guardrails(run, agent)
-    start = len(run.state.guardrails)
-    run.guardrail_results.update((start + index, result) for index, result in enumerate(results))
-    records = tuple(make_guardrail_record(result, agent=run.state.agent) for result in results)
+    records = run.record_guardrails(results)
     for result in results:
         if result.output.tripwire_triggered:
             tripped = OutputGuardrailTripwireTriggered(result)
@@ -104,12 +101,6 @@ async def _check_and_finish(
             return Finished(run.state.answer, guardrails=records, error=tripped, withheld=withheld)
     await _run_end_hooks(run, agent)
     return Finished(replace(answer, settled=True), entries, guardrails=records)
-
-
-def parse_output(agent: Agent[Any], text: str) -> Any:
-    """The value in the model's answer, by the agent's output type."""
-    schema = as_output_schema(agent.output_type)
-    return text if schema is None or schema.is_plain_text() else schema.validate_json(text)
 
 
 async def handle_max_turns(run: ActiveRun) -> Finished:

@@ -21,7 +21,7 @@ from standfast.runs._loop.response_parser import parse_response
 from standfast.runs._loop.tracing import get_model_tracing, record_response, start_generation_span
 from standfast.runs.active_run import ActiveRun, EmitCallback
 from standfast.runs.config import CallModelData, ModelInputData
-from standfast.runs.core.conversion import make_guardrail_record, to_usage_record
+from standfast.runs.core.conversion import to_usage_record
 from standfast.runs.core.state import (
     CallRecord,
     GuardrailRecord,
@@ -171,7 +171,7 @@ async def _call_model_guarded(
     except BaseExceptionGroup as several:
         raise several.exceptions[0] from None
     results = [task.result() for task in (*first, *second)]
-    return response, _record_guardrails(run, results)
+    return response, run.record_guardrails(results)
 
 
 async def _run_input_guardrail(
@@ -193,12 +193,6 @@ def get_guardrail_input(state: State) -> str | list[Item]:
     if state.turn:
         staged = [entry for entry in state.transcript[state.responses[-1].stop :] if entry.kind == "input"]
     return [entry.item for entry in staged] or state.input
-
-
-def _record_guardrails(run: ActiveRun, results: list[InputGuardrailResult]) -> tuple[GuardrailRecord, ...]:
-    start = len(run.state.guardrails)
-    run.guardrail_results.update((start + index, result) for index, result in enumerate(results))
-    return tuple(make_guardrail_record(result, agent=run.state.agent) for result in results)
 
 
 def _make_response_record(response: ModelResponse) -> ResponseRecord:

@@ -15,8 +15,7 @@ from standfast.agents.types import maybe_await
 from standfast.base.items import Item
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.config import ToolExecutionConfig
-from standfast.runs.core.conversion import make_guardrail_record
-from standfast.runs.core.state import CallRecord, GuardrailRecord, State, TranscriptEntry
+from standfast.runs.core.state import CallRecord, State, TranscriptEntry, make_idempotency_key
 from standfast.runs.core.steps import ApprovalsChecked, CallsInvoked
 from standfast.runs.error_handlers import format_tool_error
 from standfast.runs.nested_run import run_nested
@@ -49,7 +48,7 @@ async def check_approvals(run: ActiveRun, calls: tuple[CallRecord, ...]) -> Appr
         results += verdict.guardrail_results
         changed = {"arguments": verdict.arguments, "message": verdict.message}
         judged.append(replace(record, status=verdict.status, **changed))
-    return ApprovalsChecked(tuple(judged), _record_guardrails(run, results))
+    return ApprovalsChecked(tuple(judged), run.record_guardrails(results))
 
 
 async def invoke_calls(run: ActiveRun, calls: tuple[CallRecord, ...]) -> CallsInvoked:
@@ -83,7 +82,7 @@ async def invoke_calls(run: ActiveRun, calls: tuple[CallRecord, ...]) -> CallsIn
         records.append(one.record)
     if error is None and any(isinstance(outcome, asyncio.CancelledError) for outcome in ended):
         error = asyncio.CancelledError()
-    return CallsInvoked(tuple(records), tuple(entries), _record_guardrails(run, results), error)
+    return CallsInvoked(tuple(records), tuple(entries), run.record_guardrails(results), error)
 
 
 @dataclass
@@ -163,12 +162,10 @@ async def _invoke_and_record(run: ActiveRun, attempt: _CallAttempt) -> None:
 
 
 async def _record_call(run: ActiveRun, attempt: _CallAttempt, entry: TranscriptEntry) -> None:
-    verdicts = tuple(
-        make_guardrail_record(result, agent=run.state.agent) for result in attempt.invocation.guardrail_results
-    )
     run.context.approvals.consume(attempt.record.tool, attempt.record.id)
     attempt.recorded = True
-    await record_outcome(run, CallsInvoked((attempt.record,), (entry,), verdicts))
+    guardrails = run.record_guardrails(attempt.invocation.guardrail_results)
+    await record_outcome(run, CallsInvoked((attempt.record,), (entry,), guardrails))
     transcript = run.state.transcript
     position = next(place for place in reversed(range(len(transcript))) if transcript[place] is entry)
     run.raw_items[position] = attempt.invocation.output
@@ -202,11 +199,6 @@ async def bind_call(run: ActiveRun, record: CallRecord) -> ToolCall:
         run_config=run.config,
         conversation_key=run.conversation_key,
     )
-
-
-def make_idempotency_key(state: State, route: tuple[str, ...], record: CallRecord) -> str:
-    """What the call's tool is told to know it by, however often it is made. ``route`` leads to the run of ``state``."""
-    return ":".join((state.run_id, *route, record.id))
 
 
 def _get_tool_execution(run: ActiveRun) -> ToolExecutionConfig:
@@ -256,9 +248,3 @@ def _make_mcp_response(run: ActiveRun, record: CallRecord, *, approve: bool) -> 
     if record.message and not approve:
         item["reason"] = record.message
     return TranscriptEntry(item, "approval_answer", agent=run.state.agent)
-
-
-def _record_guardrails(run: ActiveRun, results: list[Any]) -> tuple[GuardrailRecord, ...]:
-    start = len(run.state.guardrails)
-    run.guardrail_results.update((start + index, result) for index, result in enumerate(results))
-    return tuple(make_guardrail_record(result, agent=run.state.agent) for result in results)

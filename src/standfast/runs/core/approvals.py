@@ -6,10 +6,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from standfast.agents.approvals import Approvals
+from standfast.agents.approvals import ApprovalDecision, Approvals
 from standfast.agents.context import RunContextWrapper
 from standfast.agents.errors import UserError
 from standfast.runs.core.state import CallRecord, State
+from standfast.runs.core.steps import CallDecided
+from standfast.runs.core.transitions import apply_at_route, apply_outcome
 from standfast.runs.items import ToolApprovalItem
 
 
@@ -21,6 +23,9 @@ class UserDecision:
     always: bool = False
     arguments: str | None = None
     message: str | None = None
+
+    def to_approval_decision(self) -> ApprovalDecision:
+        return ApprovalDecision(self.approved, self.message, self.arguments)
 
     def apply_to(self, context: RunContextWrapper[Any], item: ToolApprovalItem) -> None:
         """Write it down among the decisions of a run."""
@@ -58,36 +63,14 @@ def find_waiting_call(state: State, item: ToolApprovalItem) -> CallRecord:
 
 
 def apply_decision(state: State, item: ToolApprovalItem, decision: UserDecision) -> State:
-    """The run, with the decision in the nested run that asked or, for a call that is uncertain, in its record.
+    """Return the run with the decision in the nested run that requested it, or in the record of an uncertain call."""
+    call = find_waiting_call(state, item)
 
-    What was decided before such a call was made, or about every call of the tool, is no answer to that.
-    """
-    return _apply_at_route(state, item.route, item, decision, uncertain=find_waiting_call(state, item).uncertain)
+    def apply(run: State) -> State:
+        if call.uncertain:
+            return apply_outcome(run, CallDecided(call.id, call.tool, decision.to_approval_decision()))
+        context: RunContextWrapper[Any] = RunContextWrapper(None, approvals=Approvals(list(run.approvals)))
+        decision.apply_to(context, item)
+        return replace(run, approvals=tuple(context.approvals.list_decisions()))
 
-
-def _apply_at_route(
-    state: State, route: tuple[str, ...], item: ToolApprovalItem, decision: UserDecision, *, uncertain: bool
-) -> State:
-    if route:
-        calls = tuple(
-            replace(call, child=_apply_at_route(call.child, route[1:], item, decision, uncertain=uncertain))
-            if call.id == route[0] and call.child
-            else call
-            for call in state.calls
-        )
-        return replace(state, calls=calls)
-    if uncertain:
-        calls = tuple(
-            _decide_uncertain_call(call, decision) if call.id == item.call_id else call for call in state.calls
-        )
-        return replace(state, calls=calls)
-    context: RunContextWrapper[Any] = RunContextWrapper(None, approvals=Approvals(list(state.approvals)))
-    decision.apply_to(context, item)
-    return replace(state, approvals=tuple(context.approvals.list_decisions()))
-
-
-def _decide_uncertain_call(call: CallRecord, decision: UserDecision) -> CallRecord:
-    if decision.approved:
-        edited = decision.arguments if decision.arguments is not None else call.arguments
-        return replace(call, status="approved", arguments=edited)
-    return replace(call, status="rejected", message=decision.message)
+    return apply_at_route(state, item.route, apply)

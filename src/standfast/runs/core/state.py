@@ -208,6 +208,11 @@ class State(PersistedStruct, frozen=True):
         return self.responses[-1].start if self.responses else len(self.transcript)
 
 
+def make_idempotency_key(state: State, route: tuple[str, ...], call: CallRecord) -> str:
+    """Return the key by which a tool recognises a call, however often it is made; ``route`` leads to this run."""
+    return ":".join((state.run_id, *route, call.id))
+
+
 def encode_hook(value: Any) -> Any:
     """How logs become JSON."""
     if isinstance(value, AppendOnlyList):

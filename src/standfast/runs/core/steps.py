@@ -144,7 +144,7 @@ class HandoffPerformed(PersistedStruct, frozen=True, tag="handed-over"):
     view: InputSelection | None = None
 
 
-class Weighed(PersistedStruct, frozen=True, tag="weighed"):
+class ToolOutputChecked(PersistedStruct, frozen=True, tag="weighed"):
     answer: FinalOutput | None
 
 
@@ -161,7 +161,7 @@ class Finished(PersistedStruct, frozen=True, tag="finished"):
     withheld: str | None = None
 
 
-class Stored(PersistedStruct, frozen=True, tag="stored"):
+class ItemsStored(PersistedStruct, frozen=True, tag="stored"):
     """The session has the transcript up to this length."""
 
     length: int
@@ -174,7 +174,7 @@ class NestedRunStarted(PersistedStruct, frozen=True, tag="nested-begun"):
     child: State
 
 
-class Decided(PersistedStruct, frozen=True, tag="decided"):
+class CallDecided(PersistedStruct, frozen=True, tag="decided"):
     """A person decided about a call that waits; with ``always``, about every further call of that agent's tool.
 
     A no to a call that may have happened already can also mean that it did: ``message`` is then its output.
@@ -196,9 +196,9 @@ Outcome: TypeAlias = (
     | CallsStarted
     | CallsInvoked
     | HandoffPerformed
-    | Weighed
+    | ToolOutputChecked
     | Finished
-    | Stored
+    | ItemsStored
     | NestedRunStarted
-    | Decided
+    | CallDecided
 )

@@ -1,6 +1,6 @@
 """What an outcome makes of a run. Pure: the state before stays what it was."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import singledispatch
 
 from msgspec.structs import replace
@@ -10,17 +10,18 @@ from standfast.runs.core.state import CallRecord, CallStatus, ConversationMode, 
 from standfast.runs.core.steps import (
     ApprovalsChecked,
     AskModel,
+    CallDecided,
     CallsInvoked,
     CallsStarted,
     CheckApprovals,
     CheckToolOutput,
-    Decided,
     Finish,
     Finished,
     HandoffPerformed,
     InputStaged,
     InputTaken,
     InvokeCalls,
+    ItemsStored,
     ModelAnswered,
     NestedRunStarted,
     Outcome,
@@ -29,9 +30,8 @@ from standfast.runs.core.steps import (
     StartCalls,
     Step,
     StopAtMaxTurns,
-    Stored,
     TakeInput,
-    Weighed,
+    ToolOutputChecked,
 )
 
 
@@ -89,8 +89,24 @@ def _filter_calls(state: State, statuses: Collection[str]) -> tuple[CallRecord, 
 
 
 def apply_outcome(state: State, outcome: Outcome) -> State:
-    """The state after the outcome. It costs what the outcome adds, however long the run is."""
+    """Return the state after the outcome. The cost grows with what the outcome adds, not with the run."""
     return _apply_outcome(outcome, state)
+
+
+def apply_at_route(state: State, route: Sequence[str], apply: Callable[[State], State]) -> State:
+    """Return the state with the nested run at the end of the route replaced by what ``apply`` makes of it.
+
+    ``route`` holds the ids of the calls that lead to the nested run; with an empty route ``apply`` gets the run itself.
+    """
+    if not route:
+        return apply(state)
+    calls = tuple(
+        replace(call, child=apply_at_route(call.child, route[1:], apply))
+        if call.id == route[0] and call.child is not None
+        else call
+        for call in state.calls
+    )
+    return replace(state, calls=calls)
 
 
 @singledispatch
@@ -187,7 +203,7 @@ def _(outcome: HandoffPerformed, state: State) -> State:
 
 
 @_apply_outcome.register
-def _(outcome: Weighed, state: State) -> State:
+def _(outcome: ToolOutputChecked, state: State) -> State:
     return replace(state, answer=outcome.answer, calls=() if outcome.answer is None else state.calls)
 
 
@@ -204,7 +220,7 @@ def _(outcome: Finished, state: State) -> State:
 
 
 @_apply_outcome.register
-def _(outcome: Stored, state: State) -> State:
+def _(outcome: ItemsStored, state: State) -> State:
     return replace(state, stored=max(state.stored, outcome.length))
 
 
@@ -215,20 +231,27 @@ def _(outcome: NestedRunStarted, state: State) -> State:
 
 
 @_apply_outcome.register
-def _(outcome: Decided, state: State) -> State:
+def _(outcome: CallDecided, state: State) -> State:
     decision = outcome.decision
     for call in state.calls:
         if call.id == outcome.call_id and call.uncertain and call.status == "waiting":
-            # It is kept in the call's record: what was decided before the call was made is no answer to this.
-            status: CallStatus = "approved" if decision.approved else "rejected"
-            edited = decision.arguments if decision.arguments is not None else call.arguments
-            settled = replace(call, status=status, arguments=edited, message=decision.message)
-            return replace(state, calls=_merge_calls(state, (settled,)))
+            return replace(state, calls=_merge_calls(state, (_decide_uncertain_call(call, decision),)))
     made = [RecordedDecision(outcome.tool, decision, outcome.call_id)]
     if outcome.always:
         sticky = ApprovalDecision(decision.approved, decision.message)
         made.append(RecordedDecision(outcome.tool, sticky, owner=outcome.owner))
     return replace(state, approvals=(*state.approvals, *made))
+
+
+def _decide_uncertain_call(call: CallRecord, decision: ApprovalDecision) -> CallRecord:
+    """Return the record of a call that may have been made already, with the decision in it.
+
+    The decision is kept in the record and not among the approvals of the run: one that was made before the call, or
+    about every call of the tool, does not say what to do about this one.
+    """
+    status: CallStatus = "approved" if decision.approved else "rejected"
+    arguments = call.arguments if decision.arguments is None else decision.arguments
+    return replace(call, status=status, arguments=arguments, message=decision.message)
 
 
 def _withhold_output(state: State, replacement: str) -> RunTranscript:

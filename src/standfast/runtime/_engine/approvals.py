@@ -13,9 +13,8 @@ from standfast.agents.context import RunContextWrapper
 from standfast.agents.tool_identity import ToolRef
 from standfast.base.errors import ApprovalMoved, RunMoved
 from standfast.base.ids import new_id
-from standfast.runs._loop.tool_step import make_idempotency_key
-from standfast.runs.core.state import CallRecord, State
-from standfast.runs.core.steps import Decided
+from standfast.runs.core.state import CallRecord, State, make_idempotency_key
+from standfast.runs.core.steps import CallDecided
 from standfast.runs.toolbox import Toolbox
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.json_schema import find_schema_error
@@ -251,7 +250,7 @@ def _make_decision_entry(approval: Approval, verdict: str) -> tuple[str, bytes]:
     told_model = approval.output if verdict == "done" else approval.message
     decision = ApprovalDecision(verdict == "approve", told_model, approval.edited, digest_arguments(approval.arguments))
     tool = ToolRef.from_lookup_key(approval.tool_key)
-    decided = Decided(approval.call_id, tool, decision, owner=approval.agent_path, always=approval.always)
+    decided = CallDecided(approval.call_id, tool, decision, owner=approval.agent_path, always=approval.always)
     return encode_entry(
         JournalEntry(ApprovalDecided(approval.id, verdict, decided, approval.decided_by), approval.route)
     )

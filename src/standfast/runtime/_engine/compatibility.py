@@ -9,7 +9,7 @@ from standfast.runs.core.serialization import list_agent_paths
 from standfast.runs.core.state import CallRecord, State
 from standfast.runs.toolbox import Toolbox
 from standfast.runtime._engine.journal import strip_children
-from standfast.runtime._engine.records import RunProblem
+from standfast.runtime.types import RunProblem
 
 Route = tuple[str, ...]
 

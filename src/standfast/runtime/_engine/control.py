@@ -18,7 +18,6 @@ from standfast.runtime._engine.leases import acquire_leases
 from standfast.runtime._engine.records import (
     ENDED_STATUSES,
     STOPPED_STATUSES,
-    CancelMode,
     CancelRequested,
     JournalEntry,
     ResumeRequested,
@@ -39,7 +38,7 @@ from standfast.runtime._engine.scheduler import (
 )
 from standfast.runtime._engine.snapshots import replay, validate_step
 from standfast.runtime.errors import RunEnded, RunKeyReused, SessionBusy
-from standfast.runtime.types import OnBusy
+from standfast.runtime.types import CancelMode, OnBusy
 from standfast.store.contract import AppendJournal, Op, RunRecord, SaveRun
 
 

@@ -14,10 +14,10 @@ from standfast.runtime._engine.records import (
     LeaseLossReported,
     ResumeRequested,
     RunClaimed,
-    RunProblem,
     RunQueued,
     decode_row,
 )
+from standfast.runtime.types import RunProblem
 from standfast.store.contract import RunRecord
 
 MAX_CRASHES = 5

@@ -25,7 +25,9 @@ from standfast.runtime._engine.subscriptions import EntryMark, RunSubscription
 from standfast.runtime.types import Event
 from standfast.store.contract import LogEntry
 
-_EVENT_TYPES: dict[type, str] = {
+# Event types are public names and stay the same when a class is renamed. The types of RunStopped and RunClaimed depend
+# on their fields.
+EVENT_TYPES: dict[type, str] = {
     steps.InputTaken: "input.taken",
     steps.ModelAnswered: "model.answered",
     steps.ApprovalsChecked: "calls.judged",
@@ -33,6 +35,12 @@ _EVENT_TYPES: dict[type, str] = {
     steps.CallsInvoked: "calls.made",
     steps.HandoffPerformed: "agent.handed_over",
     steps.NestedRunStarted: "agent.nested",
+    steps.Resumed: "step.resumed",
+    steps.InputStaged: "step.inputstaged",
+    steps.ToolOutputChecked: "step.weighed",
+    steps.Finished: "step.finished",
+    steps.ItemsStored: "step.stored",
+    steps.CallDecided: "step.decided",
     RunQueued: "run.queued",
     ApprovalRequested: "approval.requested",
     ApprovalDecided: "approval.decided",
@@ -55,7 +63,7 @@ def _get_event_type(it: Any) -> str:
         return {"woken": "run.suspended", "blocked": "run.waiting"}.get(it.status, f"run.{it.status}")
     if isinstance(it, RunClaimed):
         return f"run.{it.how}"
-    return _EVENT_TYPES.get(type(it), f"step.{type(it).__name__.lower()}")
+    return EVENT_TYPES[type(it)]
 
 
 def _build_data(entry: JournalEntry) -> dict[str, Any]:

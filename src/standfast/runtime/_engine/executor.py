@@ -26,16 +26,14 @@ from standfast.runtime._engine.compatibility import (
 )
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.crash_loop import make_crash_loop_problem
-from standfast.runtime._engine.journal import ReplayedRun, apply_at_route
+from standfast.runtime._engine.journal import ReplayedRun, replay_outcome
 from standfast.runtime._engine.journal_writer import ContextTracker, JournalWriter, LeaseLost, build_rewind_ops
 from standfast.runtime._engine.leases import RunLeases
 from standfast.runtime._engine.records import (
     ENDED_STATUSES,
-    CancelMode,
     JournalEntry,
     LeaseLossReported,
     RunHeader,
-    RunProblem,
     RunStopped,
     decode_header,
     encode,
@@ -43,6 +41,7 @@ from standfast.runtime._engine.records import (
 )
 from standfast.runtime._engine.retrying_backend import Backoff
 from standfast.runtime._engine.snapshots import SnapshotWriter, replay
+from standfast.runtime.types import CancelMode, RunProblem
 from standfast.store.contract import AppendJournal, RunRecord, SaveRun
 
 SUSPENDED = RunProblem("suspended", "its runtime was closed; the next one opened with its agent continues it")
@@ -179,7 +178,7 @@ class RunExecutor:
         for route, call, _ in orphaned:
             outcome = reject_call(call)
             self.writer.add_outcome(outcome, route=route)
-            run.state = apply_at_route(run.state, route, outcome)
+            run.state = replay_outcome(run.state, route, outcome)
         return None
 
     # --- coming to rest -----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from standfast.runs.core import steps
 from standfast.runs.core.context import SavedContext
 from standfast.runs.core.conversion import from_usage_record
 from standfast.runs.core.state import State, UsageRecord
-from standfast.runs.core.transitions import apply_outcome
+from standfast.runs.core.transitions import apply_at_route, apply_outcome
 from standfast.runtime._engine.crash_loop import CrashCount
 from standfast.runtime._engine.records import (
     ENDED_STATUSES,
@@ -78,28 +78,24 @@ class ReplayedRun:
             self.pending_approvals[entry.route, it.call_id] = it.approval_id
         elif isinstance(it, ApprovalDecided):
             self.pending_approvals.pop((entry.route, it.decided.call_id), None)
-            self.state = apply_at_route(self.state, entry.route, it.decided)
+            self.state = replay_outcome(self.state, entry.route, it.decided)
         elif isinstance(it, RunStopped):
             if it.status in ENDED_STATUSES:
                 self.pending_approvals.clear()  # they were taken back with its end
         elif not isinstance(it, RunNote):
-            self.state = apply_at_route(self.state, entry.route, it, stored=entry.stored)
+            self.state = replay_outcome(self.state, entry.route, it, stored=entry.stored)
             if isinstance(it, steps.ModelAnswered):
                 self.usage_records.append(it.response.usage)
 
 
-def apply_at_route(state: State, route: tuple[str, ...], outcome: steps.Outcome, *, stored: int | None = None) -> State:
-    """The state after an outcome of the nested run at the end of the route, or of the run itself."""
-    if route:
-        calls = tuple(
-            replace(call, child=apply_at_route(call.child, route[1:], outcome, stored=stored))
-            if call.id == route[0] and call.child is not None
-            else call
-            for call in state.calls
-        )
-        return replace(state, calls=calls)
-    after = apply_outcome(state, _restore_children(outcome, state))
-    return after if stored is None else apply_outcome(after, steps.Stored(stored))
+def replay_outcome(state: State, route: tuple[str, ...], outcome: steps.Outcome, *, stored: int | None = None) -> State:
+    """Return the state after a recorded outcome of the nested run at the end of the route, or of the run itself."""
+
+    def apply(run: State) -> State:
+        after = apply_outcome(run, _restore_children(outcome, run))
+        return after if stored is None else apply_outcome(after, steps.ItemsStored(stored))
+
+    return apply_at_route(state, route, apply)
 
 
 def strip_children(outcome: steps.Outcome) -> steps.Outcome:

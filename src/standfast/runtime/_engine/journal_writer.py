@@ -129,7 +129,7 @@ class JournalWriter:
             return None
         new = state.transcript[state.stored : until]
         self._items += [to_stored_item(run, entry.item) for entry in new if not entry.hidden]
-        run.state = apply_outcome(state, steps.Stored(until))
+        run.state = apply_outcome(state, steps.ItemsStored(until))
         return until
 
     def _take_changed_trace(self, run: ActiveRun) -> dict[str, Any] | None:
@@ -151,7 +151,7 @@ class JournalWriter:
         before = run.state.stored
         await store_new_items(run, failing=getattr(outcome, "error", None) is not None)
         if run.state.stored != before:
-            self._entries.append(JournalEntry(steps.Stored(run.state.stored), run.route, self._next_mark()))
+            self._entries.append(JournalEntry(steps.ItemsStored(run.state.stored), run.route, self._next_mark()))
 
     def request_approvals(self, state: State, run: ActiveRun, route: tuple[str, ...] = ()) -> None:
         """File a question for every call that waits for a person, nested ones too, unless it is filed already."""
@@ -268,7 +268,7 @@ def _can_defer(run: ActiveRun, outcome: Outcome) -> bool:
     """Whether nothing would be lost with the outcome that could not be found out again."""
     if isinstance(outcome, steps.Finished):
         return run.state.ended  # the end of the run is written at once
-    if not isinstance(outcome, steps.ApprovalsChecked | steps.Weighed | steps.Resumed):
+    if not isinstance(outcome, steps.ApprovalsChecked | steps.ToolOutputChecked | steps.Resumed):
         return False
     if run.model_input.needs_history(run.state):
         return False  # the session is about to be read, and has to show what the run has stored

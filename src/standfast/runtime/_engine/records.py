@@ -13,10 +13,11 @@ from standfast.agents.tool_identity import ToolRef
 from standfast.base.items import Item
 from standfast.runs.core.context import SavedContext
 from standfast.runs.core.state import FinalOutput, PersistedStruct, decode_hook, encode_hook
-from standfast.runs.core.steps import Decided, Outcome
+from standfast.runs.core.steps import CallDecided, Outcome
+from standfast.runtime.types import CancelMode
+from standfast.runtime.types import RunProblem as RunProblem
+from standfast.runtime.types import RunStatus as RunStatus
 from standfast.store.contract import Backend, LogEntry, RunRecord
-
-RunStatus: TypeAlias = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
 
 # The store tells apart what programs need not: a run that is queued may be the ``next`` one, in front of all that
 # are merely in line; one that holds its session may be ``woken``, to be taken up by whoever comes first, or
@@ -36,15 +37,6 @@ QUEUED_STATUSES = ("next", "queued")
 SESSION_HOLDING_STATUSES = ("woken", "running", "waiting", "blocked")
 ENDED_STATUSES = ("completed", "failed", "cancelled")
 STOPPED_STATUSES = ("waiting", "blocked", *ENDED_STATUSES)
-CancelMode: TypeAlias = Literal["after_turn", "immediate"]
-
-
-class RunProblem(PersistedStruct, frozen=True):
-    """Why a run failed, or why it cannot go on."""
-
-    code: str
-    message: str
-    type: str | None = None
 
 
 class RunHeader(PersistedStruct, frozen=True):
@@ -103,7 +95,7 @@ class ApprovalDecided(PersistedStruct, frozen=True, tag="approval.decided"):
 
     approval_id: str
     verdict: str
-    decided: Decided
+    decided: CallDecided
     by: str | None = None
 
 
