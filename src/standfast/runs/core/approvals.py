@@ -1,4 +1,4 @@
-"""What a person decided about calls, kept where it belongs: with the run that asks."""
+"""Decisions about calls of a paused run, stored in the run that requested them."""
 
 import json
 from dataclasses import dataclass
@@ -17,7 +17,10 @@ from standfast.runs.items import ToolApprovalItem
 
 @dataclass(frozen=True)
 class UserDecision:
-    """A yes, perhaps with other ``arguments``, or a no with a ``message``; ``always`` is about every such call."""
+    """An approval, perhaps with edited ``arguments``, or a rejection with a ``message``.
+
+    ``always`` extends the decision to every further call of the same tool by the same agent.
+    """
 
     approved: bool
     always: bool = False
@@ -28,7 +31,7 @@ class UserDecision:
         return ApprovalDecision(self.approved, self.message, self.arguments)
 
     def apply_to(self, context: RunContextWrapper[Any], item: ToolApprovalItem) -> None:
-        """Write it down among the decisions of a run."""
+        """Record the decision in the approvals of a run."""
         if self.approved:
             context.approve_tool(item, self.always, arguments=self.arguments)
         else:
@@ -36,30 +39,32 @@ class UserDecision:
 
 
 def encode_arguments(arguments: Any) -> str | None:
-    """A person's own arguments as JSON, if they are some."""
+    """Return edited arguments as JSON text, or ``None`` if there are none."""
     if arguments is None:
         return None
     try:
         edited = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        given = json.loads(edited)
+        parsed = json.loads(edited)
     except (TypeError, ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict):
+        parsed = None
+    if not isinstance(parsed, dict):
         raise UserError("the arguments of a call must be a JSON object")
     return edited
 
 
 def find_waiting_call(state: State, item: ToolApprovalItem) -> CallRecord:
-    """The call that the item asks about, if the run waits for that."""
+    """Return the call of the approval item, or raise :class:`UserError` if the run does not wait for it."""
     if not isinstance(item, ToolApprovalItem):
-        raise UserError(f"a decision needs an approval item, not {type(item).__name__}")
-    asking: State | None = state
-    for step in item.route:
-        asking = next((call.child for call in asking.calls if call.id == step), None) if asking else None
-    for call in asking.calls if asking else ():
+        raise UserError(f"a decision needs a ToolApprovalItem, got {type(item).__name__}")
+    run: State | None = state
+    for call_id in item.route:
+        run = next((call.child for call in run.calls if call.id == call_id), None) if run else None
+    for call in run.calls if run else ():
         if call.id == item.call_id and call.status == "waiting":
             return call
-    raise UserError(f"this run does not wait for a decision about the call {item.call_id!r}")
+    raise UserError(
+        f"this run does not wait for a decision about the call {item.call_id!r}: use the items of get_interruptions()"
+    )
 
 
 def apply_decision(state: State, item: ToolApprovalItem, decision: UserDecision) -> State:

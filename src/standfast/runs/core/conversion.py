@@ -1,4 +1,4 @@
-"""What guardrails said, in a saved run and back."""
+"""Convert guardrail results and usage to records of a saved run, and back."""
 
 from typing import Any, NoReturn
 
@@ -22,13 +22,13 @@ from standfast.tool_calls.output import to_plain_value
 
 
 def make_guardrail_record(result: Any, *, agent: str) -> GuardrailRecord:
-    """A guardrail's result, for a run that is saved."""
+    """Return the record of a guardrail's result."""
     name, info = result.guardrail.get_name(), to_plain_value(result.output.output_info)
     if isinstance(result, InputGuardrailResult):
         return GuardrailRecord("input", name, agent, result.output.tripwire_triggered, info)
     if isinstance(result, OutputGuardrailResult):
-        judged = to_plain_value(result.agent_output)
-        return GuardrailRecord("output", name, agent, result.output.tripwire_triggered, info, judged)
+        checked = to_plain_value(result.agent_output)
+        return GuardrailRecord("output", name, agent, result.output.tripwire_triggered, info, checked)
     behavior = dict(result.output.behavior)
     kind = "tool_input" if isinstance(result, ToolInputGuardrailResult) else "tool_output"
     tripped = behavior["type"] == "raise_exception"
@@ -36,12 +36,12 @@ def make_guardrail_record(result: Any, *, agent: str) -> GuardrailRecord:
 
 
 def restore_guardrail_result(record: GuardrailRecord, agent: Agent[Any]) -> Any:
-    """A guardrail's result as programs see it. The guardrail in it is only a name: it cannot be asked again."""
+    """Return the public result of a record. Its guardrail has only a name and cannot be run again."""
     if record.kind in ("input", "output"):
-        said = GuardrailFunctionOutput(record.info, record.tripped)
+        verdict = GuardrailFunctionOutput(record.info, record.tripped)
         if record.kind == "input":
-            return InputGuardrailResult(InputGuardrail(_raise_unavailable, record.name), said)
-        return OutputGuardrailResult(OutputGuardrail(_raise_unavailable, record.name), record.judged, agent, said)
+            return InputGuardrailResult(InputGuardrail(_raise_unavailable, record.name), verdict)
+        return OutputGuardrailResult(OutputGuardrail(_raise_unavailable, record.name), record.judged, agent, verdict)
     behavior: Any = record.behavior or {"type": "allow"}
     output = ToolGuardrailFunctionOutput(record.info, behavior)
     if record.kind == "tool_input":
@@ -50,11 +50,11 @@ def restore_guardrail_result(record: GuardrailRecord, agent: Agent[Any]) -> Any:
 
 
 def _raise_unavailable(*_: object) -> NoReturn:
-    raise UserError("this guardrail belongs to a run that was saved; only its result is left")
+    raise UserError("this guardrail was restored from a saved run: it has a result and cannot be run again")
 
 
 def to_usage_record(usage: Usage) -> UsageRecord:
-    """What was consumed, for a run that is saved."""
+    """Return the record of usage."""
     return UsageRecord(
         requests=usage.requests,
         input=usage.input_tokens,
@@ -68,7 +68,7 @@ def to_usage_record(usage: Usage) -> UsageRecord:
 
 
 def from_usage_record(record: UsageRecord) -> Usage:
-    """What was consumed, for a run that goes on."""
+    """Return the usage of a record."""
     return Usage(
         requests=record.requests,
         input_tokens=record.input,
@@ -102,7 +102,7 @@ def _from_request_record(record: UsageRecord) -> RequestUsage:
 
 
 def usage_as_dict(usage: Usage) -> dict[str, Any]:
-    """Usage in plain numbers, for traces."""
+    """Return usage as a dict of numbers, for traces."""
     return {
         "requests": usage.requests,
         "input_tokens": usage.input_tokens,
