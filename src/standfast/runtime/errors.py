@@ -29,8 +29,8 @@ class RunEnded(StandfastError):
 
     code = "run-ended"
 
-    def __init__(self, run_id: str, *, status: str, wanted: str) -> None:
-        super().__init__(f"the run {run_id!r} is {status}: it cannot be {wanted}")
+    def __init__(self, run_id: str, *, status: str, action: str) -> None:
+        super().__init__(f"the run {run_id!r} is {status}: it cannot be {action}")
         self.run_id, self.status = run_id, status
 
 

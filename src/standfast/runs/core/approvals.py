@@ -39,7 +39,7 @@ class UserDecision:
 
 
 def encode_arguments(arguments: Any) -> str | None:
-    """Return edited arguments as JSON text, or ``None`` if there are none."""
+    """Return edited arguments as JSON text, or ``None`` if the arguments were not edited."""
     if arguments is None:
         return None
     try:

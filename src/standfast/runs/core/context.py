@@ -132,23 +132,23 @@ def _copy_context(data: Any, codec: str | None, kind: str, strict: bool) -> Save
         if strict or not isinstance(data, Mapping):
             raise ContextNotSaved(error.path, error.problem) from None
     omitted: list[str] = []
-    kept = _keep_json_parts(data, "context", omitted)
+    plain = _keep_json_parts(data, "context", omitted)
     for path in omitted:
         warnings.warn(f"{path}: not saved, because it cannot be represented in JSON", UserWarning, stacklevel=5)
-    return SavedContext(kept, codec, kind if codec else None, tuple(omitted))
+    return SavedContext(plain, codec, kind if codec else None, tuple(omitted))
 
 
 def _keep_json_parts(value: Any, path: str, omitted: list[str]) -> Any:
     if isinstance(value, Mapping):
-        kept = {}
+        saved = {}
         for name, part in value.items():
             if not isinstance(name, str):
                 omitted.append(f"{path}[{name!r}]")
                 continue
             plain = _keep_json_parts(part, f"{path}.{name}", omitted)
             if f"{path}.{name}" not in omitted:
-                kept[name] = plain
-        return kept
+                saved[name] = plain
+        return saved
     try:
         return to_plain_json(value, path)
     except InvalidItem:

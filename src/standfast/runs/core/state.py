@@ -176,8 +176,7 @@ class State(PersistedStruct, frozen=True):
     """The state of a run.
 
     ``stored`` is the length of the transcript that its session has; ``turn`` counts model responses. ``taken`` is set
-    when the input is in the transcript, ``greeted`` when the start hooks of the agent have run, ``guarded`` when the
-    input guardrails have passed.
+    when the input is in the transcript, ``guarded`` when the input guardrails have passed.
     """
 
     run_id: str
@@ -189,7 +188,7 @@ class State(PersistedStruct, frozen=True):
     stored: int = 0
     view: InputSelection | None = None
     agent: str = ROOT
-    greeted: bool = False
+    greeted: bool = False  # the start hooks of the agent have run
     guarded: bool = False
     turn: int = 0
     max_turns: int | None = 10

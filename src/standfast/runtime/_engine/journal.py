@@ -1,4 +1,4 @@
-"""A run, made again from what was written down about it."""
+"""Rebuild a run from the entries of its journal."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,12 +23,12 @@ from standfast.runtime._engine.records import (
 )
 
 CallKey = tuple[tuple[str, ...], str]
-"""A call: the route to its run, and its id."""
+"""The key of a call: the route to its run, and its id."""
 
 
 @dataclass(frozen=True)
 class SnapshotCoverage:
-    """How much of a run folds have: entries of its journal, and what these came to."""
+    """How much of a run its snapshots cover: the entries of its journal, and the lengths of its lists."""
 
     length: int = 0
     transcript: int = 0
@@ -39,30 +39,30 @@ class SnapshotCoverage:
 
 @dataclass
 class ReplayedRun:
-    """A run as its journal tells it. ``asked`` are the questions about calls that nobody has answered."""
+    """A run rebuilt from its journal. ``pending_approvals`` has the ids of its undecided approvals, by call."""
 
     state: State
     context: SavedContext | None
     usage_records: list[UsageRecord] = field(default_factory=list)
-    """What each answer of a model cost, those of nested runs included."""
+    """The usage of each model response, those of nested runs included."""
     pending_approvals: dict[CallKey, str] = field(default_factory=dict)
     length: int = 1
-    """How many entries of the journal this is."""
+    """The number of journal entries that were applied."""
     context_position: int = 1
-    """Which of them has the context."""
+    """The number of the entry with the latest context."""
     crashes: CrashCount = field(default_factory=CrashCount)
     coverage: SnapshotCoverage = SnapshotCoverage()
-    """How much of it folds have."""
+    """How much of the run the snapshots cover."""
 
     @property
     def usage(self) -> Usage:
-        found = Usage()
+        total = Usage()
         for record in self.usage_records:
-            found.add(from_usage_record(record))
-        return found
+            total.add(from_usage_record(record))
+        return total
 
     def apply_entries(self, entries: Iterable[JournalEntry]) -> None:
-        """Take in what happened next."""
+        """Apply the next entries of the journal."""
         for entry in entries:
             self._apply_entry(entry)
 
@@ -81,7 +81,7 @@ class ReplayedRun:
             self.state = replay_outcome(self.state, entry.route, it.decided)
         elif isinstance(it, RunStopped):
             if it.status in ENDED_STATUSES:
-                self.pending_approvals.clear()  # they were taken back with its end
+                self.pending_approvals.clear()  # they were withdrawn when the run ended
         elif not isinstance(it, RunNote):
             self.state = replay_outcome(self.state, entry.route, it, stored=entry.stored)
             if isinstance(it, steps.ModelAnswered):
@@ -99,7 +99,7 @@ def replay_outcome(state: State, route: tuple[str, ...], outcome: steps.Outcome,
 
 
 def strip_children(outcome: steps.Outcome) -> steps.Outcome:
-    """The outcome as it is written down: what happened in nested runs has entries of its own."""
+    """Return the outcome without the states of nested runs, which have journal entries of their own."""
     calls: Any = getattr(outcome, "calls", ())
     if not any(call.child for call in calls):
         return outcome
@@ -109,10 +109,10 @@ def strip_children(outcome: steps.Outcome) -> steps.Outcome:
 def _restore_children(outcome: steps.Outcome, state: State) -> steps.Outcome:
     if not isinstance(outcome, steps.ApprovalsChecked | steps.CallsInvoked):
         return outcome
-    known = {call.position: call.child for call in state.calls if call.child is not None}
-    if not known:
+    children = {call.position: call.child for call in state.calls if call.child is not None}
+    if not children:
         return outcome
     calls = tuple(
-        call if call.status == "done" else replace(call, child=known.get(call.position)) for call in outcome.calls
+        call if call.status == "done" else replace(call, child=children.get(call.position)) for call in outcome.calls
     )
     return replace(outcome, calls=calls)

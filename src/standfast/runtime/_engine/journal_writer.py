@@ -29,7 +29,7 @@ from standfast.store.tape import slice_spans
 
 
 async def build_rewind_ops(ctx: RuntimeContext, session_id: str | None, to: int | None) -> list[Op]:
-    """Return the operations that restore the session to its ``to`` items before a run, for the commit that ends the run.
+    """Return the operations that restore the session to its first ``to`` items, for the commit that ends a run.
 
     They must be part of that commit: until then the run holds the session, and no other run has added items.
     """
@@ -76,13 +76,13 @@ class ContextTracker:
 
 
 class LeaseLost(BaseException):
-    """Another runtime owns the run. Not an error of the run: it derives from BaseException so that no tool catches it."""
+    """Another runtime owns the run. It derives from BaseException so that no tool can catch it and continue."""
 
 
 class JournalWriter:
     """Records one run and its nested runs.
 
-    A step without side effects (checking approvals or tool outputs) is written together with the next one that has some.
+    A step without side effects, such as checking approvals, is written together with the next one that has some.
     """
 
     def __init__(self, ctx: RuntimeContext, record: RunRecord, leases: RunLeases, *, marks: Iterator[int]) -> None:
