@@ -35,6 +35,7 @@ from standfast.runs.core.steps import (
     HandoffPerformed,
     InputTaken,
     InvokeCalls,
+    ItemsStored,
     ModelAnswered,
     Outcome,
     PerformHandoff,
@@ -42,9 +43,8 @@ from standfast.runs.core.steps import (
     StartCalls,
     Step,
     StopAtMaxTurns,
-    Stored,
     TakeInput,
-    Weighed,
+    ToolOutputChecked,
 )
 from standfast.runs.core.transitions import apply_outcome, choose_next_step, get_storable_length, is_waiting
 
@@ -84,7 +84,7 @@ class World:
             case StopAtMaxTurns():
                 return Finished(FinalOutput(value="gave up", settled=True))
             case CheckToolOutput():
-                return Weighed(self.choose(None, None, FinalOutput(value=1, call_id="x")))
+                return ToolOutputChecked(self.choose(None, None, FinalOutput(value=1, call_id="x")))
         raise AssertionError(step)
 
     def answered(self, state: State) -> ModelAnswered:
@@ -138,7 +138,7 @@ def test_every_run_ends_or_waits_and_never_makes_a_call_twice(data: Any, convers
         after = apply_outcome(state, world.outcome(state, step))
         assert encoded(state) == before, "the state before has changed"
         assert after.transcript.slice_from(0)[:length] == state.transcript.slice_from(0), "the transcript only grows"
-        state = apply_outcome(after, Stored(get_storable_length(after)))
+        state = apply_outcome(after, ItemsStored(get_storable_length(after)))
         assert state.stored <= len(state.transcript)
         validate_state(state)
         if data.draw(st.booleans()):
@@ -176,7 +176,7 @@ def test_older_versions_of_a_log_never_change(batches: list[list[int]], data: An
     versions: list[tuple[AppendOnlyList[int], list[int]]] = [(AppendOnlyList(), [])]
     for batch in batches:
         log, plain = data.draw(st.sampled_from(versions))
-        versions.append((log.plus(batch), plain + batch))
+        versions.append((log.concat(batch), plain + batch))
     for log, plain in versions:
         assert list(log) == plain == log.slice_from(0)
         assert len(log) == len(plain)

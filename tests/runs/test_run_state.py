@@ -87,6 +87,16 @@ async def test_every_supported_version_is_read_and_resumed_to_its_end(version: s
     ]
 
 
+def without_prose(schema: Any) -> Any:
+    """The schema without titles and descriptions: docstrings may change without a new version."""
+    if isinstance(schema, list):
+        return [without_prose(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    prose = {name for name in ("title", "description") if isinstance(schema.get(name), str)}
+    return {name: without_prose(part) for name, part in schema.items() if name not in prose}
+
+
 def test_the_shape_of_what_is_saved_changes_only_with_the_version() -> None:
     def hook(kind: Any) -> dict[str, Any]:
         assert issubclass(kind, AppendOnlyList)
@@ -94,7 +104,7 @@ def test_the_shape_of_what_is_saved_changes_only_with_the_version() -> None:
 
     (out,), parts = msgspec.json.schema_components([SavedRun], schema_hook=hook)
     logs, more = msgspec.json.schema_components([TranscriptEntry, ResponseRecord, GuardrailRecord], schema_hook=hook)
-    schema = json.loads(json.dumps({"root": out, "parts": {**parts, **more}, "logs": logs}, sort_keys=True))
+    schema = without_prose(json.loads(json.dumps({"root": out, "parts": {**parts, **more}, "logs": logs})))
     known = json.loads((GOLDEN / f"schema_{CURRENT_SCHEMA_VERSION}.json").read_text())
     assert schema == known, "what is saved has changed: add an upgrade, a golden file and a schema of its own"
 

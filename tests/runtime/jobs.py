@@ -28,7 +28,7 @@ async def charge(url: str, ledger: str, scenario: str, point: str) -> None:
         while not await _ended(runtime, run, scenario):
             pass
     await backend.close()
-    print(counted.written, flush=True)
+    print(counted.commit_count, flush=True)
 
 
 async def _ended(runtime: Runtime, run: RunHandle, scenario: str) -> bool:

@@ -223,12 +223,12 @@ class Counting:
         self.backend, self.indexes_words = backend, backend.indexes_words
         self.looks = self.questions = 0
 
-    async def approvals(self, **where):
-        return self.counted(await self.backend.approvals(**where))
+    async def list_approvals(self, **where):
+        return self.counted(await self.backend.list_approvals(**where))
 
-    async def approvals_due(self, **where):
+    async def list_due_approvals(self, **where):
         self.looks += 1
-        return self.counted(await self.backend.approvals_due(**where))
+        return self.counted(await self.backend.list_due_approvals(**where))
 
     def counted(self, found):
         self.questions += len(found)

@@ -22,13 +22,13 @@ class Reading:
         self.indexes_words = backend.indexes_words
         self.rows = 0
 
-    async def journal(self, run_id, *, after):
-        rows = await self.backend.journal(run_id, after=after)
+    async def read_journal(self, run_id, *, after):
+        rows = await self.backend.read_journal(run_id, after=after)
         self.rows += len(rows)
         return rows
 
-    async def events(self, run_id, *, after, limit):
-        rows = await self.backend.events(run_id, after=after, limit=limit)
+    async def read_events(self, run_id, *, after, limit):
+        rows = await self.backend.read_events(run_id, after=after, limit=limit)
         return rows if self.folds is None else self.folds(rows)
 
     def __getattr__(self, name):

@@ -124,5 +124,5 @@ async def test_an_owner_that_stalls_and_comes_back_writes_nothing(spawn, shared_
 async def everything(runtime, run):
     """All that is stored of a run and its session, leases included."""
     backend = runtime.store.backend
-    leases = [await backend.lease(name) for name in (f"run:{run.id}", "session:s")]
-    return await backend.run(run.id), await backend.journal(run.id, after=0), await backend.read("s"), leases
+    leases = [await backend.get_lease(name) for name in (f"run:{run.id}", "session:s")]
+    return await backend.get_run(run.id), await backend.read_journal(run.id, after=0), await backend.read("s"), leases

@@ -7,8 +7,8 @@ from durable_kit import Refunds, calls, only_approval, says, soon, talker, until
 
 from standfast import Agent, RunEnded, Runtime, SessionBusy, function_tool
 from standfast.history.store import Store
+from standfast.runtime._engine.control import StartRequest
 from standfast.runtime._engine.leases import session_lease_name
-from standfast.runtime._engine.start import StartRequest
 from standfast.store.contract import AcquireLease, SaveRun
 from standfast.store.memory import MemoryBackend
 from standfast.store.urls import open_backend
@@ -84,7 +84,7 @@ class Reading(MemoryBackend):
         super().__init__()
         self.then = None
 
-    async def runs(self, **wanted):
+    async def list_runs(self, **wanted):
         found = await super().list_runs(**wanted)
         if self.then is not None and wanted["session_id"] is not None:
             then, self.then = self.then, None

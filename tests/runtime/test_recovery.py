@@ -6,9 +6,8 @@ import pytest
 from durable_kit import Refunds, calls, completed, only_approval, says, soon, talker, until
 from shop import LEASE, Ledger, agents
 
-import standfast
 from standfast import Agent, Runtime, function_tool
-from standfast.store.contract import AcquireLease
+from standfast.store.contract import AcquireLease, ReleaseLease
 from standfast.testing import ScriptedModel
 
 
@@ -86,7 +85,7 @@ async def test_an_owner_that_lost_its_lease_writes_that_and_nothing_else(shared_
         for name in (f"run:{run.id}", "session:s"):
             held = await backend.get_lease(name)
             await backend.commit(
-                standfast.store.contract.DropLease(name=name, token=held.token),
+                ReleaseLease(name=name, token=held.token),
                 AcquireLease(name=name, owner="somebody else", ttl=1.2),
             )
         assert "run.passed_on" in [event.type async for event in _until_passed(following)]

@@ -1,4 +1,4 @@
-"""Runs: agents at work, pausing for a person, resuming anywhere. Names are resolved on first use."""
+"""Run agents, pause for approval and resume in any process. Names are imported on first use."""
 
 from standfast.base.lazy import attach_stub
 

@@ -40,8 +40,8 @@ from standfast.runs.result import RunResult as RunResult
 from standfast.runs.run_state import RunState as RunState
 from standfast.runs.runner import Runner as Runner
 from standfast.runs.streaming import RunResultStreaming as RunResultStreaming
-from standfast.runs.core.migrations import CURRENT_SCHEMA_VERSION as CURRENT_SCHEMA_VERSION
-from standfast.runs.core.migrations import SCHEMA_VERSION_SUMMARIES as SCHEMA_VERSION_SUMMARIES
-from standfast.runs.core.migrations import SUPPORTED_SCHEMA_VERSIONS as SUPPORTED_SCHEMA_VERSIONS
-from standfast.runs.core.migrations import UnknownVersion as UnknownVersion
-from standfast.runs.core.migrations import UnreadableState as UnreadableState
+from standfast.runs.core.serialization import CURRENT_SCHEMA_VERSION as CURRENT_SCHEMA_VERSION
+from standfast.runs.core.serialization import SCHEMA_VERSION_SUMMARIES as SCHEMA_VERSION_SUMMARIES
+from standfast.runs.core.serialization import SUPPORTED_SCHEMA_VERSIONS as SUPPORTED_SCHEMA_VERSIONS
+from standfast.runs.core.serialization import UnknownVersion as UnknownVersion
+from standfast.runs.core.serialization import UnreadableState as UnreadableState

@@ -1,6 +1,6 @@
-"""A run with the live things around it: the agents, the program's context, the session, who listens."""
+"""A run while the driver works on it: its state, agents, context, session and listeners."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from msgspec.structs import replace
@@ -15,10 +15,9 @@ from standfast.history.session import Session
 from standfast.models.attribute_items import wrap_attributes
 from standfast.runs._loop.model_input import ModelInputBuilder
 from standfast.runs.config import RunConfig
-from standfast.runs.core.conversation import get_conversation_key
-from standfast.runs.core.state import State, TranscriptEntry
+from standfast.runs.core.conversion import make_guardrail_record, to_usage_record
+from standfast.runs.core.state import GuardrailRecord, State, TranscriptEntry, get_conversation_key
 from standfast.runs.core.steps import Outcome
-from standfast.runs.core.usage import to_usage_record
 from standfast.runs.items import (
     HandoffOutputItem,
     InputItem,
@@ -37,23 +36,23 @@ UNSET: Any = object()
 
 
 class OutcomeRecorder(Protocol):
-    """Whoever writes a run down while it is driven.
+    """Makes a run durable while it is driven.
 
-    With a keeper every call is kept as soon as it has ended, and nested runs are kept as well, from their beginning.
+    With a recorder every call is recorded as soon as it has ended, and nested runs are recorded from their start.
     """
 
     async def record_outcome(self, run: "ActiveRun", outcome: Outcome) -> None:
-        """Take the outcome into the run's state and write it down. Nothing further happens before that is done."""
+        """Apply the outcome to the run's state and record it. The driver waits for this before the next step."""
         ...
 
 
 class ActiveRun:
-    """One run while it is driven. ``state`` is what it remembers; everything else can be made again from it.
+    """One run while it is driven. Everything except ``state`` can be rebuilt from it.
 
-    ``stopping`` ends the drive before a model is asked again, ``halting`` before any further step but calls that have
-    begun. ``raws`` are what the model said and the tools returned as they were, by position in the transcript: what
-    JSON cannot hold lives there only. ``standing`` are decisions from outside of this run, about every call of a tool,
-    in nested runs too.
+    ``stop_after_turn`` ends the drive before the next model call, ``stop_after_step`` before any further step except
+    calls that have started. ``raw_items`` holds model items and tool outputs as the original objects, by position in
+    the transcript: values that JSON cannot represent exist only there. ``standing_decisions`` were made outside of this
+    run, apply to every call of a tool and hold in nested runs too.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class ActiveRun:
 
     @property
     def conversation_key(self) -> str:
-        """The key of the conversation that this run belongs to; a nested run belongs to its outer run's."""
+        """The key of the conversation that this run belongs to; a nested run belongs to that of its outer run."""
         return self._outer_conversation_key or get_conversation_key(self.state)
 
     # --- agents -----------------------------------------------------------------------------------
@@ -101,14 +100,14 @@ class ActiveRun:
         return self.get_agent(self.state.agent)
 
     def get_agent(self, path: str) -> Agent[Any]:
-        """The agent at a path of this run."""
-        found: Agent[Any] | None = self._unlisted_agents.get(path) or self.graph.find(path)
-        if found is None:
+        """Return the agent at a path, or raise :class:`AgentMissing`."""
+        agent: Agent[Any] | None = self._unlisted_agents.get(path) or self.graph.find(path)
+        if agent is None:
             raise AgentMissing(path, path.rsplit(":", 1)[-1])
-        return found
+        return agent
 
     def get_agent_path(self, agent: Agent[Any]) -> str:
-        """The path of an agent. One that no declared way leads to gets a path that only this process knows."""
+        """Return the path of an agent. One that no declared handoff reaches gets a path valid in this process only."""
         try:
             return self.graph.get_path(agent)
         except AgentMissing:
@@ -119,16 +118,16 @@ class ActiveRun:
             return path
 
     def make_hook_context(self) -> AgentHookContext[Any]:
-        """What the hooks of an agent's start and end are given."""
-        own = self.context
-        return AgentHookContext(own.context, own.usage, own.turn_input, own.approvals, own.tool_input)
+        """Return the context for the start and end hooks of an agent."""
+        run = self.context
+        return AgentHookContext(run.context, run.usage, run.turn_input, run.approvals, run.tool_input)
 
     def share_unlisted_agents(self, other: "ActiveRun") -> None:
-        """Know the agents that the other run knows beyond the graph."""
+        """Use the same table of agents outside of the graph as the other run."""
         self._unlisted_agents = other._unlisted_agents
 
     def copy_caches(self, earlier: "ActiveRun") -> None:
-        """Take over what an earlier run of the same state knows beyond its state."""
+        """Take over the objects of an earlier run of the same state that are not part of the state."""
         self._unlisted_agents, self._toolboxes = earlier._unlisted_agents, dict(earlier._toolboxes)
         self.raw_items, self.guardrail_results = dict(earlier.raw_items), dict(earlier.guardrail_results)
         self.final_output = earlier.final_output
@@ -137,38 +136,38 @@ class ActiveRun:
         }
 
     async def get_toolbox(self, path: str, *, refresh: bool = False) -> Toolbox:
-        """The agent's tools as they were last offered to its model; ``anew`` asks it again."""
+        """Return the agent's tools as last offered to its model; ``refresh`` asks the agent again."""
         box = self._toolboxes.get(path)
         if box is None or refresh:
             strict = self.config.tool_name_collision_policy == "error"
             box = self._toolboxes[path] = await Toolbox.from_agent(self.get_agent(path), self.context, strict=strict)
         return box
 
-    # --- what it shows ----------------------------------------------------------------------------
+    # --- items ------------------------------------------------------------------------------------
 
     def get_items(self) -> list[RunItem]:
-        """What the run has produced so far, its input not included."""
+        """Return the items that the run has produced so far, without its input."""
         positions = range(len(self.state.transcript))
         return [self.get_item(place) for place in positions if self.state.transcript[place].kind != "given"]
 
     def get_item(self, position: int) -> RunItem:
-        """The item at a position of the transcript; always the same object for the same position."""
-        found = self._item_cache.get(position)
-        if found is None:
-            found = self._item_cache[position] = self._make_item(position)
-        return found
+        """Return the item at a position of the transcript: always the same object for the same position."""
+        item = self._item_cache.get(position)
+        if item is None:
+            item = self._item_cache[position] = self._make_item(position)
+        return item
 
     def _make_item(self, position: int) -> RunItem:
         return self.build_item(self.state.transcript[position], self.raw_items.get(position, UNSET))
 
     def discard_from(self, position: int) -> None:
-        """Show what the transcript says from there on, not what is remembered of it."""
-        for kept in (self.raw_items, self._item_cache):
-            for place in [place for place in kept if place >= position]:
-                del kept[place]
+        """Drop the cached objects from this position on: the transcript behind it has changed."""
+        for cache in (self.raw_items, self._item_cache):
+            for place in [place for place in cache if place >= position]:
+                del cache[place]
 
     def build_item(self, entry: TranscriptEntry, original: Any = UNSET) -> RunItem:
-        """An entry as programs see it; ``said`` is what it was before it became JSON."""
+        """Return the public item of an entry; ``original`` is the object that was converted to its JSON."""
         agent = self.get_agent(entry.agent)
         if entry.kind == "output":
             value = (
@@ -193,8 +192,14 @@ class ActiveRun:
             return InputItem(agent, entry.item, input_id=entry.input_id or "")
         return ItemTypes.by_kind[entry.kind](agent, raw)  # type: ignore[return-value]
 
+    def record_guardrails(self, results: Sequence[Any]) -> tuple[GuardrailRecord, ...]:
+        """Keep the results as programs see them, and return their records for the next outcome."""
+        start = len(self.state.guardrails)
+        self.guardrail_results.update((start + index, result) for index, result in enumerate(results))
+        return tuple(make_guardrail_record(result, agent=self.state.agent) for result in results)
+
     def get_interruptions(self) -> list[ToolApprovalItem]:
-        """The calls that wait for a person, those of nested agents included."""
+        """Return the calls that wait for approval, those of nested agents included."""
         return list(self._iter_interruptions(self.state, self.route))
 
     def _iter_interruptions(self, state: State, route: tuple[str, ...]) -> Any:
@@ -217,7 +222,7 @@ class ActiveRun:
             )
 
     def capture_state(self) -> State:
-        """The state with what the live objects know by now: decisions and usage."""
+        """Return the state with the decisions and the usage of the run context in it."""
         return replace(
             self.state,
             approvals=tuple(self.context.approvals.list_decisions()),

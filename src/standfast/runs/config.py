@@ -1,4 +1,4 @@
-"""How a run is to go. Nothing of it is saved: whoever resumes a run says it again."""
+"""Settings of a run. They are not saved with it: pass them again when the run is resumed."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -25,7 +25,7 @@ DEFAULT_MAX_TURNS = 10
 
 @dataclass
 class ModelInputData:
-    """What a model is about to be given."""
+    """The input and the instructions that a model is about to receive."""
 
     input: list[Item]
     instructions: str | None
@@ -33,7 +33,7 @@ class ModelInputData:
 
 @dataclass
 class CallModelData(Generic[TContext]):
-    """What a ``call_model_input_filter`` may look at; it returns a :class:`ModelInputData`."""
+    """The argument of a ``call_model_input_filter``, which returns a :class:`ModelInputData`."""
 
     model_data: ModelInputData
     agent: Any
@@ -45,10 +45,10 @@ CallModelInputFilter: TypeAlias = Callable[[CallModelData[Any]], MaybeAwaitable[
 
 @dataclass
 class ToolExecutionConfig:
-    """How the calls of one turn are made.
+    """How the tool calls of one turn are made.
 
-    ``max_function_tool_concurrency`` limits how many at a time. With ``pre_approval_tool_input_guardrails`` a tool's
-    input guardrails are asked before a person is, and again when the call is made.
+    ``max_function_tool_concurrency`` limits how many run at the same time. With ``pre_approval_tool_input_guardrails``
+    a tool's input guardrails run before an approval is requested, and again when the call is made.
     """
 
     max_function_tool_concurrency: int | None = None
@@ -63,14 +63,14 @@ class ToolExecutionConfig:
 
 
 class DefaultProvider(ModelProvider):
-    """The usual models, loaded when the first of them is asked for."""
+    """The default provider. It imports the model packages when the first model is requested."""
 
     def __init__(self) -> None:
         self._provider: ModelProvider | None = None
 
     def get_model(self, model_name: str | None) -> Model:
         if self._provider is None:
-            # Imported here: a run with a model of its own does not pay for the providers.
+            # Imported here: a run that brings its own model does not pay for importing the providers.
             from standfast.models.multi_provider import MultiProvider
 
             self._provider = MultiProvider()
@@ -83,13 +83,13 @@ class DefaultProvider(ModelProvider):
 
 @dataclass
 class RunConfig:
-    """Settings for a whole run, whichever agent is at work.
+    """Settings for a whole run, whichever agent is active.
 
-    A run is traced when somebody listens: a processor of the program's, or OpenTelemetry if the program has configured
-    it. ``trace_include_sensitive_data`` lets the traces have prompts, arguments, outputs and the messages of errors as
-    well, for every listener alike; without it they say who did what, when, and how much it took.
-    ``trace_id``, ``group_id``, ``workflow_name`` and ``trace_metadata`` describe the trace that the run begins; in one
-    that is there already, or that a resumed run goes on with, they are not needed.
+    A run is traced when the program has added a trace processor or configured OpenTelemetry.
+    ``trace_include_sensitive_data`` adds prompts, arguments, outputs and error messages to the traces, for every
+    processor alike; without it traces contain only names, times and usage.
+    ``trace_id``, ``group_id``, ``workflow_name`` and ``trace_metadata`` describe the trace that the run starts. They
+    have no effect inside an existing trace or for a resumed run, which continues its own.
     """
 
     model: str | Model | None = None
@@ -127,7 +127,7 @@ class RunConfig:
         for name in ("session_input_callback", "call_model_input_filter", "tool_error_formatter"):
             value = getattr(self, name)
             if value is not None and not callable(value):
-                raise InvalidDeclaration("RunConfig", f"{name} must be a function, got {value!r}")
+                raise InvalidDeclaration("RunConfig", f"{name} must be callable, got {value!r}")
         if not isinstance(self.model, str | ModelLike | None):
             raise InvalidDeclaration("RunConfig", f"model must be a name or a Model, got {self.model!r}")
         if not callable(getattr(self.model_provider, "get_model", None)):
@@ -140,14 +140,14 @@ class RunConfig:
 
     @classmethod
     def coerce(cls, value: "RunConfig | Mapping[str, Any] | None") -> "RunConfig":
-        """The settings themselves, those in a dict (unknown names are refused), or the usual ones."""
+        """Return ``value`` as settings: a dict is converted, unknown names are refused, ``None`` gives the defaults."""
         if isinstance(value, RunConfig):
             return value
         if value is not None and not isinstance(value, Mapping):
             raise InvalidDeclaration("run_config", f"must be a RunConfig or a dict, got {type(value).__name__}")
         unknown = set(value or ()) - {f.name for f in fields(cls)}
         if unknown:
-            raise InvalidDeclaration("run_config", f"there is no setting {', '.join(sorted(unknown))}")
+            raise InvalidDeclaration("run_config", f"unknown setting {', '.join(sorted(unknown))}")
         return cls(**(value or {}))
 
 

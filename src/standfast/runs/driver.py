@@ -1,4 +1,4 @@
-"""The one loop behind running, streaming, resuming and nested agents."""
+"""The run loop: it serves plain, streamed, resumed and nested runs."""
 
 import asyncio
 
@@ -32,15 +32,16 @@ from standfast.runs.stream_events import AgentUpdatedStreamEvent
 
 
 async def drive(run: ActiveRun, *, steps: int | None = None) -> None:
-    """Advance a run until it ends, waits for a person, or fails; ``steps`` ends it earlier.
+    """Advance a run until it ends, waits for an approval or fails, or for at most ``steps`` steps.
 
-    Whatever leaves this carries the run's state, with everything that was done up to then.
+    Every exception raised here carries the run's state, with everything that was done before it.
     """
     try:
         with make_run_spans(run) as spans:
             await _resume(run)
             while (step := choose_next_step(run.state)) is not None:
-                # Calls that are written down as started are made: whoever goes on would have to ask about them.
+                # Calls that are recorded as started are still made: for the process that resumes the run they would be
+                # uncertain, and a person would have to decide about each.
                 halting = run.stop_after_step and not isinstance(step, InvokeCalls)
                 if steps == 0 or halting or (run.stop_after_turn and isinstance(step, AskModel | StopAtMaxTurns)):
                     break
@@ -48,14 +49,14 @@ async def drive(run: ActiveRun, *, steps: int | None = None) -> None:
                 await commit_outcome(run, await execute_step(run, step))
                 steps = None if steps is None else steps - 1
             if run.recorder is None and run.session is not None:
-                await load_history(run)  # whoever sees the result sees the whole conversation
+                await load_history(run)  # the result shows the whole conversation
     except BaseException as error:
         attach_run_data(run, error)
         raise
 
 
 async def execute_step(run: ActiveRun, step: Step) -> Outcome:
-    """Do what a step says. This is where everything happens that is more than thinking."""
+    """Execute a step and return its outcome. All side effects of a run happen in here."""
     log.debug("%s turn %s: %s", run.state.run_id, run.state.turn, type(step).__name__)
     match step:
         case AskModel():
@@ -86,8 +87,8 @@ async def _resume(run: ActiveRun) -> None:
 
 
 def find_decided_calls(state: State, approvals: Approvals) -> frozenset[str]:
-    """The waiting calls about which a person has decided by now, and those whose nested run can go on."""
-    found = set()
+    """Return the ids of the waiting calls that have been decided since, or whose nested run can continue."""
+    decided = set()
     for call in state.calls:
         if call.status != "waiting":
             continue
@@ -95,16 +96,16 @@ def find_decided_calls(state: State, approvals: Approvals) -> frozenset[str]:
             child = apply_outcome(
                 call.child, Resumed(find_decided_calls(call.child, Approvals(list(call.child.approvals))))
             )
-            known = choose_next_step(child) is not None
+            runnable = choose_next_step(child) is not None
         else:
-            known = not call.uncertain and approvals.find(call.tool, call.id, owner=state.agent) is not None
-        if known:
-            found.add(call.id)
-    return frozenset(found)
+            runnable = not call.uncertain and approvals.find(call.tool, call.id, owner=state.agent) is not None
+        if runnable:
+            decided.add(call.id)
+    return frozenset(decided)
 
 
 async def commit_outcome(run: ActiveRun, outcome: Outcome) -> None:
-    """Take an outcome in, store what is settled, tell who listens; only then let an error out."""
+    """Record an outcome, store its items and emit its events; only then raise the error that it contains."""
     before, agent = len(run.state.transcript), run.state.agent
     error: BaseException | None = getattr(outcome, "error", None)
     try:

@@ -1,4 +1,4 @@
-"""What a program does about errors that would end a run, and what every error that leaves a run carries."""
+"""The program's handlers for errors that would end a run, and the run data attached to every error of a run."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -14,13 +14,15 @@ from standfast.models.interface import ModelResponse
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.core.state import CallRecord, FinalOutput, TranscriptEntry
 from standfast.runs.items import RunItem
+from standfast.runs.result import get_guardrail_results, get_responses
+from standfast.runs.run_state import RunState
 from standfast.runs.session_io import as_items
 from standfast.tool_calls.output import ToolErrorFormatterArgs, format_output, to_plain_value
 
 
 @dataclass
 class RunErrorData:
-    """The run as it is when something went wrong; ``history`` is the input and ``output`` after it."""
+    """The run at the time of an error; ``history`` is its input followed by ``output``."""
 
     input: str | list[Item]
     new_items: list[RunItem]
@@ -39,7 +41,7 @@ class RunErrorHandlerInput(Generic[TContext]):
 
 @dataclass
 class RunErrorHandlerResult:
-    """The final output in place of the error; ``include_in_history`` adds it to the conversation as a message."""
+    """The final output to use instead of raising; ``include_in_history`` adds it to the conversation as a message."""
 
     final_output: Any
     include_in_history: bool = True
@@ -51,7 +53,7 @@ RunErrorHandler: TypeAlias = Callable[
 
 
 class RunErrorHandlers(TypedDict, Generic[TContext], total=False):
-    """What to do instead of raising; a handler that returns ``None`` declines."""
+    """Handlers by kind of error. If a handler returns ``None``, the error is raised."""
 
     max_turns: RunErrorHandler
     model_refusal: RunErrorHandler
@@ -62,16 +64,16 @@ HANDLER_NAMES = ("max_turns", "model_refusal", "invalid_final_output")
 
 
 def validate_handlers(handlers: Any) -> Mapping[str, RunErrorHandler]:
-    """The handlers, if they are for errors that there are."""
+    """Return the handlers, or raise :class:`UserError` for an unknown kind of error."""
     unknown = set(handlers or ()) - set(HANDLER_NAMES)
     if unknown:
-        raise UserError(f"there is no error handler {', '.join(sorted(unknown))}; there are {', '.join(HANDLER_NAMES)}")
+        raise UserError(f"unknown error handler {', '.join(sorted(unknown))}; expected {', '.join(HANDLER_NAMES)}")
     return handlers or {}
 
 
 @dataclass(frozen=True)
 class HandlerOutcome:
-    """The final output that a handler chose, and the message that tells it to the conversation."""
+    """The final output returned by a handler, and the message that adds it to the conversation."""
 
     value: Any
     answer: FinalOutput
@@ -79,22 +81,23 @@ class HandlerOutcome:
 
 
 async def call_error_handler(run: ActiveRun, kind: str, error: Any) -> HandlerOutcome | None:
-    """What the program's handler makes of the error; ``None`` when there is none or it declines."""
+    """Return the result of the program's handler, or ``None`` if there is no handler or it returned ``None``."""
     handler = run.error_handlers.get(kind)
     if handler is None:
         return None
-    found = await maybe_await(handler(RunErrorHandlerInput(error, run.context, _make_error_data(run))))
-    if found is None:
+    result = await maybe_await(handler(RunErrorHandlerInput(error, run.context, _make_error_data(run))))
+    if result is None:
         return None
-    if isinstance(found, Mapping) and "final_output" in found and set(found) <= {"final_output", "include_in_history"}:
-        found = RunErrorHandlerResult(**found)
-    if not isinstance(found, RunErrorHandlerResult):
-        found = RunErrorHandlerResult(found)
-    value, text = _validate_output(run, found.final_output)
+    fields = {"final_output", "include_in_history"}
+    if isinstance(result, Mapping) and "final_output" in result and set(result) <= fields:
+        result = RunErrorHandlerResult(**result)
+    if not isinstance(result, RunErrorHandlerResult):
+        result = RunErrorHandlerResult(result)
+    value, text = _validate_output(run, result.final_output)
     content = [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}]
     message = {"type": "message", "role": "assistant", "status": "completed", "content": content}
     entry = TranscriptEntry(message, "message", agent=run.state.agent)
-    entries = (entry,) if found.include_in_history else ()
+    entries = (entry,) if result.include_in_history else ()
     return HandlerOutcome(value, FinalOutput(value=to_plain_value(value), settled=True), entries)
 
 
@@ -114,8 +117,6 @@ def _validate_output(run: ActiveRun, value: Any) -> tuple[Any, str]:
 
 
 def _make_error_data(run: ActiveRun) -> RunErrorData:
-    from standfast.runs.result import get_responses
-
     output = [entry.item for entry in run.state.transcript if entry.kind != "given"]
     return RunErrorData(
         run.state.input,
@@ -130,19 +131,16 @@ def _make_error_data(run: ActiveRun) -> RunErrorData:
 async def format_tool_error(
     run: ActiveRun, kind: Literal["approval_rejected", "tool_not_found"], call: CallRecord, default: str
 ) -> str:
-    """The program's words for a call that was not made, or the usual ones."""
-    words = run.config.tool_error_formatter
-    if words is None:
+    """Return the message of the program's formatter for a call that was not made, or the default."""
+    formatter = run.config.tool_error_formatter
+    if formatter is None:
         return default
     args = ToolErrorFormatterArgs(kind, "function", call.tool.name, call.id, default, run.context)
-    return await maybe_await(words(args)) or default
+    return await maybe_await(formatter(args)) or default
 
 
 def attach_run_data(run: ActiveRun, error: BaseException) -> None:
-    """Let the error carry the run: what it did, and a state to resume it from. Foreign errors get it as well."""
-    from standfast.runs.result import get_guardrail_results, get_responses
-    from standfast.runs.run_state import RunState
-
+    """Set ``run_data`` on any exception: what the run did, and a state to resume it from."""
     details = RunErrorDetails(
         input=run.state.input,
         new_items=run.get_items(),
@@ -155,4 +153,4 @@ def attach_run_data(run: ActiveRun, error: BaseException) -> None:
         tool_output_guardrail_results=get_guardrail_results(run, "tool_output"),
         state=RunState.from_run(run),
     )
-    vars(error)["run_data"] = details  # an error may forbid to set attributes, as a frozen dataclass does
+    vars(error)["run_data"] = details  # setattr fails for exceptions that are frozen dataclasses

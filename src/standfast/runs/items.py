@@ -1,4 +1,4 @@
-"""What a run has produced, item by item, as programs see it."""
+"""The public classes of the items that a run produces, and helpers to read their contents."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from standfast.agents.tools import ToolOrigin
 from standfast.base.errors import StandfastError
 from standfast.base.ids import new_id
 from standfast.base.items import Item
-from standfast.base.pairing import get_call_id as paired_by
+from standfast.base.pairing import get_call_id
 from standfast.models.attribute_items import as_item
 from standfast.tool_calls.output import make_output_item
 
@@ -20,23 +20,23 @@ T = TypeVar("T", default=Any)
 
 @dataclass(eq=False)
 class RunItemBase(Generic[T]):
-    """One item: who produced it, and what it is in the provider's shape."""
+    """One item: the agent that produced it, and the item in the format of the provider."""
 
     agent: Any
     raw_item: T
 
     def to_input_item(self) -> Item:
-        """The item as input for a model."""
+        """Return the item as input for a model."""
         return as_item(self.raw_item)
 
     def release_agent(self) -> None:
-        """Let go of the agent, so that long-lived results do not keep it."""
+        """Drop the reference to the agent, so that a long-lived result does not keep it alive."""
         self.agent = None
 
 
 @dataclass(eq=False)
 class InputItem(RunItemBase[Any]):
-    """Something that was said to a run that was already under way."""
+    """Input that was added to a run after it had started."""
 
     type: Literal["input_item"] = "input_item"
     input_id: str = field(default_factory=lambda: new_id("input"))
@@ -54,14 +54,14 @@ class ReasoningItem(RunItemBase[Any]):
 
 @dataclass(eq=False)
 class HandoffCallItem(RunItemBase[Any]):
-    """The model wants another agent to take over."""
+    """The model requested a handoff to another agent."""
 
     type: Literal["handoff_call_item"] = "handoff_call_item"
 
 
 @dataclass(eq=False)
 class HandoffOutputItem(RunItemBase[Any]):
-    """Another agent took over."""
+    """The handoff was made."""
 
     source_agent: Any
     target_agent: Any
@@ -73,7 +73,7 @@ class HandoffOutputItem(RunItemBase[Any]):
 
 @dataclass(eq=False)
 class ToolCallItem(RunItemBase[Any]):
-    """The model wants a tool to be called, or the provider called one."""
+    """The model requested a tool call, or the provider made one."""
 
     type: Literal["tool_call_item"] = "tool_call_item"
     description: str | None = None
@@ -87,13 +87,13 @@ class ToolCallItem(RunItemBase[Any]):
 
     @property
     def call_id(self) -> str | None:
-        found: str | None = get_field(self.raw_item, "call_id") or get_field(self.raw_item, "id")
-        return found
+        call_id: str | None = get_field(self.raw_item, "call_id") or get_field(self.raw_item, "id")
+        return call_id
 
 
 @dataclass(eq=False)
 class ToolCallOutputItem(RunItemBase[Any]):
-    """What a tool returned: ``output`` is its own value, ``raw_item`` what the model is told."""
+    """The output of a tool: ``output`` is the value it returned, ``raw_item`` what the model receives."""
 
     output: Any
     type: Literal["tool_call_output_item"] = "tool_call_output_item"
@@ -102,8 +102,8 @@ class ToolCallOutputItem(RunItemBase[Any]):
 
     @property
     def call_id(self) -> str | None:
-        found: str | None = get_field(self.raw_item, "call_id")
-        return found
+        call_id: str | None = get_field(self.raw_item, "call_id")
+        return call_id
 
 
 @dataclass(eq=False)
@@ -133,17 +133,17 @@ class MCPApprovalResponseItem(RunItemBase[Any]):
 
 @dataclass(eq=False)
 class CompactionItem(RunItemBase[Any]):
-    """An earlier part of the conversation, shortened by the provider."""
+    """An earlier part of the conversation, compacted by the provider."""
 
     type: Literal["compaction_item"] = "compaction_item"
 
 
 @dataclass(eq=False)
 class ToolApprovalItem(RunItemBase[Any]):
-    """A call that a person has to decide about.
+    """A tool call that waits for approval.
 
-    ``route`` are the ids of the calls that lead to the nested run which asks, outermost first. ``uncertain`` is set
-    when the call may have been made already, by a process that died.
+    ``route`` holds the ids of the calls that lead to the nested run with this call, outermost first. ``uncertain`` is
+    set when the call may have been made already by a process that died.
     """
 
     tool_name: str | None = None
@@ -169,18 +169,18 @@ class ToolApprovalItem(RunItemBase[Any]):
 
     @property
     def arguments(self) -> str | None:
-        """What the model wants to call the tool with, as it said it."""
-        given = get_field(self.raw_item, "arguments")
-        return given if isinstance(given, str) else None
+        """The arguments as the model wrote them."""
+        arguments = get_field(self.raw_item, "arguments")
+        return arguments if isinstance(arguments, str) else None
 
     @property
     def call_id(self) -> str | None:
-        """The id of the call, as the provider gave it."""
+        """The provider's id of the call."""
         raw = self.raw_item
-        return paired_by(raw if isinstance(raw, dict) else as_item(raw))
+        return get_call_id(raw if isinstance(raw, dict) else as_item(raw))
 
     def to_input_item(self) -> Item:
-        raise StandfastError("a question to a person is no input for a model")
+        raise StandfastError("an approval item cannot be used as input for a model: decide about it and resume the run")
 
 
 RunItem: TypeAlias = (
@@ -202,7 +202,7 @@ RunItem: TypeAlias = (
 
 
 class ItemTypes:
-    """Which class shows an entry of which kind."""
+    """The item class for each kind of transcript entry."""
 
     by_kind: ClassVar[dict[str, type[RunItemBase[Any]]]] = {
         "message": MessageOutputItem,
@@ -218,38 +218,38 @@ class ItemTypes:
 
 
 class ItemHelpers:
-    """Texts and outputs in items of a run."""
+    """Read texts and build outputs of items."""
 
     @classmethod
     def extract_last_content(cls, message: Any) -> str:
-        """The text or the refusal at the end of a message; nothing when there is neither."""
+        """Return the text or the refusal at the end of a message, or an empty string."""
         last = _get_last_part(message)
         return "" if last is None else get_field(last, "text") or get_field(last, "refusal") or ""
 
     @classmethod
     def extract_last_text(cls, message: Any) -> str | None:
-        """The text at the end of a message, if it ends with one."""
+        """Return the text at the end of a message, or ``None`` if it does not end with one."""
         last = _get_last_part(message)
         return get_field(last, "text") if last is not None and get_field(last, "type") == "output_text" else None
 
     @classmethod
     def extract_text(cls, message: Any) -> str | None:
-        """Every text of a message, one after the other."""
+        """Return all texts of a message, concatenated, or ``None``."""
         return "".join(_collect_parts(message, "output_text", "text")) or None
 
     @classmethod
     def extract_refusal(cls, message: Any) -> str | None:
-        """What the model said instead of answering, if it refused."""
+        """Return the refusal in a message, or ``None``."""
         return "".join(_collect_parts(message, "refusal", "refusal")) or None
 
     @classmethod
     def input_to_new_input_list(cls, input: str | list[Item]) -> list[Item]:
-        """The input as items; the list is the caller's."""
+        """Return the input as a new list of items."""
         return [{"content": input, "role": "user"}] if isinstance(input, str) else list(input)
 
     @classmethod
     def text_message_outputs(cls, items: Iterable[Any]) -> str:
-        """The texts of all messages among the items."""
+        """Return the texts of all messages among the items, concatenated."""
         return "".join(cls.text_message_output(item) for item in items if isinstance(item, MessageOutputItem))
 
     @classmethod
@@ -265,14 +265,14 @@ class ItemHelpers:
         output_json_schema: dict[str, Any] | None = None,
         output_type_adapter: Any = None,
     ) -> Item:
-        """What a model is told that a call returned."""
+        """Return the item that gives the output of a call to the model."""
         item = make_output_item(get_field(tool_call, "call_id"), output, adapter=output_type_adapter)
-        answered: Item = cls.copy_tool_call_caller(tool_call, item)
-        return answered
+        output_item: Item = cls.copy_tool_call_caller(tool_call, item)
+        return output_item
 
     @classmethod
     def copy_tool_call_caller(cls, tool_call: Any, output_item: Any) -> Any:
-        """The output with the note of who made the call, if there is one."""
+        """Return the output item with the ``caller`` of the call, if it has one."""
         caller = get_field(tool_call, "caller")
         return output_item if caller is None else {**output_item, "caller": caller}
 

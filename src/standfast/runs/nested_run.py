@@ -1,4 +1,4 @@
-"""An agent that is a tool of another one: the same driver, with its state inside the call's record."""
+"""Run an agent as a tool of another agent. The nested run's state is kept in the record of the call."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,20 +29,21 @@ async def run_nested(
     context: ToolContext[Any],
     arguments: str,
 ) -> Any:
-    """The nested agent's answer. When it waits for a person, its state is kept and :class:`Unfinished` raised.
+    """Run the nested agent and return its final output.
 
-    Nested runs share the program's context and the usage; decisions about their calls are their own.
+    When it waits for an approval, its state is passed to ``save_state`` and :class:`CallSuspended` is raised. A nested
+    run shares the program's context and the usage with its outer run, but not the approvals.
     """
-    from standfast.runs.driver import drive  # the driver makes calls, and some calls drive
+    from standfast.runs.driver import drive  # imported here: the driver imports the step that imports this
     from standfast.runs.result import RunResult
 
     nested = call.tool.agent_tool
-    assert nested is not None  # noqa: S101 - the caller looked
+    assert nested is not None  # noqa: S101 - checked by the caller
     child: ActiveRun | None = None
     try:
         if state is None:
-            given = await nested.build_nested_input(arguments)
-            state = _make_state(run, nested, given.input, given.tool_input)
+            nested_input = await nested.build_nested_input(arguments)
+            state = _make_state(run, nested, nested_input.input, nested_input.tool_input)
             if run.recorder is not None:
                 await run.recorder.record_outcome(run, NestedRunStarted(call.id, state))
         child = _make_child_run(run, call, state, context)
@@ -80,8 +81,8 @@ def _make_state(run: ActiveRun, nested: Any, input: Any, tool_input: Any) -> Sta
 
 def _make_child_run(run: ActiveRun, call: ToolCall, state: State, context: ToolContext[Any]) -> ActiveRun:
     nested = call.tool.agent_tool
-    assert nested is not None  # noqa: S101 - the caller looked
-    own: RunContextWrapper[Any] = RunContextWrapper(
+    assert nested is not None  # noqa: S101 - checked by the caller
+    context_wrapper: RunContextWrapper[Any] = RunContextWrapper(
         run.context.context,
         usage=run.context.usage,
         approvals=Approvals([*run.standing_decisions, *state.approvals]),
@@ -90,7 +91,7 @@ def _make_child_run(run: ActiveRun, call: ToolCall, state: State, context: ToolC
     child = ActiveRun(
         state,
         graph=run.graph,
-        context=own,
+        context=context_wrapper,
         config=run.config if nested.run_config is None else RunConfig.coerce(nested.run_config),
         hooks=nested.hooks,
         session=nested.session,
@@ -113,5 +114,5 @@ def _make_emitter(call: ToolCall, nested: Any) -> EmitCallback:
 
 
 def _capture_child_state(child: ActiveRun) -> State:
-    # What was consumed is counted once, in the outer run.
+    # Usage is counted once, in the outer run.
     return replace(child.capture_state(), usage=UsageRecord())

@@ -1,4 +1,4 @@
-"""Talking to an agent in a terminal."""
+"""A minimal chat loop in the terminal."""
 
 import asyncio
 import sys
@@ -16,23 +16,23 @@ _EXIT_COMMANDS = frozenset(["exit", "quit"])
 async def run_demo_loop(
     agent: Agent[Any], *, stream: bool = True, context: Any = None, max_turns: int | None = DEFAULT_MAX_TURNS
 ) -> None:
-    """Read what a person types, let the agent answer, and so on until ``exit``, ``quit`` or the end of input.
+    """Answer each line of standard input with the agent until ``exit``, ``quit`` or the end of input.
 
-    The conversation goes on with the agent that answered last. Calls that need a person are asked about.
+    The conversation continues with the agent that answered last. Approvals are requested in the terminal.
     """
-    said: list[Any] = []
+    history: list[Any] = []
     while (text := await _prompt("> ")) is not None and text.strip().lower() not in _EXIT_COMMANDS:
         if not text.strip():
             continue
-        result = await _run_turn(agent, [*said, {"role": "user", "content": text}], stream, context, max_turns)
+        result = await _run_turn(agent, [*history, {"role": "user", "content": text}], stream, context, max_turns)
         while result.interruptions:
             state = result.to_state()
             for item in result.interruptions:
-                answer = await _prompt(f"[{item.qualified_name} {item.arguments}] may it be called? (y/n) ")
+                answer = await _prompt(f"[{item.qualified_name} {item.arguments}] approve this call? (y/n) ")
                 decide = state.approve if (answer or "").strip().lower() in ("y", "yes") else state.reject
                 decide(item)
             result = await _run_turn(agent, state, stream, context, max_turns)
-        said, agent = result.to_input_list(), result.last_agent
+        history, agent = result.to_input_list(), result.last_agent
 
 
 async def _run_turn(
@@ -57,7 +57,7 @@ async def _run_turn(
 
 
 async def _prompt(question: str) -> str | None:
-    """What the person types; ``None`` at the end of input. The loop goes on meanwhile."""
+    """Return the next line, or ``None`` at the end of input, without blocking the event loop."""
     print(question, end="", flush=True)
     line = await asyncio.to_thread(sys.stdin.readline)
     return line.rstrip("\n") if line else None

@@ -1,4 +1,4 @@
-"""What a run came to."""
+"""The result of a run."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -12,14 +12,14 @@ from standfast.agents.guardrails import (
     ToolInputGuardrailResult,
     ToolOutputGuardrailResult,
 )
+from standfast.agents.output import as_output_schema
 from standfast.base.items import Item
 from standfast.models.attribute_items import wrap_attributes
 from standfast.models.interface import ModelResponse
-from standfast.runs._loop.final_step import parse_output
 from standfast.runs.active_run import ActiveRun
-from standfast.runs.core.guardrails import restore_guardrail_result
-from standfast.runs.core.usage import from_usage_record
+from standfast.runs.core.conversion import from_usage_record, restore_guardrail_result
 from standfast.runs.items import RunItem, ToolApprovalItem
+from standfast.runs.run_state import RunState
 from standfast.runs.session_io import as_items
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ ToInputListMode: TypeAlias = Literal["preserve_all", "normalized"]
 
 @dataclass(eq=False)
 class RunResultBase:
-    """What a run has to show. ``input`` is what its first agent's model was shown first."""
+    """The common part of results. ``input`` is the input that the first model received."""
 
     input: str | list[Item]
     new_items: list[RunItem]
@@ -45,7 +45,7 @@ class RunResultBase:
 
     @property
     def last_agent(self) -> Agent[Any]:
-        """The agent that was at work last."""
+        """The agent that was active last."""
         return self._run.current_agent
 
     @property
@@ -54,31 +54,29 @@ class RunResultBase:
 
     @property
     def agent_tool_invocation(self) -> AgentToolInvocation | None:
-        """Which call of an outer run this run answers, if it is a nested one."""
-        found: AgentToolInvocation | None = self._run.invocation
-        return found
+        """The call of the outer run that this run answers, if it is a nested run."""
+        invocation: AgentToolInvocation | None = self._run.invocation
+        return invocation
 
     def final_output_as(self, cls: type[T], raise_if_incorrect_type: bool = False) -> T:
-        """The final output for a type checker; ``raise_if_incorrect_type`` makes sure of it."""
+        """Return the final output, typed as ``cls``; it is checked only with ``raise_if_incorrect_type``."""
         if raise_if_incorrect_type and not isinstance(self.final_output, cls):
             raise TypeError(f"Final output is not of type {cls.__name__}")
-        found: T = self.final_output
-        return found
+        output: T = self.final_output
+        return output
 
     def to_input_list(self, *, mode: ToInputListMode = "preserve_all") -> list[Item]:
-        """The conversation as input for a next run: everything, or as the last agent's model was shown it."""
+        """Return the conversation as input for another run: all of it, or what the last agent's model was shown."""
         if mode == "normalized":
             return self._run.model_input.build_input(self._run.state)
         return [*as_items(self.input), *(item.to_input_item() for item in self.new_items)]
 
-    def to_state(self) -> Any:
-        """A state to save, to decide about and to resume from. It is independent of this result."""
-        from standfast.runs.run_state import RunState
-
+    def to_state(self) -> RunState[Any, Any]:
+        """Return a state to save, to decide about and to resume from. It is independent of this result."""
         return RunState.from_run(self._run)
 
     def release_agents(self, *, release_new_items: bool = True) -> None:
-        """Let the items go of their agents, for results that are kept for long."""
+        """Drop the references of the items to their agents, for results that are kept for long."""
         if release_new_items:
             for item in self.new_items:
                 item.release_agent()
@@ -86,7 +84,7 @@ class RunResultBase:
 
 @dataclass(eq=False)
 class RunResult(RunResultBase):
-    """What a run came to: a final output, or ``interruptions`` that a person has to decide about."""
+    """The result of a run: a final output, or ``interruptions`` that wait for approval."""
 
     @classmethod
     def from_run(cls, run: ActiveRun) -> "RunResult":
@@ -94,7 +92,7 @@ class RunResult(RunResultBase):
 
 
 def collect_result_fields(run: ActiveRun) -> dict[str, Any]:
-    """Everything that a result shows of a run."""
+    """Return the fields of a result."""
     return {
         "input": get_first_input(run),
         "new_items": run.get_items(),
@@ -112,15 +110,14 @@ def collect_result_fields(run: ActiveRun) -> dict[str, Any]:
 
 
 def get_first_input(run: ActiveRun) -> str | list[Item]:
-    """The input as the first model was shown it: behind what the session held, where that can still be told."""
-    given = [entry.item for entry in run.state.transcript if entry.kind == "given"]
-    return (
-        [*run.model_input.history, *given] if run.model_input.history and not run.model_input.mixed else run.state.input
-    )
+    """Return the input as the first model received it: after the session's history, if that is still known."""
+    if not run.model_input.history or run.model_input.mixed:
+        return run.state.input
+    return [*run.model_input.history, *(entry.item for entry in run.state.transcript if entry.kind == "given")]
 
 
 def get_final_output(run: ActiveRun) -> Any:
-    """The final output as the value it is; a run that was loaded reads it again."""
+    """Return the final output as a value; that of a loaded run is parsed again."""
     answer = run.state.answer
     if answer is None or not answer.settled:
         return None
@@ -129,29 +126,35 @@ def get_final_output(run: ActiveRun) -> Any:
     return answer.value if run.final_output is None else run.final_output
 
 
+def parse_output(agent: Agent[Any], text: str) -> Any:
+    """Return the value in the text of a final output, by the agent's output type."""
+    schema = as_output_schema(agent.output_type)
+    return text if schema is None or schema.is_plain_text() else schema.validate_json(text)
+
+
 def get_responses(run: ActiveRun) -> list[ModelResponse]:
-    """What the models answered, one by one."""
-    found = []
+    """Return the model responses in order."""
+    responses = []
     for record in run.state.responses:
         output = [
             run.raw_items[place] if place in run.raw_items else wrap_attributes(run.state.transcript[place].item)
             for place in range(record.start, record.stop)
         ]
-        found.append(
+        responses.append(
             ModelResponse(
                 output, from_usage_record(record.usage), record.response_id, record.request_id, record.raw_usage
             )
         )
-    return found
+    return responses
 
 
 def get_guardrail_results(run: ActiveRun, kind: str) -> list[Any]:
-    """What the guardrails of a kind said."""
-    found = [
+    """Return the results of the guardrails of one kind."""
+    results = [
         run.guardrail_results[index]
         if index in run.guardrail_results
         else restore_guardrail_result(record, run.get_agent(record.agent))
         for index, record in enumerate(run.state.guardrails)
         if record.kind == kind
     ]
-    return found + run.tripped_results if kind == "input" else found
+    return results + run.tripped_results if kind == "input" else results

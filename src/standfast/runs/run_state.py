@@ -1,4 +1,4 @@
-"""A run that is not under way: to look at, to decide about, to save and to resume."""
+"""A paused run: inspect it, decide about its calls, save it, load it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
@@ -20,13 +20,11 @@ from standfast.runs.active_run import ActiveRun
 from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
 from standfast.runs.core.approvals import UserDecision, apply_decision, encode_arguments, find_waiting_call
 from standfast.runs.core.context import ContextDeserializer, ContextSerializer, restore_context, save_context
-from standfast.runs.core.conversation import make_conversation
-from standfast.runs.core.migrations import UnreadableState
-from standfast.runs.core.serialization import decode_run, encode_run
-from standfast.runs.core.state import State
+from standfast.runs.core.conversion import from_usage_record, to_usage_record
+from standfast.runs.core.serialization import UnreadableState, decode_run, encode_run
+from standfast.runs.core.state import State, make_conversation
 from standfast.runs.core.steps import InputStaged
 from standfast.runs.core.transitions import apply_outcome, is_waiting
-from standfast.runs.core.usage import from_usage_record, to_usage_record
 from standfast.runs.items import ToolApprovalItem
 from standfast.runs.session_io import as_items, remove_own_items, to_stored_item, validate_input
 
@@ -36,9 +34,9 @@ ContextOverride: TypeAlias = Mapping[str, Any] | RunContextWrapper[Any] | Any
 
 
 class RunState(Generic[TContext, TAgent]):
-    """A run between two goings-on. Saving it gives a copy that nothing changes afterwards.
+    """A paused run that can be saved and resumed, in this process or in another one with the same agents.
 
-    It has no live parts but the agents and the program's context: another process with the same agents can go on.
+    What ``to_json`` returns is a copy: nothing that happens to the run later changes it.
     """
 
     def __init__(
@@ -65,7 +63,7 @@ class RunState(Generic[TContext, TAgent]):
 
     @classmethod
     def from_run(cls, run: ActiveRun) -> "RunState[Any, Any]":
-        """The state of a run, independent of what becomes of that run."""
+        """Return the state of a run, independent of how that run continues."""
         state = cls._from_parts(run.capture_state(), run.graph, _copy_run_context(run.context))
         state._active_run = run
         return state
@@ -76,7 +74,7 @@ class RunState(Generic[TContext, TAgent]):
         state.data, state.graph, state.agent, state.context, state._active_run = data, graph, graph.root, context, None  # type: ignore[assignment]
         return state
 
-    # --- looking ----------------------------------------------------------------------------------
+    # --- inspection -------------------------------------------------------------------------------
 
     @property
     def run_id(self) -> str:
@@ -84,7 +82,7 @@ class RunState(Generic[TContext, TAgent]):
 
     @property
     def max_turns(self) -> int | None:
-        """How many turns the run may take; set it to let a run go on that has used them up."""
+        """The limit of turns. Raise it to resume a run that has reached it."""
         return self.data.max_turns
 
     @max_turns.setter
@@ -96,13 +94,13 @@ class RunState(Generic[TContext, TAgent]):
         return self.to_active_run().current_agent
 
     def get_interruptions(self) -> list[ToolApprovalItem]:
-        """The calls that a person has to decide about, those of nested agents included."""
+        """Return the calls that wait for approval, those of nested agents included."""
         return self.to_active_run().get_interruptions() if is_waiting(self.data) else []
 
     def to_active_run(self, config: RunConfig | None = None) -> ActiveRun:
-        """The run with live things around it, ready to be driven.
+        """Return a run that is ready for the driver.
 
-        Its context is its own, but for the program's object: a state can be resumed again from where it was.
+        It shares only the program's context object with this state, so the same state can be resumed more than once.
         """
         run = ActiveRun(
             self.data, graph=self.graph, context=_copy_run_context(self.context), config=config or RunConfig()
@@ -111,19 +109,20 @@ class RunState(Generic[TContext, TAgent]):
             run.copy_caches(self._active_run)
         return run
 
-    # --- deciding ---------------------------------------------------------------------------------
+    # --- decisions --------------------------------------------------------------------------------
 
     def approve(self, approval_item: ToolApprovalItem, always_approve: bool = False, *, arguments: Any = None) -> None:
-        """Let the call be made when the run goes on; ``arguments`` (JSON, or a dict) replace the model's own.
+        """Approve the call; it is made when the run is resumed.
 
-        With ``always_approve`` every further call of that tool by that agent may be made in this run.
+        ``arguments`` (JSON text or a dict) replace the model's. With ``always_approve`` every further call of that tool
+        by that agent is approved for this run.
         """
         self._decide(approval_item, UserDecision(True, always_approve, arguments=encode_arguments(arguments)))
 
     def reject(
         self, approval_item: ToolApprovalItem, always_reject: bool = False, *, rejection_message: str | None = None
     ) -> None:
-        """Let the model be told that the call is not made, in these words or the usual ones."""
+        """Reject the call; the model receives ``rejection_message`` or a default text as its output."""
         self._decide(approval_item, UserDecision(False, always_reject, message=rejection_message))
 
     def _decide(self, item: ToolApprovalItem, decision: UserDecision) -> None:
@@ -132,24 +131,24 @@ class RunState(Generic[TContext, TAgent]):
         else:
             decision.apply_to(self.context, item)
 
-    # --- saying more ------------------------------------------------------------------------------
+    # --- input and settings -----------------------------------------------------------------------
 
     @property
     def pending_input(self) -> list[Item]:
-        """What the model will be told before it is asked again."""
+        """Input that was added and not yet passed to the model."""
         return deepcopy(list(self.data.pending_input))
 
     def add_input(self, input: str | list[Item]) -> None:
-        """Tell the model more when the run goes on, before it is asked again."""
+        """Add input for the next model call of the resumed run."""
         if self.data.ended:
-            raise UserError("this run has ended: start a new one")
+            raise UserError("this run has ended and takes no more input: start a new run")
         self.data = apply_outcome(self.data, InputStaged(tuple(as_items(validate_input(input)))))
 
     def clear_pending_input(self) -> None:
         self.data = replace(self.data, pending_input=())
 
     def get_tool_use_tracker_snapshot(self) -> dict[str, list[str]]:
-        """Which tools each agent has used so far, by the agent's path."""
+        """Return the names of the tools that each agent has used so far, by the agent's path."""
         return {path: list(names) for path, names in self.data.tools_used.items()}
 
     def set_tool_use_tracker_snapshot(self, snapshot: Mapping[str, Sequence[str]] | None) -> None:
@@ -160,15 +159,15 @@ class RunState(Generic[TContext, TAgent]):
         self.data = replace(self.data, reasoning_item_id_policy=policy)
 
     def set_trace(self, trace: Any) -> None:
-        """Remember the trace that the run belongs to: what it exports, without its API key."""
+        """Set the trace that the run belongs to: its exported form, without an API key."""
         exported = trace.to_json() if hasattr(trace, "to_json") else trace
-        kept = None if exported is None else {k: v for k, v in dict(exported).items() if "api_key" not in k}
-        self.data = replace(self.data, trace=kept)
+        saved = None if exported is None else {k: v for k, v in dict(exported).items() if "api_key" not in k}
+        self.data = replace(self.data, trace=saved)
 
     async def rewind(self, session: Session) -> bool:
-        """Take back exactly what this run has stored in the session, to run it anew from its input.
+        """Remove exactly what this run has stored in the session, so that it can be run again from its input.
 
-        Nothing is removed, and the answer is ``False``, when other items stand at the end of the history by now.
+        Returns ``False`` and removes nothing when the session ends with other items by now.
         """
         run = self.to_active_run()
         own = [
@@ -176,7 +175,7 @@ class RunState(Generic[TContext, TAgent]):
         ]
         return await remove_own_items(session, own)
 
-    # --- saving -----------------------------------------------------------------------------------
+    # --- serialization ----------------------------------------------------------------------------
 
     def to_json(
         self,
@@ -185,9 +184,9 @@ class RunState(Generic[TContext, TAgent]):
         strict_context: bool = False,
         include_tracing_api_key: bool = False,
     ) -> dict[str, Any]:
-        """The run as JSON values. A session's history is not in it, only what this run added.
+        """Return the run as JSON values. Of a session's history it contains only what this run added.
 
-        There are no API keys in a run, so there is none to include.
+        A run never contains an API key, so ``include_tracing_api_key`` has no effect.
         """
         data = replace(
             self.data,
@@ -204,7 +203,7 @@ class RunState(Generic[TContext, TAgent]):
         strict_context: bool = False,
         include_tracing_api_key: bool = False,
     ) -> str:
-        """The run as JSON text."""
+        """Return the run as JSON text."""
         return msgspec.json.encode(
             self.to_json(context_serializer=context_serializer, strict_context=strict_context)
         ).decode()
@@ -219,10 +218,10 @@ class RunState(Generic[TContext, TAgent]):
         strict_context: bool = False,
         tolerate: Collection[str] = (),
     ) -> "RunState[Any, Agent[Any]]":
-        """A saved run, bound to the agents that ``initial_agent`` reaches.
+        """Load a saved run and bind it to the agents that ``initial_agent`` reaches.
 
-        Raises :class:`AgentMissing` or :class:`AgentChanged` when they are not the ones it was saved with; changes in
-        the parts named by ``tolerate`` (such as ``"instructions"``) are let pass.
+        Raises :class:`AgentMissing` or :class:`AgentChanged` when they are not the agents it was saved with; changes
+        of the parts named in ``tolerate`` (such as ``"instructions"``) are accepted.
         """
         graph = AgentGraph(initial_agent)
         saved = decode_run(state_json, graph, tolerate=tolerate)
@@ -248,7 +247,7 @@ class RunState(Generic[TContext, TAgent]):
         strict_context: bool = False,
         tolerate: Collection[str] = (),
     ) -> "RunState[Any, Agent[Any]]":
-        """As :meth:`from_json`, for the text of :meth:`to_string`."""
+        """Do the same as :meth:`from_json`, for the text of :meth:`to_string`."""
         try:
             data = msgspec.json.decode(state_string)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -264,7 +263,7 @@ class RunState(Generic[TContext, TAgent]):
 
 
 def _copy_run_context(context: RunContextWrapper[Any]) -> RunContextWrapper[Any]:
-    """A context that shares the program's object and nothing else."""
+    """Return a copy of the context that shares only the program's object."""
     return RunContextWrapper(
         context.context,
         usage=from_usage_record(to_usage_record(context.usage)),

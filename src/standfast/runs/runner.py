@@ -1,4 +1,4 @@
-"""Running agents: at once, streamed, or from a state. All of it is one driver."""
+"""The entry points for running an agent: to completion, streamed, or resumed from a state."""
 
 import asyncio
 from typing import Any
@@ -15,8 +15,7 @@ from standfast.base.items import Item
 from standfast.history.session import Session
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
-from standfast.runs.core.conversation import check_session, make_conversation
-from standfast.runs.core.state import State
+from standfast.runs.core.state import State, check_session, make_conversation
 from standfast.runs.driver import drive
 from standfast.runs.error_handlers import validate_handlers
 from standfast.runs.result import RunResult
@@ -26,9 +25,9 @@ from standfast.runs.streaming import RunResultStreaming
 
 
 class Runner:
-    """Runs agents until they have a final output or need a person.
+    """Runs agents until they have a final output or need an approval.
 
-    A :class:`RunState` in place of the input lets that run go on: with its own turns, conversation and decisions.
+    A :class:`RunState` in place of the input resumes that run, with its own turns, conversation and decisions.
     """
 
     @classmethod
@@ -47,9 +46,9 @@ class Runner:
         conversation_id: str | None = None,
         session: Session | None = None,
     ) -> RunResult:
-        """Run to the end, or to the point where a person has to decide.
+        """Run until there is a final output, or until a person has to decide about a call.
 
-        Every exception that leaves this has ``run_data.state``, from which the run can be resumed.
+        Every exception raised here has ``run_data.state``, from which the run can be resumed.
         """
         run = prepare_run(
             starting_agent,
@@ -83,7 +82,7 @@ class Runner:
         conversation_id: str | None = None,
         session: Session | None = None,
     ) -> RunResult:
-        """As :meth:`run`, for programs without an event loop."""
+        """Do the same as :meth:`run`, for programs without an event loop."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -120,7 +119,7 @@ class Runner:
         *,
         error_handlers: Any = None,
     ) -> RunResultStreaming:
-        """Begin a run and give what it tells. It goes on as its events are read."""
+        """Start a run and return at once; read its events with :meth:`RunResultStreaming.stream_events`."""
         run = prepare_run(
             starting_agent,
             input,
@@ -151,7 +150,7 @@ def prepare_run(
     conversation_id: str | None = None,
     session: Session | None = None,
 ) -> ActiveRun:
-    """A run that is ready to be driven, or the reason why there is none."""
+    """Return a run that is ready for the driver; invalid arguments raise a typed error."""
     if not isinstance(agent, Agent):
         raise InvalidDeclaration("Runner", f"the starting agent must be an Agent, not {type(agent).__name__}")
     config = RunConfig.coerce(run_config)
@@ -159,7 +158,7 @@ def prepare_run(
         run = _prepare_resumed_run(agent, input, config, context)
     else:
         if max_turns is not None and (isinstance(max_turns, bool) or not isinstance(max_turns, int)):
-            raise UserError(f"max_turns must be a whole number or None, not {max_turns!r}")
+            raise UserError(f"max_turns must be an integer or None, not {max_turns!r}")
         state = State(
             run_id=new_id("run"),
             input=validate_input(input),
@@ -167,8 +166,8 @@ def prepare_run(
             conversation=make_conversation(conversation_id, previous_response_id, auto_previous_response_id),
             reasoning_item_id_policy=config.reasoning_item_id_policy,
         )
-        own = context if isinstance(context, RunContextWrapper) else RunContextWrapper(context)
-        run = ActiveRun(state, graph=AgentGraph(agent), context=own, config=config)
+        wrapper = context if isinstance(context, RunContextWrapper) else RunContextWrapper(context)
+        run = ActiveRun(state, graph=AgentGraph(agent), context=wrapper, config=config)
     check_session(run.state, session)
     run.hooks, run.session, run.error_handlers = hooks, session, validate_handlers(error_handlers)
     return run
@@ -176,7 +175,9 @@ def prepare_run(
 
 def _prepare_resumed_run(agent: Agent[Any], state: RunState[Any, Any], config: RunConfig, context: Any) -> ActiveRun:
     if agent is not state.graph.root:
-        raise UserError(f"this run began with another agent than {agent.name!r}; give the one it was loaded with")
+        raise UserError(
+            f"this run did not start with the agent {agent.name!r}: pass the agent that the state was loaded with"
+        )
     run = state.to_active_run(config)
     if context is not None:
         run.context.context = context.context if isinstance(context, RunContextWrapper) else context

@@ -1,4 +1,4 @@
-"""What a streamed run tells while it goes on."""
+"""The events of a streamed run."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -26,7 +26,7 @@ RunItemEventName: TypeAlias = Literal[
 
 @dataclass
 class RawResponsesStreamEvent:
-    """An event of the model, passed on as it came."""
+    """An event of the model, unchanged."""
 
     data: TResponseStreamEvent
     type: Literal["raw_response_event"] = "raw_response_event"
@@ -34,7 +34,7 @@ class RawResponsesStreamEvent:
 
 @dataclass
 class RunItemStreamEvent:
-    """The run has a new item."""
+    """The run produced an item."""
 
     name: RunItemEventName
     item: RunItem
@@ -43,7 +43,7 @@ class RunItemStreamEvent:
 
 @dataclass
 class AgentUpdatedStreamEvent:
-    """Another agent is at work from now on."""
+    """Another agent is active from now on."""
 
     new_agent: Any
     type: Literal["agent_updated_stream_event"] = "agent_updated_stream_event"
@@ -51,7 +51,7 @@ class AgentUpdatedStreamEvent:
 
 StreamEvent: TypeAlias = RawResponsesStreamEvent | RunItemStreamEvent | AgentUpdatedStreamEvent
 
-# "occured" is how programs know the event.
+# The misspelt "occured" is the public name of the event.
 EVENT_NAMES: dict[EntryKind, RunItemEventName] = {
     "message": "message_output_created",
     "reasoning": "reasoning_item_created",

@@ -1,4 +1,4 @@
-"""A run that tells what happens while it goes on."""
+"""The result of a streamed run, with its events."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,14 +14,14 @@ from standfast.runs.result import RunResultBase, collect_result_fields
 from standfast.runs.stream_events import StreamEvent
 
 MAX_BUFFERED_EVENTS = 1024
-"""How many events a run may be ahead of whoever reads them. After that it waits for the reader."""
+"""How many events a run may be ahead of its reader before it waits."""
 
 
 @dataclass(eq=False)
 class RunResultStreaming(RunResultBase):
-    """A run under way. ``current_agent`` and ``current_turn`` say where it is; the other fields are filled at its end.
+    """A running run. ``current_agent`` and ``current_turn`` are always up to date; the other fields are set at its end.
 
-    Leaving the iteration early stops the run at once. The state of a run that was stopped can be resumed.
+    Leaving the iteration early cancels the run. A cancelled run can be resumed from ``to_state()``.
     """
 
     is_complete: bool = False
@@ -32,7 +32,7 @@ class RunResultStreaming(RunResultBase):
 
     @classmethod
     def start(cls, run: ActiveRun) -> "RunResultStreaming":
-        """Begin the run in a task of its own."""
+        """Start the run in its own task."""
         result = cls(**collect_result_fields(run))
         run.emit = result._emit
         result.run_loop_task = asyncio.create_task(result._drive(), name=f"run {run.state.run_id}")
@@ -45,16 +45,16 @@ class RunResultStreaming(RunResultBase):
 
     @property
     def current_turn(self) -> int:
-        """How many answers the models have given."""
+        """The number of model responses so far."""
         return self._run.state.turn
 
     @property
     def run_loop_exception(self) -> BaseException | None:
-        """What ended the run, if it failed."""
+        """The exception that ended the run, if it failed."""
         return self._error
 
     async def stream_events(self) -> AsyncIterator[StreamEvent]:
-        """Every event, in order; the run's error, if any, after the last one. When it ends, the run has ended."""
+        """Yield every event in order, then raise the run's error, if any. The run has ended when the iteration ends."""
         try:
             async for event in self._channel:
                 yield event
@@ -66,25 +66,25 @@ class RunResultStreaming(RunResultBase):
             raise self._error
 
     def cancel(self, mode: Literal["immediate", "after_turn"] = "immediate") -> None:
-        """Stop the run: now, or when the current turn is complete and stored. ``to_state()`` can be resumed."""
+        """Stop the run: now, or when the current turn is complete and stored. It can be resumed from ``to_state()``."""
         if mode == "after_turn":
             self._run.stop_after_turn = True
             return
         if mode != "immediate":
-            raise ValueError(f"a run is cancelled 'immediate' or 'after_turn', not {mode!r}")
+            raise ValueError(f"mode must be 'immediate' or 'after_turn', not {mode!r}")
         self._cancelled = True
         self._channel.close()
         if self.run_loop_task is not None:
             self.run_loop_task.cancel()
 
     def ensure_sandbox_cleanup_on_completion(self) -> None:
-        """Nothing to do: a run owns no sandbox."""
+        """Do nothing: a run owns no sandbox."""
 
     async def _emit(self, event: StreamEvent) -> None:
         try:
             await self._channel.send(event)
         except Closed:
-            # Nobody listens any more; the task is being cancelled, and what it does until then is kept.
+            # The reader has left and the task is being cancelled; what it does until then is still recorded.
             return
 
     async def _drive(self) -> None:
@@ -94,7 +94,7 @@ class RunResultStreaming(RunResultBase):
             if not self._cancelled:
                 self._error = error
                 raise
-        except BaseException as error:  # noqa: BLE001 - whoever reads the events gets it
+        except BaseException as error:  # noqa: BLE001 - raised to the reader of the events
             self._error = error
         finally:
             self.is_complete = True
@@ -103,7 +103,7 @@ class RunResultStreaming(RunResultBase):
             self._channel.close()
 
     def _mark_complete(self, _: "asyncio.Task[Any]") -> None:
-        self.is_complete = True  # one that is cancelled before it began has no other way to say so
+        self.is_complete = True  # a task that is cancelled before it starts never runs _drive
 
     async def _wait_ended(self) -> None:
         if self.run_loop_task is not None and not self.run_loop_task.done():

@@ -1,4 +1,4 @@
-"""The tools and handoffs that an agent has at one moment of a run."""
+"""The tools and handoffs that an agent offers in one turn of a run."""
 
 import warnings
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from standfast.agents.tools import FunctionTool, Tool, ToolOriginType
 
 @dataclass(frozen=True)
 class Toolbox:
-    """What the model is offered, and what its calls mean. ``by_ref`` and ``by_name`` have one tool for each name."""
+    """The tools and handoffs offered to a model, with an index from the names in its calls to the objects."""
 
     tools: list[Tool]
     handoffs: list[Handoff[Any, Any]]
@@ -24,16 +24,16 @@ class Toolbox:
 
     @classmethod
     async def from_agent(cls, agent: Agent[Any], context: RunContextWrapper[Any], *, strict: bool = False) -> "Toolbox":
-        """What the agent has now. Of two with one name the first counts and the other is not offered.
+        """Return what the agent offers now. Of two with the same name only the first is offered.
 
-        A handoff counts before a tool, and a tool of the agent's own before one of an MCP server, which must not be
-        able to put itself in its place. That two have one name is a warning, or with ``strict`` an error.
+        A handoff takes precedence over a tool, and the agent's own tool over one of an MCP server, so that a server
+        cannot replace it. A name collision is a warning, or with ``strict`` an error.
         """
         handoffs: dict[str, Handoff[Any, Any]] = {}
-        for way in await agent.get_handoffs(context):
-            if way.tool_name in handoffs:
-                _report_collision(agent, way.tool_name, strict)
-            handoffs.setdefault(way.tool_name, way)
+        for handoff in await agent.get_handoffs(context):
+            if handoff.tool_name in handoffs:
+                _report_collision(agent, handoff.tool_name, strict)
+            handoffs.setdefault(handoff.tool_name, handoff)
         tools: list[Tool] = []
         by_ref: dict[ToolRef, FunctionTool] = {}
         offered = await agent.get_all_tools(context)
@@ -50,11 +50,11 @@ class Toolbox:
         return cls(tools, list(handoffs.values()), by_ref, handoffs)
 
     def find_tool(self, ref: ToolRef) -> FunctionTool | None:
-        """The tool that a call means."""
+        """Return the tool that a call refers to."""
         return match_tool(self.tools_by_ref, ref)
 
     def find_hosted_mcp(self, label: str | None) -> HostedMCPTool | None:
-        """The hosted MCP server of that label."""
+        """Return the hosted MCP server with this label."""
         for tool in self.tools:
             if isinstance(tool, HostedMCPTool) and tool.tool_config.get("server_label") == label:
                 return tool

@@ -1,4 +1,4 @@
-"""Durable runs: by id, in one store, driven by one process at a time. Names are resolved on first use."""
+"""Durable runs: stored in a database, executed by one process at a time. Names are imported on first use."""
 
 from standfast.base.lazy import attach_stub
 

@@ -8,5 +8,5 @@ from standfast.runtime.errors import RunEnded as RunEnded
 from standfast.runtime.errors import RunKeyReused as RunKeyReused
 from standfast.runtime.errors import SessionBusy as SessionBusy
 from standfast.runtime.handle import RunHandle as RunHandle
-from standfast.runtime._engine.records import RunProblem as RunProblem
+from standfast.runtime.types import RunProblem as RunProblem
 from standfast.runtime.runtime import Runtime as Runtime

@@ -1,41 +1,41 @@
-"""What can go wrong with durable runs, as types.
+"""The errors of durable runs.
 
 StandfastError
-├── SessionBusy             another run has the session, and this one was not to wait
-├── RunEnded                the run has ended, or cannot be changed like that any more
-├── RunKeyReused            the key of a start came back with another request
-├── ApprovalSettled         the question was answered already, expired, or its run has ended
-└── InvalidDecision         there is no such answer to this question
+├── SessionBusy             another run holds the session, and ``on_busy`` is ``reject``
+├── RunEnded                the operation is not possible in the status of the run
+├── RunKeyReused            a key was used before, for another request
+├── ApprovalSettled         the approval was decided, has expired, or its run has ended
+└── InvalidDecision         the decision is not possible for this approval
 """
 
 from standfast.base.errors import InvalidInput, KeyReused, StandfastError
 
 
 class SessionBusy(StandfastError):
-    """Another run has the session, and ``on_busy`` said not to wait. Nothing was started."""
+    """Another run holds the session, and ``on_busy`` is ``reject``. Nothing was started."""
 
     code = "session-busy"
 
     def __init__(self, session_id: str, *, run_id: str | None) -> None:
-        by = f"the run {run_id!r}" if run_id else "another run"
+        holder = f"the run {run_id!r}" if run_id else "another run"
         super().__init__(
-            f"session {session_id!r} is held by {by}: wait for it, or start with on_busy='enqueue' or 'interrupt'"
+            f"session {session_id!r} is held by {holder}: wait for it, or start with on_busy='enqueue' or 'interrupt'"
         )
         self.session_id, self.run_id = session_id, run_id
 
 
 class RunEnded(StandfastError):
-    """The run is not in a status in which this can be done. Nothing was changed."""
+    """The operation is not possible in the status of the run. Nothing was changed."""
 
     code = "run-ended"
 
-    def __init__(self, run_id: str, *, status: str, wanted: str) -> None:
-        super().__init__(f"the run {run_id!r} is {status}: it cannot be {wanted}")
+    def __init__(self, run_id: str, *, status: str, action: str) -> None:
+        super().__init__(f"the run {run_id!r} is {status}: it cannot be {action}")
         self.run_id, self.status = run_id, status
 
 
 class RunKeyReused(KeyReused):
-    """The key was used to start another run: with another agent, input, session or context. Nothing was started."""
+    """The key started another run, with another agent, input, session or context. Nothing was started."""
 
     code = "run-key-reused"
 
@@ -47,19 +47,19 @@ class RunKeyReused(KeyReused):
 
 
 class ApprovalSettled(StandfastError):
-    """Nothing can be decided any more. ``status`` says what happened, ``by`` and ``at`` who did it and when."""
+    """The approval cannot be decided any more. ``status``, ``by`` and ``at`` say what was decided, by whom and when."""
 
     code = "approval-settled"
 
     def __init__(
         self, approval_id: str, *, status: str, by: str | None = None, at: float | None = None, reason: str = ""
     ) -> None:
-        who = f" by {by!r}" if by else ""
-        super().__init__(f"the approval {approval_id!r} was {status}{who} already{reason and ': '}{reason}")
+        decider = f" by {by!r}" if by else ""
+        super().__init__(f"the approval {approval_id!r} was {status}{decider} already{reason and ': '}{reason}")
         self.approval_id, self.status, self.by, self.at = approval_id, status, by, at
 
 
 class InvalidDecision(InvalidInput):
-    """There is no such answer to this question, or not with these arguments. Nothing was decided."""
+    """The decision, or its arguments, are not possible for this approval. Nothing was decided."""
 
     code = "invalid-decision"

@@ -1,24 +1,17 @@
-"""One run, for programs: follow it, wait for it, stop it."""
+"""A handle on a durable run: follow it, wait for it, cancel it."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from standfast.base.errors import InvalidInput
-from standfast.runs._loop.final_step import parse_output
+from standfast.runs.result import parse_output
 from standfast.runtime._engine.approvals import decode_approval
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.events import follow_events
-from standfast.runtime._engine.records import (
-    ENDED_STATUSES,
-    PUBLIC_STATUS,
-    STOPPED_STATUSES,
-    CancelMode,
-    RunHeader,
-    decode_header,
-)
+from standfast.runtime._engine.records import ENDED_STATUSES, PUBLIC_STATUS, STOPPED_STATUSES, RunHeader, decode_header
 from standfast.runtime._engine.retrying_backend import Backoff
-from standfast.runtime.types import Approval, Event, RunInfo, RunOutcome
+from standfast.runtime.types import Approval, CancelMode, Event, RunInfo, RunOutcome
 from standfast.store.contract import RunRecord
 
 if TYPE_CHECKING:
@@ -29,7 +22,7 @@ Until: TypeAlias = Literal["rest", "end"]
 
 
 class RunHandle:
-    """A durable run, wherever it is driven. Losing a handle does nothing to its run."""
+    """A durable run, in whichever process it is executed. Dropping the handle does not affect the run."""
 
     def __init__(self, runtime: "Runtime", ctx: RuntimeContext, run_id: str) -> None:
         self._runtime, self._ctx, self.run_id = runtime, ctx, run_id
@@ -40,43 +33,43 @@ class RunHandle:
 
     @property
     def local(self) -> bool:
-        """Whether this runtime drives the run at present."""
+        """Whether this runtime executes the run at the moment."""
         return self._runtime.drives(self.run_id)
 
     async def info(self) -> RunInfo:
         return make_run_info(await self._ctx.get_run(self.run_id))
 
     async def events(self, after: int = 0, *, until: Until = "rest") -> AsyncIterator[Event]:
-        """Every event behind ``after``, then what happens, until the run ends or waits.
+        """Yield every stored event with a ``seq`` above ``after``, then new ones, until the run ends or waits.
 
-        With ``until="end"`` it stays through pauses, whoever decides and wherever, until the run is completed, failed
-        or cancelled. Leaving early disturbs nothing; go on later behind the last ``seq`` that was seen.
+        With ``until="end"`` the iteration continues through pauses, also when another process decides, until the run is
+        completed, failed or cancelled. Leaving early does not affect the run; pass the last ``seq`` to continue later.
         """
         if until not in get_args(Until):
-            raise InvalidInput(f"events last until 'rest' or until 'end', not {until!r}")
+            raise InvalidInput(f"until must be 'rest' or 'end', not {until!r}")
         stop = STOPPED_STATUSES if until == "rest" else ENDED_STATUSES
-        async with aclosing(follow_events(self._ctx, self.run_id, after=after, stop=stop)) as found:  # type: ignore[type-var]
-            async for event in found:
+        async with aclosing(follow_events(self._ctx, self.run_id, after=after, stop=stop)) as events:  # type: ignore[type-var]
+            async for event in events:
                 yield event
 
     async def wait(self) -> RunOutcome:
-        """What the run came to, or what it waits for."""
+        """Wait until the run has ended or waits for a person, and return its outcome."""
         backoff = Backoff(maximum=self._ctx.poll_interval)
-        with self._ctx.subscriptions.subscribe(self.run_id, until_stopped=True) as follower:
+        with self._ctx.subscriptions.subscribe(self.run_id, until_stopped=True) as subscription:
             while True:
                 record = await self._ctx.get_run(self.run_id)
                 if record.status in STOPPED_STATUSES:
                     return await load_outcome(self._ctx, record)
-                await follower.wait(timeout=backoff.next_delay())
-                if follower.pending:
-                    follower.pending.clear()
+                await subscription.wait(timeout=backoff.next_delay())
+                if subscription.pending:
+                    subscription.pending.clear()
                     backoff.reset()
 
     async def cancel(self, mode: CancelMode = "after_turn") -> None:
         await self._runtime.cancel(self.run_id, mode=mode)
 
     async def state(self) -> Any:
-        """The run as a portable :class:`~standfast.RunState`."""
+        """Return the run as a portable :class:`~standfast.RunState`."""
         return await self._runtime.state(self.run_id)
 
 
@@ -109,12 +102,12 @@ async def load_outcome(ctx: RuntimeContext, record: RunRecord) -> RunOutcome:
 
 
 async def list_pending_approvals(ctx: RuntimeContext, run_id: str) -> list[Approval]:
-    found = await ctx.backend.list_approvals(status="pending", run_id=run_id, session_id=None, limit=1000, after="")
-    return [decode_approval(record) for record in found]
+    records = await ctx.backend.list_approvals(status="pending", run_id=run_id, session_id=None, limit=1000, after="")
+    return [decode_approval(record) for record in records]
 
 
 def _parse_final_output(ctx: RuntimeContext, header: RunHeader) -> Any:
-    """The final output: as its agent's output type where that agent is known here, else as JSON."""
+    """Return the final output, parsed with the output type if this runtime has the agent, else as text."""
     answer, graph = header.answer, ctx.graphs.get(header.agent)
     if answer is None:
         return None

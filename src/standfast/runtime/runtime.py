@@ -1,4 +1,4 @@
-"""Durable runs by id: started once, driven by one process at a time, taken up by another when that is gone."""
+"""The runtime: start, find, decide, resume, cancel and fork durable runs."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,31 +18,31 @@ from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
 from standfast.runs.core.context import restore_context, save_context
 from standfast.runs.run_state import RunState
 from standfast.runs.session_io import validate_input
-from standfast.runtime._engine import approvals, control, start
+from standfast.runtime._engine import approvals, control
 from standfast.runtime._engine.approvals import APPROVAL_PREFIX, decode_approval
 from standfast.runtime._engine.context import RuntimeContext, build_graphs
 from standfast.runtime._engine.leases import LeaseRenewer
-from standfast.runtime._engine.records import PUBLIC_STATUS, CancelMode, RunStatus, decode_header
+from standfast.runtime._engine.records import PUBLIC_STATUS, decode_header
 from standfast.runtime._engine.recovery import RecoveryLoop
 from standfast.runtime._engine.retrying_backend import RetryControl, RetryingBackend
 from standfast.runtime._engine.scheduler import Scheduler
 from standfast.runtime._engine.snapshots import replay, validate_step
 from standfast.runtime.handle import RunHandle, make_run_info
-from standfast.runtime.types import Approval, ApprovalStatus, OnBusy, RunInfo, Verdict
+from standfast.runtime.types import Approval, ApprovalStatus, CancelMode, OnBusy, RunInfo, RunStatus, Verdict
 from standfast.store.contract import Backend
 from standfast.store.urls import open_backend
 
 
 class Runtime:
-    """Runs that outlive their process. Any number of runtimes, in any number of processes, share one store.
+    """Executes durable runs. Any number of runtimes, in any number of processes, can share one store.
 
-    Made by :meth:`open`. Leaving it hands back what it drives, for other runtimes or a later one to go on.
+    Create it with :meth:`open`. On exit it releases its runs, and other runtimes or a later one resume them.
     """
 
     def __init__(self, ctx: RuntimeContext, scheduler: Scheduler) -> None:
         self._ctx, self._scheduler = ctx, scheduler
         self.store = Store(ctx.backend)
-        """The histories of the runs' sessions."""
+        """The sessions of the runs."""
 
     @classmethod
     @asynccontextmanager
@@ -55,10 +55,10 @@ class Runtime:
         approval_ttl: float | None = None,
         run_config: RunConfig | dict[str, Any] | None = None,
     ) -> AsyncIterator["Runtime"]:
-        """A runtime on the store at ``url``, while the block lasts; an open :class:`Store` stays the caller's.
+        """Open a runtime on the store at ``url``. An open :class:`Store` may be passed instead and is not closed.
 
-        ``agents`` are those that runs begin with, found by their names. A run whose process died is taken up by
-        another runtime within twice the ``lease``. Questions to people expire after ``approval_ttl`` seconds.
+        ``agents`` are the agents that runs start with, found by name. A run whose process died is resumed by another
+        runtime within twice the ``lease`` seconds. Approvals expire after ``approval_ttl`` seconds.
         """
         graphs = build_graphs(agents)
         for name, seconds in (("lease", lease), ("approval_ttl", approval_ttl)):
@@ -67,27 +67,27 @@ class Runtime:
         opened = url.backend if isinstance(url, Store) else await open_backend(url)
         try:
             await _check_supports_runs(opened)
-            patience = RetryControl()
-            backend: Any = RetryingBackend(opened, patience)
-            renewing = LeaseRenewer(backend, ttl=lease)
-            home = RuntimeContext(
-                backend, graphs, renewing, RunConfig.coerce(run_config), lease, approval_ttl, retry=patience
+            retry = RetryControl()
+            backend: Any = RetryingBackend(opened, retry)
+            renewer = LeaseRenewer(backend, ttl=lease)
+            ctx = RuntimeContext(
+                backend, graphs, renewer, RunConfig.coerce(run_config), lease, approval_ttl, retry=retry
             )
-            await home.sync_clock()
+            await ctx.sync_clock()
             async with Scope() as scope:
-                driving = Scheduler(home, scope)
-                scope.start(renewing.run(), name="standfast leases")
-                scope.start(RecoveryLoop(driving).run(), name="standfast reaper")
+                scheduler = Scheduler(ctx, scope)
+                scope.start(renewer.run(), name="standfast leases")
+                scope.start(RecoveryLoop(scheduler).run(), name="standfast recovery")
                 try:
-                    yield cls(home, driving)
+                    yield cls(ctx, scheduler)
                 finally:
-                    await driving.aclose()
+                    await scheduler.aclose()
                     scope.cancel()
         finally:
             if not isinstance(url, Store):
                 await opened.close()
 
-    # --- starting -----------------------------------------------------------------------------------
+    # --- start --------------------------------------------------------------------------------------
 
     async def start(
         self,
@@ -100,19 +100,19 @@ class Runtime:
         on_busy: OnBusy = "enqueue",
         max_turns: int | None = DEFAULT_MAX_TURNS,
     ) -> RunHandle:
-        """Ask for a run of the agent with that name. It is durable when this returns.
+        """Start a run of the agent with this name. The run is stored when this returns.
 
-        With ``key``, asking again for the same gives the same run, from any process. ``context`` must be JSON, or an
-        object with a registered codec. When another run has the session, ``on_busy`` says what becomes of this one:
-        ``enqueue`` waits in line, ``reject`` raises :class:`SessionBusy`, ``interrupt`` cancels the other and goes in
-        front of those in line, and ``rollback`` also takes back what the other has added to the session.
+        With ``key``, the same request gives the same run, from any process. ``context`` must be JSON, or an object
+        with a registered codec. ``on_busy`` applies when another run holds the session: ``enqueue`` waits for it,
+        ``reject`` raises :class:`SessionBusy`, ``interrupt`` cancels the other run and starts before all queued runs,
+        and ``rollback`` also removes what the other run has added to the session.
         """
         self._ctx.get_graph(agent)
         if on_busy not in ("enqueue", "reject", "interrupt", "rollback"):
-            raise InvalidInput(f"on_busy is enqueue, reject, interrupt or rollback, not {on_busy!r}")
+            raise InvalidInput(f"on_busy must be enqueue, reject, interrupt or rollback, not {on_busy!r}")
         if max_turns is not None and (isinstance(max_turns, bool) or not isinstance(max_turns, int)):
-            raise InvalidInput(f"max_turns must be a whole number or None, not {max_turns!r}")
-        request = start.StartRequest(
+            raise InvalidInput(f"max_turns must be an integer or None, not {max_turns!r}")
+        request = control.StartRequest(
             agent,
             validate_input(input),
             _validate_session_id(session_id),
@@ -121,19 +121,19 @@ class Runtime:
             None if key is None else validate_name("key", key),
             on_busy,
         )
-        return self._make_handle(await start.start_run(self._scheduler, request))
+        return self._make_handle(await control.start_run(self._scheduler, request))
 
-    # --- looking ------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------
 
     def drives(self, run_id: str) -> bool:
-        """Whether the run is driven by this runtime at present."""
+        """Return whether this runtime executes the run at the moment."""
         return run_id in self._scheduler.executors
 
     def _make_handle(self, run_id: str) -> RunHandle:
         return RunHandle(self, self._ctx, run_id)
 
     async def run(self, run_id: str) -> RunHandle:
-        """The run with this id; :class:`NotFound` when there is none."""
+        """Return the run with this id, or raise :class:`NotFound`."""
         return self._make_handle((await self._ctx.get_run(run_id)).run_id)
 
     async def runs(
@@ -144,18 +144,18 @@ class Runtime:
         limit: int | None = 50,
         after: RunInfo | None = None,
     ) -> list[RunInfo]:
-        """Runs in the order in which they were asked for; ``after`` goes on behind one of them."""
-        shown = [status] if isinstance(status, str) else status
-        _check_statuses(shown or (), get_args(RunStatus))
-        statuses = None if shown is None else [name for name, seen in PUBLIC_STATUS.items() if seen in shown]
-        behind = 0 if after is None else (await self._ctx.get_run(after.run_id)).order
-        found = await self._ctx.backend.list_runs(
-            status=statuses,
+        """Return runs in the order of their starts; ``after`` continues a listing after that run."""
+        public = [status] if isinstance(status, str) else status
+        _check_statuses(public or (), get_args(RunStatus))
+        stored = None if public is None else [name for name, shown in PUBLIC_STATUS.items() if shown in public]
+        order = 0 if after is None else (await self._ctx.get_run(after.run_id)).order
+        records = await self._ctx.backend.list_runs(
+            status=stored,
             session_id=_validate_session_id(session_id),
             limit=validate_listing_limit(limit),
-            after=behind,
+            after=order,
         )
-        return [make_run_info(record) for record in found]
+        return [make_run_info(record) for record in records]
 
     async def approvals(
         self,
@@ -166,23 +166,23 @@ class Runtime:
         limit: int | None = 50,
         after: str = "",
     ) -> list[Approval]:
-        """Questions to people in the order of their ids, which is about that of asking."""
+        """Return approvals in the order of their ids, which is roughly that of their requests."""
         if status is not None:
             _check_statuses([status], get_args(ApprovalStatus))
-        found = await self._ctx.backend.list_approvals(
+        records = await self._ctx.backend.list_approvals(
             status=status,
             run_id=run_id,
             session_id=_validate_session_id(session_id),
             limit=validate_listing_limit(limit),
             after=after or APPROVAL_PREFIX,
         )
-        return [decode_approval(record) for record in found]
+        return [decode_approval(record) for record in records]
 
     async def approval(self, approval_id: str) -> Approval:
         return decode_approval(await self._ctx.get_approval(approval_id))
 
     async def state(self, run_id: str, *, at: int | None = None) -> RunState[Any, Any]:
-        """The run as a portable state, as it is now or as it was after the step ``at``."""
+        """Return the run as a portable state, as it is now or as it was after the step ``at``."""
         record = await self._ctx.get_run(run_id)
         graph = self._ctx.get_graph(decode_header(record).agent)
         replayed = await replay(self._ctx.backend, record, upto=None if at is None else validate_step(record, at))
@@ -194,7 +194,7 @@ class Runtime:
         )
         return RunState.from_run(ActiveRun(replayed.state, graph=graph, context=context, config=self._ctx.config))
 
-    # --- acting -------------------------------------------------------------------------------------
+    # --- commands -----------------------------------------------------------------------------------
 
     async def decide(
         self,
@@ -207,24 +207,24 @@ class Runtime:
         by: str | None = None,
         always: bool = False,
     ) -> Approval:
-        """Answer a question, once, and let its run go on.
+        """Decide an approval, once, and resume its run.
 
-        ``approve`` lets the call be made, with ``arguments`` in place of the model's; ``reject`` tells the model no,
-        in the words of ``message``; ``done`` says that an uncertain call did happen, with ``output``. ``always`` holds
-        for every further call of that agent's tool in the session.
+        ``approve`` makes the call, with ``arguments`` in place of the model's; ``reject`` passes ``message`` to the
+        model instead; ``done`` states that an uncertain call did happen and returned ``output``. With ``always`` the
+        decision applies to every further call of that tool by that agent in the session.
         """
-        answered = await approvals.decide_approval(
+        decided = await approvals.decide_approval(
             self._ctx, approval_id, decision, arguments=arguments, message=message, output=output, by=by, always=always
         )
-        await self._scheduler.claim_if_runnable(answered.run_id)
-        return answered
+        await self._scheduler.claim_if_runnable(decided.run_id)
+        return decided
 
     async def resume(self, run_id: str, *, accept_changes: bool = False, agent: str | None = None) -> RunHandle:
-        """Let a run go on that failed, was cancelled, or met changed code.
+        """Resume a run that failed, was cancelled, or does not fit the current code.
 
-        ``accept_changes`` refuses the calls whose tools are gone; ``agent`` is the new name of the one it began with.
-        A run that waits for people goes on when they have answered; one that is under way or completed is left alone,
-        but one under way takes accepted changes in.
+        ``accept_changes`` rejects the calls whose tools no longer exist; ``agent`` is the new name of the agent that
+        the run started with. Resuming a run that waits for approvals, is running or completed does nothing, except
+        that a running one accepts the changes.
         """
         if agent is not None:
             self._ctx.get_graph(agent)
@@ -232,15 +232,15 @@ class Runtime:
         return self._make_handle(run_id)
 
     async def cancel(self, run_id: str, *, mode: CancelMode = "after_turn") -> None:
-        """Stop a run, keeping what it did: when its turn is over, or now. It can be resumed later."""
+        """Stop a run, at the end of its turn or now. What it did is kept, and it can be resumed."""
         if mode not in ("after_turn", "immediate"):
-            raise InvalidInput(f"a run is cancelled 'after_turn' or 'immediate', not {mode!r}")
+            raise InvalidInput(f"mode must be 'after_turn' or 'immediate', not {mode!r}")
         await control.cancel_run(self._scheduler, run_id, mode)
 
     async def fork(self, run_id: str, *, at: int | None = None, session_id: str | None = None) -> RunHandle:
-        """A new run from the step ``at`` of another one: the number of its event. It begins at once.
+        """Start a new run from the step ``at`` of another run; a step is the ``seq`` of an event.
 
-        Its session is a fork of what the other run's session had at that step.
+        The session of the new run is a fork of the other run's session as it was at that step.
         """
         record = await control.fork_run(self._ctx, await self._ctx.get_run(run_id), at=at, session_id=session_id)
         await self._scheduler.claim(record)
@@ -251,9 +251,9 @@ def _validate_session_id(name: object) -> str | None:
     return None if name is None else validate_name("session id", name)
 
 
-def _check_statuses(wanted: Sequence[str], known: Sequence[str]) -> None:
-    if unknown := set(wanted) - set(known):
-        raise InvalidInput(f"there is no status {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+def _check_statuses(statuses: Sequence[str], allowed: Sequence[str]) -> None:
+    if unknown := set(statuses) - set(allowed):
+        raise InvalidInput(f"unknown status {', '.join(sorted(unknown))}; expected {', '.join(allowed)}")
 
 
 async def _check_supports_runs(backend: Backend) -> None:

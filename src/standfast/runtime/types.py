@@ -1,21 +1,31 @@
-"""What programs see of durable runs."""
+"""The public data types of durable runs."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from standfast.runtime._engine.records import RunProblem, RunStatus
+from standfast.runs.core.state import PersistedStruct
 
+RunStatus: TypeAlias = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
+CancelMode: TypeAlias = Literal["after_turn", "immediate"]
 OnBusy: TypeAlias = Literal["enqueue", "reject", "interrupt", "rollback"]
 Verdict: TypeAlias = Literal["approve", "reject", "done"]
 ApprovalStatus: TypeAlias = Literal["pending", "approved", "rejected", "done", "expired", "withdrawn"]
 
 
-class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A question to a person about one call, with the exact ``arguments`` and their SHA-256.
+class RunProblem(PersistedStruct, frozen=True):
+    """Why a run failed, or why it cannot continue."""
 
-    An ``uncertain`` one asks about a call that was under way when its process ended: it may have happened.
+    code: str
+    message: str
+    type: str | None = None
+
+
+class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tool call that waits for a person, with its exact ``arguments`` and their SHA-256.
+
+    An approval of kind ``uncertain`` is about a call that was in progress when its process died: it may have happened.
     """
 
     id: str
@@ -30,13 +40,13 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     digest: str
     requested_at: float
     idempotency_key: str = ""
-    """What the tool has as ``ctx.idempotency_key``: where an uncertain call left traces, this finds them."""
+    """The tool's ``ctx.idempotency_key``: use it to find out whether an uncertain call had an effect."""
     expires_at: float | None = None
     decided_by: str | None = None
     decided_at: float | None = None
     message: str | None = None
     edited: str | None = None
-    """The arguments that the person put in place of the model's."""
+    """The arguments with which the call was approved, if a person edited them."""
     output: str | None = None
     always: bool = False
     agent_path: str = "root"
@@ -48,7 +58,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Event:
     """Something that happened to a run. ``seq`` counts from 1 without gaps.
 
-    What a model says while it is saying it is ``live``: it has no ``seq`` and is not kept.
+    Events of a streaming model response are ``live``: they have no ``seq`` and are not stored.
     """
 
     seq: int | None
@@ -61,7 +71,7 @@ class Event:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """A run as it is listed."""
+    """A run in a listing."""
 
     run_id: str
     agent: str
@@ -77,7 +87,7 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """What a run came to, or what it waits for: ``approvals`` of a person, or what ``error`` says."""
+    """The result of a run, or what it waits for: ``approvals``, or the problem in ``error``."""
 
     run_id: str
     status: RunStatus

@@ -1,1 +1,1 @@
-"""The steps that the driver performs."""
+"""The steps that the driver executes; private to :mod:`standfast.runs`."""

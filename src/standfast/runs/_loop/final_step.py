@@ -1,4 +1,4 @@
-"""How a run comes to its end: tools whose output is the answer, output guardrails, and running out of turns."""
+"""The last steps of a run: tool outputs as final output, output guardrails, and the limit of turns."""
 
 from typing import Any
 
@@ -13,69 +13,68 @@ from standfast.agents.errors import (
     UserError,
 )
 from standfast.agents.guardrails import OutputGuardrail, OutputGuardrailResult
-from standfast.agents.output import as_output_schema
 from standfast.agents.tools import FunctionToolResult, ToolsToFinalOutputResult
 from standfast.agents.types import maybe_await
 from standfast.lifecycle.scope import Scope
 from standfast.runs.active_run import ActiveRun
-from standfast.runs.core.guardrails import make_guardrail_record
 from standfast.runs.core.state import FinalOutput, TranscriptEntry
-from standfast.runs.core.steps import Finished, Weighed
+from standfast.runs.core.steps import Finished, ToolOutputChecked
 from standfast.runs.error_handlers import call_error_handler
+from standfast.runs.result import parse_output
 from standfast.tool_calls.output import to_plain_value
 from standfast.tracing.instrumentation import maybe_guardrail_span
 
 WITHHELD_MESSAGE = "This output was withheld by a guardrail."
 
 
-async def check_tool_output(run: ActiveRun) -> Weighed:
-    """Whether the tools have given the final output already, by the agent's ``tool_use_behavior``."""
+async def check_tool_output(run: ActiveRun) -> ToolOutputChecked:
+    """Determine by the agent's ``tool_use_behavior`` whether a tool output is the final output."""
     behavior: Any = run.current_agent.tool_use_behavior
     if behavior == "run_llm_again":
-        return Weighed(None)
+        return ToolOutputChecked(None)
     results = await _collect_tool_results(run)
     if not results:
-        return Weighed(None)
+        return ToolOutputChecked(None)
     if callable(behavior):
-        found = await maybe_await(behavior(run.context, list(results.values())))
-        if not isinstance(found, ToolsToFinalOutputResult):
-            raise UserError(f"tool_use_behavior must return ToolsToFinalOutputResult, not {found!r}")
-        if not found.is_final_output:
-            return Weighed(None)
-        run.final_output = found.final_output
-        return Weighed(FinalOutput(value=to_plain_value(found.final_output), call_id=""))
+        decision = await maybe_await(behavior(run.context, list(results.values())))
+        if not isinstance(decision, ToolsToFinalOutputResult):
+            raise UserError(f"tool_use_behavior must return ToolsToFinalOutputResult, not {decision!r}")
+        if not decision.is_final_output:
+            return ToolOutputChecked(None)
+        run.final_output = decision.final_output
+        return ToolOutputChecked(FinalOutput(value=to_plain_value(decision.final_output), call_id=""))
     names = None if behavior == "stop_on_first_tool" else behavior["stop_at_tool_names"]
     for call_id, result in results.items():
         if names is None or result.tool.name in names or result.tool.qualified_name in names:
             run.final_output = result.output
-            return Weighed(FinalOutput(value=to_plain_value(result.output), call_id=call_id))
-    return Weighed(None)
+            return ToolOutputChecked(FinalOutput(value=to_plain_value(result.output), call_id=call_id))
+    return ToolOutputChecked(None)
 
 
 async def _collect_tool_results(run: ActiveRun) -> dict[str, FunctionToolResult]:
-    """What the tools of this turn returned, in the model's order."""
-    box = await run.get_toolbox(run.state.agent)
-    state, found = run.state, {}
+    """Return the results of this turn's tools by call id, in the model's order."""
+    toolbox = await run.get_toolbox(run.state.agent)
+    state, results = run.state, {}
     outputs = {
         entry.item.get("call_id"): start
         for start, entry in enumerate(state.transcript[state.turn_start :], state.turn_start)
         if entry.kind == "output"
     }
     for call in state.calls:
-        tool = box.find_tool(call.tool)
+        tool = toolbox.find_tool(call.tool)
         if call.kind == "function" and tool is not None and call.id in outputs:
             item: Any = run.get_item(outputs[call.id])
-            found[call.id] = FunctionToolResult(tool, item.output, item)
-    return found
+            results[call.id] = FunctionToolResult(tool, item.output, item)
+    return results
 
 
 async def finish_run(run: ActiveRun) -> Finished:
-    """Read the final output and let the output guardrails judge it.
+    """Parse the final output and check it with the output guardrails.
 
-    The output that they refuse is no part of the conversation. What the tools did before it is.
+    An output that they refuse does not become part of the conversation; the tool calls before it do.
     """
     answer, agent = run.state.answer, run.current_agent
-    assert answer is not None  # noqa: S101 - decide looked
+    assert answer is not None  # noqa: S101 - checked by choose_next_step
     if answer.refusal is not None:
         return await handle_run_error(run, "model_refusal", ModelRefusalError(answer.refusal))
     if answer.text is not None:
@@ -91,12 +90,10 @@ async def finish_run(run: ActiveRun) -> Finished:
 async def _check_and_finish(
     run: ActiveRun, answer: FinalOutput, entries: tuple[TranscriptEntry, ...] = (), *, withheld: str | None = None
 ) -> Finished:
-    """The end with this answer, whoever gave it, if the output guardrails agree."""
+    """Finish with this final output if the output guardrails accept it."""
     agent = run.current_agent
     results = await _run_output_guardrails(run, agent)
-    start = len(run.state.guardrails)
-    run.guardrail_results.update((start + index, result) for index, result in enumerate(results))
-    records = tuple(make_guardrail_record(result, agent=run.state.agent) for result in results)
+    records = run.record_guardrails(results)
     for result in results:
         if result.output.tripwire_triggered:
             tripped = OutputGuardrailTripwireTriggered(result)
@@ -106,24 +103,18 @@ async def _check_and_finish(
     return Finished(replace(answer, settled=True), entries, guardrails=records)
 
 
-def parse_output(agent: Agent[Any], text: str) -> Any:
-    """The value in the model's answer, by the agent's output type."""
-    schema = as_output_schema(agent.output_type)
-    return text if schema is None or schema.is_plain_text() else schema.validate_json(text)
-
-
 async def handle_max_turns(run: ActiveRun) -> Finished:
-    """The turns are used up: the program's handler may still give an answer."""
+    """End a run that has reached its limit of turns; the program's handler may provide a final output."""
     return await handle_run_error(run, "max_turns", MaxTurnsExceeded(f"Max turns ({run.state.max_turns}) exceeded"))
 
 
 async def handle_run_error(run: ActiveRun, kind: str, error: Any) -> Finished:
-    """What the program's handler makes of an error, or the error itself."""
-    found = await call_error_handler(run, kind, error)
-    if found is None:
+    """Finish with the final output of the program's error handler, or with the error itself."""
+    handled = await call_error_handler(run, kind, error)
+    if handled is None:
         return Finished(run.state.answer, error=error)
-    run.final_output = found.value
-    return await _check_and_finish(run, found.answer, found.entries)
+    run.final_output = handled.value
+    return await _check_and_finish(run, handled.answer, handled.entries)
 
 
 async def _run_output_guardrails(run: ActiveRun, agent: Agent[Any]) -> list[OutputGuardrailResult]:
@@ -133,8 +124,8 @@ async def _run_output_guardrails(run: ActiveRun, agent: Agent[Any]) -> list[Outp
     try:
         async with Scope() as scope:
             tasks = [scope.start(_run_output_guardrail(run, guard, agent)) for guard in guards]
-    except BaseExceptionGroup as several:
-        raise several.exceptions[0] from None
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
     return [task.result() for task in tasks]
 
 
@@ -151,8 +142,8 @@ async def _run_output_guardrail(
 async def _run_end_hooks(run: ActiveRun, agent: Agent[Any]) -> None:
     if run.hooks is None and agent.hooks is None:
         return
-    own = run.make_hook_context()
+    context = run.make_hook_context()
     if run.hooks is not None:
-        await run.hooks.on_agent_end(own, agent, run.final_output)
+        await run.hooks.on_agent_end(context, agent, run.final_output)
     if agent.hooks is not None:
-        await agent.hooks.on_end(own, agent, run.final_output)
+        await agent.hooks.on_end(context, agent, run.final_output)

@@ -1,4 +1,4 @@
-"""One agent hands over to another: who it is, and what the new one is shown."""
+"""Switch to another agent, and select what its model is shown."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,30 +20,30 @@ IGNORED_MESSAGE = "Multiple handoffs detected, ignoring this one."
 
 
 async def perform_handoff(run: ActiveRun, calls: tuple[CallRecord, ...]) -> HandoffPerformed:
-    """Take the first handoff and answer the others."""
+    """Make the first handoff and answer the other handoff calls."""
     state, source = run.state, run.current_agent
     first, *others = calls
-    box = await run.get_toolbox(state.agent)
-    way = box.handoffs_by_name.get(first.tool.name)
-    if way is None:
-        raise ModelBehaviorError(f"the agent {source.name!r} has no handoff {first.tool.name!r} any more")
+    toolbox = await run.get_toolbox(state.agent)
+    handoff = toolbox.handoffs_by_name.get(first.tool.name)
+    if handoff is None:
+        raise ModelBehaviorError(f"the agent {source.name!r} no longer has the handoff {first.tool.name!r}")
     item = state.transcript[first.position].item
-    target = await _invoke_handoff(run, source, way, item.get("arguments") or "")
+    target = await _invoke_handoff(run, source, handoff, item.get("arguments") or "")
     path = run.get_agent_path(target)
     entries = [
         TranscriptEntry(make_output_item(call.id, IGNORED_MESSAGE), "output", agent=state.agent) for call in others
     ]
-    told = make_output_item(first.id, way.get_transfer_message(target))
-    entries.insert(0, TranscriptEntry(told, "handed", agent=state.agent, target=path))
-    return HandoffPerformed(tuple(entries), path, await _select_model_input(run, way, tuple(entries)))
+    output = make_output_item(first.id, handoff.get_transfer_message(target))
+    entries.insert(0, TranscriptEntry(output, "handed", agent=state.agent, target=path))
+    return HandoffPerformed(tuple(entries), path, await _select_model_input(run, handoff, tuple(entries)))
 
 
 async def _invoke_handoff(run: ActiveRun, source: Agent[Any], handoff: Handoff[Any, Any], arguments: str) -> Agent[Any]:
-    """The agent to which the handoff leads, once everybody has been told."""
+    """Invoke the handoff, run the hooks, and return the agent that it leads to."""
     with maybe_handoff_span(source.name) as span:
         target: Agent[Any] = await handoff.on_invoke_handoff(run.context, arguments)
         if not isinstance(target, Agent):
-            raise UserError(f"the handoff {handoff.tool_name} must lead to an agent, not to {target!r}")
+            raise UserError(f"the handoff {handoff.tool_name} must return an Agent, got {target!r}")
         if span is not None:
             span.span_data.to_agent = target.name
         if run.hooks is not None:
@@ -56,7 +56,7 @@ async def _invoke_handoff(run: ActiveRun, source: Agent[Any], handoff: Handoff[A
 async def _select_model_input(
     run: ActiveRun, handoff: Handoff[Any, Any], entries: tuple[TranscriptEntry, ...]
 ) -> InputSelection | None:
-    """What the new agent's model is shown, when that is not simply everything."""
+    """Return what the new agent's model is shown, or ``None`` if that is the whole conversation."""
     config = run.config
     nest = config.nest_handoff_history if handoff.nest_handoff_history is None else handoff.nest_handoff_history
     edit = handoff.input_filter or config.handoff_input_filter
@@ -65,8 +65,8 @@ async def _select_model_input(
     if isinstance(run.state.conversation, ServerConversation):
         if edit is not None:
             raise UserError(
-                f"the handoff {handoff.tool_name} filters its input, but the provider keeps this conversation: "
-                "nothing that it has can be taken back"
+                f"the handoff {handoff.tool_name} filters its input, but the provider stores this conversation: "
+                "items that it has stored cannot be removed"
             )
         return None
     await load_history(run)
@@ -82,7 +82,7 @@ async def _select_model_input(
 
 
 class _HandoffInput:
-    """What the model was shown until now, in the words of handoff filters, and the way back from those."""
+    """Converts what the model has been shown to the data of a handoff filter, and the filtered data back."""
 
     def __init__(self, run: ActiveRun, entries: tuple[TranscriptEntry, ...]) -> None:
         self.run = run
@@ -99,7 +99,7 @@ class _HandoffInput:
         own = [part for part in shown if isinstance(part, int) and not self._is_history(part) and part >= turn]
         new = [*own, *range(self.history_length + start, self.history_length + start + len(entries))]
         self.new_items = new
-        # The items of the handoff itself are not in the transcript yet; the view speaks of them already.
+        # The items of the handoff itself are not in the transcript yet, but the selection refers to them.
         self.pending_entries = entries
         self.positions: dict[int, int] = {}
         self.references: list[Any] = []
@@ -117,17 +117,17 @@ class _HandoffInput:
         )
 
     def select_positions(self, data: HandoffInputData) -> tuple[int | Item, ...]:
-        """What the filter left, as positions where it is unchanged and as substitutes where it is not."""
+        """Return the filtered data: the positions of unchanged items, and changed items themselves."""
         history = data.input_history
-        given = [{"content": history, "role": "user"}] if isinstance(history, str) else list(history)
+        items = [{"content": history, "role": "user"}] if isinstance(history, str) else list(history)
         if isinstance(history, str) and history == self.run.state.input and self.history:
-            found: list[int | Item] = list(self.history)
+            selected: list[int | Item] = list(self.history)
         else:
-            found = [self.positions.get(id(item), item) for item in given]
+            selected = [self.positions.get(id(item), item) for item in items]
         last = data.new_items if data.input_items is None else data.input_items
         for item in (*data.pre_handoff_items, *last):
-            found.append(self.positions.get(id(item)) if id(item) in self.positions else item.to_input_item())  # type: ignore[arg-type]
-        return tuple(map(self._get_item, found) if self.run.model_input.has_moved(self.run.state) else found)
+            selected.append(self.positions.get(id(item)) if id(item) in self.positions else item.to_input_item())  # type: ignore[arg-type]
+        return tuple(map(self._get_item, selected) if self.run.model_input.has_moved(self.run.state) else selected)
 
     def _is_history(self, place: int) -> bool:
         return place < self.history_length or self._get_entry(place).kind == "given"

@@ -1,4 +1,4 @@
-"""One answer of a model: everything that it is told, who looks on, and what it said."""
+"""One model call: build the request, run hooks and input guardrails, and parse the response."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from standfast.runs._loop.response_parser import parse_response
 from standfast.runs._loop.tracing import get_model_tracing, record_response, start_generation_span
 from standfast.runs.active_run import ActiveRun, EmitCallback
 from standfast.runs.config import CallModelData, ModelInputData
-from standfast.runs.core.guardrails import make_guardrail_record
+from standfast.runs.core.conversion import to_usage_record
 from standfast.runs.core.state import (
     CallRecord,
     GuardrailRecord,
@@ -31,7 +31,6 @@ from standfast.runs.core.state import (
     TranscriptEntry,
 )
 from standfast.runs.core.steps import ModelAnswered
-from standfast.runs.core.usage import to_usage_record
 from standfast.runs.error_handlers import format_tool_error
 from standfast.runs.session_io import load_history
 from standfast.runs.stream_events import RawResponsesStreamEvent
@@ -40,47 +39,47 @@ from standfast.tracing.instrumentation import maybe_guardrail_span
 
 
 async def ask_model(run: ActiveRun) -> ModelAnswered:
-    """Let the current agent's model answer. A guardrail that trips throws the answer away, wherever it is."""
+    """Call the current agent's model. If an input guardrail trips, the response is discarded."""
     state, agent = run.state, run.current_agent
     await load_history(run)
     items = run.model_input.build_input(state)
     run.context.turn_input = items
     if not state.greeted:
         await _run_start_hooks(run, agent)
-    box = await run.get_toolbox(state.agent, refresh=True)
+    toolbox = await run.get_toolbox(state.agent, refresh=True)
     schema = as_output_schema(agent.output_type)
     request = await _build_request(run, agent, items, schema)
-    request = replace(request, tools=box.tools, handoffs=box.handoffs)
+    request = replace(request, tools=toolbox.tools, handoffs=toolbox.handoffs)
     model = _resolve_model(run, agent)
-    response, verdicts = await _call_model_guarded(run, agent, model, request)
+    response, guardrails = await _call_model_guarded(run, agent, model, request)
     run.context.usage.add(response.usage)
-    failed = await _run_llm_end_hooks(run, agent, response)
+    hook_error = await _run_llm_end_hooks(run, agent, response)
     entries, calls, answer = parse_response(
         response.items,
         agent=state.agent,
         agent_name=agent.name,
-        toolbox=box,
+        toolbox=toolbox,
         plain_text=schema is None or schema.is_plain_text(),
         lenient=run.config.tool_not_found_behavior == "return_error_to_model",
     )
     calls = [await _format_missing_tool(run, call) if call.status == "rejected" else call for call in calls]
     start = len(state.transcript)
     run.raw_items.update((start + index, raw) for index, raw in enumerate(response.output))
-    return ModelAnswered(tuple(entries), _make_response_record(response), tuple(calls), answer, verdicts, failed)
+    return ModelAnswered(tuple(entries), _make_response_record(response), tuple(calls), answer, guardrails, hook_error)
 
 
 async def _run_llm_end_hooks(run: ActiveRun, agent: Agent[Any], response: ModelResponse) -> Exception | None:
-    """Tell who looks on what the model answered; gives the error of one that fails, for later."""
+    """Run the end hooks. Returns the error of a hook, to be raised when the response is recorded."""
     try:
-        for watcher in _collect_hooks(run, agent):
-            await watcher.on_llm_end(run.context, agent, response)
-    except Exception as error:  # noqa: BLE001 - it is raised when the answer is kept
+        for hooks in _collect_hooks(run, agent):
+            await hooks.on_llm_end(run.context, agent, response)
+    except Exception as error:  # noqa: BLE001 - raised when the response is recorded
         return error
     return None
 
 
 async def _format_missing_tool(run: ActiveRun, call: CallRecord) -> CallRecord:
-    """A call of a tool that there is not, with what the model is told about it."""
+    """Return the call of an unknown tool with the message that the model receives as its output."""
     return structs.replace(call, message=await format_tool_error(run, "tool_not_found", call, call.message or ""))
 
 
@@ -111,33 +110,33 @@ async def _build_request(
 def _resolve_settings(run: ActiveRun, agent: Agent[Any], state: State) -> ModelSettings:
     settings = agent.model_settings.resolve(run.config.model_settings)
     if agent.reset_tool_choice and settings.tool_choice is not None and state.tools_used.get(state.agent):
-        # It was told to use a tool and it did; told so again, it would never come to an end.
+        # The model was made to use a tool and has done so; forcing it again would loop until the limit of turns.
         return replace(settings, tool_choice=None)
     return settings
 
 
 def _resolve_model(run: ActiveRun, agent: Agent[Any]) -> Model:
-    wanted: Any = run.config.model if run.config.model is not None else agent.model
-    return run.config.model_provider.get_model(wanted) if wanted is None or isinstance(wanted, str) else wanted
+    model: Any = run.config.model if run.config.model is not None else agent.model
+    return run.config.model_provider.get_model(model) if model is None or isinstance(model, str) else model
 
 
 async def _run_start_hooks(run: ActiveRun, agent: Agent[Any]) -> None:
     if run.hooks is None and agent.hooks is None:
         return
-    own = run.make_hook_context()
+    context = run.make_hook_context()
     if run.hooks is not None:
-        await run.hooks.on_agent_start(own, agent)
+        await run.hooks.on_agent_start(context, agent)
     if agent.hooks is not None:
-        await agent.hooks.on_start(own, agent)
+        await agent.hooks.on_start(context, agent)
 
 
 def _collect_hooks(run: ActiveRun, agent: Agent[Any]) -> list[Any]:
-    return [watcher for watcher in (run.hooks, agent.hooks) if watcher is not None]
+    return [hooks for hooks in (run.hooks, agent.hooks) if hooks is not None]
 
 
 async def _call_model(run: ActiveRun, agent: Agent[Any], model: Model, request: ModelRequest) -> ModelResponse:
-    for watcher in _collect_hooks(run, agent):
-        await watcher.on_llm_start(run.context, agent, request.system_instructions, request.input)
+    for hooks in _collect_hooks(run, agent):
+        await hooks.on_llm_start(run.context, agent, request.system_instructions, request.input)
     with start_generation_span(run, model, request) as span:
         if span is not None:
             request = replace(request, tracing=get_model_tracing(span))
@@ -156,23 +155,23 @@ async def _emit_raw_event(emit: EmitCallback, event: TResponseStreamEvent) -> No
 async def _call_model_guarded(
     run: ActiveRun, agent: Agent[Any], model: Model, request: ModelRequest
 ) -> tuple[ModelResponse, tuple[GuardrailRecord, ...]]:
-    """The model's answer, when every input guardrail agreed: some before it is asked, the others beside it."""
+    """Call the model and run the input guardrails, some before the call and the others in parallel to it."""
     guards = [] if run.state.guarded else [*(run.config.input_guardrails or ()), *agent.input_guardrails]
     if not guards:
         return await _call_model(run, agent, model, request), ()
     before = [guard for guard in guards if not guard.run_in_parallel]
-    beside = [guard for guard in guards if guard.run_in_parallel]
-    judged = get_guardrail_input(run.state)
+    parallel = [guard for guard in guards if guard.run_in_parallel]
+    checked = get_guardrail_input(run.state)
     try:
         async with Scope() as scope:
-            first = [scope.start(_run_input_guardrail(run, guard, agent, judged)) for guard in before]
+            first = [scope.start(_run_input_guardrail(run, guard, agent, checked)) for guard in before]
         async with Scope() as scope:
-            second = [scope.start(_run_input_guardrail(run, guard, agent, judged)) for guard in beside]
+            second = [scope.start(_run_input_guardrail(run, guard, agent, checked)) for guard in parallel]
             response = await _call_model(run, agent, model, request)
-    except BaseExceptionGroup as several:
-        raise several.exceptions[0] from None
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
     results = [task.result() for task in (*first, *second)]
-    return response, _record_guardrails(run, results)
+    return response, run.record_guardrails(results)
 
 
 async def _run_input_guardrail(
@@ -189,17 +188,11 @@ async def _run_input_guardrail(
 
 
 def get_guardrail_input(state: State) -> str | list[Item]:
-    """What input guardrails look at: the input of the run, or what was said to it since."""
+    """Return what the input guardrails check: the input of the run, or the input added since."""
     staged: Sequence[TranscriptEntry] = []
     if state.turn:
         staged = [entry for entry in state.transcript[state.responses[-1].stop :] if entry.kind == "input"]
     return [entry.item for entry in staged] or state.input
-
-
-def _record_guardrails(run: ActiveRun, results: list[InputGuardrailResult]) -> tuple[GuardrailRecord, ...]:
-    start = len(run.state.guardrails)
-    run.guardrail_results.update((start + index, result) for index, result in enumerate(results))
-    return tuple(make_guardrail_record(result, agent=run.state.agent) for result in results)
 
 
 def _make_response_record(response: ModelResponse) -> ResponseRecord:

@@ -1,4 +1,4 @@
-"""What a model's answer means: which items it has, which calls it makes, and whether it is the final output."""
+"""Parse a model response into transcript entries, calls and the final output."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ _ENTRY_KINDS: dict[str, EntryKind] = {
     "mcp_approval_response": "approval_answer",
     "compaction": "compaction",
 }
-# Calls that the program would have to make itself, with tools that standfast does not have.
+# Calls of tools that standfast does not implement.
 _UNSUPPORTED_CALLS = frozenset(OUTPUT_TYPE_BY_CALL_TYPE) - {
     "function_call",
     "tool_search_call",
@@ -34,9 +34,9 @@ _UNSUPPORTED_CALLS = frozenset(OUTPUT_TYPE_BY_CALL_TYPE) - {
 def parse_response(
     items: Sequence[Item], *, agent: str, agent_name: str, toolbox: Toolbox, plain_text: bool, lenient: bool
 ) -> tuple[list[TranscriptEntry], list[CallRecord], FinalOutput | None]:
-    """The entries, the calls (their positions counted from the first entry) and the answer, if it is one.
+    """Return the entries, the calls (with positions counted from the first entry) and the final output, if any.
 
-    A call that no tool answers is :class:`ModelBehaviorError`, or with ``lenient`` a call that is answered with that.
+    A call of an unknown tool raises :class:`ModelBehaviorError`, or with ``lenient`` becomes a rejected call.
     """
     entries: list[TranscriptEntry] = []
     calls: list[CallRecord] = []
@@ -74,32 +74,30 @@ def _parse_call(item: Item, position: int, toolbox: Toolbox, agent_name: str, le
 def _parse_function_call(item: Item, position: int, toolbox: Toolbox, agent_name: str, lenient: bool) -> CallRecord:
     name, namespace = _require_text(item, "name"), item.get("namespace")
     ref = ToolRef.from_call(name, namespace if isinstance(namespace, str) else None)
-    call_id, given = _require_text(item, "call_id"), item.get("arguments")
-    if given is not None and not isinstance(given, str):
-        raise ModelBehaviorError(f"the arguments of the call {call_id!r} must be JSON text, not {given!r}")
+    call_id, arguments = _require_text(item, "call_id"), item.get("arguments")
+    if arguments is not None and not isinstance(arguments, str):
+        raise ModelBehaviorError(f"the arguments of the call {call_id!r} must be JSON text, not {arguments!r}")
     if ref.kind == "bare" and name in toolbox.handoffs_by_name:
         return CallRecord(call_id, position, ref, kind="handoff")
     tool = toolbox.find_tool(ref)
     if tool is not None:
         return CallRecord(call_id, position, ToolRef.from_tool(tool))
     if not lenient:
-        known = ", ".join([*map(str, toolbox.tools_by_ref), *toolbox.handoffs_by_name]) or "none"
-        raise ModelBehaviorError(f"Tool {ref} not found in agent {agent_name}; it has {known}")
+        names = ", ".join([*map(str, toolbox.tools_by_ref), *toolbox.handoffs_by_name]) or "none"
+        raise ModelBehaviorError(f"Tool {ref} not found in agent {agent_name}; it has {names}")
     return CallRecord(call_id, position, ref, status="rejected", message=NOT_FOUND_MESSAGE.format(name=ref))
 
 
 def _require_text(item: Item, name: str) -> str:
     value = item.get(name)
     if not isinstance(value, str) or not value:
-        raise ModelBehaviorError(
-            f"a {get_item_type(item)} must have a {name} that is a string with something in it: {value!r}"
-        )
+        raise ModelBehaviorError(f"the {name} of a {get_item_type(item)} must be a non-empty string, not {value!r}")
     return value
 
 
 def _check_unique_id(call: CallRecord, calls: Sequence[CallRecord]) -> None:
     if any(other.id == call.id for other in calls):
-        raise ModelBehaviorError(f"the model made two calls with the id {call.id!r} in one answer")
+        raise ModelBehaviorError(f"the model made two calls with the id {call.id!r} in one response")
 
 
 def _parse_final_output(items: Sequence[Item], plain_text: bool) -> FinalOutput | None:

@@ -1,4 +1,4 @@
-"""The calls of one turn: judging them, making them, and what the model is told of those that are not made."""
+"""The tool calls of one turn: check approvals, make the calls, and record their outputs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,8 +15,7 @@ from standfast.agents.types import maybe_await
 from standfast.base.items import Item
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.config import ToolExecutionConfig
-from standfast.runs.core.guardrails import make_guardrail_record
-from standfast.runs.core.state import CallRecord, GuardrailRecord, State, TranscriptEntry
+from standfast.runs.core.state import CallRecord, State, TranscriptEntry, make_idempotency_key
 from standfast.runs.core.steps import ApprovalsChecked, CallsInvoked
 from standfast.runs.error_handlers import format_tool_error
 from standfast.runs.nested_run import run_nested
@@ -29,14 +28,14 @@ from standfast.tool_calls.output import make_output_item, to_plain_value
 
 
 async def check_approvals(run: ActiveRun, calls: tuple[CallRecord, ...]) -> ApprovalsChecked:
-    """Find out which calls may be made. Those that were under way when a process died follow their tool's policy."""
-    judged, results = [], []
+    """Determine which calls may be made. Calls that a dead process left uncertain follow ``on_uncertain``."""
+    checked, results = [], []
     for record in calls:
         if record.kind == "mcp":
-            judged.append(await _check_mcp_approval(run, record))
+            checked.append(await _check_mcp_approval(run, record))
             continue
-        if record.child is not None:  # it was approved before it began
-            judged.append(replace(record, status="approved"))
+        if record.child is not None:  # it was approved before its nested run started
+            checked.append(replace(record, status="approved"))
             continue
         call = await bind_call(run, record)
         unknown = record.status == "unknown"
@@ -44,51 +43,52 @@ async def check_approvals(run: ActiveRun, calls: tuple[CallRecord, ...]) -> Appr
         verdict = await check_approval(call, run.context, run_guardrails_first=early)
         if unknown and verdict.status == "approved":
             status: Any = _resolve_uncertain_status(run, call)
-            judged.append(replace(record, status=status, uncertain=status == "waiting"))
+            checked.append(replace(record, status=status, uncertain=status == "waiting"))
             continue
         results += verdict.guardrail_results
         changed = {"arguments": verdict.arguments, "message": verdict.message}
-        judged.append(replace(record, status=verdict.status, **changed))
-    return ApprovalsChecked(tuple(judged), _record_guardrails(run, results))
+        checked.append(replace(record, status=verdict.status, **changed))
+    return ApprovalsChecked(tuple(checked), run.record_guardrails(results))
 
 
 async def invoke_calls(run: ActiveRun, calls: tuple[CallRecord, ...]) -> CallsInvoked:
-    """Make the calls at the same time, as far as they may. What one of them returned is kept whatever the others do."""
-    made = [_CallAttempt(record) for record in calls]
-    make = _invoke_call if run.recorder is None else _invoke_and_record
-    work: list[Callable[[], Awaitable[None]]] = [partial(make, run, one) for one in made]
-    ended, cancelled = await run_all(work, limit=_get_tool_execution(run).max_function_tool_concurrency)
+    """Make the calls concurrently, up to the configured limit. The output of one is kept even if others fail."""
+    attempts = [_CallAttempt(record) for record in calls]
+    invoke = _invoke_call if run.recorder is None else _invoke_and_record
+    work: list[Callable[[], Awaitable[None]]] = [partial(invoke, run, attempt) for attempt in attempts]
+    outcomes, cancelled = await run_all(work, limit=_get_tool_execution(run).max_function_tool_concurrency)
     error: BaseException | None = cancelled
     entries: list[TranscriptEntry] = []
     records: list[CallRecord] = []
     results: list[Any] = []
-    for one, outcome in zip(made, ended, strict=True):
-        if one.recorded:
+    for attempt, outcome in zip(attempts, outcomes, strict=True):
+        if attempt.recorded:
             if isinstance(outcome, Exception):
                 error = error or outcome
             continue
-        results += one.invocation.guardrail_results
+        results += attempt.invocation.guardrail_results
         if isinstance(outcome, BaseException):
             if not isinstance(outcome, NotStarted | asyncio.CancelledError):
                 error = error or outcome
-            if one.entry is None:
-                records.append(replace(one.record, status=_get_unfinished_status(outcome, one.invocation)))
+            if attempt.entry is None:
+                status = _get_unfinished_status(outcome, attempt.invocation)
+                records.append(replace(attempt.record, status=status))
                 continue
-        if one.entry is not None:
+        if attempt.entry is not None:
             position = len(run.state.transcript) + len(entries)
-            run.raw_items[position] = one.invocation.output
-            entries.append(one.entry)
-        if one.record.status == "done":
-            run.context.approvals.consume(one.record.tool, one.record.id)
-        records.append(one.record)
-    if error is None and any(isinstance(outcome, asyncio.CancelledError) for outcome in ended):
+            run.raw_items[position] = attempt.invocation.output
+            entries.append(attempt.entry)
+        if attempt.record.status == "done":
+            run.context.approvals.consume(attempt.record.tool, attempt.record.id)
+        records.append(attempt.record)
+    if error is None and any(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes):
         error = asyncio.CancelledError()
-    return CallsInvoked(tuple(records), tuple(entries), _record_guardrails(run, results), error)
+    return CallsInvoked(tuple(records), tuple(entries), run.record_guardrails(results), error)
 
 
 @dataclass
 class _CallAttempt:
-    """A call while it is made; ``entry`` is there when the model can be told something."""
+    """A call while it is made; ``entry`` is its output for the transcript, once there is one."""
 
     record: CallRecord
     invocation: ToolCallOutcome = field(default_factory=ToolCallOutcome)
@@ -96,11 +96,11 @@ class _CallAttempt:
     recorded: bool = False
 
     def save_child(self, child: State) -> None:
-        """Remember how far the nested run came."""
+        """Keep the state of the nested run."""
         self.record = replace(self.record, child=child)
 
     def complete(self, entry: TranscriptEntry) -> None:
-        """The model can be told what came of it."""
+        """Mark the call as done, with its output."""
         self.entry, self.record = entry, replace(self.record, status="done", child=None, message=None)
 
 
@@ -135,7 +135,7 @@ async def _invoke_call(run: ActiveRun, attempt: _CallAttempt) -> None:
             attempt.record = replace(attempt.record, status="waiting")
             return
         except BaseException:
-            if attempt.invocation.item is not None:  # it has an output: what failed came after it
+            if attempt.invocation.item is not None:  # the tool has returned; what failed came after it
                 attempt.complete(_make_output_entry(run, attempt))
             raise
         attempt.entry = _make_output_entry(run, attempt)
@@ -154,7 +154,7 @@ def _make_output_entry(run: ActiveRun, attempt: "_CallAttempt") -> TranscriptEnt
 
 
 async def _invoke_and_record(run: ActiveRun, attempt: _CallAttempt) -> None:
-    """Make a call and write down what came of it, whatever the others are doing."""
+    """Make a call and record its output without waiting for the other calls."""
     try:
         await _invoke_call(run, attempt)
     finally:
@@ -163,12 +163,10 @@ async def _invoke_and_record(run: ActiveRun, attempt: _CallAttempt) -> None:
 
 
 async def _record_call(run: ActiveRun, attempt: _CallAttempt, entry: TranscriptEntry) -> None:
-    verdicts = tuple(
-        make_guardrail_record(result, agent=run.state.agent) for result in attempt.invocation.guardrail_results
-    )
     run.context.approvals.consume(attempt.record.tool, attempt.record.id)
     attempt.recorded = True
-    await record_outcome(run, CallsInvoked((attempt.record,), (entry,), verdicts))
+    guardrails = run.record_guardrails(attempt.invocation.guardrail_results)
+    await record_outcome(run, CallsInvoked((attempt.record,), (entry,), guardrails))
     transcript = run.state.transcript
     position = next(place for place in reversed(range(len(transcript))) if transcript[place] is entry)
     run.raw_items[position] = attempt.invocation.output
@@ -176,7 +174,7 @@ async def _record_call(run: ActiveRun, attempt: _CallAttempt, entry: TranscriptE
 
 
 async def emit_items(run: ActiveRun, start: int, stop: int | None = None) -> None:
-    """Let whoever listens see the entries of the transcript from ``start`` on."""
+    """Emit an event for each entry of the transcript from ``start`` to ``stop``."""
     if run.emit is None:
         return
     for position in range(start, len(run.state.transcript) if stop is None else stop):
@@ -186,12 +184,12 @@ async def emit_items(run: ActiveRun, start: int, stop: int | None = None) -> Non
 
 
 async def bind_call(run: ActiveRun, record: CallRecord) -> ToolCall:
-    """The call with the tool it means; :class:`ToolMissing` when the agent does not have it any more."""
+    """Return the call with its tool; raises :class:`ToolMissing` when the agent no longer has the tool."""
     state = run.state
-    box = await run.get_toolbox(state.agent)
+    toolbox = await run.get_toolbox(state.agent)
     item = state.transcript[record.position].item
     return ToolCall(
-        tool=find_tool(box.tools_by_ref, record.tool, agent_name=run.current_agent.name),
+        tool=find_tool(toolbox.tools_by_ref, record.tool, agent_name=run.current_agent.name),
         ref=record.tool,
         item=item,
         raw=run.raw_items.get(record.position, item),
@@ -204,30 +202,25 @@ async def bind_call(run: ActiveRun, record: CallRecord) -> ToolCall:
     )
 
 
-def make_idempotency_key(state: State, route: tuple[str, ...], record: CallRecord) -> str:
-    """What the call's tool is told to know it by, however often it is made. ``route`` leads to the run of ``state``."""
-    return ":".join((state.run_id, *route, record.id))
-
-
 def _get_tool_execution(run: ActiveRun) -> ToolExecutionConfig:
     return run.config.tool_execution or ToolExecutionConfig()
 
 
 def _resolve_uncertain_status(run: ActiveRun, call: ToolCall) -> str:
-    """What becomes of a call that may have happened already."""
+    """Return the status of a call that may have been made already: made again, waiting for a person, or an error."""
     if run.recorder is not None and call.tool.agent_tool is not None:
-        return "approved"  # a keeper would know if the nested run had begun
+        return "approved"  # a nested run that had started would be in the journal
     if call.tool.idempotent or call.tool.on_uncertain == "retry":
         return "approved"
     if call.tool.on_uncertain == "ask":
         return "waiting"
     raise ModelBehaviorError(
-        f"the call {call.id!r} of {call.ref} was under way when its process ended, and may not be made again"
+        f"the call {call.id!r} of {call.ref} was in progress when its process ended, and on_uncertain is 'fail'"
     )
 
 
 def _get_unfinished_status(outcome: BaseException, invocation: ToolCallOutcome) -> Any:
-    """The status of a call that did not come to its end. One that was made is not simply made again."""
+    """Return the status of a call without an output. A tool that has returned is not simply called again."""
     if isinstance(outcome, NotStarted):
         return "approved"
     return "started" if invocation.returned or isinstance(outcome, asyncio.CancelledError) else "failed"
@@ -242,8 +235,8 @@ async def _check_mcp_approval(run: ActiveRun, record: CallRecord) -> CallRecord:
     decision = run.context.approvals.find(record.tool, record.id, owner=run.state.agent)
     if decision is not None:
         return replace(record, status="approved" if decision.approved else "rejected", message=decision.message)
-    box = await run.get_toolbox(run.state.agent)
-    server = box.find_hosted_mcp(record.tool.namespace)
+    toolbox = await run.get_toolbox(run.state.agent)
+    server = toolbox.find_hosted_mcp(record.tool.namespace)
     if server is None or server.on_approval_request is None:
         return replace(record, status="waiting")
     raw = run.raw_items.get(record.position, run.state.transcript[record.position].item)
@@ -256,9 +249,3 @@ def _make_mcp_response(run: ActiveRun, record: CallRecord, *, approve: bool) -> 
     if record.message and not approve:
         item["reason"] = record.message
     return TranscriptEntry(item, "approval_answer", agent=run.state.agent)
-
-
-def _record_guardrails(run: ActiveRun, results: list[Any]) -> tuple[GuardrailRecord, ...]:
-    start = len(run.state.guardrails)
-    run.guardrail_results.update((start + index, result) for index, result in enumerate(results))
-    return tuple(make_guardrail_record(result, agent=run.state.agent) for result in results)

@@ -1,4 +1,4 @@
-"""The spans of a run: itself, its agents one after the other, and their turns."""
+"""The trace spans of a run, of its agents and turns, and of its model calls."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -10,9 +10,9 @@ from standfast.agents.agent import Agent
 from standfast.models.interface import Model, ModelResponse, ModelTracing
 from standfast.models.request import ModelRequest
 from standfast.runs.active_run import ActiveRun
+from standfast.runs.core.conversion import usage_as_dict
 from standfast.runs.core.state import ServerConversation, SessionConversation
 from standfast.runs.core.steps import AskModel, Step
-from standfast.runs.core.usage import usage_as_dict
 from standfast.runs.session_io import as_items
 from standfast.tool_calls.output import to_plain_value
 from standfast.tracing.instrumentation import NO_SPAN, OptionalSpan
@@ -26,7 +26,7 @@ CARRIER_FIELDS = ("traceparent", "tracestate")
 
 
 class NoSpans:
-    """A run that nobody watches."""
+    """Spans of a run that is not traced: every method does nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -35,14 +35,14 @@ class NoSpans:
         return
 
     def enter_step(self, step: Step) -> None:
-        """The run is about to take a step."""
+        """Open and close spans for the step that the run is about to execute."""
 
 
 NO_SPANS = NoSpans()
 
 
 def make_run_spans(run: ActiveRun) -> NoSpans:
-    """What watches a run while it is driven. A run that may not be traced hides what happens inside of it."""
+    """Return the spans of a run. ``tracing_disabled`` also suppresses the spans of everything inside the run."""
     if run.config.tracing_disabled:
         return SuppressedSpans()
     if run.route or get_current_trace() is not None:
@@ -51,7 +51,7 @@ def make_run_spans(run: ActiveRun) -> NoSpans:
 
 
 class SuppressedSpans(NoSpans):
-    """Nothing inside is recorded, whatever is outside."""
+    """Suppresses all spans inside the run, even within an outer trace."""
 
     def __init__(self) -> None:
         self._trace = Trace(recorded=False)
@@ -65,9 +65,9 @@ class SuppressedSpans(NoSpans):
 
 
 class RunSpans(NoSpans):
-    """Opens and closes the spans as the run goes from agent to agent and from turn to turn.
+    """Opens and closes spans when the run switches to another agent or starts another turn.
 
-    A nested run has no span but those of its agents: the call it answers is what they are inside of.
+    A nested run has only the spans of its agents; they are children of the span of its tool call.
     """
 
     def __init__(self, run: ActiveRun) -> None:
@@ -137,7 +137,7 @@ class RunSpans(NoSpans):
     def _make_agent_span(self, agent: Agent[Any]) -> Span[AgentSpanData]:
         data = AgentSpanData(
             agent.name,
-            handoffs=[way.name if isinstance(way, Agent) else way.agent_name for way in agent.handoffs],
+            handoffs=[one.name if isinstance(one, Agent) else one.agent_name for one in agent.handoffs],
             tools=[tool.name for tool in agent.tools],
             output_type=None if agent.output_type is None else getattr(agent.output_type, "__name__", "object"),
         )
@@ -148,27 +148,27 @@ class RunSpans(NoSpans):
         )
 
     def _build_attributes(self, trace: Trace | None) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        attributes: dict[str, Any] = {}
         if trace is not None:
-            found.update(build_trace_attributes(trace))
-        found["standfast.run.id"] = self._run.state.run_id
+            attributes.update(build_trace_attributes(trace))
+        attributes["standfast.run.id"] = self._run.state.run_id
         conversation = get_conversation_id(self._run)
         if conversation is not None:
-            found["gen_ai.conversation.id"] = conversation
-        return found
+            attributes["gen_ai.conversation.id"] = conversation
+        return attributes
 
 
 def get_conversation_id(run: ActiveRun) -> str | None:
-    """The conversation that the run is a part of: the program's group, the provider's id, or the session's."""
+    """Return the id of the conversation: the trace's group id, the provider's conversation id, or the session id."""
     trace = get_current_trace()
     group = run.config.group_id if trace is None or trace.group_id is None else trace.group_id
     if group is not None:
         return group
-    kept = run.state.conversation
-    if isinstance(kept, ServerConversation) and kept.conversation_id is not None:
-        return kept.conversation_id
-    if isinstance(kept, SessionConversation):
-        return kept.session_id
+    conversation = run.state.conversation
+    if isinstance(conversation, ServerConversation) and conversation.conversation_id is not None:
+        return conversation.conversation_id
+    if isinstance(conversation, SessionConversation):
+        return conversation.session_id
     return getattr(run.session, "session_id", None)
 
 
@@ -186,31 +186,31 @@ def _make_trace(run: ActiveRun, saved: Mapping[str, Any]) -> Trace:
 
 
 def get_model_tracing(span: Span[GenerationSpanData]) -> ModelTracing:
-    """What the model itself may tell inside of this span."""
+    """Return how much the model may record inside this span."""
     return ModelTracing.ENABLED if span.include_sensitive_data else ModelTracing.ENABLED_WITHOUT_DATA
 
 
 def start_generation_span(run: ActiveRun, model: Model, request: ModelRequest) -> OptionalSpan[GenerationSpanData]:
-    """A span for the whole asking, repeated attempts included."""
-    above = get_recorded_parent()
-    if above is None:
+    """Return a span for a model call with all its retries."""
+    parent = get_recorded_parent()
+    if parent is None:
         return NO_SPAN
     data = GenerationSpanData(
         model=_get_model_name(run, model), model_config=request.model_settings.to_traceable_dict()
     )
-    known: dict[str, Any] = {
-        "gen_ai.provider.name": getattr(model, "provider_name", None),  # models of other make need not have it
+    attributes: dict[str, Any] = {
+        "gen_ai.provider.name": getattr(model, "provider_name", None),  # models outside standfast need not have it
         "gen_ai.conversation.id": get_conversation_id(run),
         "gen_ai.request.stream": True if run.emit is not None else None,
     }
-    if above.include_sensitive_data:
+    if parent.include_sensitive_data:
         data.input = as_items(request.input)
-        known["gen_ai.system_instructions"] = encode_instructions(request.system_instructions)
-    return new_span(data, attributes={name: value for name, value in known.items() if value is not None})
+        attributes["gen_ai.system_instructions"] = encode_instructions(request.system_instructions)
+    return new_span(data, attributes={name: value for name, value in attributes.items() if value is not None})
 
 
 def record_response(span: Span[GenerationSpanData], response: ModelResponse) -> None:
-    """Fill in what the answer says."""
+    """Add the response to the span."""
     span.span_data.usage = usage_as_dict(response.usage)
     if response.response_id is not None:
         span.attributes["gen_ai.response.id"] = response.response_id
@@ -219,9 +219,9 @@ def record_response(span: Span[GenerationSpanData], response: ModelResponse) -> 
 
 
 def _get_model_name(run: ActiveRun, model: Model) -> str:
-    """The model's own name, the one it was found by, or that of its type."""
-    wanted: Any = run.config.model if run.config.model is not None else run.current_agent.model
-    for name in (getattr(model, "model", None), wanted):
+    """Return the model's name: its own, the configured one, or that of its class."""
+    configured: Any = run.config.model if run.config.model is not None else run.current_agent.model
+    for name in (getattr(model, "model", None), configured):
         if isinstance(name, str):
             return name
     return type(model).__name__

@@ -1,4 +1,4 @@
-"""What a person decided about calls, kept where it belongs: with the run that asks."""
+"""Decisions about calls of a paused run, stored in the run that requested them."""
 
 import json
 from dataclasses import dataclass
@@ -6,24 +6,32 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from standfast.agents.approvals import Approvals
+from standfast.agents.approvals import ApprovalDecision, Approvals
 from standfast.agents.context import RunContextWrapper
 from standfast.agents.errors import UserError
 from standfast.runs.core.state import CallRecord, State
+from standfast.runs.core.steps import CallDecided
+from standfast.runs.core.transitions import apply_at_route, apply_outcome
 from standfast.runs.items import ToolApprovalItem
 
 
 @dataclass(frozen=True)
 class UserDecision:
-    """A yes, perhaps with other ``arguments``, or a no with a ``message``; ``always`` is about every such call."""
+    """An approval, perhaps with edited ``arguments``, or a rejection with a ``message``.
+
+    ``always`` extends the decision to every further call of the same tool by the same agent.
+    """
 
     approved: bool
     always: bool = False
     arguments: str | None = None
     message: str | None = None
 
+    def to_approval_decision(self) -> ApprovalDecision:
+        return ApprovalDecision(self.approved, self.message, self.arguments)
+
     def apply_to(self, context: RunContextWrapper[Any], item: ToolApprovalItem) -> None:
-        """Write it down among the decisions of a run."""
+        """Record the decision in the approvals of a run."""
         if self.approved:
             context.approve_tool(item, self.always, arguments=self.arguments)
         else:
@@ -31,63 +39,43 @@ class UserDecision:
 
 
 def encode_arguments(arguments: Any) -> str | None:
-    """A person's own arguments as JSON, if they are some."""
+    """Return edited arguments as JSON text, or ``None`` if the arguments were not edited."""
     if arguments is None:
         return None
     try:
         edited = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        given = json.loads(edited)
+        parsed = json.loads(edited)
     except (TypeError, ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict):
+        parsed = None
+    if not isinstance(parsed, dict):
         raise UserError("the arguments of a call must be a JSON object")
     return edited
 
 
 def find_waiting_call(state: State, item: ToolApprovalItem) -> CallRecord:
-    """The call that the item asks about, if the run waits for that."""
+    """Return the call of the approval item, or raise :class:`UserError` if the run does not wait for it."""
     if not isinstance(item, ToolApprovalItem):
-        raise UserError(f"a decision needs an approval item, not {type(item).__name__}")
-    asking: State | None = state
-    for step in item.route:
-        asking = next((call.child for call in asking.calls if call.id == step), None) if asking else None
-    for call in asking.calls if asking else ():
+        raise UserError(f"a decision needs a ToolApprovalItem, got {type(item).__name__}")
+    run: State | None = state
+    for call_id in item.route:
+        run = next((call.child for call in run.calls if call.id == call_id), None) if run else None
+    for call in run.calls if run else ():
         if call.id == item.call_id and call.status == "waiting":
             return call
-    raise UserError(f"this run does not wait for a decision about the call {item.call_id!r}")
+    raise UserError(
+        f"this run does not wait for a decision about the call {item.call_id!r}: use the items of get_interruptions()"
+    )
 
 
 def apply_decision(state: State, item: ToolApprovalItem, decision: UserDecision) -> State:
-    """The run, with the decision in the nested run that asked or, for a call that is uncertain, in its record.
+    """Return the run with the decision in the nested run that requested it, or in the record of an uncertain call."""
+    call = find_waiting_call(state, item)
 
-    What was decided before such a call was made, or about every call of the tool, is no answer to that.
-    """
-    return _apply_at_route(state, item.route, item, decision, uncertain=find_waiting_call(state, item).uncertain)
+    def apply(run: State) -> State:
+        if call.uncertain:
+            return apply_outcome(run, CallDecided(call.id, call.tool, decision.to_approval_decision()))
+        context: RunContextWrapper[Any] = RunContextWrapper(None, approvals=Approvals(list(run.approvals)))
+        decision.apply_to(context, item)
+        return replace(run, approvals=tuple(context.approvals.list_decisions()))
 
-
-def _apply_at_route(
-    state: State, route: tuple[str, ...], item: ToolApprovalItem, decision: UserDecision, *, uncertain: bool
-) -> State:
-    if route:
-        calls = tuple(
-            replace(call, child=_apply_at_route(call.child, route[1:], item, decision, uncertain=uncertain))
-            if call.id == route[0] and call.child
-            else call
-            for call in state.calls
-        )
-        return replace(state, calls=calls)
-    if uncertain:
-        calls = tuple(
-            _decide_uncertain_call(call, decision) if call.id == item.call_id else call for call in state.calls
-        )
-        return replace(state, calls=calls)
-    context: RunContextWrapper[Any] = RunContextWrapper(None, approvals=Approvals(list(state.approvals)))
-    decision.apply_to(context, item)
-    return replace(state, approvals=tuple(context.approvals.list_decisions()))
-
-
-def _decide_uncertain_call(call: CallRecord, decision: UserDecision) -> CallRecord:
-    if decision.approved:
-        edited = decision.arguments if decision.arguments is not None else call.arguments
-        return replace(call, status="approved", arguments=edited)
-    return replace(call, status="rejected", message=decision.message)
+    return apply_at_route(state, item.route, apply)

@@ -1,7 +1,7 @@
-"""The program's context object in a saved run.
+"""Save and restore the program's context object.
 
-A mapping is saved as it is. Objects need a codec that the program registered, or a serializer given for the
-occasion: what an object holds is saved only by choice, for there may be secrets in it.
+A mapping is saved as it is. Other objects need a registered codec or a serializer: an object may contain secrets, so
+it is saved only if the program chooses to.
 """
 
 import warnings
@@ -19,7 +19,7 @@ ContextDeserializer: TypeAlias = Callable[[Mapping[str, Any]], Any]
 
 
 class ContextNotSaved(UserError):
-    """The context cannot be saved, or not brought back. ``path`` names the part."""
+    """The context cannot be saved or restored. ``path`` names the part that cannot."""
 
     code = "context-not-saved"
 
@@ -29,9 +29,10 @@ class ContextNotSaved(UserError):
 
 
 class SavedContext(PersistedStruct, frozen=True):
-    """``codec`` is what brings ``data`` back: a registered name, ``serializer`` for one of the caller's, or none.
+    """A saved context.
 
-    ``type`` is what it was, for people; nothing is ever imported by that name.
+    ``codec`` is the registered name of the codec, ``serializer`` for the caller's own, or ``None`` for a mapping.
+    ``type`` is the name of the original type, for readers only; nothing is imported by that name.
     """
 
     data: Any = None
@@ -42,7 +43,7 @@ class SavedContext(PersistedStruct, frozen=True):
 
 @dataclass(frozen=True)
 class ContextCodec:
-    """How objects of a type become JSON and come back."""
+    """Functions that convert objects of a type to JSON and back."""
 
     name: str
     type: type[Any]
@@ -60,9 +61,9 @@ def register_context_codec(
     encode: Callable[[Any], Any] | None = None,
     decode: Callable[[Any], Any] | None = None,
 ) -> type[Any]:
-    """Save contexts of this type from now on. Dataclasses and pydantic models need no functions for that.
+    """Register a codec for contexts of this type. Dataclasses and pydantic models need no functions.
 
-    The name is what is written; it must stay the same as long as runs with it are kept. Usable as a decorator.
+    The name is stored with each run and must not change while such runs are kept. Usable as a decorator.
     """
     if encode is None or decode is None:
         if hasattr(kind, "model_validate"):
@@ -71,14 +72,14 @@ def register_context_codec(
         elif is_dataclass(kind):
             encode, decode = encode or asdict, decode or _make_dataclass_decoder(kind)
         else:
-            raise UserError(f"a context codec for {kind.__name__} needs functions to encode and decode it")
+            raise UserError(f"a context codec for {kind.__name__} needs encode= and decode=")
     codec = ContextCodec(name or f"{kind.__module__}.{kind.__qualname__}", kind, encode, decode)
     _CODECS[codec.name] = codec
     return kind
 
 
 def save_context(context: Any, *, serializer: ContextSerializer | None, strict: bool) -> SavedContext | None:
-    """The context for a saved run: a deep copy, so that what happens to it later changes nothing there."""
+    """Return the context for a saved run: a deep copy, independent of later changes."""
     if context is None:
         return None
     kind = f"{type(context).__module__}.{type(context).__qualname__}"
@@ -99,23 +100,28 @@ def save_context(context: Any, *, serializer: ContextSerializer | None, strict: 
 
 
 def restore_context(saved: SavedContext | None, *, deserializer: ContextDeserializer | None, strict: bool) -> Any:
-    """The context of a saved run."""
+    """Return the context of a saved run."""
     if saved is None:
         return None
     if deserializer is not None:
         return deserializer(saved.data if saved.data is not None else {})
     if saved.omitted and strict:
-        raise ContextNotSaved(saved.omitted[0], "it was not saved; give a context_override")
+        raise ContextNotSaved(saved.omitted[0], "it was not saved: pass context_override")
     if saved.codec is None:
         if saved.data is not None and not isinstance(saved.data, dict):
-            raise ContextNotSaved("context", f"without a codec it is a mapping, not {type(saved.data).__name__}")
+            raise ContextNotSaved("context", f"without a codec it must be a mapping, not {type(saved.data).__name__}")
         return saved.data
     codec = _CODECS.get(saved.codec)
     if codec is not None:
         return codec.decode(saved.data)
     if strict:
-        raise ContextNotSaved("context", f"the codec {saved.codec!r} is not known here; give a context_deserializer")
-    warnings.warn(f"context: the codec {saved.codec!r} is not known here, so it is a dict", UserWarning, stacklevel=4)
+        raise ContextNotSaved(
+            "context",
+            f"the codec {saved.codec!r} is not registered in this process: register it or pass context_deserializer",
+        )
+    warnings.warn(
+        f"context: the codec {saved.codec!r} is not registered, so the context is a dict", UserWarning, stacklevel=4
+    )
     return saved.data
 
 
@@ -126,23 +132,23 @@ def _copy_context(data: Any, codec: str | None, kind: str, strict: bool) -> Save
         if strict or not isinstance(data, Mapping):
             raise ContextNotSaved(error.path, error.problem) from None
     omitted: list[str] = []
-    kept = _keep_json_parts(data, "context", omitted)
+    plain = _keep_json_parts(data, "context", omitted)
     for path in omitted:
-        warnings.warn(f"{path}: not saved, JSON cannot hold it", UserWarning, stacklevel=5)
-    return SavedContext(kept, codec, kind if codec else None, tuple(omitted))
+        warnings.warn(f"{path}: not saved, because it cannot be represented in JSON", UserWarning, stacklevel=5)
+    return SavedContext(plain, codec, kind if codec else None, tuple(omitted))
 
 
 def _keep_json_parts(value: Any, path: str, omitted: list[str]) -> Any:
     if isinstance(value, Mapping):
-        kept = {}
+        saved = {}
         for name, part in value.items():
             if not isinstance(name, str):
                 omitted.append(f"{path}[{name!r}]")
                 continue
-            found = _keep_json_parts(part, f"{path}.{name}", omitted)
+            plain = _keep_json_parts(part, f"{path}.{name}", omitted)
             if f"{path}.{name}" not in omitted:
-                kept[name] = found
-        return kept
+                saved[name] = plain
+        return saved
     try:
         return to_plain_json(value, path)
     except InvalidItem:

@@ -1,17 +1,22 @@
-"""Whether the parts of a saved run fit together. What was tampered with, or cut, is refused with the place."""
+"""The format of saved runs: versions, encoding, decoding and validation.
+
+The newest version is always written, and every older version is upgraded when it is read, by a chain of functions that
+each lead from one version to the next. To change what is saved, add a function to ``UPGRADES`` and a golden file to
+the tests. A run that was truncated or tampered with is refused, and the error names the place.
+"""
 
 from collections import Counter
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, TypeAlias
 
 import msgspec
 
 from standfast.agents.approvals import Approvals
+from standfast.agents.errors import UserError
 from standfast.agents.graph import AgentGraph, AgentRef
 from standfast.agents.tool_identity import index_tools_by_ref, match_tool
 from standfast.base.pairing import get_call_id, get_item_type
 from standfast.runs.core.context import SavedContext
-from standfast.runs.core.migrations import CURRENT_SCHEMA_VERSION, UnreadableState, upgrade_saved_run
 from standfast.runs.core.state import (
     CallRecord,
     PersistedStruct,
@@ -22,57 +27,120 @@ from standfast.runs.core.state import (
     encode_hook,
 )
 
+VERSION_KEY = "$schemaVersion"
+
+Upgrade: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class UnreadableState(UserError):
+    """The data is not a saved run, or not one that this version of standfast can read. ``path`` names the place."""
+
+    code = "unreadable-state"
+
+    def __init__(self, problem: str, *, path: str = "$") -> None:
+        super().__init__(f"the saved run cannot be read: {problem}")
+        self.path = path
+
+
+class UnknownVersion(UnreadableState):
+    """The run was saved in a format version that this standfast does not know, probably by a newer one."""
+
+    code = "unknown-state-version"
+
+    def __init__(self, found: str) -> None:
+        super().__init__(
+            f"it has version {found!r}, and this standfast reads versions up to {CURRENT_SCHEMA_VERSION!r}",
+            path=VERSION_KEY,
+        )
+        self.found, self.known = found, CURRENT_SCHEMA_VERSION
+
+
+def upgrade_to_1(saved: dict[str, Any]) -> dict[str, Any]:
+    """The first version: one transcript, call records, decisions, and agents by path and signature."""
+    return saved
+
+
+# Each function makes its version from the one before it.
+UPGRADES: dict[str, Upgrade] = {"1": upgrade_to_1}
+
+CURRENT_SCHEMA_VERSION = list(UPGRADES)[-1]
+SUPPORTED_SCHEMA_VERSIONS = frozenset(UPGRADES)
+SCHEMA_VERSION_SUMMARIES = {
+    version: (upgrade.__doc__ or "").strip().splitlines()[0] for version, upgrade in UPGRADES.items()
+}
+
+
+def upgrade_saved_run(saved: Any) -> dict[str, Any]:
+    """Return the saved run in the newest version; an unknown version raises :class:`UnknownVersion`."""
+    if not isinstance(saved, dict):
+        raise UnreadableState(f"it must be a JSON object, not {type(saved).__name__}")
+    found = saved.get(VERSION_KEY)
+    if not isinstance(found, str):
+        raise UnreadableState(f"it has no {VERSION_KEY}", path=VERSION_KEY)
+    if found not in UPGRADES:
+        raise UnknownVersion(found)
+    plain: dict[str, Any] = saved
+    versions = list(UPGRADES)
+    for version in versions[versions.index(found) + 1 :]:
+        plain = {**UPGRADES[version](plain), VERSION_KEY: version}
+    return plain
+
+
 _ITEM_TYPES = {"function": "function_call", "handoff": "function_call", "mcp": "mcp_approval_request"}
 _OUTPUT_KINDS = ("output", "handed", "approval_answer")
 
 
 def validate_state(state: State, path: str = "$.run") -> None:
-    """Make sure that the parts of a run fit together, or say which do not."""
+    """Raise :class:`UnreadableState` if the parts of a run contradict each other."""
     length = len(state.transcript)
     if not 0 <= state.stored <= length:
-        raise UnreadableState(f"{state.stored} of {length} items cannot be stored", path=f"{path}.stored")
+        raise UnreadableState(
+            f"stored is {state.stored}, but the transcript has {length} entries", path=f"{path}.stored"
+        )
     for index, response in enumerate(state.responses):
         if not 0 <= response.start <= response.stop <= length:
-            raise UnreadableState("an answer lies outside of the transcript", path=f"{path}.responses[{index}]")
+            raise UnreadableState("a response lies outside of the transcript", path=f"{path}.responses[{index}]")
     if state.turn != len(state.responses):
-        raise UnreadableState(f"turn {state.turn} with {len(state.responses)} answers", path=f"{path}.turn")
+        raise UnreadableState(
+            f"turn is {state.turn}, but there are {len(state.responses)} responses", path=f"{path}.turn"
+        )
     if state.ended and state.calls:
-        raise UnreadableState("a run that has ended has no calls to make", path=f"{path}.calls")
+        raise UnreadableState("a completed run has open calls", path=f"{path}.calls")
     _check_calls(state, path)
     _check_selection(state, path)
 
 
 def _check_calls(state: State, path: str) -> None:
-    answered = Counter(get_call_id(entry.item) for entry in state.transcript if entry.kind in _OUTPUT_KINDS)
+    outputs = Counter(get_call_id(entry.item) for entry in state.transcript if entry.kind in _OUTPUT_KINDS)
     for index, call in enumerate(state.calls):
         place = f"{path}.calls[{index}]"
         _check_call(state, call, place)
         if any(other.id == call.id for other in state.calls[:index]):
-            raise UnreadableState(f"the call {call.id!r} is there twice", path=place)
-        if call.status == "done" and not answered[call.id]:
+            raise UnreadableState(f"the call {call.id!r} appears twice", path=place)
+        if call.status == "done" and not outputs[call.id]:
             raise UnreadableState(f"the call {call.id!r} is done, but its output is missing", path=place)
         if call.child is not None:
             validate_state(call.child, f"{place}.child")
     open_calls = {call.id for call in state.calls}
     for index, entry in enumerate(state.transcript):
-        made = entry.kind in ("call", "handoff", "approval_asked") and get_item_type(entry.item) in _ITEM_TYPES.values()
-        if made and not answered[get_call_id(entry.item)] and get_call_id(entry.item) not in open_calls:
-            raise UnreadableState(
-                "a call was neither answered nor is it to be made", path=f"{path}.transcript[{index}]"
-            )
+        if entry.kind not in ("call", "handoff", "approval_asked"):
+            continue
+        is_call, call_id = get_item_type(entry.item) in _ITEM_TYPES.values(), get_call_id(entry.item)
+        if is_call and not outputs[call_id] and call_id not in open_calls:
+            raise UnreadableState("a call has no output and is not open", path=f"{path}.transcript[{index}]")
 
 
 def _check_call(state: State, call: CallRecord, path: str) -> None:
     if not state.responses or not state.turn_start <= call.position < state.responses[-1].stop:
-        raise UnreadableState("a call lies outside of the latest answer", path=path)
+        raise UnreadableState("a call lies outside of the latest response", path=path)
     item = state.transcript[call.position].item
     named = call.kind == "mcp" or item.get("name") == call.tool.name
     if get_call_id(item) != call.id or get_item_type(item) != _ITEM_TYPES[call.kind] or not named:
-        raise UnreadableState(f"the call {call.id!r} is not the one in the transcript", path=path)
+        raise UnreadableState(f"the call {call.id!r} differs from its item in the transcript", path=path)
 
 
 def validate_approvals(state: State, graph: AgentGraph, path: str = "$.run") -> None:
-    """Make sure that a person agreed to every call that is about to be made and needs that."""
+    """Raise :class:`UnreadableState` if a call that needs approval is about to be made without one."""
     approvals = Approvals(list(state.approvals))
     tools = index_tools_by_ref(getattr(graph.find(state.agent), "tools", ()))
     for index, call in enumerate(state.calls):
@@ -80,28 +148,30 @@ def validate_approvals(state: State, graph: AgentGraph, path: str = "$.run") -> 
         if call.child is not None:
             validate_approvals(call.child, graph, f"{place}.child")
         tool = match_tool(tools, call.tool)
-        asks = tool is not None and tool.needs_approval is True
-        if not asks or call.uncertain or call.status not in ("approved", "started", "failed"):
+        needs_approval = tool is not None and tool.needs_approval is True
+        if not needs_approval or call.uncertain or call.status not in ("approved", "started", "failed"):
             continue
         decision = approvals.find(call.tool, call.id, owner=state.agent)
         if decision is None or not decision.approved:
-            raise UnreadableState(f"nobody agreed to the call {call.id!r} of {call.tool}", path=place)
+            raise UnreadableState(f"the call {call.id!r} of {call.tool} was not approved", path=place)
 
 
 def _check_selection(state: State, path: str) -> None:
     window = state.conversation.window if isinstance(state.conversation, SessionConversation) else 0
     server = state.conversation
     if isinstance(server, ServerConversation) and not 0 <= server.acknowledged <= len(state.transcript):
-        raise UnreadableState("more is acknowledged than there is", path=f"{path}.conversation.acknowledged")
+        raise UnreadableState(
+            "more entries are acknowledged than the transcript has", path=f"{path}.conversation.acknowledged"
+        )
     if state.view is None:
         return
     for index, part in enumerate(state.view.shown):
         if isinstance(part, int) and not 0 <= part < window + len(state.transcript):
-            raise UnreadableState("the model is shown an item that there is not", path=f"{path}.view.shown[{index}]")
+            raise UnreadableState("the model is shown an item that does not exist", path=f"{path}.view.shown[{index}]")
 
 
 class SavedRun(PersistedStruct, frozen=True):
-    """What is written: the run, the agents that it names, and the program's context."""
+    """The saved form of a run: its state, references to the agents that it names, and the program's context."""
 
     version: str = msgspec.field(name="$schemaVersion")
     run: State
@@ -114,18 +184,18 @@ _decoder = msgspec.json.Decoder(SavedRun, dec_hook=decode_hook)
 
 
 def encode_run(state: State, graph: AgentGraph, context: SavedContext | None) -> dict[str, Any]:
-    """The run as JSON values that share nothing with it."""
+    """Return the run as JSON values that share nothing with it."""
     refs = tuple(
         graph.get_ref(graph.find(path)) if graph.find(path) else _raise_unlisted_agent(graph, path)
         for path in list_agent_paths(state)
     )
     saved = SavedRun(CURRENT_SCHEMA_VERSION, state, refs, context)
-    found: dict[str, Any] = msgspec.to_builtins(saved, enc_hook=encode_hook)
-    return found
+    values: dict[str, Any] = msgspec.to_builtins(saved, enc_hook=encode_hook)
+    return values
 
 
 def decode_run(data: Any, graph: AgentGraph, *, tolerate: Collection[str] = ()) -> SavedRun:
-    """The saved run in ``data``, if it can be read and its agents are still the same."""
+    """Return the saved run in ``data``; it must be readable and its agents must be unchanged."""
     try:
         saved = _decoder.decode(msgspec.json.encode(upgrade_saved_run(data)))
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
@@ -133,11 +203,11 @@ def decode_run(data: Any, graph: AgentGraph, *, tolerate: Collection[str] = ()) 
         path = message.rsplit(" - at `", 1)[-1].rstrip("`") if " - at `" in message else "$"
         raise UnreadableState(message, path=path) from None
     except (TypeError, RecursionError) as error:
-        raise UnreadableState(f"it is not made of JSON: {error}") from None
+        raise UnreadableState(f"it is not valid JSON: {error}") from None
     named = {ref.path for ref in saved.agents}
     for path in list_agent_paths(saved.run):
         if path not in named:
-            raise UnreadableState(f"the agent at {path!r} has no signature", path="$.agents")
+            raise UnreadableState(f"the agent at {path!r} is not listed", path="$.agents")
     for ref in saved.agents:
         graph.resolve(ref, tolerate=tolerate)
     validate_state(saved.run)
@@ -146,7 +216,7 @@ def decode_run(data: Any, graph: AgentGraph, *, tolerate: Collection[str] = ()) 
 
 
 def list_agent_paths(state: State) -> list[str]:
-    """Every agent that the run names, nested runs included, in order of appearance."""
+    """Return the path of every agent that the run names, nested runs included, in order of appearance."""
     return list(dict.fromkeys(_iter_agent_paths(state)))
 
 
@@ -165,6 +235,6 @@ def _iter_agent_paths(state: State) -> Iterator[str]:
 
 def _raise_unlisted_agent(graph: AgentGraph, path: str) -> AgentRef:
     raise UnreadableState(
-        f"the agent at {path!r} was reached by a handoff that does not declare it, so it could not be found again",
+        f"the agent at {path!r} was reached by a handoff that does not declare it, so it cannot be found again",
         path="$.agents",
     )

@@ -1,8 +1,8 @@
-"""Everything that a run remembers, as one tree of frozen structs without live objects.
+"""The state of a run as a tree of frozen structs: plain data, without references to live objects.
 
-Agents are paths into the agent graph, tools are canonical keys, what a model said is plain JSON. Encoding, strict
-decoding and the JSON Schema come from the types. What changes here changes what is saved: bump the version in
-:mod:`standfast.runs.core.migrations`.
+Agents are paths in the agent graph, tools are references by name, items are JSON. Encoding, strict decoding and the
+JSON Schema are derived from the types. A change here changes the saved format: add a version in
+:mod:`standfast.runs.core.serialization`.
 """
 
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import msgspec
 
 from standfast.agents.approvals import RecordedDecision
+from standfast.agents.errors import UserError
 from standfast.agents.graph import ROOT
 from standfast.agents.tool_identity import ToolRef
 from standfast.base.collections import AppendOnlyList
@@ -35,14 +36,15 @@ CallStatus: TypeAlias = Literal["asked", "waiting", "approved", "rejected", "sta
 
 
 class PersistedStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What all parts of a saved run have in common."""
+    """Base class of all parts of a saved run: unknown fields are refused."""
 
 
 class TranscriptEntry(PersistedStruct, frozen=True):
-    """One item of the run. ``given`` items came with the input, all others are the run's own.
+    """One item of the run. Entries of kind ``given`` are its input, all others were produced by it.
 
-    ``tool`` is the key of the tool that a call means. ``value`` is what a tool returned, as far as JSON can hold it,
-    when the item itself does not say; ``target`` is where a handoff led. A ``hidden`` entry is not stored in a session.
+    ``tool`` refers to the tool of a call. ``value`` is the return value of a tool as far as JSON can represent it, if
+    the item itself differs; ``target`` is the agent that a handoff led to. A ``hidden`` entry is not stored in a
+    session.
     """
 
     item: Item
@@ -61,7 +63,7 @@ class RunTranscript(AppendOnlyList[TranscriptEntry]):
 
 
 class UsageRecord(PersistedStruct, frozen=True):
-    """Tokens and requests; ``entries`` are those of single requests where they are known."""
+    """Tokens and requests; ``entries`` has those of single requests, if known."""
 
     requests: int = 0
     input: int = 0
@@ -74,7 +76,7 @@ class UsageRecord(PersistedStruct, frozen=True):
 
 
 class ResponseRecord(PersistedStruct, frozen=True):
-    """One answer of a model: its items are the transcript's from ``start`` to ``stop``."""
+    """One response of a model: the entries of the transcript from ``start`` to ``stop``."""
 
     start: int
     stop: int
@@ -89,9 +91,9 @@ class ResponseLog(AppendOnlyList[ResponseRecord]):
 
 
 class CallRecord(PersistedStruct, frozen=True):
-    """One call of the current turn and what became of it. ``position`` is where its item stands in the transcript.
+    """One call of the current turn and its status. ``position`` is the index of its item in the transcript.
 
-    ``arguments`` replace the model's own, if a person edited them. ``child`` is the run of a nested agent.
+    ``arguments`` are set if a person edited them, and replace the model's. ``child`` is the state of a nested run.
     """
 
     id: str
@@ -106,7 +108,7 @@ class CallRecord(PersistedStruct, frozen=True):
 
 
 class GuardrailRecord(PersistedStruct, frozen=True):
-    """What a guardrail said. ``info`` and ``judged`` are kept as far as JSON can hold them."""
+    """The result of a guardrail. ``judged`` is the output it checked, as far as JSON can represent it."""
 
     kind: Literal["input", "output", "tool_input", "tool_output"]
     name: str
@@ -122,10 +124,10 @@ class GuardrailLog(AppendOnlyList[GuardrailRecord]):
 
 
 class InputSelection(PersistedStruct, frozen=True):
-    """What the model is shown where that is not simply everything.
+    """The part of the conversation that the model is shown, if that is not all of it.
 
-    ``shown`` has positions and substitutes; positions count the session's items that this run read first and the
-    transcript after them. From ``since`` on, the transcript is shown as it is.
+    ``shown`` has positions and replacement items; positions count the session's items that this run has read, followed
+    by the transcript. From ``since`` on, the transcript is shown unchanged.
     """
 
     shown: tuple[int | Item, ...]
@@ -133,11 +135,11 @@ class InputSelection(PersistedStruct, frozen=True):
 
 
 class InlineConversation(PersistedStruct, frozen=True, tag="inline"):
-    """The run's own transcript is the whole conversation."""
+    """The run's transcript is the whole conversation."""
 
 
 class SessionConversation(PersistedStruct, frozen=True, tag="session"):
-    """The conversation goes on in a session, of which this run read the latest ``window`` items first."""
+    """The conversation is stored in a session, of which this run read the latest ``window`` items at its start."""
 
     session_id: str
     window: int = 0
@@ -145,7 +147,7 @@ class SessionConversation(PersistedStruct, frozen=True, tag="session"):
 
 
 class ServerConversation(PersistedStruct, frozen=True, tag="server"):
-    """The provider keeps the conversation; it has the first ``acknowledged`` entries of the transcript."""
+    """The provider stores the conversation; it has the first ``acknowledged`` entries of the transcript."""
 
     conversation_id: str | None = None
     previous_response_id: str | None = None
@@ -157,10 +159,10 @@ ConversationMode: TypeAlias = InlineConversation | SessionConversation | ServerC
 
 
 class FinalOutput(PersistedStruct, frozen=True):
-    """The final output, or a candidate for it until the output guardrails agreed.
+    """The final output; until ``settled`` it has yet to pass the output guardrails.
 
-    A text is still to be read with the agent's output type; ``call_id`` names the tool whose output it is otherwise.
-    A ``refusal`` is what the model said instead of answering.
+    ``text`` is the model's text, to be parsed with the agent's output type; otherwise ``call_id`` names the call whose
+    output it is. ``refusal`` is the model's refusal to answer.
     """
 
     text: str | None = None
@@ -171,7 +173,11 @@ class FinalOutput(PersistedStruct, frozen=True):
 
 
 class State(PersistedStruct, frozen=True):
-    """A run. ``stored`` is how much of the transcript its session has; ``turn`` counts the model's answers."""
+    """The state of a run.
+
+    ``stored`` is the length of the transcript that its session has; ``turn`` counts model responses. ``taken`` is set
+    when the input is in the transcript, ``guarded`` when the input guardrails have passed.
+    """
 
     run_id: str
     input: str | list[Item]
@@ -182,7 +188,7 @@ class State(PersistedStruct, frozen=True):
     stored: int = 0
     view: InputSelection | None = None
     agent: str = ROOT
-    greeted: bool = False
+    greeted: bool = False  # the start hooks of the agent have run
     guarded: bool = False
     turn: int = 0
     max_turns: int | None = 10
@@ -203,19 +209,70 @@ class State(PersistedStruct, frozen=True):
 
     @property
     def turn_start(self) -> int:
-        """Where the items of the latest answer begin."""
+        """The position of the first item of the latest response."""
         return self.responses[-1].start if self.responses else len(self.transcript)
 
 
+def make_idempotency_key(state: State, route: tuple[str, ...], call: CallRecord) -> str:
+    """Return the key by which a tool recognises a call, however often it is made; ``route`` leads to this run."""
+    return ":".join((state.run_id, *route, call.id))
+
+
 def encode_hook(value: Any) -> Any:
-    """How logs become JSON."""
+    """Encode the append-only lists of a run, for msgspec."""
     if isinstance(value, AppendOnlyList):
         return value.slice_from(0)
     raise NotImplementedError(f"a saved run cannot hold {type(value).__name__}")
 
 
 def decode_hook(kind: Any, value: Any) -> Any:
-    """How logs come back from JSON."""
+    """Decode the append-only lists of a run, for msgspec."""
     if isinstance(kind, type) and issubclass(kind, AppendOnlyList):
         return kind(msgspec.convert(value, list[kind.item_type], dec_hook=decode_hook))
     raise NotImplementedError(f"a saved run cannot hold {kind}")
+
+
+SESSION_ATTRIBUTES = ("session_id", "get_items", "add_items", "pop_item", "clear_session")
+
+
+def make_conversation(
+    conversation_id: str | None, previous_response_id: str | None, auto_previous_response_id: bool
+) -> ConversationMode:
+    """Return the conversation mode that the arguments of a run select."""
+    if conversation_id is not None and (previous_response_id is not None or auto_previous_response_id):
+        raise UserError("conversation_id and previous_response_id exclude each other: pass only one of them")
+    if conversation_id is None and previous_response_id is None and not auto_previous_response_id:
+        return InlineConversation()
+    return ServerConversation(conversation_id, previous_response_id, auto=auto_previous_response_id)
+
+
+def get_conversation_key(state: State) -> str:
+    """Return the key under which tools keep state: that of the conversation, or of the run if it has none."""
+    conversation = state.conversation
+    if isinstance(conversation, SessionConversation):
+        return conversation.session_id
+    if isinstance(conversation, ServerConversation) and conversation.conversation_id is not None:
+        return conversation.conversation_id
+    return state.run_id
+
+
+def check_session(state: State, session: Any) -> None:
+    """Raise :class:`UserError` unless the session is the one that stores the run's conversation, if any does."""
+    if session is None:
+        if isinstance(state.conversation, SessionConversation) and not state.ended:
+            raise UserError(f"this run belongs to the session {state.conversation.session_id!r}: pass that session")
+        return
+    missing = [name for name in SESSION_ATTRIBUTES if not hasattr(session, name)]
+    if missing:
+        raise UserError(f"{session!r} is not a session: it has no {', '.join(missing)}")
+    if isinstance(state.conversation, ServerConversation):
+        raise UserError(
+            "a session cannot be used together with conversation_id, previous_response_id or "
+            "auto_previous_response_id: the provider stores that conversation already"
+        )
+    if isinstance(state.conversation, SessionConversation) and state.conversation.session_id != session.session_id:
+        raise UserError(
+            f"this run belongs to the session {state.conversation.session_id!r}, not to {session.session_id!r}"
+        )
+    if state.taken and isinstance(state.conversation, InlineConversation):
+        raise UserError("this run was started without a session and cannot continue in one")

@@ -1,6 +1,7 @@
-"""What a run can do next, and what can come of it. Both are plain data; only the driver acts.
+"""The steps of a run and their outcomes, as plain data; only the driver has side effects.
 
-Outcomes can be written down: a run is what :func:`~standfast.runs.core.transitions.apply` makes of them, one after the other.
+Outcomes can be recorded: applying them in order with :func:`~standfast.runs.core.transitions.apply_outcome` gives the
+state of the run. Their tags are stored and must not change.
 """
 
 from dataclasses import dataclass
@@ -24,55 +25,55 @@ from standfast.runs.core.state import (
 
 @dataclass(frozen=True)
 class TakeInput:
-    """Put the input, and what a session holds before it, in front of the model."""
+    """Add the input to the transcript, after reading the session's history."""
 
 
 @dataclass(frozen=True)
 class AskModel:
-    """Let the current agent's model answer, while the input guardrails look at the input."""
+    """Call the current agent's model while the input guardrails check the input."""
 
 
 @dataclass(frozen=True)
 class CheckApprovals:
-    """Find out which of the calls may be made."""
+    """Determine which of the calls may be made."""
 
     calls: tuple[CallRecord, ...]
 
 
 @dataclass(frozen=True)
 class StartCalls:
-    """Write down that the calls are about to be made."""
+    """Record that the calls are about to be made."""
 
     calls: tuple[CallRecord, ...]
 
 
 @dataclass(frozen=True)
 class InvokeCalls:
-    """Make the calls that were started, and answer those that were rejected."""
+    """Make the started calls, and produce outputs for the rejected ones."""
 
     calls: tuple[CallRecord, ...]
 
 
 @dataclass(frozen=True)
 class PerformHandoff:
-    """Let another agent take over. Only the first of several handoffs is taken."""
+    """Switch to another agent. Only the first of several handoffs is made."""
 
     calls: tuple[CallRecord, ...]
 
 
 @dataclass(frozen=True)
 class CheckToolOutput:
-    """Decide whether what the tools returned is the final output already."""
+    """Determine whether the outputs of the tools are the final output."""
 
 
 @dataclass(frozen=True)
 class Finish:
-    """Read the final output and let the output guardrails judge it."""
+    """Parse the final output and check it with the output guardrails."""
 
 
 @dataclass(frozen=True)
 class StopAtMaxTurns:
-    """The turns are used up."""
+    """End the run because it has reached its limit of turns."""
 
 
 Step: TypeAlias = (
@@ -89,27 +90,29 @@ Step: TypeAlias = (
 
 
 class Resumed(PersistedStruct, frozen=True, tag="resumed"):
-    """A run goes on: the ``decided`` calls need not wait, and calls that were under way may have happened or not."""
+    """The run was resumed: ``decided`` calls no longer wait, and calls that were in progress are now uncertain."""
 
     decided: frozenset[str] = frozenset()
 
 
 class InputStaged(PersistedStruct, frozen=True, tag="input-staged"):
-    """A person said more, before the model is asked again."""
+    """Input was added, for the next model call."""
 
     items: tuple[Item, ...]
 
 
 class InputTaken(PersistedStruct, frozen=True, tag="input"):
+    """The input is in the transcript."""
+
     entries: tuple[TranscriptEntry, ...]
     conversation: ConversationMode
     view: InputSelection | None = None
 
 
 class ModelAnswered(PersistedStruct, frozen=True, tag="answered"):
-    """The model answered. ``response`` has no place in the transcript yet; ``calls`` are counted from its start.
+    """The model responded. The positions in ``response`` are not set yet; those of ``calls`` count from its start.
 
-    ``error`` ends the run after the answer is kept: it was paid for, and a server may know it already.
+    ``error`` ends the run after the response is recorded: it was paid for, and a server may have stored it.
     """
 
     entries: tuple[TranscriptEntry, ...]
@@ -121,16 +124,20 @@ class ModelAnswered(PersistedStruct, frozen=True, tag="answered"):
 
 
 class ApprovalsChecked(PersistedStruct, frozen=True, tag="judged"):
+    """The calls are approved, rejected or wait for approval."""
+
     calls: tuple[CallRecord, ...]
     guardrails: tuple[GuardrailRecord, ...] = ()
 
 
 class CallsStarted(PersistedStruct, frozen=True, tag="started"):
+    """The calls are about to be made. A process that dies after this leaves them uncertain."""
+
     call_ids: tuple[str, ...]
 
 
 class CallsInvoked(PersistedStruct, frozen=True, tag="calls-made"):
-    """What became of calls, in the model's order. ``error`` ends the run after everything else is kept."""
+    """The results of calls, in the model's order. ``error`` ends the run after everything else is recorded."""
 
     calls: tuple[CallRecord, ...]
     entries: tuple[TranscriptEntry, ...] = ()
@@ -139,19 +146,23 @@ class CallsInvoked(PersistedStruct, frozen=True, tag="calls-made"):
 
 
 class HandoffPerformed(PersistedStruct, frozen=True, tag="handed-over"):
+    """Another agent is active; ``view`` is set if a filter changed what its model is shown."""
+
     entries: tuple[TranscriptEntry, ...]
     agent: str
     view: InputSelection | None = None
 
 
-class Weighed(PersistedStruct, frozen=True, tag="weighed"):
+class ToolOutputChecked(PersistedStruct, frozen=True, tag="weighed"):
+    """The outputs of the tools are the final output (``answer``), or the model is called again."""
+
     answer: FinalOutput | None
 
 
 class Finished(PersistedStruct, frozen=True, tag="finished"):
-    """The run has its final output, or ``error`` says why it does not get one.
+    """The run has its final output, or ``error`` is the reason why it has none.
 
-    With ``withheld`` the tool's output that was to be the final one is replaced by that text.
+    ``withheld`` replaces a tool output that an output guardrail refused as the final output.
     """
 
     answer: FinalOutput | None
@@ -161,23 +172,23 @@ class Finished(PersistedStruct, frozen=True, tag="finished"):
     withheld: str | None = None
 
 
-class Stored(PersistedStruct, frozen=True, tag="stored"):
-    """The session has the transcript up to this length."""
+class ItemsStored(PersistedStruct, frozen=True, tag="stored"):
+    """The session has the entries of the transcript up to this length."""
 
     length: int
 
 
 class NestedRunStarted(PersistedStruct, frozen=True, tag="nested-begun"):
-    """The agent behind a call begins, with this state. What comes of it belongs to that state."""
+    """The nested run of a call starts with this state; its outcomes are recorded with the route to it."""
 
     call_id: str
     child: State
 
 
-class Decided(PersistedStruct, frozen=True, tag="decided"):
-    """A person decided about a call that waits; with ``always``, about every further call of that agent's tool.
+class CallDecided(PersistedStruct, frozen=True, tag="decided"):
+    """A waiting call was decided; with ``always``, so is every further call of that tool by that agent.
 
-    A no to a call that may have happened already can also mean that it did: ``message`` is then its output.
+    An uncertain call that did happen is recorded as a rejection whose ``message`` is the output of the call.
     """
 
     call_id: str
@@ -196,9 +207,9 @@ Outcome: TypeAlias = (
     | CallsStarted
     | CallsInvoked
     | HandoffPerformed
-    | Weighed
+    | ToolOutputChecked
     | Finished
-    | Stored
+    | ItemsStored
     | NestedRunStarted
-    | Decided
+    | CallDecided
 )

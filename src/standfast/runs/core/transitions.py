@@ -1,6 +1,6 @@
-"""What an outcome makes of a run. Pure: the state before stays what it was."""
+"""The state machine of a run: choose the next step, and apply the outcome of a step. Pure functions of the state."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import singledispatch
 
 from msgspec.structs import replace
@@ -10,17 +10,18 @@ from standfast.runs.core.state import CallRecord, CallStatus, ConversationMode, 
 from standfast.runs.core.steps import (
     ApprovalsChecked,
     AskModel,
+    CallDecided,
     CallsInvoked,
     CallsStarted,
     CheckApprovals,
     CheckToolOutput,
-    Decided,
     Finish,
     Finished,
     HandoffPerformed,
     InputStaged,
     InputTaken,
     InvokeCalls,
+    ItemsStored,
     ModelAnswered,
     NestedRunStarted,
     Outcome,
@@ -29,14 +30,13 @@ from standfast.runs.core.steps import (
     StartCalls,
     Step,
     StopAtMaxTurns,
-    Stored,
     TakeInput,
-    Weighed,
+    ToolOutputChecked,
 )
 
 
 def choose_next_step(state: State) -> Step | None:
-    """The next step; ``None`` when the run has ended or waits for a person."""
+    """Return the next step, or ``None`` when the run has ended or waits for approval."""
     if state.answer is not None:
         return None if state.answer.settled else Finish()
     if state.calls:
@@ -49,31 +49,31 @@ def choose_next_step(state: State) -> Step | None:
 
 
 def is_waiting(state: State) -> bool:
-    """Whether nothing can be done before a person decides."""
+    """Return whether the run cannot continue before a person decides."""
     return not state.ended and choose_next_step(state) is None
 
 
 def get_storable_length(state: State, *, failing: bool = False, unchecked: bool = False) -> int:
-    """How much of the transcript a session may have now.
+    """Return how many entries of the transcript may be stored in the session now.
 
-    Not the work of a turn that is still under way, and not a final output that has yet to be judged. When the run is
-    ``failing``, what tools have returned in this turn is worth keeping all the same; when it waits for a person, so
-    is the question. With ``unjudged`` what they have returned may still become a final output that is refused.
+    Excluded are the entries of an unfinished turn and a final output that has yet to pass the output guardrails. When
+    the run is ``failing``, tool outputs of this turn are stored all the same; when it waits for approval, so is the
+    call. With ``unchecked`` they are not, because a guardrail may still refuse them as the final output.
     """
     if state.answer is not None and not state.answer.settled:
-        kept = failing and state.answer.call_id is not None
-        return len(state.transcript) if kept else state.turn_start
+        has_outputs = failing and state.answer.call_id is not None
+        return len(state.transcript) if has_outputs else state.turn_start
     if not state.calls:
         return len(state.transcript)
     if choose_next_step(state) is None:
         return state.responses[-1].stop if unchecked else len(state.transcript)
-    kept = failing and not unchecked and len(state.transcript) > state.responses[-1].stop
-    return len(state.transcript) if kept else state.turn_start
+    has_outputs = failing and not unchecked and len(state.transcript) > state.responses[-1].stop
+    return len(state.transcript) if has_outputs else state.turn_start
 
 
 def _choose_call_step(state: State) -> Step | None:
-    if asked := _filter_calls(state, ("asked", "unknown")):
-        return CheckApprovals(asked)
+    if unchecked := _filter_calls(state, ("asked", "unknown")):
+        return CheckApprovals(unchecked)
     if approved := _filter_calls(state, ("approved",)):
         return StartCalls(approved)
     if ready := _filter_calls(state, ("started", "rejected")):
@@ -89,18 +89,34 @@ def _filter_calls(state: State, statuses: Collection[str]) -> tuple[CallRecord, 
 
 
 def apply_outcome(state: State, outcome: Outcome) -> State:
-    """The state after the outcome. It costs what the outcome adds, however long the run is."""
+    """Return the state after the outcome. The cost grows with what the outcome adds, not with the run."""
     return _apply_outcome(outcome, state)
+
+
+def apply_at_route(state: State, route: Sequence[str], apply: Callable[[State], State]) -> State:
+    """Return the state with the nested run at the end of the route replaced by what ``apply`` makes of it.
+
+    ``route`` holds the ids of the calls that lead to the nested run; with an empty route ``apply`` gets the run itself.
+    """
+    if not route:
+        return apply(state)
+    calls = tuple(
+        replace(call, child=apply_at_route(call.child, route[1:], apply))
+        if call.id == route[0] and call.child is not None
+        else call
+        for call in state.calls
+    )
+    return replace(state, calls=calls)
 
 
 @singledispatch
 def _apply_outcome(outcome: Outcome, state: State) -> State:
-    raise TypeError(f"{type(outcome).__name__} is no outcome of a step")
+    raise TypeError(f"{type(outcome).__name__} is not an outcome of a step")
 
 
 @_apply_outcome.register
 def _(outcome: Resumed, state: State) -> State:
-    # A call that failed was allowed to be made, and it may again.
+    # A call that failed had been approved, so it may be made again.
     fresh: dict[str, CallStatus] = {"started": "unknown", "failed": "approved"}
     calls = tuple(
         replace(call, status="asked")
@@ -187,7 +203,7 @@ def _(outcome: HandoffPerformed, state: State) -> State:
 
 
 @_apply_outcome.register
-def _(outcome: Weighed, state: State) -> State:
+def _(outcome: ToolOutputChecked, state: State) -> State:
     return replace(state, answer=outcome.answer, calls=() if outcome.answer is None else state.calls)
 
 
@@ -204,7 +220,7 @@ def _(outcome: Finished, state: State) -> State:
 
 
 @_apply_outcome.register
-def _(outcome: Stored, state: State) -> State:
+def _(outcome: ItemsStored, state: State) -> State:
     return replace(state, stored=max(state.stored, outcome.length))
 
 
@@ -215,15 +231,11 @@ def _(outcome: NestedRunStarted, state: State) -> State:
 
 
 @_apply_outcome.register
-def _(outcome: Decided, state: State) -> State:
+def _(outcome: CallDecided, state: State) -> State:
     decision = outcome.decision
     for call in state.calls:
         if call.id == outcome.call_id and call.uncertain and call.status == "waiting":
-            # It is kept in the call's record: what was decided before the call was made is no answer to this.
-            status: CallStatus = "approved" if decision.approved else "rejected"
-            edited = decision.arguments if decision.arguments is not None else call.arguments
-            settled = replace(call, status=status, arguments=edited, message=decision.message)
-            return replace(state, calls=_merge_calls(state, (settled,)))
+            return replace(state, calls=_merge_calls(state, (_decide_uncertain_call(call, decision),)))
     made = [RecordedDecision(outcome.tool, decision, outcome.call_id)]
     if outcome.always:
         sticky = ApprovalDecision(decision.approved, decision.message)
@@ -231,12 +243,23 @@ def _(outcome: Decided, state: State) -> State:
     return replace(state, approvals=(*state.approvals, *made))
 
 
+def _decide_uncertain_call(call: CallRecord, decision: ApprovalDecision) -> CallRecord:
+    """Return the record of a call that may have been made already, with the decision in it.
+
+    The decision is kept in the record and not among the approvals of the run: one that was made before the call, or
+    about every call of the tool, does not say what to do about this one.
+    """
+    status: CallStatus = "approved" if decision.approved else "rejected"
+    arguments = call.arguments if decision.arguments is None else decision.arguments
+    return replace(call, status=status, arguments=arguments, message=decision.message)
+
+
 def _withhold_output(state: State, replacement: str) -> RunTranscript:
-    """The transcript without what the tools returned in this turn, as far as it was to be the final output."""
-    meant = state.answer.call_id if state.answer is not None else None
+    """Return the transcript with the tool outputs that were to be the final output replaced."""
+    final_id = state.answer.call_id if state.answer is not None else None  # empty: all outputs of the turn
     turn = [
         replace(entry, item={**entry.item, "output": replacement}, value=None, custom_data=None)
-        if entry.kind == "output" and meant in ("", entry.item.get("call_id"))
+        if entry.kind == "output" and final_id in ("", entry.item.get("call_id"))
         else entry
         for entry in state.transcript.slice_from(state.turn_start)
     ]
@@ -249,15 +272,15 @@ def _merge_calls(state: State, changed: tuple[CallRecord, ...]) -> tuple[CallRec
 
 
 def _drop_used_decisions(state: State, calls: tuple[CallRecord, ...]) -> tuple[RecordedDecision, ...]:
-    """The decisions without those about calls that were made: an id that is used again is another call's."""
+    """Return the decisions without those about calls that were made: a reused id belongs to another call."""
     made = {(call.tool, call.id) for call in calls if call.status == "done"}
-    return tuple(kept for kept in state.approvals if (kept.tool, kept.call_id) not in made)
+    return tuple(record for record in state.approvals if (record.tool, record.call_id) not in made)
 
 
 def _update_tools_used(state: State, calls: tuple[CallRecord, ...]) -> dict[str, tuple[str, ...]]:
-    known = state.tools_used.get(state.agent, ())
-    new = dict.fromkeys(str(call.tool) for call in calls if call.kind != "handoff" and str(call.tool) not in known)
-    return {**state.tools_used, state.agent: (*known, *new)} if new else state.tools_used
+    used = state.tools_used.get(state.agent, ())
+    new = dict.fromkeys(str(call.tool) for call in calls if call.kind != "handoff" and str(call.tool) not in used)
+    return {**state.tools_used, state.agent: (*used, *new)} if new else state.tools_used
 
 
 def _acknowledge_response(state: State, length: int, response_id: str | None) -> ConversationMode:

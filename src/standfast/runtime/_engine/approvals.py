@@ -1,4 +1,4 @@
-"""Answers to questions: each is given once, and written in one commit with what it does to its run."""
+"""Approvals: request, decide and expire them. Each is decided once, in one commit with the change of its run."""
 
 import hashlib
 import json
@@ -13,9 +13,8 @@ from standfast.agents.context import RunContextWrapper
 from standfast.agents.tool_identity import ToolRef
 from standfast.base.errors import ApprovalMoved, RunMoved
 from standfast.base.ids import new_id
-from standfast.runs._loop.tool_step import make_idempotency_key
-from standfast.runs.core.state import CallRecord, State
-from standfast.runs.core.steps import Decided
+from standfast.runs.core.state import CallRecord, State, make_idempotency_key
+from standfast.runs.core.steps import CallDecided
 from standfast.runs.toolbox import Toolbox
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.json_schema import find_schema_error
@@ -26,7 +25,7 @@ from standfast.store.contract import AppendJournal, ApprovalRecord, Backend, Op,
 from standfast.tool_calls.output import format_output
 
 APPROVAL_PREFIX = "approval"
-"""How the ids of questions begin. In every listing they come after those of standing decisions (``always:...``)."""
+"""The prefix of approval ids. It sorts after that of standing decisions (``always:...``)."""
 
 _approval_decoder = msgspec.json.Decoder(Approval)
 
@@ -36,7 +35,7 @@ def decode_approval(record: ApprovalRecord) -> Approval:
 
 
 def make_approval(state: State, call: CallRecord, record: RunRecord, *, agent: str, route: tuple[str, ...]) -> Approval:
-    """The question about a call."""
+    """Return the pending approval of a call."""
     item = state.transcript[call.position].item
     arguments = call.arguments if call.arguments is not None else item.get("arguments") or ""
     return Approval(
@@ -59,7 +58,7 @@ def make_approval(state: State, call: CallRecord, record: RunRecord, *, agent: s
 
 
 def set_deadline(approval: Approval, *, now: float, ttl: float | None) -> Approval:
-    """The question as asked now, to be answered in time."""
+    """Return the approval with its time of request and of expiry."""
     return replace(approval, requested_at=now, expires_at=None if ttl is None else now + ttl)
 
 
@@ -76,35 +75,39 @@ def make_save_op(approval: Approval, *, expected: int) -> SaveApproval:
 
 
 async def get_standing_key(backend: Backend, session_id: str) -> str | None:
-    """Under which name the standing decisions of a session are kept, in place of a run's; none if there is no session.
+    """Return the key that replaces the run id for standing decisions of a session; ``None`` without such a session.
 
-    One that is deleted takes them along: another session of its name has another tape.
+    The key contains the tape: a deleted session takes its decisions along, even if its name is used again.
     """
     record = await backend.get_session(session_id)
     return None if record is None else f"session:{record.tape}:{session_id}"
 
 
 async def build_withdrawal_ops(backend: Backend, run_id: str) -> list[Op]:
-    """What takes back the questions of a run that ends."""
+    """Return the operations that withdraw the pending approvals of a run that ends."""
     records = await backend.list_approvals(status="pending", run_id=run_id, session_id=None, limit=1000, after="")
-    return [make_save_op(replace(decode_approval(one), status="withdrawn"), expected=one.revision) for one in records]
+    return [
+        make_save_op(replace(decode_approval(record), status="withdrawn"), expected=record.revision)
+        for record in records
+    ]
 
 
 async def load_standing_decisions(backend: Backend, session_id: str | None) -> list[RecordedDecision]:
-    """What was decided for every call of a tool in this session."""
-    name = None if session_id is None else await get_standing_key(backend, session_id)
-    if name is None:
+    """Return the decisions about every call of a tool in this session."""
+    key = None if session_id is None else await get_standing_key(backend, session_id)
+    if key is None:
         return []
-    records = await backend.list_approvals(status=None, run_id=name, session_id=None, limit=1000, after="")
-    found = []
+    records = await backend.list_approvals(status=None, run_id=key, session_id=None, limit=1000, after="")
+    decisions = []
     for record in records:
         approval = decode_approval(record)
         decision = ApprovalDecision(approval.status == "approved", approval.message)
-        found.append(RecordedDecision(ToolRef.from_lookup_key(approval.tool_key), decision, owner=approval.agent_path))
-    return found
+        tool = ToolRef.from_lookup_key(approval.tool_key)
+        decisions.append(RecordedDecision(tool, decision, owner=approval.agent_path))
+    return decisions
 
 
-EXPIRED_MESSAGE = "Nobody approved the call in time."
+EXPIRED_MESSAGE = "The call was not approved in time."
 DECISION_FIELDS = ("status", "decided_by", "decided_at", "message", "always")
 STATUS_BY_VERDICT: dict[str, Any] = {"approve": "approved", "reject": "rejected", "done": "done"}
 
@@ -120,14 +123,14 @@ async def decide_approval(
     by: str | None,
     always: bool,
 ) -> Approval:
-    """Answer a question; its run is woken by the same commit."""
+    """Decide an approval; the same commit makes its run runnable."""
     while True:
         record, run = await load_open_approval(ctx, approval_id)
-        asked = decode_approval(record)
-        _validate_decision(asked, verdict, arguments=arguments, output=output, always=always)
-        edited = None if arguments is None else await _validate_arguments(ctx, asked, run, arguments)
-        answered = replace(
-            asked,
+        pending = decode_approval(record)
+        _validate_decision(pending, verdict, arguments=arguments, output=output, always=always)
+        edited = None if arguments is None else await _validate_arguments(ctx, pending, run, arguments)
+        decided = replace(
+            pending,
             status=STATUS_BY_VERDICT[verdict],
             decided_by=by,
             decided_at=ctx.clock(),
@@ -137,16 +140,16 @@ async def decide_approval(
             always=always,
         )
         try:
-            alike = await _find_similar(ctx, answered) if always else []
-            await ctx.backend.commit(*await _build_decision_ops(ctx, record, run, answered, verdict, alike))
+            similar = await _find_similar(ctx, decided) if always else []
+            await ctx.backend.commit(*await _build_decision_ops(ctx, record, run, decided, verdict, similar))
         except (ApprovalMoved, RunMoved):
             continue
         ctx.subscriptions.notify_written(run.run_id)
-        return answered
+        return decided
 
 
 async def expire_approval(ctx: RuntimeContext, record: ApprovalRecord) -> str | None:
-    """Answer a question with no because its time is up; gives the run's id, if it was still open."""
+    """Reject an expired approval; return the run's id if the approval was still pending."""
     run = await ctx.backend.get_run(record.run_id)
     if run is None or run.status in ENDED_STATUSES:
         return None
@@ -160,7 +163,7 @@ async def expire_approval(ctx: RuntimeContext, record: ApprovalRecord) -> str | 
 
 
 async def load_open_approval(ctx: RuntimeContext, approval_id: str) -> tuple[ApprovalRecord, RunRecord]:
-    """The question and its run, if it can still be answered; :class:`ApprovalSettled` says why not."""
+    """Return a pending approval and its run, or raise :class:`ApprovalSettled`."""
     record = await ctx.get_approval(approval_id)
     approval = decode_approval(record)
     if record.status != "pending":
@@ -178,9 +181,9 @@ async def load_open_approval(ctx: RuntimeContext, approval_id: str) -> tuple[App
 
 def _validate_decision(approval: Approval, verdict: str, *, arguments: Any, output: Any, always: bool) -> None:
     if verdict not in STATUS_BY_VERDICT:
-        raise InvalidDecision(f"a decision is 'approve', 'reject' or 'done', not {verdict!r}")
+        raise InvalidDecision(f"the decision must be 'approve', 'reject' or 'done', not {verdict!r}")
     if verdict == "done" and (approval.kind != "uncertain" or output is None):
-        raise InvalidDecision("'done' needs output=, and answers only the question whether an uncertain call happened")
+        raise InvalidDecision("'done' is only for uncertain calls and needs output=")
     if verdict != "done" and output is not None:
         raise InvalidDecision(f"output= is for 'done', not for {verdict!r}")
     if verdict != "approve" and arguments is not None:
@@ -190,36 +193,38 @@ def _validate_decision(approval: Approval, verdict: str, *, arguments: Any, outp
 
 
 async def _validate_arguments(ctx: RuntimeContext, approval: Approval, run: RunRecord, arguments: Any) -> str:
-    """The arguments as JSON, if the tool's schema allows them."""
+    """Return the arguments as JSON text, or raise :class:`InvalidDecision` if the tool's schema forbids them."""
     graph = ctx.graphs.get(decode_header(run).agent)
     agent = None if graph is None else graph.find(approval.agent_path)
     if agent is None:
-        raise InvalidDecision(f"edited arguments are checked against the tool: this runtime has no {approval.agent!r}")
+        raise InvalidDecision(
+            f"edited arguments are checked against the tool, but this runtime has no agent {approval.agent!r}"
+        )
     tool = (await Toolbox.from_agent(agent, RunContextWrapper(None))).find_tool(
         ToolRef.from_lookup_key(approval.tool_key)
     )
     if tool is None:
-        raise InvalidDecision(f"the agent {approval.agent!r} has no tool {approval.tool!r} any more")
+        raise InvalidDecision(f"the agent {approval.agent!r} no longer has the tool {approval.tool!r}")
     try:
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, allow_nan=False)
-        given = json.loads(text)
+        value = json.loads(text)
     except (TypeError, ValueError) as error:
         raise InvalidDecision(f"the arguments of a call must be a JSON object: {error}") from None
-    problem = find_schema_error(given, tool.params_json_schema)
+    problem = find_schema_error(value, tool.params_json_schema)
     if problem is not None:
-        raise InvalidDecision(f"{approval.tool} does not take these arguments: {problem}")
+        raise InvalidDecision(f"the arguments do not fit the schema of {approval.tool}: {problem}")
     return text
 
 
 async def _find_similar(ctx: RuntimeContext, decided: Approval) -> list[tuple[ApprovalRecord, Approval]]:
-    """Other open questions of the run that the answer is about as well, with that answer."""
-    found = await ctx.backend.list_approvals(
+    """Return other pending approvals of the run that an ``always`` decision covers, with that decision."""
+    records = await ctx.backend.list_approvals(
         status="pending", run_id=decided.run_id, session_id=None, limit=1000, after=""
     )
     same = ("kind", "agent_path", "tool_key", "route")
     return [
         (record, replace(other, **{name: getattr(decided, name) for name in DECISION_FIELDS}))
-        for record in found
+        for record in records
         if (other := decode_approval(record)).id != decided.id
         and all(getattr(other, name) == getattr(decided, name) for name in same)
     ]
@@ -248,25 +253,25 @@ async def _build_decision_ops(
 
 
 def _make_decision_entry(approval: Approval, verdict: str) -> tuple[str, bytes]:
-    told_model = approval.output if verdict == "done" else approval.message
-    decision = ApprovalDecision(verdict == "approve", told_model, approval.edited, digest_arguments(approval.arguments))
+    message = approval.output if verdict == "done" else approval.message
+    decision = ApprovalDecision(verdict == "approve", message, approval.edited, digest_arguments(approval.arguments))
     tool = ToolRef.from_lookup_key(approval.tool_key)
-    decided = Decided(approval.call_id, tool, decision, owner=approval.agent_path, always=approval.always)
+    decided = CallDecided(approval.call_id, tool, decision, owner=approval.agent_path, always=approval.always)
     return encode_entry(
         JournalEntry(ApprovalDecided(approval.id, verdict, decided, approval.decided_by), approval.route)
     )
 
 
 async def _build_standing_ops(ctx: RuntimeContext, approval: Approval, session_id: str) -> list[Op]:
-    """The same answer for every further call of that agent's tool in the session, if that is still there."""
-    name = await get_standing_key(ctx.backend, session_id)
-    if name is None:
+    """Return the operations that store a standing decision of the session, if it still exists."""
+    key = await get_standing_key(ctx.backend, session_id)
+    if key is None:
         return []
-    known = f"always:{digest_arguments([name, approval.agent_path, *approval.tool_key])}"
-    before = await ctx.backend.get_approval(known)
-    return [make_save_op(replace(approval, id=known, run_id=name), expected=before.revision if before else 0)]
+    standing_id = f"always:{digest_arguments([key, approval.agent_path, *approval.tool_key])}"
+    before = await ctx.backend.get_approval(standing_id)
+    return [make_save_op(replace(approval, id=standing_id, run_id=key), expected=before.revision if before else 0)]
 
 
 def _format_output(output: Any) -> str:
-    found = format_output(output)
-    return found if isinstance(found, str) else json.dumps(found)
+    formatted = format_output(output)
+    return formatted if isinstance(formatted, str) else json.dumps(formatted)

@@ -1,4 +1,4 @@
-"""What all parts of one runtime share."""
+"""The state that all parts of one runtime share."""
 
 import time
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from standfast.store.contract import ApprovalRecord, Backend, RunRecord
 
 @dataclass(eq=False)
 class RuntimeContext:
-    """A store, the agents that this process knows, and its name among the other runtimes."""
+    """The backend, the agents of this process, settings, and the name of this runtime among the others."""
 
     backend: Backend
     graphs: dict[str, AgentGraph]
@@ -30,61 +30,61 @@ class RuntimeContext:
     lease_ttl: float
     approval_ttl: float | None
     clock: Clock = time.time
-    """The time of day as the store has it, as of the last time that it was set."""
+    """The store's time; corrected by :meth:`sync_clock`."""
     owner: str = field(default_factory=lambda: new_id("runtime"))
     subscriptions: RunSubscriptions = field(default_factory=RunSubscriptions)
     retry: RetryControl = field(default_factory=RetryControl)
 
     @property
     def closing(self) -> bool:
-        """Nothing new is begun any more, and nobody waits for a database that is away."""
+        """Whether the runtime is closing: nothing new is started, and no retry waits for an unavailable database."""
         return self.retry.stopped
 
     @property
     def poll_interval(self) -> float:
-        """Seconds between two looks at what other runtimes have done."""
+        """Seconds between two checks of what other runtimes have done."""
         return min(self.lease_ttl / 4, 1.0)
 
     async def sync_clock(self) -> None:
-        """Tell the time by the store's clock, as its leases do: processes agree on it, whatever their own say."""
+        """Set the clock to the store's time, which the leases use too: all processes agree on it."""
         before = time.monotonic()
         now = await self.backend.get_time()
-        halfway = (before + time.monotonic()) / 2
-        self.clock = lambda: now + time.monotonic() - halfway
+        read_at = (before + time.monotonic()) / 2
+        self.clock = lambda: now + time.monotonic() - read_at
 
     async def get_run(self, run_id: str) -> RunRecord:
-        found = await self.backend.get_run(validate_name("run id", run_id))
-        if found is None:
+        record = await self.backend.get_run(validate_name("run id", run_id))
+        if record is None:
             raise NotFound("run", run_id)
-        return found
+        return record
 
     async def get_approval(self, approval_id: str) -> ApprovalRecord:
-        found = await self.backend.get_approval(validate_name("approval id", approval_id))
-        if found is None or found.run_id.startswith("session:"):
+        record = await self.backend.get_approval(validate_name("approval id", approval_id))
+        if record is None or record.run_id.startswith("session:"):  # a standing decision
             raise NotFound("approval", approval_id)
-        return found
+        return record
 
     def get_graph(self, agent: str) -> AgentGraph:
-        """The graph of the agent with that name."""
+        """Return the graph of the agent with this name, or raise :class:`NotFound`."""
         if isinstance(agent, Agent):
-            raise InvalidInput(f"runs find their agent by its name: give {agent.name!r}, not {agent!r}")
-        found = self.graphs.get(agent)
-        if found is None:
-            has = ", ".join(map(repr, self.graphs)) or "none"
-            raise NotFound("agent", agent, hint=f"; this runtime has {has}")
-        return found
+            raise InvalidInput(f"pass the name of the agent, {agent.name!r}, not the Agent object")
+        graph = self.graphs.get(agent)
+        if graph is None:
+            names = ", ".join(map(repr, self.graphs)) or "none"
+            raise NotFound("agent", agent, hint=f"; this runtime has {names}")
+        return graph
 
     def open_session(self, session_id: str) -> StoredSession:
         return StoredSession(session_id, self.backend)
 
 
 def build_graphs(agents: Sequence[Agent[Any]]) -> dict[str, AgentGraph]:
-    """The agents that runs can begin with, by name."""
-    found: dict[str, AgentGraph] = {}
+    """Return the graphs of the agents that runs can start with, by name."""
+    graphs: dict[str, AgentGraph] = {}
     for agent in agents:
         if not isinstance(agent, Agent):
             raise InvalidDeclaration("Runtime", f"agents must be Agent objects, not {type(agent).__name__}")
-        if agent.name in found:
-            raise InvalidInput(f"two agents are named {agent.name!r}: durable runs find theirs by its name")
-        found[agent.name] = AgentGraph(agent)
-    return found
+        if agent.name in graphs:
+            raise InvalidInput(f"two agents are named {agent.name!r}: durable runs find their agent by its name")
+        graphs[agent.name] = AgentGraph(agent)
+    return graphs

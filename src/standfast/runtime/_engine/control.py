@@ -1,19 +1,23 @@
-"""Stopping runs and letting them go on, from any process."""
+"""Start, cancel, resume and fork runs, from any process."""
 
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from standfast.base.errors import ApprovalMoved, HistoryMoved, InvalidInput, RunMoved
+from standfast.base.errors import ApprovalMoved, HistoryMoved, InvalidInput, RunMoved, StoreUnavailable
 from standfast.base.ids import new_id
+from standfast.base.items import Item
+from standfast.runs.core.context import SavedContext
 from standfast.runs.core.state import State
 from standfast.runtime._engine.approvals import build_withdrawal_ops
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.journal_writer import build_rewind_ops
+from standfast.runtime._engine.leases import acquire_leases
 from standfast.runtime._engine.records import (
     ENDED_STATUSES,
     STOPPED_STATUSES,
-    CancelMode,
     CancelRequested,
     JournalEntry,
     ResumeRequested,
@@ -25,29 +29,114 @@ from standfast.runtime._engine.records import (
     encode,
     encode_entry,
 )
-from standfast.runtime._engine.scheduler import Scheduler, build_create_ops
+from standfast.runtime._engine.scheduler import (
+    Scheduler,
+    build_create_ops,
+    find_next_queued,
+    find_session_holder,
+    make_run_id,
+)
 from standfast.runtime._engine.snapshots import replay, validate_step
-from standfast.runtime.errors import RunEnded
+from standfast.runtime.errors import RunEnded, RunKeyReused, SessionBusy
+from standfast.runtime.types import CancelMode, OnBusy
 from standfast.store.contract import AppendJournal, Op, RunRecord, SaveRun
 
 
+@dataclass(frozen=True)
+class StartRequest:
+    """The arguments of a start."""
+
+    agent: str
+    input: str | list[Item]
+    session_id: str | None
+    context: SavedContext | None
+    max_turns: int | None
+    key: str | None
+    on_busy: OnBusy
+
+    @property
+    def digest(self) -> str:
+        return compute_request_digest(self.agent, self.input, self.session_id, self.context, self.max_turns)
+
+    @property
+    def preempts(self) -> bool:
+        return self.on_busy in ("interrupt", "rollback")
+
+    def build_ops(self, run_id: str) -> list[Op]:
+        """Return the operations that create the queued run; one that preempts is the next of its session."""
+        header = RunHeader(self.agent, self.digest, key=self.key)
+        first = RunQueued(self.input, self.max_turns, self.context)
+        status: Literal["next", "queued"] = "next" if self.preempts else "queued"
+        return build_create_ops(run_id, header, first, session_id=self.session_id, status=status)
+
+    def check_same_request(self, record: RunRecord) -> str:
+        """Return the run that the key has started before, or raise :class:`RunKeyReused` for another request."""
+        if decode_header(record).request != self.digest:
+            raise RunKeyReused(self.key or "", run_id=record.run_id)
+        return record.run_id
+
+
+async def start_run(scheduler: Scheduler, request: StartRequest) -> str:
+    """Create the run, start it if its session is free, and return its id."""
+    backend = scheduler.ctx.backend
+    run_id = make_run_id(request.key)
+    if request.key is not None and (existing := await backend.get_run(run_id)) is not None:
+        return request.check_same_request(existing)
+    if request.on_busy == "reject" and request.session_id is not None:
+        await _reject_if_busy(scheduler, run_id, request.session_id)
+    try:
+        await backend.commit(*request.build_ops(run_id))
+    except StoreUnavailable:
+        if await backend.get_run(run_id) is None:
+            raise
+    except RunMoved:
+        return request.check_same_request(await scheduler.ctx.get_run(run_id))
+    scheduler.ctx.subscriptions.notify_written(run_id)
+    if request.preempts and request.session_id is not None:
+        await _cancel_session_holder(scheduler, run_id, request.session_id, rollback=request.on_busy == "rollback")
+    await scheduler.claim(await scheduler.ctx.get_run(run_id))
+    return run_id
+
+
+async def _cancel_session_holder(scheduler: Scheduler, run_id: str, session_id: str, *, rollback: bool) -> None:
+    """Cancel the run that holds the session. The new run is next already, so no other can start in between."""
+    other = await find_session_holder(scheduler.ctx.backend, session_id)
+    if other is not None and other.run_id != run_id:
+        with suppress(RunEnded):
+            await cancel_run(scheduler, other.run_id, "immediate", rollback=rollback)
+
+
+async def _reject_if_busy(scheduler: Scheduler, run_id: str, session_id: str) -> None:
+    """Acquire the leases of a run that is about to be created, or raise :class:`SessionBusy`."""
+    ctx = scheduler.ctx
+    leases = await acquire_leases(ctx.backend, run_id, session_id, owner=ctx.owner, ttl=ctx.lease_ttl, ops=[])
+    # In this order, because runs move from the queue to the session: one that moves meanwhile is still found.
+    queued = await find_next_queued(ctx.backend, session_id)
+    busy = await find_session_holder(ctx.backend, session_id) or queued
+    if leases is None:
+        raise SessionBusy(session_id, run_id=busy.run_id if busy else None)
+    if busy is not None:
+        await ctx.backend.commit(*leases.build_release_ops())
+        raise SessionBusy(session_id, run_id=busy.run_id)
+
+
 async def cancel_run(scheduler: Scheduler, run_id: str, mode: CancelMode, *, rollback: bool = False) -> None:
-    """Stop the run, or ask its owner to. ``undone`` takes back what it added to its session."""
-    home = scheduler.ctx
+    """Stop the run, or request that from its owner. ``rollback`` removes what it added to its session."""
+    ctx = scheduler.ctx
     while True:
-        record = await home.get_run(run_id)
+        record = await ctx.get_run(run_id)
         if record.status == "cancelled" and not rollback:
             return
         if record.status in ENDED_STATUSES:
-            raise RunEnded(run_id, status=record.status, wanted="cancelled")
+            raise RunEnded(run_id, status=record.status, action="cancelled")
         header = replace(decode_header(record), undone=rollback or decode_header(record).undone)
         if record.status in ("running", "woken"):
-            saved = await update_run(home, record, replace(header, cancel=mode), record.status, CancelRequested(mode))
+            saved = await update_run(ctx, record, replace(header, cancel=mode), record.status, CancelRequested(mode))
         else:
-            ops = await build_withdrawal_ops(home.backend, run_id)
-            ops += await build_rewind_ops(home, record.session_id, header.base) if header.undone else []
+            ops = await build_withdrawal_ops(ctx.backend, run_id)
+            ops += await build_rewind_ops(ctx, record.session_id, header.base) if header.undone else []
             ended = replace(header, problem=None)
-            saved = await update_run(home, record, ended, "cancelled", RunStopped("cancelled"), *ops)
+            saved = await update_run(ctx, record, ended, "cancelled", RunStopped("cancelled"), *ops)
         if saved:
             break
     if run_id in scheduler.executors:
@@ -59,24 +148,24 @@ async def cancel_run(scheduler: Scheduler, run_id: str, mode: CancelMode, *, rol
 
 
 async def resume_run(scheduler: Scheduler, run_id: str, *, accept: bool, agent: str | None) -> None:
-    """Let a run go on that failed, was cancelled or is blocked. Others are left alone: asked twice, it resumes once.
+    """Resume a run that failed, was cancelled or is blocked; for other runs this does nothing.
 
-    One that goes on already is told what is accepted: a runtime that opens tries blocked runs by itself.
+    A run that is running already takes over ``accept``: a runtime that opens retries blocked runs by itself.
     """
-    home = scheduler.ctx
+    ctx = scheduler.ctx
     while True:
-        record = await home.get_run(run_id)
+        record = await ctx.get_run(run_id)
         header = decode_header(record)
         if header.undone:
-            raise RunEnded(run_id, status="rolled back", wanted="resumed")
+            raise RunEnded(run_id, status="rolled back", action="resumed")
         fresh, status = replace(header, accept=accept or header.accept), record.status
         if status in ("failed", "cancelled", "blocked"):
             fresh = replace(fresh, problem=None, cancel=None, agent=agent or header.agent)
-            # One that was blocked still has its session; the others have to wait for their turn.
+            # A blocked run still holds its session; the others have to queue for it again.
             status = "woken" if status == "blocked" else "queued"
         elif status not in ("woken", "running") or fresh == header:
             break
-        if await update_run(home, record, fresh, status, ResumeRequested(accept, agent)):
+        if await update_run(ctx, record, fresh, status, ResumeRequested(accept, agent)):
             break
     await scheduler.claim_if_runnable(run_id)
 
@@ -84,7 +173,7 @@ async def resume_run(scheduler: Scheduler, run_id: str, *, accept: bool, agent: 
 async def update_run(
     ctx: RuntimeContext, record: RunRecord, header: RunHeader, status: str, note: Any, *ops: Op
 ) -> bool:
-    """Write the header and a note; false when somebody else changed the run meanwhile."""
+    """Write the header and a note; return False when another process has changed the run meanwhile."""
     save = SaveRun(
         run_id=record.run_id,
         expected=record.revision,
@@ -102,7 +191,7 @@ async def update_run(
 
 
 async def fork_run(ctx: RuntimeContext, parent: RunRecord, *, at: int | None, session_id: str | None) -> RunRecord:
-    """Create the fork, to be taken up. Its session is a fork as well, of what the parent's had at that step."""
+    """Create a queued run that continues from a step of its parent. Its journal begins with its parent's, uncopied."""
     step = parent.journal_length if at is None else validate_step(parent, at)
     replayed = await replay(ctx.backend, parent, upto=step)
     header, run_id = decode_header(parent), new_id("run")
@@ -111,23 +200,23 @@ async def fork_run(ctx: RuntimeContext, parent: RunRecord, *, at: int | None, se
         session = await _fork_session(ctx, parent, replayed.state, base, session_id)
     first = RunQueued(replayed.state.input, replayed.state.max_turns, replayed.context, parent.run_id, step)
     request = compute_request_digest("fork", parent.run_id, step)
-    mine = RunHeader(header.agent, request, parent=parent.run_id, base=base)
-    await ctx.backend.commit(*build_create_ops(run_id, mine, first, session_id=session))
+    forked = RunHeader(header.agent, request, parent=parent.run_id, base=base)
+    await ctx.backend.commit(*build_create_ops(run_id, forked, first, session_id=session))
     return await ctx.get_run(run_id)
 
 
 async def _fork_session(
     ctx: RuntimeContext, parent: RunRecord, state: State, base: int | None, session_id: str | None
 ) -> str:
-    """A session with what the parent's showed when its run was there."""
+    """Fork the parent's session as it was when the run had this state, and return its id."""
     session = ctx.open_session(parent.session_id or "")
     own = sum(not entry.hidden for entry in state.transcript[: state.stored])
     head = await session.head()
     length = (base if base is not None else head.length) + own
     if length > head.length:
         raise InvalidInput(
-            f"the session {parent.session_id!r} has {head.length} items and the run had stored its {length}th by then: "
-            "it was rewound since, so the run cannot be forked there"
+            f"the session {parent.session_id!r} has {head.length} items, and at this step it had {length}: it was "
+            "rewound since, so the run cannot be forked there"
         )
     if not head.version:
         return session_id or new_id("session")

@@ -1,4 +1,4 @@
-"""Runs whose process ends again and again at the same step: they are tried later each time, and not for ever."""
+"""Limit the recoveries of a run whose process dies at the same step again and again."""
 
 from functools import reduce
 from typing import NamedTuple
@@ -14,16 +14,16 @@ from standfast.runtime._engine.records import (
     LeaseLossReported,
     ResumeRequested,
     RunClaimed,
-    RunProblem,
     RunQueued,
     decode_row,
 )
+from standfast.runtime.types import RunProblem
 from standfast.store.contract import RunRecord
 
 MAX_CRASHES = 5
-"""How often a process may end at one step of a run before people have to look at it."""
+"""How often a process may die at one step of a run before the run waits for a person."""
 LOSSES_PER_CRASH = 3
-"""How many losses of a lease weigh as much as an end of a process: the step may be what held its owner up."""
+"""How many lost leases count as one crash: the step may have blocked the owner."""
 CRASH_LOOP_CODE = "process-ended"
 
 _PROGRESS_TYPES = frozenset(
@@ -39,20 +39,20 @@ _PROGRESS_TYPES = frozenset(
         ResumeRequested,
     }
 )
-_TAIL_LENGTH = 8 * MAX_CRASHES * LOSSES_PER_CRASH  # more than what is written about a step that is tried so often
+_TAIL_LENGTH = 8 * MAX_CRASHES * LOSSES_PER_CRASH  # more than the entries of one step with that many recoveries
 _STEP_DESCRIPTIONS: dict[type, str] = {
-    steps.TakeInput: "taking the input",
-    steps.AskModel: "asking the model",
-    steps.CheckApprovals: "looking at calls",
-    steps.PerformHandoff: "handing over",
-    steps.Finish: "looking at the final output",
+    steps.TakeInput: "reading the input",
+    steps.AskModel: "calling the model",
+    steps.CheckApprovals: "checking approvals",
+    steps.PerformHandoff: "making a handoff",
+    steps.Finish: "checking the final output",
 }
 
 
 class CrashCount(NamedTuple):
-    """How often a run had to be recovered since it last came further, or since a person let it go on.
+    """How often a run was recovered since its last progress, or since a person resumed it.
 
-    An owner that lives and finds its lease lost says so; one that says nothing has ended.
+    An owner that is alive and has lost its lease reports it; an owner that does not report counts as ``ended``.
     """
 
     ended: int = 0
@@ -78,7 +78,7 @@ class CrashCount(NamedTuple):
 
 
 async def compute_recovery_delay(ctx: RuntimeContext, record: RunRecord) -> float:
-    """Seconds to leave a run alone that has no owner any more: none at first, longer each time that did not help."""
+    """Return the seconds to wait before a run without an owner is recovered: 0 at first, more after each crash."""
     rows = await ctx.backend.read_journal(record.run_id, after=max(0, record.journal_length - _TAIL_LENGTH))
     before = reduce(CrashCount.advance, map(decode_row, rows), CrashCount()).weight
     return 0.0 if before + 1 >= MAX_CRASHES else ctx.lease_ttl * (2**before - 1) / 4
@@ -89,19 +89,19 @@ def make_crash_loop_problem(state: State, graph: AgentGraph, crashes: CrashCount
     times += [f"its owner lost its lease {crashes.lost} times"] if crashes.lost else []
     return RunProblem(
         CRASH_LOOP_CODE,
-        f"{' and '.join(times)} at this step: {_describe_position(state, graph)}. Find out why, then resume the run to try again, "
-        "or cancel it",
+        f"{' and '.join(times)} at this step: {_describe_position(state, graph)}. Find out why, then resume the run to "
+        "try again, or cancel it",
     )
 
 
 def _describe_position(state: State, graph: AgentGraph) -> str:
-    """What the run was doing."""
-    under_way = [call for call in state.calls if call.status in ("approved", "started", "unknown")]
-    for call in under_way:
+    """Describe the step that the run is at."""
+    active_calls = [call for call in state.calls if call.status in ("approved", "started", "unknown")]
+    for call in active_calls:
         if call.child is not None:
-            return f"{_describe_position(call.child, graph)}, inside of {call.tool}"
+            return f"{_describe_position(call.child, graph)}, inside {call.tool}"
     agent = graph.find(state.agent)
-    who = f"the agent {state.agent if agent is None else agent.name!r}"
-    if under_way:
-        return f"{who} calling {', '.join(f'{call.tool} ({call.id})' for call in under_way)}"
-    return f"{who} {_STEP_DESCRIPTIONS.get(type(choose_next_step(state)), 'going on')}"
+    subject = f"the agent {state.agent if agent is None else agent.name!r}"
+    if active_calls:
+        return f"{subject} calling {', '.join(f'{call.tool} ({call.id})' for call in active_calls)}"
+    return f"{subject} {_STEP_DESCRIPTIONS.get(type(choose_next_step(state)), 'continuing')}"

@@ -1,4 +1,4 @@
-"""Reading along with a run, from any process: its journal, and between its entries what a model is saying."""
+"""The events of a run, made from its journal, and how to follow them from any process."""
 
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterator
@@ -25,7 +25,9 @@ from standfast.runtime._engine.subscriptions import EntryMark, RunSubscription
 from standfast.runtime.types import Event
 from standfast.store.contract import LogEntry
 
-_EVENT_TYPES: dict[type, str] = {
+# Event types are public names and stay the same when a class is renamed. The types of RunStopped and RunClaimed depend
+# on their fields.
+EVENT_TYPES: dict[type, str] = {
     steps.InputTaken: "input.taken",
     steps.ModelAnswered: "model.answered",
     steps.ApprovalsChecked: "calls.judged",
@@ -33,6 +35,12 @@ _EVENT_TYPES: dict[type, str] = {
     steps.CallsInvoked: "calls.made",
     steps.HandoffPerformed: "agent.handed_over",
     steps.NestedRunStarted: "agent.nested",
+    steps.Resumed: "step.resumed",
+    steps.InputStaged: "step.inputstaged",
+    steps.ToolOutputChecked: "step.weighed",
+    steps.Finished: "step.finished",
+    steps.ItemsStored: "step.stored",
+    steps.CallDecided: "step.decided",
     RunQueued: "run.queued",
     ApprovalRequested: "approval.requested",
     ApprovalDecided: "approval.decided",
@@ -43,7 +51,7 @@ _EVENT_TYPES: dict[type, str] = {
 
 
 def make_event(run_id: str, row: LogEntry, entry: JournalEntry) -> Event:
-    """The event that a journal entry is: its sequence number is the entry's."""
+    """Return the event of a journal entry, with the sequence number of the entry."""
     data = _build_data(entry)
     if entry.route:
         data["route"] = list(entry.route)
@@ -55,7 +63,7 @@ def _get_event_type(it: Any) -> str:
         return {"woken": "run.suspended", "blocked": "run.waiting"}.get(it.status, f"run.{it.status}")
     if isinstance(it, RunClaimed):
         return f"run.{it.how}"
-    return _EVENT_TYPES.get(type(it), f"step.{type(it).__name__.lower()}")
+    return EVENT_TYPES[type(it)]
 
 
 def _build_data(entry: JournalEntry) -> dict[str, Any]:
@@ -109,28 +117,28 @@ def _build_call_data(call: Any) -> dict[str, Any]:
 
 
 async def follow_events(ctx: RuntimeContext, run_id: str, *, after: int, stop: Collection[str]) -> AsyncIterator[Event]:
-    """Every event behind ``after``, then what happens, until the run has one of these statuses to ``stop`` at.
+    """Yield every event with a ``seq`` above ``after``, then new ones, until the run has one of the ``stop`` statuses.
 
-    What a model was saying comes before the entry that has all of it, and behind the entries before that.
+    Live events of a model response come before the event of the complete response, and after all earlier ones.
     """
-    with ctx.subscriptions.subscribe(run_id) as follower:
-        reading = EventReader(ctx, run_id, after, stop)
+    with ctx.subscriptions.subscribe(run_id) as subscription:
+        reader = EventReader(ctx, run_id, after, stop)
         backoff = Backoff(maximum=ctx.poll_interval)
         while True:
-            over = await reading.fetch()
-            # What was said before an entry was written is here by now, so entries that nobody has announced are
-            # next once this is empty.
-            while follower.pending or reading.pending_rows:
-                for event in await reading.read_next(follower):
+            stopped = await reader.fetch()
+            # Live events that precede a fetched entry are pending by now, so entries without a notification are next
+            # once nothing is pending.
+            while subscription.pending or reader.pending_rows:
+                for event in await reader.read_next(subscription):
                     yield event
                 backoff.reset()
-            if over:
+            if stopped:
                 return
-            await follower.wait(timeout=backoff.next_delay())
+            await subscription.wait(timeout=backoff.next_delay())
 
 
 class EventReader:
-    """How far a reader is, and the rows that it has fetched but not shown."""
+    """The position of a reader, and the rows that it has fetched but not yielded."""
 
     def __init__(self, ctx: RuntimeContext, run_id: str, after: int, stop: Collection[str]) -> None:
         self._ctx, self._run_id, self._fetched, self._stop = ctx, run_id, after, stop
@@ -138,8 +146,8 @@ class EventReader:
         self.pending_rows: deque[tuple[LogEntry, JournalEntry]] = deque()
 
     async def fetch(self) -> bool:
-        """Get what is new in the journal; true when there is nothing and the run has stopped."""
-        # The header first: what it counts is then in the journal for sure.
+        """Fetch new entries of the journal; return True when there is nothing new and the run has stopped."""
+        # The record is read first, so that every entry it counts is in the journal by then.
         record = await self._ctx.get_run(self._run_id)
         if record.journal_length <= self._fetched:
             return record.status in self._stop
@@ -149,13 +157,13 @@ class EventReader:
         return False
 
     async def read_next(self, subscription: RunSubscription) -> Iterator[Event]:
-        """What comes next: something live, or the rows before it."""
+        """Return the next events: a live event, or the rows before it."""
         if not subscription.pending:
             return self._drain_to(None)
-        news = subscription.pending.popleft()
-        if isinstance(news, Event):
-            return iter((news,))
-        return iter(()) if news.upto is None else await self._read_announced(news.upto)
+        message = subscription.pending.popleft()
+        if isinstance(message, Event):
+            return iter((message,))
+        return iter(()) if message.upto is None else await self._read_announced(message.upto)
 
     async def _read_announced(self, mark: EntryMark) -> Iterator[Event]:
         if mark <= self._last_mark:
@@ -168,7 +176,7 @@ class EventReader:
         return any(entry.mark == mark for _, entry in self.pending_rows)
 
     def _drain_to(self, mark: EntryMark | None) -> Iterator[Event]:
-        """The fetched rows up to the one with this mark, or all of them."""
+        """Yield the events of the fetched rows up to the one with this mark, or of all."""
         while self.pending_rows:
             row, entry = self.pending_rows.popleft()
             self._last_mark = max(self._last_mark, entry.mark or self._last_mark)

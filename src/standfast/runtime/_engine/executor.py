@@ -1,4 +1,4 @@
-"""One run, driven in this process under its leases until it rests."""
+"""Execute one run in this process, under its leases, until it ends or waits."""
 
 import asyncio
 import logging
@@ -26,16 +26,14 @@ from standfast.runtime._engine.compatibility import (
 )
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.crash_loop import make_crash_loop_problem
-from standfast.runtime._engine.journal import ReplayedRun, apply_at_route
+from standfast.runtime._engine.journal import ReplayedRun, replay_outcome
 from standfast.runtime._engine.journal_writer import ContextTracker, JournalWriter, LeaseLost, build_rewind_ops
 from standfast.runtime._engine.leases import RunLeases
 from standfast.runtime._engine.records import (
     ENDED_STATUSES,
-    CancelMode,
     JournalEntry,
     LeaseLossReported,
     RunHeader,
-    RunProblem,
     RunStopped,
     decode_header,
     encode,
@@ -43,18 +41,19 @@ from standfast.runtime._engine.records import (
 )
 from standfast.runtime._engine.retrying_backend import Backoff
 from standfast.runtime._engine.snapshots import SnapshotWriter, replay
+from standfast.runtime.types import CancelMode, RunProblem
 from standfast.store.contract import AppendJournal, RunRecord, SaveRun
 
-SUSPENDED = RunProblem("suspended", "its runtime was closed; the next one opened with its agent continues it")
+SUSPENDED = RunProblem("suspended", "its runtime was closed; the next runtime opened with its agent continues it")
 
 FAILURE_LOG = logging.getLogger("standfast.failures")
-"""Runs that failed by an error of the program's own code, with its traceback: the run itself keeps the message only."""
+"""Logs errors of the program's own code with their tracebacks; the run itself stores only the message."""
 
 _log = logging.getLogger(__name__)
 
 
 class RunExecutor:
-    """A run while this process owns it. It always comes to rest, or passes on to another runtime."""
+    """A run that this process owns. It always ends, waits, or is taken over by another runtime."""
 
     def __init__(self, ctx: RuntimeContext, record: RunRecord, leases: RunLeases) -> None:
         self.ctx, self.record, self.leases = ctx, record, leases
@@ -67,7 +66,7 @@ class RunExecutor:
         self.suspending = self._finalizing = False
 
     async def run(self) -> None:
-        """Drive it until it rests. Raises nothing that the run could cause."""
+        """Execute the run until it ends or waits. Errors of the run are recorded, not raised."""
         self.task = asyncio.current_task()
         self.leases.on_lost = self._cancel_task
         self.ctx.lease_renewer.held.add(self.leases)
@@ -85,18 +84,18 @@ class RunExecutor:
             self.ctx.subscriptions.notify_written(self.record.run_id, stopped=True)
 
     async def _report_lease_loss(self) -> None:
-        """Say that this process is there, although it lost the run: no run is given up because it was slow."""
+        """Record that this process is alive although it lost the run, so that this does not count as a crash."""
         run_id, backend = self.record.run_id, self.ctx.backend
         note = encode_entry(JournalEntry(LeaseLossReported(self.ctx.owner)))
         try:
-            found = await backend.get_run(run_id)
-            if found is not None and found.status not in ENDED_STATUSES:
+            record = await backend.get_run(run_id)
+            if record is not None and record.status not in ENDED_STATUSES:
                 await backend.commit(AppendJournal(run_id=run_id, entries=(note,)))
         except StandfastError as problem:
-            _log.warning("run %s: that it passed on could not be written down: %s", self.record.run_id, problem)
+            _log.warning("run %s: the loss of its lease could not be recorded: %s", self.record.run_id, problem)
 
     async def _drive_once(self) -> bool:
-        """Drive the run once; false when it has to be loaded again and driven further."""
+        """Execute the run once; return False when it has to be loaded again and continued."""
         try:
             return await self._load_and_drive()
         except LeaseLost:
@@ -110,10 +109,12 @@ class RunExecutor:
         except StoreUnavailable as problem:
             _log.warning("run %s: %s", self.record.run_id, problem)
             return False
-        except Exception as error:  # noqa: BLE001 - it becomes the run's own
+        except Exception as error:  # noqa: BLE001 - it becomes the problem of the run
             if self.leases.lost:
                 raise LeaseLost from None
-            if not isinstance(error, StandfastError) or error.__cause__ is not None:  # its message does not say where
+            if (
+                not isinstance(error, StandfastError) or error.__cause__ is not None
+            ):  # only a traceback shows where it was raised
                 FAILURE_LOG.error("run %s of agent %r failed", self.record.run_id, self.header.agent, exc_info=error)
             return await self._finalize("failed", problem=make_problem(error))
 
@@ -133,20 +134,20 @@ class RunExecutor:
             return await self._finalize(
                 "blocked", problem=make_crash_loop_problem(replayed.state, graph, replayed.crashes)
             )
-        live = self.active_run = await self._make_active_run(replayed, graph)
-        if (problem := await self._check_compatibility(live)) is not None:
+        run = self.active_run = await self._make_active_run(replayed, graph)
+        if (problem := await self._check_compatibility(run)) is not None:
             return await self._finalize("blocked", problem=problem)
-        live.recorder = self.writer
-        self.writer.context_tracker = ContextTracker(self.record.run_id, live.context.context, saved=replayed.context)
-        live.stop_after_turn, live.stop_after_step = self.cancel_mode is not None, self.suspending
+        run.recorder = self.writer
+        self.writer.context_tracker = ContextTracker(self.record.run_id, run.context.context, saved=replayed.context)
+        run.stop_after_turn, run.stop_after_step = self.cancel_mode is not None, self.suspending
         if self.ctx.subscriptions.has_live_subscribers(self.record.run_id):
-            live.emit = partial(self.ctx.subscriptions.publish_model_event, self.record.run_id)
-        await drive(live)
-        if live.state.ended:
+            run.emit = partial(self.ctx.subscriptions.publish_model_event, self.record.run_id)
+        await drive(run)
+        if run.state.ended:
             return await self._finalize("completed")
-        if is_waiting(live.state):
+        if is_waiting(run.state):
             return await self._finalize("waiting")
-        if self.cancel_mode is not None and not live.stop_after_step:
+        if self.cancel_mode is not None and not run.stop_after_step:
             return await self._finalize("cancelled")
         return await self._finalize("woken", problem=SUSPENDED)
 
@@ -155,20 +156,20 @@ class RunExecutor:
 
     async def _make_active_run(self, replayed: ReplayedRun, graph: Any) -> ActiveRun:
         state, session_id = replayed.state, self.record.session_id
-        always = await load_standing_decisions(self.ctx.backend, session_id)
+        standing = await load_standing_decisions(self.ctx.backend, session_id)
         context: RunContextWrapper[Any] = RunContextWrapper(
             restore_context(replayed.context, deserializer=None, strict=True),
             usage=replayed.usage,
-            approvals=Approvals([*always, *state.approvals]),
+            approvals=Approvals([*standing, *state.approvals]),
             tool_input=state.tool_input,
         )
         session = None if session_id is None else self.ctx.open_session(session_id)
-        live = ActiveRun(state, graph=graph, context=context, config=self.ctx.config, session=session)
-        live.standing_decisions = tuple(always)
-        return live
+        run = ActiveRun(state, graph=graph, context=context, config=self.ctx.config, session=session)
+        run.standing_decisions = tuple(standing)
+        return run
 
     async def _check_compatibility(self, run: ActiveRun) -> RunProblem | None:
-        """Why the run cannot go on with this code, unless that was accepted."""
+        """Return why the run cannot continue with the current code; accepted changes reject the affected calls."""
         if (problem := find_missing_agent(run)) is not None:
             return problem
         orphaned = await find_orphaned_calls(run)
@@ -179,31 +180,31 @@ class RunExecutor:
         for route, call, _ in orphaned:
             outcome = reject_call(call)
             self.writer.add_outcome(outcome, route=route)
-            run.state = apply_at_route(run.state, route, outcome)
+            run.state = replay_outcome(run.state, route, outcome)
         return None
 
-    # --- coming to rest -----------------------------------------------------------------------------
+    # --- end and pause ------------------------------------------------------------------------------
 
     async def _finalize(self, status: str, *, problem: RunProblem | None = None) -> bool:
-        """Write the end, or the pause, and give the leases back; false when there is more to do first."""
-        keeper, state = self.writer, self.active_run.state if self.active_run is not None else None
+        """Write the end or the pause and release the leases; return False if the run has to continue first."""
+        writer, state = self.writer, self.active_run.state if self.active_run is not None else None
         answer = state.answer if state is not None and status == "completed" else None
         if status == "waiting" and self.active_run is not None:
-            keeper.request_approvals(self.active_run.state, self.active_run)
-        keeper.add_note(RunStopped(status, problem, answer))
+            writer.request_approvals(self.active_run.state, self.active_run)
+        writer.add_note(RunStopped(status, problem, answer))
         self._finalizing = True
         while True:
             ops = (
                 await build_withdrawal_ops(self.ctx.backend, self.record.run_id)
-                if status in ENDED_STATUSES and keeper.pending_approvals
+                if status in ENDED_STATUSES and writer.pending_approvals
                 else []
             )
             if status == "cancelled" and self.header.undone:
-                keeper.discard_items()
+                writer.discard_items()
                 ops += await build_rewind_ops(self.ctx, self.record.session_id, self.header.base)
             try:
-                # Questions before the run, as in every commit: two that lock them in turn would wait for each other.
-                await keeper.flush(*ops, self._build_save(status, problem, answer), release=True)
+                # Approvals before the run, as in every commit: with another order two commits could deadlock.
+                await writer.flush(*ops, self._build_save(status, problem, answer), release=True)
                 return True
             except (ApprovalMoved, HistoryMoved):
                 continue
@@ -212,15 +213,15 @@ class RunExecutor:
             except RunMoved:
                 await self.refresh()
                 if status == "waiting" or (status == "blocked" and self.header.accept):
-                    keeper.drop_last_note()
-                    await keeper.flush()
+                    writer.drop_last_note()
+                    await writer.flush()
                     self._finalizing = False
                     return False
             except StandfastError as refusal:
-                # The store does not take what the run did, for example into a session that is encrypted.
-                keeper.discard_all()
+                # The store refuses the writes of the run, for example to a session that is encrypted.
+                writer.discard_all()
                 status, problem, answer = "failed", make_problem(refusal), None
-                keeper.add_note(RunStopped(status, problem))
+                writer.add_note(RunStopped(status, problem))
 
     def _build_save(self, status: str, problem: RunProblem | None, answer: FinalOutput | None) -> SaveRun:
         by = self.active_run.state.agent if self.active_run is not None and answer is not None else None
@@ -236,14 +237,14 @@ class RunExecutor:
         )
 
     async def refresh(self) -> None:
-        """See what others wrote about the run: decisions, and the wish to cancel it."""
+        """Read what other processes have written about the run: decisions and requests to cancel it."""
         self.record = await self.ctx.get_run(self.record.run_id)
         self.header = decode_header(self.record)
         if self.header.cancel is not None and self.header.cancel != self.cancel_mode:
             self.cancel(self.header.cancel)
 
     def cancel(self, mode: CancelMode) -> None:
-        """Stop the run: when its turn is over, or now."""
+        """Stop the run: at the end of its turn, or now."""
         self.cancel_mode = mode
         if self.active_run is not None:
             self.active_run.stop_after_turn = True
@@ -251,7 +252,7 @@ class RunExecutor:
             self._cancel_task()
 
     def suspend(self) -> None:
-        """Hand the run back after what is under way. Asking a model can be done again elsewhere, so that stops now."""
+        """Release the run after its current step. A model call is cancelled at once: it can be repeated elsewhere."""
         self.suspending = True
         if self.active_run is None:
             return
@@ -272,6 +273,6 @@ def make_problem(error: BaseException) -> RunProblem:
 def make_unknown_agent_problem(name: str) -> RunProblem:
     return RunProblem(
         "agent-unknown",
-        f"no open runtime has an agent named {name!r}: open one that does, resume the run with agent= to give it "
-        "another, or cancel it",
+        f"no open runtime has an agent named {name!r}: open one that has it, resume the run with agent= and the new "
+        "name, or cancel it",
     )

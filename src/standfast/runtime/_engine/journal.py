@@ -1,4 +1,4 @@
-"""A run, made again from what was written down about it."""
+"""Rebuild a run from the entries of its journal."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from standfast.base.usage import Usage
 from standfast.runs.core import steps
 from standfast.runs.core.context import SavedContext
+from standfast.runs.core.conversion import from_usage_record
 from standfast.runs.core.state import State, UsageRecord
-from standfast.runs.core.transitions import apply_outcome
-from standfast.runs.core.usage import from_usage_record
+from standfast.runs.core.transitions import apply_at_route, apply_outcome
 from standfast.runtime._engine.crash_loop import CrashCount
 from standfast.runtime._engine.records import (
     ENDED_STATUSES,
@@ -23,12 +23,12 @@ from standfast.runtime._engine.records import (
 )
 
 CallKey = tuple[tuple[str, ...], str]
-"""A call: the route to its run, and its id."""
+"""The key of a call: the route to its run, and its id."""
 
 
 @dataclass(frozen=True)
 class SnapshotCoverage:
-    """How much of a run folds have: entries of its journal, and what these came to."""
+    """How much of a run its snapshots cover: the entries of its journal, and the lengths of its lists."""
 
     length: int = 0
     transcript: int = 0
@@ -39,30 +39,30 @@ class SnapshotCoverage:
 
 @dataclass
 class ReplayedRun:
-    """A run as its journal tells it. ``asked`` are the questions about calls that nobody has answered."""
+    """A run rebuilt from its journal. ``pending_approvals`` has the ids of its undecided approvals, by call."""
 
     state: State
     context: SavedContext | None
     usage_records: list[UsageRecord] = field(default_factory=list)
-    """What each answer of a model cost, those of nested runs included."""
+    """The usage of each model response, those of nested runs included."""
     pending_approvals: dict[CallKey, str] = field(default_factory=dict)
     length: int = 1
-    """How many entries of the journal this is."""
+    """The number of journal entries that were applied."""
     context_position: int = 1
-    """Which of them has the context."""
+    """The number of the entry with the latest context."""
     crashes: CrashCount = field(default_factory=CrashCount)
     coverage: SnapshotCoverage = SnapshotCoverage()
-    """How much of it folds have."""
+    """How much of the run the snapshots cover."""
 
     @property
     def usage(self) -> Usage:
-        found = Usage()
+        total = Usage()
         for record in self.usage_records:
-            found.add(from_usage_record(record))
-        return found
+            total.add(from_usage_record(record))
+        return total
 
     def apply_entries(self, entries: Iterable[JournalEntry]) -> None:
-        """Take in what happened next."""
+        """Apply the next entries of the journal."""
         for entry in entries:
             self._apply_entry(entry)
 
@@ -78,32 +78,28 @@ class ReplayedRun:
             self.pending_approvals[entry.route, it.call_id] = it.approval_id
         elif isinstance(it, ApprovalDecided):
             self.pending_approvals.pop((entry.route, it.decided.call_id), None)
-            self.state = apply_at_route(self.state, entry.route, it.decided)
+            self.state = replay_outcome(self.state, entry.route, it.decided)
         elif isinstance(it, RunStopped):
             if it.status in ENDED_STATUSES:
-                self.pending_approvals.clear()  # they were taken back with its end
+                self.pending_approvals.clear()  # they were withdrawn when the run ended
         elif not isinstance(it, RunNote):
-            self.state = apply_at_route(self.state, entry.route, it, stored=entry.stored)
+            self.state = replay_outcome(self.state, entry.route, it, stored=entry.stored)
             if isinstance(it, steps.ModelAnswered):
                 self.usage_records.append(it.response.usage)
 
 
-def apply_at_route(state: State, route: tuple[str, ...], outcome: steps.Outcome, *, stored: int | None = None) -> State:
-    """The state after an outcome of the nested run at the end of the route, or of the run itself."""
-    if route:
-        calls = tuple(
-            replace(call, child=apply_at_route(call.child, route[1:], outcome, stored=stored))
-            if call.id == route[0] and call.child is not None
-            else call
-            for call in state.calls
-        )
-        return replace(state, calls=calls)
-    after = apply_outcome(state, _restore_children(outcome, state))
-    return after if stored is None else apply_outcome(after, steps.Stored(stored))
+def replay_outcome(state: State, route: tuple[str, ...], outcome: steps.Outcome, *, stored: int | None = None) -> State:
+    """Return the state after a recorded outcome of the nested run at the end of the route, or of the run itself."""
+
+    def apply(run: State) -> State:
+        after = apply_outcome(run, _restore_children(outcome, run))
+        return after if stored is None else apply_outcome(after, steps.ItemsStored(stored))
+
+    return apply_at_route(state, route, apply)
 
 
 def strip_children(outcome: steps.Outcome) -> steps.Outcome:
-    """The outcome as it is written down: what happened in nested runs has entries of its own."""
+    """Return the outcome without the states of nested runs, which have journal entries of their own."""
     calls: Any = getattr(outcome, "calls", ())
     if not any(call.child for call in calls):
         return outcome
@@ -113,10 +109,10 @@ def strip_children(outcome: steps.Outcome) -> steps.Outcome:
 def _restore_children(outcome: steps.Outcome, state: State) -> steps.Outcome:
     if not isinstance(outcome, steps.ApprovalsChecked | steps.CallsInvoked):
         return outcome
-    known = {call.position: call.child for call in state.calls if call.child is not None}
-    if not known:
+    children = {call.position: call.child for call in state.calls if call.child is not None}
+    if not children:
         return outcome
     calls = tuple(
-        call if call.status == "done" else replace(call, child=known.get(call.position)) for call in outcome.calls
+        call if call.status == "done" else replace(call, child=children.get(call.position)) for call in outcome.calls
     )
     return replace(outcome, calls=calls)

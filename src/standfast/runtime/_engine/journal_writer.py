@@ -1,4 +1,4 @@
-"""Writing a run down while it is driven: items, journal and questions of a step in one commit, under its leases."""
+"""Write the journal of a run while it is executed: the items, entries and approvals of a step in one commit."""
 
 import asyncio
 import logging
@@ -29,26 +29,26 @@ from standfast.store.tape import slice_spans
 
 
 async def build_rewind_ops(ctx: RuntimeContext, session_id: str | None, to: int | None) -> list[Op]:
-    """What makes the session show what it showed before a run, for the commit in which that run ends.
+    """Return the operations that restore the session to its first ``to`` items, for the commit that ends a run.
 
-    In that commit and no other: until then the run has the session, and nothing of another is behind its items.
+    They must be part of that commit: until then the run holds the session, and no other run has added items.
     """
     before = None if session_id is None else await ctx.backend.get_session(session_id)
     if session_id is None or before is None or to is None or to >= before.length:
         return []
-    shape = ViewUpdate(closed=slice_spans(before.view, 0, to), open_from=before.next_seq, length=to, archive=True)
-    splice = Splice(session_id=session_id, view_update=shape, tape=before.tape)
+    view = ViewUpdate(closed=slice_spans(before.view, 0, to), open_from=before.next_seq, length=to, archive=True)
+    splice = Splice(session_id=session_id, view_update=view, tape=before.tape)
     return [ctx.open_session(session_id).seal_splice(before, splice)]
 
 
 MAX_CONTEXT_BYTES = 16 * 1024
-"""Bytes. A larger context is given to a run as it was; writing it down at every change would cost too much."""
+"""Changes of a larger context are not recorded: writing it at every step would cost too much."""
 
 _log = logging.getLogger(__name__)
 
 
 class ContextTracker:
-    """Compares the context with what was written down of it last."""
+    """Detects changes of the program's context since it was last recorded."""
 
     def __init__(self, run_id: str, context: Any, *, saved: SavedContext | None) -> None:
         self._run_id, self._context = run_id, context
@@ -56,40 +56,40 @@ class ContextTracker:
         self._tracking = saved is not None and len(self._last_encoded) <= MAX_CONTEXT_BYTES
 
     def get_change(self) -> SavedContext | None:
-        """The context as it is now, if it is not written down like that. One that cannot be saved is left alone."""
+        """Return the context if it has changed. After one that cannot be saved, changes are no longer tracked."""
         if not self._tracking:
             return None
         try:
             saved = save_context(self._context, serializer=None, strict=True)
-            found = encode(saved)
-            problem = f"it has more than {MAX_CONTEXT_BYTES} bytes" if len(found) > MAX_CONTEXT_BYTES else None
-        except Exception as error:  # noqa: BLE001 - encoding is the program's own code
+            encoded = encode(saved)
+            problem = f"it has more than {MAX_CONTEXT_BYTES} bytes" if len(encoded) > MAX_CONTEXT_BYTES else None
+        except Exception as error:  # noqa: BLE001 - the codec is code of the program
             problem = str(error)
         if problem is not None:
             self._tracking = False
-            _log.warning("run %s: changes of its context are not kept any more: %s", self._run_id, problem)
+            _log.warning("run %s: changes of its context are no longer saved: %s", self._run_id, problem)
             return None
-        if found == self._last_encoded:
+        if encoded == self._last_encoded:
             return None
-        self._last_encoded = found
+        self._last_encoded = encoded
         return saved
 
 
 class LeaseLost(BaseException):
-    """The run belongs to another runtime by now. Not an error of the run: nothing may catch it and go on."""
+    """Another runtime owns the run. It derives from BaseException so that no tool can catch it and continue."""
 
 
 class JournalWriter:
-    """Keeps one run and the runs nested in it.
+    """Records one run and its nested runs.
 
-    A step without consequences outside (judging, weighing) is written together with the next one that has some.
+    A step without side effects, such as checking approvals, is written together with the next one that has some.
     """
 
     def __init__(self, ctx: RuntimeContext, record: RunRecord, leases: RunLeases, *, marks: Iterator[int]) -> None:
         self.ctx, self.record, self.leases = ctx, record, leases
         self.pending_approvals: dict[CallKey, str] = {}
         self.trace: dict[str, Any] | None = None
-        """The trace that the journal says the run is in."""
+        """The trace of the run as it is in the journal."""
         self.context_tracker: ContextTracker | None = None
         self.snapshot_writer: SnapshotWriter | None = None
         self.session: StoredSession | None = None if record.session_id is None else ctx.open_session(record.session_id)
@@ -107,21 +107,21 @@ class JournalWriter:
         if run.route and run.session is not None:
             await self._store_nested_session(run, outcome)
         if not run.route:
-            heard = self.ctx.subscriptions.has_live_subscribers(self.record.run_id)
-            run.emit = partial(self.ctx.subscriptions.publish_model_event, self.record.run_id) if heard else None
+            live = self.ctx.subscriptions.has_live_subscribers(self.record.run_id)
+            run.emit = partial(self.ctx.subscriptions.publish_model_event, self.record.run_id) if live else None
 
     def _apply(self, run: ActiveRun, outcome: Outcome) -> None:
         before = run.state
         run.state = apply_outcome(before, outcome)
         stored = self._queue_session_items(run, outcome) if not run.route and self.session is not None else None
         if stored is not None or not _is_empty(outcome, changed=run.state is not before):
-            news = (stored, self._take_changed_trace(run), self._take_changed_context(outcome))
-            self._entries.append(JournalEntry(strip_children(outcome), run.route, self._next_mark(), *news))
+            changes = (stored, self._take_changed_trace(run), self._take_changed_context(outcome))
+            self._entries.append(JournalEntry(strip_children(outcome), run.route, self._next_mark(), *changes))
         if isinstance(outcome, steps.ApprovalsChecked):
             self.request_approvals(run.state, run, run.route)
 
     def _queue_session_items(self, run: ActiveRun, outcome: Outcome) -> int | None:
-        """Give what the session may have now to the next commit."""
+        """Add the items that may be stored now to the next commit; return the new stored length."""
         state = run.state
         failing = getattr(outcome, "error", None) is not None
         until = get_storable_length(state, failing=failing, unchecked=is_tool_output_guarded(run))
@@ -129,11 +129,11 @@ class JournalWriter:
             return None
         new = state.transcript[state.stored : until]
         self._items += [to_stored_item(run, entry.item) for entry in new if not entry.hidden]
-        run.state = apply_outcome(state, steps.Stored(until))
+        run.state = apply_outcome(state, steps.ItemsStored(until))
         return until
 
     def _take_changed_trace(self, run: ActiveRun) -> dict[str, Any] | None:
-        """The run's trace, if it is not written down yet: whoever takes the run up goes on in it."""
+        """Return the run's trace if it is not in the journal yet: a runtime that resumes the run continues it."""
         if run.route or run.state.trace == self.trace:
             return None
         self.trace = run.state.trace
@@ -147,14 +147,14 @@ class JournalWriter:
         return self.context_tracker.get_change()
 
     async def _store_nested_session(self, run: ActiveRun, outcome: Outcome) -> None:
-        """Store what a nested run has for a session of its own, and write that down afterwards."""
+        """Store the items of a nested run with its own session, and record that afterwards."""
         before = run.state.stored
         await store_new_items(run, failing=getattr(outcome, "error", None) is not None)
         if run.state.stored != before:
-            self._entries.append(JournalEntry(steps.Stored(run.state.stored), run.route, self._next_mark()))
+            self._entries.append(JournalEntry(steps.ItemsStored(run.state.stored), run.route, self._next_mark()))
 
     def request_approvals(self, state: State, run: ActiveRun, route: tuple[str, ...] = ()) -> None:
-        """File a question for every call that waits for a person, nested ones too, unless it is filed already."""
+        """Create an approval for every waiting call, nested ones included, that has none yet."""
         for call in state.calls:
             if call.status != "waiting":
                 continue
@@ -168,24 +168,24 @@ class JournalWriter:
                 self.add_note(ApprovalRequested(approval.id, call.id, call.tool, call.uncertain), route=route)
 
     def add_note(self, note: RunNote, *, route: tuple[str, ...] = ()) -> None:
-        """Write this with the next commit."""
+        """Add a note to the next commit."""
         self._entries.append(JournalEntry(note, route, self._next_mark()))
 
     def drop_last_note(self) -> None:
-        """Do not write the latest note after all."""
+        """Remove the latest note from the next commit."""
         self._entries.pop()
 
     def add_outcome(self, outcome: Outcome, *, route: tuple[str, ...]) -> None:
-        """Write an outcome with the next commit that was not the driver's."""
+        """Add an outcome that does not come from the driver to the next commit."""
         self._entries.append(JournalEntry(outcome, route, self._next_mark()))
 
     def _next_mark(self) -> tuple[int, int]:
         return self.leases.token, next(self._marks)
 
     async def flush(self, *extra: Op, release: bool = False) -> None:
-        """Write everything down that was taken in, and ``more``, or raise and have written nothing.
+        """Commit everything that was added, and ``extra``, or raise and have written nothing.
 
-        A cancelled caller hears of it when the commit has ended. What others take in meanwhile comes with the next.
+        If the caller is cancelled, the commit still runs to its end first. What is added meanwhile is left to the next.
         """
         async with self._lock:
             if self.leases.lost:
@@ -199,8 +199,8 @@ class JournalWriter:
                     raise
 
     async def _commit(self, extra: tuple[Op, ...], release: bool) -> None:
-        entries, items, filed = list(self._entries), list(self._items), list(self._ops)
-        ops: list[Op] = [*self.leases.build_fence_ops(), *self._build_splice(items), *filed, *extra]
+        entries, items, approvals = list(self._entries), list(self._items), list(self._ops)
+        ops: list[Op] = [*self.leases.build_fence_ops(), *self._build_splice(items), *approvals, *extra]
         rows = tuple(encode_entry(entry) for entry in entries)
         if rows:
             ops.append(AppendJournal(run_id=self.record.run_id, entries=rows))
@@ -211,15 +211,15 @@ class JournalWriter:
         self._journal_length += len(entries)
         if self.snapshot_writer is not None:
             self.snapshot_writer.add_written(data for _, data in rows)
-        del self._entries[: len(entries)], self._items[: len(items)], self._ops[: len(filed)]
+        del self._entries[: len(entries)], self._items[: len(items)], self._ops[: len(approvals)]
         self.ctx.subscriptions.notify_written(self.record.run_id, upto=entries[-1].mark if entries else None)
 
     def discard_items(self) -> None:
-        """Do not add to the session what was taken in: what is there already is taken back as well."""
+        """Drop the pending items of the session, for a run that is rolled back."""
         self._items = []
 
     def discard_all(self) -> None:
-        """Do not write what was taken in: the store will not have it."""
+        """Drop everything that is pending, after the store has refused it."""
         self._entries, self._items, self._ops, self.snapshot_writer = [], [], [], None
 
     async def _commit_with_retry(self, ops: list[Op], entries: list[JournalEntry]) -> None:
@@ -234,13 +234,13 @@ class JournalWriter:
             except StoreUnavailable as problem:
                 if self.ctx.closing:
                     raise
-                _log.warning("run %s: the store does not answer, trying again: %s", self.record.run_id, problem)
+                _log.warning("run %s: the store is unavailable, retrying: %s", self.record.run_id, problem)
                 await backoff.sleep()
                 if await self._was_committed(entries):
                     return
 
     async def _was_committed(self, entries: list[JournalEntry]) -> bool:
-        """Whether a commit without an answer was made: the mark of its last entry is in the journal then."""
+        """Return whether a commit without an answer was made: then the journal has the mark of its last entry."""
         if not entries:
             return False
         rows = await self.ctx.backend.read_journal(self.record.run_id, after=self._journal_length)
@@ -256,7 +256,7 @@ class JournalWriter:
 
 
 def _is_empty(outcome: Outcome, *, changed: bool) -> bool:
-    """Whether there is nothing to write down: everything was kept already."""
+    """Return whether the outcome adds nothing to the journal."""
     if isinstance(outcome, steps.Resumed):
         return not changed
     if isinstance(outcome, steps.CallsInvoked):
@@ -265,12 +265,12 @@ def _is_empty(outcome: Outcome, *, changed: bool) -> bool:
 
 
 def _can_defer(run: ActiveRun, outcome: Outcome) -> bool:
-    """Whether nothing would be lost with the outcome that could not be found out again."""
+    """Return whether the outcome need not be written at once: after a crash the step is simply repeated."""
     if isinstance(outcome, steps.Finished):
-        return run.state.ended  # the end of the run is written at once
-    if not isinstance(outcome, steps.ApprovalsChecked | steps.Weighed | steps.Resumed):
+        return run.state.ended  # written with the end of the run
+    if not isinstance(outcome, steps.ApprovalsChecked | steps.ToolOutputChecked | steps.Resumed):
         return False
     if run.model_input.needs_history(run.state):
-        return False  # the session is about to be read, and has to show what the run has stored
-    following = choose_next_step(run.state)
-    return following is not None and not isinstance(following, steps.InvokeCalls)
+        return False  # the session is about to be read and must contain what the run has stored
+    next_step = choose_next_step(run.state)
+    return next_step is not None and not isinstance(next_step, steps.InvokeCalls)

@@ -1,4 +1,4 @@
-"""Whether a value fits a JSON Schema, as far as schemas of tools go."""
+"""Validate a value against the subset of JSON Schema that tools use."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,13 +17,13 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
 def find_schema_error(
     value: Any, schema: Mapping[str, Any], *, path: str = "$", root: Mapping[str, Any] | None = None
 ) -> str | None:
-    """Where and why the value does not fit, or ``None``. What this does not know, it lets pass."""
+    """Return where and why the value violates the schema, or ``None``. Unknown keywords are ignored."""
     root = schema if root is None else root
     if "$ref" in schema:
         return find_schema_error(value, _resolve_ref(schema["$ref"], root), path=path, root=root)
     for choices in (schema.get("anyOf"), schema.get("oneOf")):
         if choices and all(find_schema_error(value, one, path=path, root=root) for one in choices):
-            return f"{path}: {value!r} fits none of the choices"
+            return f"{path}: {value!r} matches none of the alternatives"
     if "enum" in schema and value not in schema["enum"]:
         return f"{path}: {value!r} is not one of {schema['enum']}"
     if "const" in schema and value != schema["const"]:
@@ -35,28 +35,28 @@ def find_schema_error(
     if isinstance(value, dict):
         return _find_object_error(value, schema, path, root)
     if isinstance(value, list) and isinstance(schema.get("items"), Mapping):
-        found = (
+        problems = (
             find_schema_error(one, schema["items"], path=f"{path}[{place}]", root=root)
             for place, one in enumerate(value)
         )
-        return next((problem for problem in found if problem), None)
+        return next((problem for problem in problems if problem), None)
     return None
 
 
 def _find_object_error(
     value: dict[str, Any], schema: Mapping[str, Any], path: str, root: Mapping[str, Any]
 ) -> str | None:
-    known = schema.get("properties", {})
+    properties = schema.get("properties", {})
     for name in schema.get("required", ()):
         if name not in value:
-            return f"{path}.{name}: it is missing"
+            return f"{path}.{name}: is required"
     for name, part in value.items():
-        if name in known:
-            problem = find_schema_error(part, known[name], path=f"{path}.{name}", root=root)
+        if name in properties:
+            problem = find_schema_error(part, properties[name], path=f"{path}.{name}", root=root)
             if problem is not None:
                 return problem
         elif schema.get("additionalProperties") is False:
-            return f"{path}.{name}: there is no such argument"
+            return f"{path}.{name}: unknown argument"
     return None
 
 
@@ -69,7 +69,7 @@ def _is_type(value: Any, kind: str) -> bool:
 
 
 def _resolve_ref(ref: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Any = root
+    target: Any = root
     for part in ref.removeprefix("#/").split("/"):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+        target = target.get(part) if isinstance(target, Mapping) else None
+    return target if isinstance(target, Mapping) else {}

@@ -1,4 +1,4 @@
-"""Who may drive a run: leases with fencing tokens, one for the run and one for its session."""
+"""Leases with fencing tokens, one for a run and one for its session: only their holder executes the run."""
 
 import asyncio
 import logging
@@ -21,13 +21,13 @@ def session_lease_name(session_id: str) -> str:
 
 @dataclass(eq=False)
 class RunLeases:
-    """The leases under which one run is driven here. Every write carries them; once ``lost``, nothing is written."""
+    """The leases of a run that this process executes. Every write checks them; once ``lost``, nothing is written."""
 
     run_id: str
     tokens: dict[str, int] = field(default_factory=dict)
     lost: bool = False
     releasing: bool = False
-    """It is being given back: that nobody can renew it any more is no loss."""
+    """They are being released: a failed renewal does not mean that they were lost."""
     on_lost: Callable[[], None] | None = None
 
     @property
@@ -41,10 +41,10 @@ class RunLeases:
         return [ReleaseLease(name=name, token=token) for name, token in self.tokens.items()]
 
     def mark_lost(self) -> None:
-        """Somebody else has it now: stop at once."""
+        """Record that another runtime has the leases, and stop the run."""
         if not self.lost:
             self.lost = True
-            _log.warning("the run %s passed on to another runtime", self.run_id)
+            _log.warning("run %s: lost its lease, another runtime owns the run", self.run_id)
             if self.on_lost is not None:
                 self.on_lost()
 
@@ -52,20 +52,20 @@ class RunLeases:
 async def acquire_leases(
     backend: Backend, run_id: str, session_id: str | None, *, owner: str, ttl: float, ops: list[Op]
 ) -> RunLeases | None:
-    """The leases of a run, taken in one commit with ``ops``; ``None`` when somebody else has one of them."""
+    """Acquire the leases of a run in one commit with ``ops``; return ``None`` when another owner has one of them."""
     names = [run_lease_name(run_id)] if session_id is None else [session_lease_name(session_id), run_lease_name(run_id)]
-    # The owner is named by run: two runs of one runtime must not share the lease of a session.
-    wanted = [AcquireLease(name=name, owner=f"{owner}/{run_id}", ttl=ttl) for name in names]
+    # The owner includes the run: two runs of one runtime must not share the lease of a session.
+    acquire = [AcquireLease(name=name, owner=f"{owner}/{run_id}", ttl=ttl) for name in names]
     try:
-        outcomes = await backend.commit(*wanted, *ops)
+        outcomes = await backend.commit(*acquire, *ops)
     except LeaseHeld:
         return None
-    taken = [outcome for outcome in outcomes if isinstance(outcome, Lease)]
-    return RunLeases(run_id, {lease.name: lease.token for lease in taken})
+    leases = [outcome for outcome in outcomes if isinstance(outcome, Lease)]
+    return RunLeases(run_id, {lease.name: lease.token for lease in leases})
 
 
 class LeaseRenewer:
-    """Keeps the leases of all runs that are driven here from running out."""
+    """Renews the leases of all runs that this runtime executes."""
 
     def __init__(self, backend: Backend, *, ttl: float) -> None:
         self.backend, self.ttl = backend, ttl
@@ -74,10 +74,12 @@ class LeaseRenewer:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(self.ttl / 3)
-            await self.renew([hold for hold in self.held if not hold.lost])
+            await self.renew([leases for leases in self.held if not leases.lost])
 
     async def renew(self, held: list[RunLeases]) -> None:
-        ops = [RenewLease(name=name, token=token, ttl=self.ttl) for hold in held for name, token in hold.tokens.items()]
+        ops = [
+            RenewLease(name=name, token=token, ttl=self.ttl) for leases in held for name, token in leases.tokens.items()
+        ]
         if not ops:
             return
         try:
@@ -87,7 +89,7 @@ class LeaseRenewer:
                 if not held[0].releasing:
                     held[0].mark_lost()
                 return
-            for hold in held:
-                await self.renew([hold])
+            for leases in held:
+                await self.renew([leases])
         except StoreUnavailable as problem:
-            _log.warning("leases could not be renewed, trying again: %s", problem)
+            _log.warning("leases could not be renewed, retrying: %s", problem)

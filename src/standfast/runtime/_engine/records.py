@@ -1,7 +1,7 @@
-"""What is stored of a durable run: a small header, and a journal with everything that happened.
+"""The stored form of a durable run: a small header, and a journal of everything that happened.
 
-The journal holds the outcomes of the driver's steps, from which the run's state is made again, and notes about the
-run itself. A kind that was released keeps its name and its meaning.
+The journal contains the outcomes of the driver's steps, from which the state of the run is rebuilt, and notes about
+the run itself. The tags and fields of a released kind of entry never change.
 """
 
 import hashlib
@@ -13,14 +13,15 @@ from standfast.agents.tool_identity import ToolRef
 from standfast.base.items import Item
 from standfast.runs.core.context import SavedContext
 from standfast.runs.core.state import FinalOutput, PersistedStruct, decode_hook, encode_hook
-from standfast.runs.core.steps import Decided, Outcome
+from standfast.runs.core.steps import CallDecided, Outcome
+from standfast.runtime.types import CancelMode
+from standfast.runtime.types import RunProblem as RunProblem
+from standfast.runtime.types import RunStatus as RunStatus
 from standfast.store.contract import Backend, LogEntry, RunRecord
 
-RunStatus: TypeAlias = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
-
-# The store tells apart what programs need not: a run that is queued may be the ``next`` one, in front of all that
-# are merely in line; one that holds its session may be ``woken``, to be taken up by whoever comes first, or
-# ``blocked``, by changed code for example.
+# The store distinguishes more statuses than programs see. ``next`` is a queued run that precedes all others of its
+# session, ``woken`` a run that any runtime may claim, and ``blocked`` one that cannot continue, for example because the
+# code has changed.
 PUBLIC_STATUS: dict[str, RunStatus] = {
     "next": "queued",
     "queued": "queued",
@@ -36,30 +37,21 @@ QUEUED_STATUSES = ("next", "queued")
 SESSION_HOLDING_STATUSES = ("woken", "running", "waiting", "blocked")
 ENDED_STATUSES = ("completed", "failed", "cancelled")
 STOPPED_STATUSES = ("waiting", "blocked", *ENDED_STATUSES)
-CancelMode: TypeAlias = Literal["after_turn", "immediate"]
-
-
-class RunProblem(PersistedStruct, frozen=True):
-    """Why a run failed, or why it cannot go on."""
-
-    code: str
-    message: str
-    type: str | None = None
 
 
 class RunHeader(PersistedStruct, frozen=True):
-    """What is known of a run without reading its journal. It is written when its status changes."""
+    """The part of a run that is read without its journal. It is written when the status changes."""
 
     agent: str
     request: str
     key: str | None = None
     base: int | None = None
-    """How many items its session had before it."""
+    """The number of items in its session before the run."""
     cancel: CancelMode | None = None
     undone: bool = False
-    """What it added to its session is taken back when it ends."""
+    """Remove its items from the session when it ends."""
     accept: bool = False
-    """Go on although the code has changed."""
+    """Continue although the code has changed."""
     problem: RunProblem | None = None
     answer: FinalOutput | None = None
     answered_by: str | None = None
@@ -67,7 +59,7 @@ class RunHeader(PersistedStruct, frozen=True):
 
 
 class RunQueued(PersistedStruct, frozen=True, tag="run.queued"):
-    """The run was asked for. A fork goes on from the ``at``-th entry of its parent's journal."""
+    """The run was created. A fork continues from entry ``at`` of its parent's journal."""
 
     input: str | list[Item]
     max_turns: int | None = 10
@@ -77,20 +69,20 @@ class RunQueued(PersistedStruct, frozen=True, tag="run.queued"):
 
 
 class RunClaimed(PersistedStruct, frozen=True, tag="run.owned"):
-    """A runtime took the run up: to begin it, to go on with it, or because its owner was gone."""
+    """A runtime claimed the run: to start it, to resume it, or because its owner had died."""
 
     by: str
     how: Literal["started", "continued", "recovered"] = "started"
 
 
 class LeaseLossReported(PersistedStruct, frozen=True, tag="run.outlived"):
-    """A runtime lives that was too slow to keep the run: whoever took the run up did not find it ended."""
+    """The previous owner lost its lease but is alive: the recovery of the run was not caused by a crash."""
 
     by: str
 
 
 class ApprovalRequested(PersistedStruct, frozen=True, tag="approval.requested"):
-    """A person is asked about a call."""
+    """An approval was requested."""
 
     approval_id: str
     call_id: str
@@ -99,20 +91,22 @@ class ApprovalRequested(PersistedStruct, frozen=True, tag="approval.requested"):
 
 
 class ApprovalDecided(PersistedStruct, frozen=True, tag="approval.decided"):
-    """What became of a question, and who answered it."""
+    """An approval was decided."""
 
     approval_id: str
     verdict: str
-    decided: Decided
+    decided: CallDecided
     by: str | None = None
 
 
 class CancelRequested(PersistedStruct, frozen=True, tag="run.cancel_requested"):
+    """The owner of the run was asked to cancel it."""
+
     mode: CancelMode
 
 
 class RunStopped(PersistedStruct, frozen=True, tag="run.rested"):
-    """The run has ended, waits, or was handed back; ``status`` is one of the store's."""
+    """The run has ended, waits, or was released by its runtime; ``status`` is a status of the store."""
 
     status: str
     problem: RunProblem | None = None
@@ -120,7 +114,7 @@ class RunStopped(PersistedStruct, frozen=True, tag="run.rested"):
 
 
 class ResumeRequested(PersistedStruct, frozen=True, tag="run.resumed"):
-    """Somebody lets a run go on that had ended or was blocked, or accepts changes for one that goes on."""
+    """A stopped or blocked run was resumed, or changes were accepted for a running one."""
 
     accept: bool = False
     agent: str | None = None
@@ -139,11 +133,11 @@ RunNote: TypeAlias = (
 
 
 class JournalEntry(PersistedStruct, frozen=True):
-    """One thing that happened. ``route`` leads to the nested run it happened to.
+    """One entry of the journal. ``route`` leads to the nested run that it belongs to.
 
-    ``mark`` is unique among the entries of the run's owners: one whose commit may have been lost is looked for by it.
-    ``stored`` is how much of the transcript the session has from now on, ``trace`` the trace that the run is in, and
-    ``context`` the program's context where it changed.
+    ``mark`` is unique among the entries of a run; it is used to find out whether a commit without an answer was made.
+    ``stored`` is the length of the transcript that the session has after this entry. ``trace`` and ``context`` are set
+    when they have changed.
     """
 
     it: Outcome | RunNote
@@ -155,7 +149,7 @@ class JournalEntry(PersistedStruct, frozen=True):
 
 
 class RecordedError(Exception):
-    """An error that ended a step, as it was written down."""
+    """An error that ended a step, restored from the journal; only its message is known."""
 
 
 def _encode_hook(value: Any) -> Any:
@@ -172,7 +166,7 @@ _encoder = msgspec.json.Encoder(enc_hook=_encode_hook)
 
 
 def encode_entry(entry: JournalEntry) -> tuple[str, bytes]:
-    """An entry as the store keeps it."""
+    """Return the kind and the bytes of an entry, for the store."""
     return type(entry.it).__struct_config__.tag, _encoder.encode(entry)  # type: ignore[return-value]
 
 
@@ -193,15 +187,16 @@ def encode(value: Any) -> bytes:
 
 
 def compute_request_digest(*parts: Any) -> str:
-    """A fingerprint of what a run was asked for."""
+    """Return a digest of the request that started a run."""
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted", enc_hook=_encode_hook)).hexdigest()[:32]
 
 
 async def list_runs(backend: Backend, *, status: tuple[str, ...]) -> list[RunRecord]:
-    """All runs with one of these statuses, in order."""
-    found: list[RunRecord] = []
+    """Return all runs with one of these statuses, in order."""
+    records: list[RunRecord] = []
     while True:
-        page = await backend.list_runs(status=status, session_id=None, limit=200, after=found[-1].order if found else 0)
-        found += page
+        last = records[-1].order if records else 0
+        page = await backend.list_runs(status=status, session_id=None, limit=200, after=last)
+        records += page
         if len(page) < 200:
-            return found
+            return records

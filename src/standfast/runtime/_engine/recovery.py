@@ -1,4 +1,4 @@
-"""Looking after the runs of all runtimes: what nobody drives is taken up, and no question stays open for ever."""
+"""The recovery loop: claim runs without an owner, start queued runs, expire approvals."""
 
 import asyncio
 import logging
@@ -23,14 +23,14 @@ _log = logging.getLogger(__name__)
 
 
 class RecoveryLoop:
-    """Looks at the store again and again, at a cost that grows with what is under way, not with what waits."""
+    """Scans the store periodically. The cost grows with the number of active runs, not with those that wait."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler, self.ctx = scheduler, scheduler.ctx
         self._lease_checks: dict[str, tuple[float, float]] = {}
-        """Until when a run has its owner by the store's clock, and when to look again by ours."""
+        """When the lease of a run expires by the store's clock, and when to check again by the local clock."""
         self._delayed_leases: dict[str, float] = {}
-        """The leases after which a run was left alone for a while already."""
+        """The expiry of the lease after which the recovery of a run was already delayed."""
         self._agent_unknown_since: dict[str, float] = {}
         self._next_sweep = 0.0
 
@@ -44,22 +44,22 @@ class RecoveryLoop:
         try:
             await work()
         except (StandfastError, MsgspecError) as problem:
-            _log.warning("the runs could not be looked after, trying again: %s", problem)
+            _log.warning("recovery of runs failed, retrying: %s", problem)
 
     async def _retry_blocked(self, *, include_all: bool) -> None:
-        """Try runs again that nobody could drive and, once, those that did not fit the code: it may have changed.
+        """Retry blocked runs whose agent was unknown and, with ``include_all``, those that did not fit the code.
 
-        Those that ended their process again and again would do so to this one: a person has to resume them.
+        Runs in a crash loop are not retried: they could end this process too, so a person has to resume them.
         """
         for record in await list_runs(self.ctx.backend, status=("blocked",)):
             header = decode_header(record)
             code = None if header.problem is None else header.problem.code
-            wanted = code == "agent-unknown" or (include_all and code != crash_loop.CRASH_LOOP_CODE)
-            if header.agent in self.ctx.graphs and wanted:
+            retry = code == "agent-unknown" or (include_all and code != crash_loop.CRASH_LOOP_CODE)
+            if header.agent in self.ctx.graphs and retry:
                 await resume_run(self.scheduler, record.run_id, accept=False, agent=None)
 
     async def scan(self) -> None:
-        """Look once at everything."""
+        """Check every active and queued run once."""
         records = await list_runs(self.ctx.backend, status=("woken", "running", *QUEUED_STATUSES))
         self._forget_missing(records)
         busy = {record.session_id for record in records if record.status not in QUEUED_STATUSES and record.session_id}
@@ -85,30 +85,30 @@ class RecoveryLoop:
             await self._claim_or_block(record)
 
     def _forward_cancel(self, executor: RunExecutor, record: RunRecord) -> None:
-        """Others may have asked to cancel a run that is driven here."""
-        wish = decode_header(record).cancel
-        if wish is not None and wish != executor.cancel_mode:
-            executor.cancel(wish)
+        """Cancel a run that is executed here if another process has requested it."""
+        mode = decode_header(record).cancel
+        if mode is not None and mode != executor.cancel_mode:
+            executor.cancel(mode)
 
     async def _recover(self, record: RunRecord) -> None:
-        """Take over a run whose owner does not renew its lease."""
-        known, due = self._lease_checks.get(record.run_id, (None, 0.0))
+        """Claim a run whose owner does not renew its lease."""
+        known_expiry, due = self._lease_checks.get(record.run_id, (None, 0.0))
         cancelled = decode_header(record).cancel is not None
         if time.monotonic() < due and not cancelled:
             return
         lease = await self.ctx.backend.get_lease(run_lease_name(record.run_id))
-        until = 0.0 if lease is None or not lease.owner else lease.expires_at
-        left = min(until - self.ctx.clock(), self.ctx.lease_ttl)
-        if left <= 0 or until == known:
-            # Clocks may differ, so one that was not renewed for so long may have run out: the store decides.
-            paused = cancelled or self._delayed_leases.get(record.run_id) == until
-            pause = 0.0 if paused else await crash_loop.compute_recovery_delay(self.ctx, record)
-            self._delayed_leases[record.run_id] = until
-            if pause:
-                left = pause
+        expiry = 0.0 if lease is None or not lease.owner else lease.expires_at
+        remaining = min(expiry - self.ctx.clock(), self.ctx.lease_ttl)
+        if remaining <= 0 or expiry == known_expiry:
+            # Clocks may differ: a lease that was not renewed since the last check may have expired. The store decides.
+            delayed = cancelled or self._delayed_leases.get(record.run_id) == expiry
+            delay = 0.0 if delayed else await crash_loop.compute_recovery_delay(self.ctx, record)
+            self._delayed_leases[record.run_id] = expiry
+            if delay:
+                remaining = delay
             else:
                 await self._claim_or_block(record)
-        self._lease_checks[record.run_id] = until, time.monotonic() + left
+        self._lease_checks[record.run_id] = expiry, time.monotonic() + remaining
 
     async def _claim_or_block(self, record: RunRecord) -> None:
         if decode_header(record).agent in self.ctx.graphs:
@@ -120,19 +120,19 @@ class RecoveryLoop:
             await self._block(record)
 
     async def _block(self, record: RunRecord) -> None:
-        """Say why a run does not go on that nobody can drive."""
+        """Block a run whose agent no runtime has."""
         header = decode_header(record)
         problem = make_unknown_agent_problem(header.agent)
         await update_run(self.ctx, record, replace(header, problem=problem), "blocked", RunStopped("blocked", problem))
 
     def _forget_missing(self, records: Collection[RunRecord]) -> None:
         present = {record.run_id for record in records}
-        for known in (self._lease_checks, self._delayed_leases, self._agent_unknown_since):
-            for run_id in known.keys() - present:
-                known.pop(run_id)
+        for table in (self._lease_checks, self._delayed_leases, self._agent_unknown_since):
+            for run_id in table.keys() - present:
+                table.pop(run_id)
 
     async def _sweep(self) -> None:
-        """What need not be done at every look: questions expire, and blocked runs are tried again."""
+        """Expire approvals and retry blocked runs; done less often than :meth:`scan`."""
         if time.monotonic() < self._next_sweep:
             return
         self._next_sweep = time.monotonic() + self.ctx.poll_interval * 4

@@ -1,4 +1,4 @@
-"""A database that is away for a while: reads are made again until it answers."""
+"""Retry reads while the database is unavailable."""
 
 import asyncio
 import logging
@@ -14,14 +14,14 @@ _log = logging.getLogger(__name__)
 
 
 class Backoff:
-    """Pauses that grow from ``first`` to ``most`` seconds."""
+    """Delays that grow from ``initial`` to ``maximum`` seconds until :meth:`reset`."""
 
     def __init__(self, *, initial: float = 0.02, maximum: float = 1.0) -> None:
         self.initial, self.maximum, self.delay = initial, maximum, initial
 
     def next_delay(self) -> float:
-        now, self.delay = self.delay, min(self.delay * 2, self.maximum)
-        return now
+        delay, self.delay = self.delay, min(self.delay * 2, self.maximum)
+        return delay
 
     def reset(self) -> None:
         self.delay = self.initial
@@ -31,13 +31,13 @@ class Backoff:
 
 
 class RetryControl:
-    """Whether to wait for a database that is away: as long as the runtime is open."""
+    """Retries continue until ``stopped`` is set, when the runtime closes."""
 
     stopped = False
 
 
 async def retry_unavailable(work: Callable[[], Awaitable[T]], retry: RetryControl) -> T:
-    """What the work gives once the store answers. Only for work that may be done more than once."""
+    """Return the result of ``work``, repeating it while the store is unavailable. It must be safe to repeat."""
     backoff = Backoff()
     while True:
         try:
@@ -45,12 +45,12 @@ async def retry_unavailable(work: Callable[[], Awaitable[T]], retry: RetryContro
         except StoreUnavailable as problem:
             if retry.stopped:
                 raise
-            _log.warning("the store does not answer, trying again: %s", problem)
+            _log.warning("the store is unavailable, retrying: %s", problem)
             await backoff.sleep()
 
 
 class RetryingBackend:
-    """A backend whose reads wait for the database to come back. What becomes of a write is its caller's business."""
+    """A backend that retries reads. Writes are not retried: only their caller knows whether that is safe."""
 
     def __init__(self, backend: Backend, retry: RetryControl) -> None:
         self._backend, self._retry = backend, retry
@@ -65,8 +65,8 @@ class RetryingBackend:
     def __getattr__(self, name: str) -> Any:
         read = getattr(self._backend, name)
 
-        async def again(*args: Any, **kwargs: Any) -> Any:
+        async def retry_read(*args: Any, **kwargs: Any) -> Any:
             return await retry_unavailable(lambda: read(*args, **kwargs), self._retry)
 
-        setattr(self, name, again)
-        return again
+        setattr(self, name, retry_read)
+        return retry_read

@@ -1,10 +1,10 @@
-"""How runs begin, wait for their session, and are taken up: at most one run has a session."""
+"""Create and claim runs, and start the tasks that execute them. At most one run holds a session."""
 
 import asyncio
 import hashlib
 import logging
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -29,7 +29,7 @@ from standfast.store.contract import AppendJournal, Backend, Op, RunRecord, Save
 
 
 def make_run_id(key: str | None) -> str:
-    """The id of a new run. One with a key has the same id wherever and whenever it is asked for."""
+    """Return the id of a new run. The same key gives the same id in every process."""
     return new_id("run") if key is None else f"run_{hashlib.sha256(key.encode()).hexdigest()[:32]}"
 
 
@@ -41,7 +41,7 @@ def build_create_ops(
     session_id: str | None,
     status: Literal["next", "queued"] = "queued",
 ) -> list[Op]:
-    """What creates a run, to wait for its turn."""
+    """Return the operations that create a queued run."""
     return [
         SaveRun(run_id=run_id, expected=0, status=status, data=encode(header), session_id=session_id),
         AppendJournal(run_id=run_id, entries=(encode_entry(JournalEntry(first)),)),
@@ -49,40 +49,40 @@ def build_create_ops(
 
 
 async def find_session_holder(backend: Backend, session_id: str) -> RunRecord | None:
-    """The run that has the session: it is under way or waits for somebody."""
-    found = await backend.list_runs(status=SESSION_HOLDING_STATUSES, session_id=session_id, limit=1, after=0)
-    return found[0] if found else None
+    """Return the run that holds the session: it is active or waits."""
+    records = await backend.list_runs(status=SESSION_HOLDING_STATUSES, session_id=session_id, limit=1, after=0)
+    return records[0] if records else None
 
 
 async def find_next_queued(backend: Backend, session_id: str) -> RunRecord | None:
-    """The run whose turn it is when the session is free."""
+    """Return the queued run that starts next when the session is free."""
     for status in QUEUED_STATUSES:
-        found = await backend.list_runs(status=(status,), session_id=session_id, limit=1, after=0)
-        if found:
-            return found[0]
+        records = await backend.list_runs(status=(status,), session_id=session_id, limit=1, after=0)
+        if records:
+            return records[0]
     return None
 
 
 async def claim_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecord, RunLeases] | None:
-    """Own the run and note that it is under way; ``None`` when it is not its turn, or somebody else was faster."""
+    """Acquire the leases of the run and mark it as running; ``None`` if it is not its turn or another was faster."""
     if record.status not in QUEUED_STATUSES or record.session_id is None:
         return await _acquire_run(ctx, record)
-    # Whoever has the session's lease is alone in letting a run of that session begin.
-    hold = await acquire_leases(
+    # Only the holder of the session's lease may start a run of that session.
+    leases = await acquire_leases(
         ctx.backend, record.run_id, record.session_id, owner=ctx.owner, ttl=ctx.lease_ttl, ops=[]
     )
-    if hold is None:
+    if leases is None:
         return None
     try:
         first = await find_next_queued(ctx.backend, record.session_id)
         if first is None or first.run_id != record.run_id or await find_session_holder(ctx.backend, record.session_id):
             return None
-        found = await _acquire_run(ctx, first)
-        hold = None if found is not None else hold
-        return found
+        claimed = await _acquire_run(ctx, first)
+        leases = None if claimed is not None else leases
+        return claimed
     finally:
-        if hold is not None:
-            await ctx.backend.commit(*hold.build_release_ops())
+        if leases is not None:
+            await ctx.backend.commit(*leases.build_release_ops())
 
 
 async def _acquire_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecord, RunLeases] | None:
@@ -90,8 +90,8 @@ async def _acquire_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecor
     if record.status in QUEUED_STATUSES and header.base is None and record.session_id is not None:
         before = await ctx.backend.get_session(record.session_id)
         header = replace(header, base=before.length if before else 0)
-    begun_before: Literal["started", "continued"] = "started" if record.journal_length == 1 else "continued"
-    note = RunClaimed(ctx.owner, "recovered" if record.status == "running" else begun_before)
+    how: Literal["started", "continued"] = "started" if record.journal_length == 1 else "continued"
+    note = RunClaimed(ctx.owner, "recovered" if record.status == "running" else how)
     save = SaveRun(
         run_id=record.run_id,
         expected=record.revision,
@@ -101,26 +101,25 @@ async def _acquire_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecor
     )
     journal = AppendJournal(run_id=record.run_id, entries=(encode_entry(JournalEntry(note)),))
     try:
-        hold = await acquire_leases(
+        leases = await acquire_leases(
             ctx.backend, record.run_id, record.session_id, owner=ctx.owner, ttl=ctx.lease_ttl, ops=[save, journal]
         )
     except (RunMoved, FenceLost):
         return None
-    if hold is None:
+    if leases is None:
         return None
     ctx.subscriptions.notify_written(record.run_id)
-    kept: dict[str, Any] = {"status": "running", "revision": record.revision + 1, "data": save.data}
-    return replace(record, **kept), hold
+    return replace(record, status="running", revision=record.revision + 1, data=save.data), leases
 
 
 SHUTDOWN_GRACE = 5.0
-"""Seconds that tools may go on when a runtime closes. After that they are cancelled, and their calls are uncertain."""
+"""Seconds that running tools get when a runtime closes. Then they are cancelled, and their calls are uncertain."""
 
 _log = logging.getLogger(__name__)
 
 
 class Scheduler:
-    """Tasks that drive runs, inside the scope of their runtime."""
+    """Starts and owns the tasks that execute runs, inside the scope of their runtime."""
 
     def __init__(self, ctx: RuntimeContext, scope: Scope) -> None:
         self.ctx, self._scope = ctx, scope
@@ -128,59 +127,59 @@ class Scheduler:
         self._claiming: set[str] = set()
 
     async def claim(self, record: RunRecord) -> bool:
-        """Drive the run here, if it is its turn and nobody else does."""
+        """Execute the run here, if it is its turn and no other runtime owns it; return whether it was started."""
         run_id = record.run_id
         if self.ctx.closing or run_id in self.executors or run_id in self._claiming:
             return False
         self._claiming.add(run_id)
         try:
-            found = await claim_run(self.ctx, record)
-        except StoreUnavailable as problem:  # the reaper will try again
-            _log.warning("run %s could not be taken up yet: %s", run_id, problem)
+            claimed = await claim_run(self.ctx, record)
+        except StoreUnavailable as problem:  # the recovery loop will retry
+            _log.warning("run %s could not be claimed yet: %s", run_id, problem)
             return False
         finally:
             self._claiming.discard(run_id)
-        if found is None:
+        if claimed is None:
             return False
-        owned, hold = found
+        claimed_record, leases = claimed
         if self.ctx.closing:
-            await self.ctx.backend.commit(*hold.build_release_ops())
+            await self.ctx.backend.commit(*leases.build_release_ops())
             return False
-        execution = self.executors[run_id] = RunExecutor(self.ctx, owned, hold)
-        self._scope.start(self._drive(execution), name=f"run {run_id}")
+        executor = self.executors[run_id] = RunExecutor(self.ctx, claimed_record, leases)
+        self._scope.start(self._execute(executor), name=f"run {run_id}")
         return True
 
     async def claim_if_runnable(self, run_id: str) -> None:
-        """Take the run up if it is ready and its agent is known here."""
+        """Claim the run if it is runnable and this runtime has its agent."""
         record = await self.ctx.get_run(run_id)
         if record.status in ("woken", *QUEUED_STATUSES) and decode_header(record).agent in self.ctx.graphs:
             await self.claim(record)
 
     async def start_next(self, session_id: str | None) -> None:
-        """Let the next run of a session begin, if it is free."""
+        """Start the next queued run of a session, if the session is free."""
         if session_id is None or self.ctx.closing:
             return
         with suppress(StoreUnavailable):
-            following = await find_next_queued(self.ctx.backend, session_id)
-            if following is not None and decode_header(following).agent in self.ctx.graphs:
-                await self.claim(following)
+            queued = await find_next_queued(self.ctx.backend, session_id)
+            if queued is not None and decode_header(queued).agent in self.ctx.graphs:
+                await self.claim(queued)
 
-    async def _drive(self, executor: RunExecutor) -> None:
+    async def _execute(self, executor: RunExecutor) -> None:
         run_id = executor.record.run_id
         try:
             await executor.run()
         except Exception:  # noqa: BLE001 - one run must not end the others
-            # Its leases run out, and it is taken up again: by this runtime or another.
-            _log.exception("driving the run %s failed", run_id)
+            # Its leases expire, and this runtime or another one recovers the run.
+            _log.exception("run %s: execution failed", run_id)
         finally:
             self.executors.pop(run_id, None)
         await self.start_next(executor.record.session_id)
 
     async def aclose(self) -> None:
-        """Stop driving: after what is under way, or after a while."""
+        """Release all runs after their current step, or after ``SHUTDOWN_GRACE`` seconds."""
         self.ctx.retry.stopped = True
-        tasks = {one.task for one in self.executors.values() if one.task is not None}
-        for execution in list(self.executors.values()):
-            execution.suspend()
+        tasks = {executor.task for executor in self.executors.values() if executor.task is not None}
+        for executor in list(self.executors.values()):
+            executor.suspend()
         if tasks:
             await asyncio.wait(tasks, timeout=SHUTDOWN_GRACE)

@@ -1,4 +1,4 @@
-"""Who in this process follows which run: told at once of what was written, and of what a model is saying."""
+"""Subscriptions to runs inside this process: notifications of new journal entries, and live model events."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from standfast.runs.stream_events import RawResponsesStreamEvent, StreamEvent
 from standfast.runtime.types import Event
 
 _MAX_PENDING = 4096
-"""Live events that a slow reader may fall behind; after that it misses some. The run never waits for a reader."""
+"""How many live events a slow reader may be behind before it misses some. A run never waits for a reader."""
 
 
 EntryMark: TypeAlias = tuple[int, int]
@@ -21,15 +21,15 @@ EntryMark: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True)
 class JournalUpdate:
-    """Something new is in the journal; ``upto`` is the mark of its last entry, where that is known."""
+    """The journal has new entries; ``upto`` is the mark of the last one, if known."""
 
     upto: EntryMark | None = None
 
 
 class RunSubscription:
-    """One reader: live events in order, and among them :class:`Written` wherever something came into the journal.
+    """One reader: live events in order, and among them a :class:`JournalUpdate` wherever the journal has grown.
 
-    One that only waits for the run to ``rest`` is told of that alone.
+    With ``until_stopped`` it is notified only when the run ends or waits.
     """
 
     def __init__(self, *, until_stopped: bool) -> None:
@@ -43,7 +43,7 @@ class RunSubscription:
         self._changed.set()
 
     async def wait(self, *, timeout: float) -> None:
-        """Wait until there is something, or for so long."""
+        """Wait until something is pending, at most ``timeout`` seconds."""
         if not self.pending:
             self._changed.clear()
             try:
@@ -54,39 +54,39 @@ class RunSubscription:
 
 
 class RunSubscriptions:
-    """The followers of all runs."""
+    """The subscriptions to all runs."""
 
     def __init__(self) -> None:
         self._subscriptions: dict[str, set[RunSubscription]] = {}
 
     @contextmanager
     def subscribe(self, run_id: str, *, until_stopped: bool = False) -> Iterator[RunSubscription]:
-        follower = RunSubscription(until_stopped=until_stopped)
-        self._subscriptions.setdefault(run_id, set()).add(follower)
+        subscription = RunSubscription(until_stopped=until_stopped)
+        self._subscriptions.setdefault(run_id, set()).add(subscription)
         try:
-            yield follower
+            yield subscription
         finally:
-            self._subscriptions[run_id].discard(follower)
+            self._subscriptions[run_id].discard(subscription)
             if not self._subscriptions[run_id]:
                 del self._subscriptions[run_id]
 
     def has_live_subscribers(self, run_id: str) -> bool:
-        """Whether anybody wants to hear what a model is saying."""
-        return any(not follower.until_stopped for follower in self._subscriptions.get(run_id, ()))
+        """Return whether any subscription of the run receives live events."""
+        return any(not subscription.until_stopped for subscription in self._subscriptions.get(run_id, ()))
 
     def notify_written(self, run_id: str, *, upto: EntryMark | None = None, stopped: bool = False) -> None:
-        """The run's journal has something new; ``rests`` when it ended or waits."""
+        """Notify the subscriptions of new journal entries; ``stopped`` when the run has ended or waits."""
         self._publish(run_id, JournalUpdate(upto), stopped=stopped)
 
     def publish_live(self, run_id: str, kind: str, data: dict[str, Any]) -> None:
         self._publish(run_id, Event(None, run_id, kind, data, time.time(), live=True))
 
     async def publish_model_event(self, run_id: str, event: StreamEvent) -> None:
-        """What a model is saying, for whoever listens."""
+        """Publish an event of the model to the live subscriptions."""
         if isinstance(event, RawResponsesStreamEvent):
             self.publish_live(run_id, "model.delta", as_item(event.data))
 
     def _publish(self, run_id: str, message: Event | JournalUpdate, *, stopped: bool = False) -> None:
-        for follower in self._subscriptions.get(run_id, ()):
-            if stopped or not follower.until_stopped:
-                follower.put(message)
+        for subscription in self._subscriptions.get(run_id, ()):
+            if stopped or not subscription.until_stopped:
+                subscription.put(message)
