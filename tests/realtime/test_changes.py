@@ -105,7 +105,7 @@ class Changes(RuleBasedStateMachine):
         assert self.core.on_failed(data.draw(st.sampled_from(self.ended)), uncertain=True) == []
 
     def waiting(self):
-        return [change for change in self.asked if change is not getattr(self.turn, "change", None)]
+        return [change for change in self.asked if change is not getattr(self.turn, "request", None)]
 
     @invariant()
     def somebody_is_asked_as_long_as_something_is_wanted(self):

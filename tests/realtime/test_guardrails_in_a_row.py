@@ -40,7 +40,7 @@ async def refused(heard, count):
 
 
 def creates(server):
-    return len(server.connections[0].received_of("response.create"))
+    return len(server.connections[0].get_received("response.create"))
 
 
 @pytest.mark.parametrize("held", [False, True])

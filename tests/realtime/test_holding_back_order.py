@@ -200,7 +200,7 @@ async def test_what_waited_counts_as_heard_from_its_turn_on():
             assert await history.get_items() == []
             verdicts["fine"].set()
             await heard.until("audio", 2)
-            waited = [(metric.about, round(metric.ms)) for metric in heard.of("metric")]
+            waited = [(metric.subject, round(metric.ms)) for metric in heard.of("metric")]
             assert waited == [("r1", 5000), ("r2", 5000)]
             await asyncio.sleep(0.13)
             played = model.connect_calls[0]["playback_tracker"].get_state()

@@ -18,14 +18,14 @@ def raw(kind, **other):
 
 async def delete(session, server, item_id):
     await session.model.send_event(raw("conversation.item.delete", item_id=item_id))
-    await eventually(lambda: server.connections[0].sent_of("conversation.item.deleted"))
+    await eventually(lambda: server.connections[0].get_sent("conversation.item.deleted"))
 
 
 async def test_an_answer_that_is_deleted_while_it_is_being_said_stays_deleted():
     deleted = asyncio.Event()
 
     class Counting:
-        async def answer(self, question):
+        async def respond(self, request):
             yield Say("One two three. ")
             await deleted.wait()
             yield Say("Four five six.")

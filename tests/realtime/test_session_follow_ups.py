@@ -45,7 +45,7 @@ async def halves():
 
 
 def creates(connection):
-    return len(connection.received_of("response.create"))
+    return len(connection.get_received("response.create"))
 
 
 async def begin_to_speak(session, heard):

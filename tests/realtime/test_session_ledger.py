@@ -35,7 +35,7 @@ def answered_call(name, call_id, output_item_id):
 
 
 def names(ledger):
-    return [item.item_id for item in ledger.items()]
+    return [item.item_id for item in ledger.get_items()]
 
 
 @pytest.mark.parametrize("by", ["words", "item"])

@@ -13,7 +13,7 @@ LONG = "One two three four five six seven eight nine ten."
 
 
 def local(turns, **options):
-    return LocalRealtimeModel(turns, **{"voice": ToneTTS(), "detector": EnergyDetector, **options})
+    return LocalRealtimeModel(turns, **{"tts": ToneTTS(), "detector": EnergyDetector, **options})
 
 
 async def speak(session, pcm):

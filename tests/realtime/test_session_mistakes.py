@@ -205,7 +205,7 @@ async def test_a_setting_that_is_no_number_is_refused_before_it_is_needed(sectio
 
 async def test_a_brain_that_raises_is_logged_with_where(caplog):
     class Broken:
-        async def answer(self, question):
+        async def respond(self, request):
             raise LookupError("no such shelf")
             yield
 
@@ -214,7 +214,7 @@ async def test_a_brain_that_raises_is_logged_with_where(caplog):
         await session.send_message("Where?")
         failed = await heard.until("response_failed")
     assert "no such shelf" in str(failed.error)
-    assert "in answer" in caplog.text
+    assert "in respond" in caplog.text
 
 
 async def test_a_key_that_is_none_says_nothing():

@@ -190,10 +190,10 @@ class Schedule:
             self.compare_words(ours[entry.id], entry)
 
     def compare_words(self, item, entry):
-        if entry.cut_ms is None:
+        if entry.truncated_at_ms is None:
             assert get_text(item) == entry.text
         else:
-            assert [part.audio_end_ms for part in item.content] == [entry.cut_ms]
+            assert [part.audio_end_ms for part in item.content] == [entry.truncated_at_ms]
 
 
 def play(schedule, seed):

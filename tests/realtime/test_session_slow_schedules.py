@@ -93,7 +93,7 @@ class SlowSchedule(Schedule):
         super().__init__(seed)
         rng = self.rng
         pace = rng.choice([1.0, None])
-        self.model = SlowFragileModel(Brain(rng), rng, voice=ToneTTS(), detector=EnergyDetector, pace=pace)
+        self.model = SlowFragileModel(Brain(rng), rng, tts=ToneTTS(), detector=EnergyDetector, pace=pace)
         self.ends_early = rng.random() < 0.25
 
         @function_tool

@@ -184,7 +184,7 @@ async def test_the_time_to_the_first_audio_counts_from_the_end_of_the_users_turn
         assert session.metrics["time_to_first_audio"].count == 1
         assert session.metrics["tool_gap"].last >= 20
         metric = await heard.until("metric")
-        assert (metric.name, metric.about) == ("time_to_first_audio", "r1")
+        assert (metric.name, metric.subject) == ("time_to_first_audio", "r1")
 
 
 async def test_a_session_costs_little_per_delta():

@@ -258,7 +258,7 @@ class WildSchedule(SlowSchedule):
         self.model = WildModel(
             Calling(wild),
             wild,
-            voice=ToneTTS(),
+            tts=ToneTTS(),
             detector=EnergyDetector,
             pace=wild.choice([1.0, 1.0, 4.0, None]),
             transcriber=recogniser,
@@ -453,7 +453,7 @@ class WildSchedule(SlowSchedule):
 
     def check_written(self, session, written):
         # The end of an answer that came a little late to its player's word counts as heard.
-        rounded = {e.about for e in self.ear.of("metric") if e.name == "truncated" and e.ms <= ROUNDING_TOLERANCE_MS}
+        rounded = {e.subject for e in self.ear.of("metric") if e.name == "truncated" and e.ms <= ROUNDING_TOLERANCE_MS}
         if not self.deleted and "lossy" not in self.chosen and ("player" not in self.chosen or not rounded):
             super().check_written(session, written)
 
@@ -471,7 +471,7 @@ class WildSchedule(SlowSchedule):
         words = [item for item in entries if item["role"] == "user" and "guardrail triggered" in str(item)]
         assert len(words) <= trips, "more than one word about a trip"
         for summary in session.metrics.summaries().values():
-            assert min(summary.last, summary.p50, summary.p95, summary.most) >= 0
+            assert min(summary.last, summary.p50, summary.p95, summary.maximum) >= 0
 
 
 @pytest.mark.parametrize("batch", range(4))

@@ -55,7 +55,7 @@ async def test_a_call_may_be_ended_from_inside(who):
         session.model.add_listener(Ear())
         await session.send_message("Goodbye.")
         report = (await heard.until("session_closed")).report
-        assert (report.cut, report.left) == ((), ())
+        assert (report.cancelled, report.still_running) == ((), ())
         assert session.state is RealtimeState.CLOSED
 
 

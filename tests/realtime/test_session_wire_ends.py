@@ -201,7 +201,7 @@ async def test_whoever_closes_the_session_closes_all_of_it(who):
             await heard.until("agent_end")
             await asyncio.gather(*(asyncio.create_task(close()) for _ in range(3)))
         report = (await heard.until("session_closed")).report
-        assert (report.reason, report.cut, report.left, report.error) == ("asked", (), (), None)
+        assert (report.reason, report.cancelled, report.still_running, report.error) == ("asked", (), (), None)
         assert session.state is RealtimeState.CLOSED
         await eventually(lambda: server.open_connections == [])
         assert len(heard.of("session_closed")) == 1

@@ -12,8 +12,8 @@ from standfast.testing import RealtimeServer
 async def broken(server):
     """End the first connection; its reader is not there to notice."""
     connection = server.connections[0]
-    connection.drop()
-    await eventually(lambda: not connection.open)
+    connection.close()
+    await eventually(lambda: not connection.is_open)
 
 
 async def test_an_output_whose_connection_broke_while_everything_waited_for_the_tool_is_sent_to_the_next():

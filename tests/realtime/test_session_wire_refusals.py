@@ -22,7 +22,7 @@ async def dropped(server, api_key):
     runner = RealtimeRunner(AGENT, model=OpenAIRealtimeWebSocketModel(), config={"reconnect": {"first_delay": 0.01}})
     session = await runner.run(model_config={"url": server.url, "api_key": api_key})
     async with listening(session) as heard, session:
-        server.connections[0].drop()
+        server.connections[0].close()
         await eventually(lambda: heard.of("reconnected") or heard.of("session_closed"))
         return session, heard
 
