@@ -195,7 +195,7 @@ async def test_a_config_with_known_keys_is_not_talked_about(caplog):
         ("guardrails_settings", {"timeout": "5"}, "'timeout' is a number"),
         ("guardrails_settings", {"debounce_text_length": [1]}, "'debounce_text_length' is a number"),
         ("tool_execution", {"approval_timeout": float("nan")}, "'approval_timeout' is a number"),
-        ("reconnect", 5, "a dict, not 5"),
+        ("reconnect", 5, "a dict, got 5"),
     ],
 )
 async def test_a_setting_that_is_no_number_is_refused_before_it_is_needed(section, given, told):
