@@ -102,12 +102,12 @@ def test_a_brain_that_cannot_answer_is_refused(brain):
 
 @pytest.mark.parametrize("pace", [0, -1.0, float("nan")])
 def test_a_pace_at_which_nothing_would_be_heard_is_refused(pace, tmp_path):
-    with pytest.raises(UserError, match="pace must be above 0, or None"):
+    with pytest.raises(UserError, match="pace must be greater than 0, or None"):
         LocalRealtimeModel(["Hello."], pace=pace)
-    with pytest.raises(UserError, match="pace must be above 0, or None"):
+    with pytest.raises(UserError, match="pace must be greater than 0, or None"):
         RealtimeServer(["Hello."], pace=pace)
     (tmp_path / "call.jsonl").touch()
-    with pytest.raises(UserError, match="speed must be above 0, or None"):
+    with pytest.raises(UserError, match="speed must be greater than 0, or None"):
         ReplayedRealtimeModel(tmp_path / "call.jsonl", speed=pace)
 
 
@@ -190,7 +190,7 @@ async def test_a_config_with_known_keys_is_not_talked_about(caplog):
 @pytest.mark.parametrize(
     ("section", "given", "told"),
     [
-        ("reconnect", {"attempts": "6"}, "'attempts' is a number, not '6'"),
+        ("reconnect", {"attempts": "6"}, "'attempts' must be a number, got '6'"),
         ("reconnect", {"first_delay": "0.5"}, "'first_delay' is a number"),
         ("guardrails_settings", {"timeout": "5"}, "'timeout' is a number"),
         ("guardrails_settings", {"debounce_text_length": [1]}, "'debounce_text_length' is a number"),

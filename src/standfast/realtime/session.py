@@ -77,9 +77,7 @@ class RealtimeSession(RealtimeModelListener):
         session: Session | None = None,
     ) -> None:
         connect_options = cast(RealtimeModelConfig, _drop_none_values(model_config))
-        given = _drop_none_values(run_config)
-        sections = {key: _drop_none_values(given[key]) for key in _NESTED_SECTIONS if key in given}
-        config = cast(RealtimeRunConfig, {**given, **sections})
+        config = _normalize_config(run_config)
         check_model_and_session(model, session)
         check_numbers(config)
         warn_unknown_keys(config, connect_options)
@@ -90,83 +88,31 @@ class RealtimeSession(RealtimeModelListener):
         if clock.released_tracker is not None:
             connect_options = {**connect_options, "playback_tracker": clock.released_tracker}
 
-        # In the order of their dependencies: each part holds only parts above it.
+        # In the order of their dependencies: each part holds only parts that are made before it.
         self._agent = agent
         self._ctx = ctx = SessionContext(model, run_context, config)
         outcome = SessionOutcome(ctx)
         self._resolver = AgentResolver(run_context, config, base_settings)
-        self._connection = SessionConnection(ctx, self._resolver, connect_options)
+        self._connection = connection = SessionConnection(ctx, self._resolver, connect_options)
         self._responses = responses = ResponseRegistry()
         output = AudioOutput(ctx, clock, responses)
-        self._history = SessionHistory(ctx, self._connection, clock)
-        self._agent_switcher = AgentSwitcher(ctx, self._connection, self._resolver)
-        self._tool_calls = ToolCallManager(
-            ctx,
-            connection=self._connection,
-            responses=responses,
-            history=self._history,
-            agent_switcher=self._agent_switcher,
-        )
-        self._guardrails = GuardrailMonitor(
-            ctx,
-            connection=self._connection,
-            responses=responses,
-            history=self._history,
-            clock=clock,
-            output=output,
-            tool_calls=self._tool_calls,
-        )
-        self._turns = TurnTracker(
-            ctx,
-            connection=self._connection,
-            responses=responses,
-            history=self._history,
-            agent_switcher=self._agent_switcher,
-            guardrails=self._guardrails,
-        )
-        reconnector = Reconnector(
-            ctx,
-            connection=self._connection,
-            responses=responses,
-            history=self._history,
-            agent_switcher=self._agent_switcher,
-            tool_calls=self._tool_calls,
-            turns=self._turns,
-            outcome=outcome,
-        )
+        self._history = history = SessionHistory(ctx, connection, clock)
+        self._agent_switcher = switcher = AgentSwitcher(ctx, connection, self._resolver)
+        self._tool_calls = calls = ToolCallManager(ctx, connection, responses, history, switcher)
+        self._guardrails = guardrails = GuardrailMonitor(ctx, connection, responses, history, clock, output, calls)
+        self._turns = turns = TurnTracker(ctx, connection, responses, history, switcher, guardrails)
+        reconnector = Reconnector(ctx, connection, responses, history, switcher, calls, turns, outcome)
         self._event_handler = ModelEventHandler(
-            ctx,
-            connection=self._connection,
-            responses=responses,
-            history=self._history,
-            clock=clock,
-            output=output,
-            tool_calls=self._tool_calls,
-            guardrails=self._guardrails,
-            turns=self._turns,
-            reconnector=reconnector,
-            outcome=outcome,
+            ctx, connection, responses, history, clock, output, calls, guardrails, turns, reconnector, outcome
         )
-        writer = None
-        if session is not None:
-            writer = HistoryWriter(ctx, session, responses=responses, history=self._history, clock=clock)
         self._lifecycle = SessionLifecycle(
-            ctx,
-            self,
+            ctx, connection, responses, history, clock, switcher, calls, guardrails, reconnector, outcome,
+            listener=self,
+            history_writer=None if session is None else HistoryWriter(ctx, session, responses, history, clock),
             agent=agent,
-            settings=initial_settings,
+            initial_settings=initial_settings,
             base_settings=base_settings,
-            connection=self._connection,
-            clock=clock,
-            responses=responses,
-            history=self._history,
-            agent_switcher=self._agent_switcher,
-            tool_calls=self._tool_calls,
-            guardrails=self._guardrails,
-            reconnector=reconnector,
-            history_writer=writer,
-            outcome=outcome,
-        )
+        )  # fmt: skip
         self.raw_server_events = config.get("raw_server_events", True)
 
     @property
@@ -346,6 +292,12 @@ class RealtimeSession(RealtimeModelListener):
         if waiter is not None:
             await waiter
         return True
+
+
+def _normalize_config(run_config: RealtimeRunConfig | None) -> RealtimeRunConfig:
+    config = _drop_none_values(run_config)
+    sections = {key: _drop_none_values(config[key]) for key in _NESTED_SECTIONS if key in config}
+    return cast(RealtimeRunConfig, {**config, **sections})
 
 
 def _drop_none_values(config: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -39,7 +39,6 @@ class ModelEventHandler:
     def __init__(
         self,
         ctx: SessionContext,
-        *,
         connection: SessionConnection,
         responses: ResponseRegistry,
         history: SessionHistory,

@@ -44,7 +44,6 @@ class GuardrailMonitor:
     def __init__(
         self,
         ctx: SessionContext,
-        *,
         connection: SessionConnection,
         responses: ResponseRegistry,
         history: SessionHistory,

@@ -41,7 +41,6 @@ class HistoryWriter:
         self,
         ctx: SessionContext,
         session: Session,
-        *,
         responses: ResponseRegistry,
         history: SessionHistory,
         clock: PlaybackClock,

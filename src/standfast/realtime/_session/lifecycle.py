@@ -41,24 +41,24 @@ class SessionLifecycle:
     def __init__(
         self,
         ctx: SessionContext,
-        listener: RealtimeModelListener,
-        *,
-        agent: RealtimeAgent[Any],
-        settings: RealtimeSessionModelSettings | None,
-        base_settings: RealtimeSessionModelSettings,
         connection: SessionConnection,
-        clock: PlaybackClock,
         responses: ResponseRegistry,
         history: SessionHistory,
+        clock: PlaybackClock,
         agent_switcher: AgentSwitcher,
         tool_calls: ToolCallManager,
         guardrails: GuardrailMonitor,
         reconnector: Reconnector,
-        history_writer: HistoryWriter | None,
         outcome: SessionOutcome,
+        *,
+        listener: RealtimeModelListener,
+        history_writer: HistoryWriter | None,
+        agent: RealtimeAgent[Any],
+        initial_settings: RealtimeSessionModelSettings | None,
+        base_settings: RealtimeSessionModelSettings,
     ) -> None:
         self._ctx, self._listener, self._agent = ctx, listener, agent
-        self._initial_settings, self._base_settings = settings, base_settings
+        self._initial_settings, self._base_settings = initial_settings, base_settings
         self._connection, self._clock, self._responses, self._history = connection, clock, responses, history
         self._agent_switcher, self._tool_calls, self._guardrails = agent_switcher, tool_calls, guardrails
         self._reconnector, self._history_writer, self._outcome = reconnector, history_writer, outcome

@@ -37,7 +37,6 @@ class Reconnector:
     def __init__(
         self,
         ctx: SessionContext,
-        *,
         connection: SessionConnection,
         responses: ResponseRegistry,
         history: SessionHistory,

@@ -40,7 +40,6 @@ class ToolCallManager:
     def __init__(
         self,
         ctx: SessionContext,
-        *,
         connection: SessionConnection,
         responses: ResponseRegistry,
         history: SessionHistory,

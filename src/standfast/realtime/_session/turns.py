@@ -27,7 +27,6 @@ class TurnTracker:
     def __init__(
         self,
         ctx: SessionContext,
-        *,
         connection: SessionConnection,
         responses: ResponseRegistry,
         history: SessionHistory,
