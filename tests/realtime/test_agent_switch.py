@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from pydantic import BaseModel
 
-from realtime_kit import call, ended, eventually, sent, started, talking, virtually
+from factories.realtime import call, ended, eventually, sent, started, talking, virtually
 from standfast import Closed, RunHooks, UserError, function_tool
 from standfast.realtime import (
     RealtimeAgent,

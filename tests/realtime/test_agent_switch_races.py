@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from realtime.fragile import FragileModel
-from realtime_kit import listening, sent, started, talking, virtually
+from factories.fragile_realtime_model import FragileModel
+from factories.realtime import listening, sent, started, talking, virtually
 from standfast import Closed, UserError, function_tool
 from standfast.realtime import (
     LocalRealtimeModel,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from realtime_kit import ended, sent, sound, started, talking, virtually, words
+from factories.realtime import ended, sent, sound, started, talking, virtually, words
 from standfast import output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import GuardrailTimedOut, LocalRealtimeModel, RealtimeAgent, RealtimeModelSendRawMessage

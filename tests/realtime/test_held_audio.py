@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from factories.realtime import ended, eventually, listening, sound, started, talking, virtually, words
 from realtime.wire import speech
-from realtime_kit import ended, eventually, listening, sound, started, talking, virtually, words
 from standfast import SQLiteSession, open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner

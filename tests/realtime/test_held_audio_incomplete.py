@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from realtime_kit import ended, eventually, said, sent, sound, started, talking, virtually, words
+from factories.realtime import ended, eventually, said, sent, sound, started, talking, virtually, words
 from standfast import open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage

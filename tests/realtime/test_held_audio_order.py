@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from realtime_kit import answer, ended, sound, started, talking, virtually, waiting, words
+from factories.realtime import answer, ended, sound, started, talking, virtually, waiting, words
 from standfast import open_store
 from standfast.realtime import RealtimeAgent
 from standfast.realtime.model_events import (

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from realtime_kit import answer, ended, said, talking, virtually, waiting
+from factories.realtime import answer, ended, said, talking, virtually, waiting
 from standfast import RunHooks, open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeModelSendInterrupt

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from realtime_kit import (
+from factories.realtime import (
     call,
     ended,
     eventually,

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from realtime_kit import call as called
-from realtime_kit import listening, sent, talking
+from factories.realtime import call as called
+from factories.realtime import listening, sent, talking
 from standfast import Agent, function_tool
 from standfast.realtime import RealtimeAgent, RealtimeRunner
 from standfast.realtime.local import CallTool

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from realtime_kit import call, ended, eventually, said, sent, sound, started, talking, virtually, words
+from factories.realtime import call, ended, eventually, said, sent, sound, started, talking, virtually, words
 from standfast import function_tool, open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeModelSendInterrupt, RealtimeModelSendUserInput

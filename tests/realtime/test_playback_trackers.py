@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from realtime_kit import listening, said, virtually
+from factories.realtime import listening, said, virtually
 from standfast import open_store
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimePlaybackTracker, RealtimeRunner
 

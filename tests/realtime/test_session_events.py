@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from realtime_kit import call, ended, eventually, sent, sound, started, talking, user_said, words
+from factories.realtime import call, ended, eventually, sent, sound, started, talking, user_said, words
 from standfast import function_tool
 from standfast.base.usage import Usage
 from standfast.realtime import (

@@ -2,8 +2,8 @@
 
 import asyncio
 
+from factories.realtime import calling, eventually, said, speak
 from realtime.wire import speech
-from realtime_kit import calling, eventually, said, speak
 from standfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage
 from standfast.realtime.local import Say, ScriptedTranscriber
 from standfast.testing import RealtimeServer

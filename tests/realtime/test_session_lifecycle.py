@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from realtime_kit import call, ended, eventually, listening, sent, sound, started, talking, virtually, words
+from factories.realtime import call, ended, eventually, listening, sent, sound, started, talking, virtually, words
 from standfast import UserError, function_tool, open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.base.errors import Closed

@@ -2,8 +2,8 @@
 
 import asyncio
 
+from factories.realtime import listening, virtually
 from realtime.wire import speech
-from realtime_kit import listening, virtually
 from standfast import function_tool, open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner

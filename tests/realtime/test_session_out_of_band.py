@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from realtime_kit import eventually, listening
+from factories.realtime import eventually, listening
 from standfast import function_tool
 from standfast.realtime import (
     AcknowledgementTimeout,

@@ -8,7 +8,19 @@ from weakref import WeakSet
 
 import pytest
 
-from realtime_kit import call, calling, ended, eventually, said, sound, started, talking, user_said, virtually, words
+from factories.realtime import (
+    call,
+    calling,
+    ended,
+    eventually,
+    said,
+    sound,
+    started,
+    talking,
+    user_said,
+    virtually,
+    words,
+)
 from standfast import UserError, function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeModelListener, RealtimeRunner, RealtimeState

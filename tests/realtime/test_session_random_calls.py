@@ -9,9 +9,9 @@ import random
 
 import pytest
 
-from realtime.fragile import FragileModel
+from factories.fragile_realtime_model import FragileModel
+from factories.realtime import listening
 from realtime.wire import speech
-from realtime_kit import listening
 from standfast import ToolContext, function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeRunner, RealtimeState

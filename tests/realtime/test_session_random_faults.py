@@ -13,9 +13,9 @@ from contextlib import aclosing, suppress
 import msgspec
 import pytest
 
-from realtime.test_session_schedules import Brain, play_all
-from realtime.test_session_slow_schedules import SlowFragileModel, SlowSchedule
-from realtime_kit import Heard
+from factories.realtime import Heard
+from realtime.test_session_random_calls import Brain, play_all
+from realtime.test_session_random_slow_calls import SlowFragileModel, SlowSchedule
 from standfast import Agent, ToolContext, function_tool, open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.agents.hooks import RunHooks

@@ -10,9 +10,9 @@ from contextlib import suppress
 
 import pytest
 
-from realtime.fragile import FragileModel
-from realtime.test_session_schedules import Brain, Schedule, play_all
-from realtime_kit import listening
+from factories.fragile_realtime_model import FragileModel
+from factories.realtime import listening
+from realtime.test_session_random_calls import Brain, Schedule, play_all
 from standfast import ToolContext, function_tool, open_store
 from standfast.base.errors import StandfastError
 from standfast.base.pairing import find_unpaired

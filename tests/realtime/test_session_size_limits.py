@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from realtime_kit import calling, eventually
+from factories.realtime import calling, eventually
 from standfast import UserError, function_tool, open_store
 from standfast.realtime import OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner
 from standfast.realtime.local import CallTool

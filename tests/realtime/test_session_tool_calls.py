@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from realtime_kit import call, ended, eventually, sent, sound, started, talking, words
+from factories.realtime import call, ended, eventually, sent, sound, started, talking, words
 from standfast import AgentHooks, RunHooks, function_tool, tool_input_guardrail, tool_output_guardrail
 from standfast.agents.guardrails import ToolGuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeModelSendToolOutput

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from realtime_kit import call, ended, eventually, listening, sent, started, talking, words
+from factories.realtime import call, ended, eventually, listening, sent, started, talking, words
 from standfast import function_tool, output_guardrail, trace
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeModelSendToolOutput, RealtimeRunner

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from realtime_kit import calling, eventually, listening, talking, virtually
+from factories.realtime import calling, eventually, listening, talking, virtually
 from standfast import Agent, UserError
 from standfast.base.errors import Closed
 from standfast.realtime import (

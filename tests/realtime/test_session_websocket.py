@@ -5,8 +5,8 @@ import base64
 
 import pytest
 
+from factories.realtime import Heard, calling, eventually, said, speak
 from realtime.wire import speech
-from realtime_kit import Heard, calling, eventually, said, speak
 from standfast import function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage, RealtimeRunner, RealtimeState

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from realtime_kit import calling, eventually, said
+from factories.realtime import calling, eventually, said
 from standfast import function_tool
 from standfast.realtime import RealtimeAgent, RealtimeModelListener
 from standfast.realtime.local import CallTool

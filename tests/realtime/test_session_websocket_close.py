@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from realtime_kit import Heard, at, calling, eventually, listening
+from factories.realtime import Heard, at, calling, eventually, listening
 from standfast import AgentHooks, HostedMCPTool, UserError, WebSearchTool, function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import (

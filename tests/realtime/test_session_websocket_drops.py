@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from factories.realtime import calling, eventually, said, speak
 from realtime.wire import speech
-from realtime_kit import calling, eventually, said, speak
 from standfast import function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from realtime_kit import calling, eventually, said
+from factories.realtime import calling, eventually, said
 from standfast import function_tool
 from standfast.realtime import RealtimeAgent, RealtimeState
 from standfast.realtime._session.item_conversion import get_text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from realtime_kit import at, calling, listening, said
+from factories.realtime import at, calling, listening, said
 from standfast import EncryptedSession, RunHooks, function_tool, open_store
 from standfast.realtime import ConnectionLost, OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner
 from standfast.testing import RealtimeServer, ScriptedModel, assistant_message, function_call

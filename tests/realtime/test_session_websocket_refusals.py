@@ -2,7 +2,7 @@
 
 import pytest
 
-from realtime_kit import calling, eventually, listening, said
+from factories.realtime import calling, eventually, listening, said
 from standfast.realtime import (
     ApiKeyMissing,
     ConnectFailed,

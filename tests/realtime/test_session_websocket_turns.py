@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from factories.realtime import at, calling, eventually, listening, said, speak
 from realtime.wire import speech
-from realtime_kit import at, calling, eventually, listening, said, speak
 from standfast import function_tool, open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeRunner

@@ -1,0 +1,3 @@
+"""The former place of :mod:`factories.realtime`."""
+
+from factories.realtime import *  # noqa: F403
