@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from factories.realtime import calling, eventually, listening, said, speak, virtually
 from realtime.wire import speech
-from realtime_kit import calling, eventually, listening, said, speak, virtually
 from standfast import function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import (
@@ -45,7 +45,7 @@ async def halves():
 
 
 def creates(connection):
-    return len(connection.received_of("response.create"))
+    return len(connection.get_received("response.create"))
 
 
 async def begin_to_speak(session, heard):

@@ -3,7 +3,7 @@
 import asyncio
 import random
 
-from realtime_kit import ended, listening, sound, started, talking, virtually
+from factories.realtime import ended, listening, sound, started, talking, virtually
 from standfast import function_tool
 from standfast.realtime import OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner
 from standfast.realtime.local import CallTool

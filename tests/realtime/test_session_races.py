@@ -4,7 +4,20 @@ import asyncio
 
 import pytest
 
-from realtime_kit import at, call, ended, eventually, listening, said, sent, sound, started, talking, user_said, words
+from factories.realtime import (
+    at,
+    call,
+    ended,
+    eventually,
+    listening,
+    said,
+    sent,
+    sound,
+    started,
+    talking,
+    user_said,
+    words,
+)
 from standfast import function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.base.errors import Closed

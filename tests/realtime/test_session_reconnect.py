@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from realtime.fragile import FragileModel
-from realtime_kit import (
+from factories.fragile_realtime_model import FragileModel
+from factories.realtime import (
     call,
     ended,
     eventually,

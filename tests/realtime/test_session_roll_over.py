@@ -5,8 +5,8 @@ from base64 import b64encode
 
 import pytest
 
+from factories.realtime import calling, eventually, listening
 from realtime.wire import speech
-from realtime_kit import calling, eventually, listening
 from standfast import function_tool
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner, RealtimeState
 from standfast.realtime.local import CallTool, EnergyDetector, ToneTTS

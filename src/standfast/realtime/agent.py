@@ -1,4 +1,4 @@
-"""Agents that speak: who answers in a realtime session, with which instructions, tools and limits."""
+"""Realtime agents: instructions, tools, handoffs and guardrails for a realtime session."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
@@ -17,19 +17,18 @@ from standfast.agents.types import Enabled, MaybeAwaitable, TContext, maybe_awai
 THandoffInput = TypeVar("THandoffInput")
 
 RealtimeAgentHooks: TypeAlias = AgentHooks[TContext]
-"""Watches one agent: its starts and ends by response, its tools, and handoffs to it."""
+"""Hooks of one agent: start and end of each response, tool calls, and handoffs to it."""
 RealtimeRunHooks: TypeAlias = RunHooks[TContext]
-"""Watches a whole session; given as ``hooks`` of the run config."""
+"""Hooks of a whole session, set as ``hooks`` in the run config."""
 
 Instructions: TypeAlias = str | Callable[[RunContextWrapper[Any], Any], MaybeAwaitable[str]]
 
 
 @dataclass(eq=False, repr=False)
 class RealtimeAgent(AgentBase[TContext]):
-    """A voice with instructions, tools, guardrails and other agents it may hand over to.
+    """An agent for realtime sessions. The session has the model; an agent has none.
 
-    Which model speaks is the session's business: an agent has no model of its own. Lists may still be changed after
-    the agent was made; a session looks at them when the agent takes over.
+    Lists may be changed after construction. A session reads them when the agent takes over.
     """
 
     instructions: Instructions | None = None
@@ -51,27 +50,27 @@ class RealtimeAgent(AgentBase[TContext]):
             raise InvalidDeclaration("RealtimeAgent", f"hooks must be RealtimeAgentHooks, got {self.hooks!r}")
 
     def clone(self, **kwargs: Any) -> "RealtimeAgent[TContext]":
-        """A copy with some fields replaced. Lists that are not replaced are shared with the original."""
+        """Return a copy with some fields replaced. Lists that are not replaced are shared with the original."""
         unknown = set(kwargs) - {f.name for f in fields(self)}
         if unknown:
-            raise InvalidDeclaration("RealtimeAgent.clone", f"an agent has no {', '.join(sorted(unknown))}")
+            raise InvalidDeclaration("RealtimeAgent.clone", f"unknown fields: {', '.join(sorted(unknown))}")
         return replace(self, **kwargs)
 
     async def get_system_prompt(self, run_context: RunContextWrapper[TContext]) -> str | None:
-        """The instructions for this moment; those that are a function are asked anew every time."""
+        """Return the instructions. If they are a function, it is called every time."""
         if self.instructions is None or isinstance(self.instructions, str):
             return self.instructions
         return await maybe_await(self.instructions(run_context, self))
 
     async def get_handoffs(self, run_context: RunContextWrapper[TContext]) -> list[Handoff[Any, Any]]:
-        """Every handoff that is enabled now; plain agents among them with the default names."""
-        for to in self.handoffs:
-            if not isinstance(to, Handoff | RealtimeAgent):
+        """Return the enabled handoffs. Agents are converted to handoffs with default names."""
+        for target in self.handoffs:
+            if not isinstance(target, Handoff | RealtimeAgent):
                 raise InvalidDeclaration(
-                    f"RealtimeAgent {self.name!r}", f"handoffs lead to realtime agents, not {to!r}"
+                    f"RealtimeAgent {self.name!r}", f"handoffs must be RealtimeAgent or Handoff objects, got {target!r}"
                 )
-        offered = [to if isinstance(to, Handoff) else realtime_handoff(to) for to in self.handoffs]
-        return await filter_enabled(offered, run_context, self)
+        handoffs = [target if isinstance(target, Handoff) else realtime_handoff(target) for target in self.handoffs]
+        return await filter_enabled(handoffs, run_context, self)
 
 
 def realtime_handoff(
@@ -82,9 +81,9 @@ def realtime_handoff(
     input_type: type[THandoffInput] | None = None,
     is_enabled: Enabled = True,
 ) -> Handoff[TContext, RealtimeAgent[TContext]]:
-    """A way to ``agent``. With an ``input_type`` the model has to say something along with it.
+    """Make a handoff to ``agent``. With an ``input_type``, the model must pass an argument of that type.
 
-    ``on_handoff`` is called with the context, and with that input if there is an ``input_type``.
+    ``on_handoff`` is called with the context and, if there is an ``input_type``, that argument.
     """
     return cast(
         "Handoff[TContext, RealtimeAgent[TContext]]",

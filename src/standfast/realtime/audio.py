@@ -1,4 +1,4 @@
-"""Audio formats: their many spellings, and how long so many bytes play."""
+"""Audio formats: their names, and the duration of audio data."""
 
 import logging
 from dataclasses import dataclass
@@ -9,8 +9,9 @@ from standfast.agents.tool_identity import get_field
 
 
 def validate_pace(pace: float | None, name: str = "pace") -> float | None:
+    """Return ``pace`` if it is a positive number or ``None``, else raise :class:`UserError`."""
     if pace is not None and not pace > 0:
-        raise UserError(f"{name} must be above 0, or None to do without pauses, not {pace!r}")
+        raise UserError(f"{name} must be greater than 0, or None for no pauses, got {pace!r}")
     return pace
 
 
@@ -19,7 +20,7 @@ log = logging.getLogger("standfast.realtime")
 
 @dataclass(frozen=True, slots=True)
 class AudioFormat:
-    """One way of writing sound down; ``wire`` is how the protocol names it."""
+    """An audio encoding. ``mime_type`` is its name in the wire protocol."""
 
     name: str
     mime_type: str
@@ -27,7 +28,7 @@ class AudioFormat:
     sample_width: int
 
     def duration_ms(self, byte_count: int) -> float:
-        """How long ``length`` bytes play, in milliseconds."""
+        """Return the duration of ``byte_count`` bytes in milliseconds."""
         return byte_count / self.bytes_per_ms
 
     @property
@@ -47,23 +48,21 @@ G711_ULAW = AudioFormat("g711_ulaw", "audio/pcmu", 8_000, 1)
 G711_ALAW = AudioFormat("g711_alaw", "audio/pcma", 8_000, 1)
 
 _FORMATS_BY_NAME = {
-    spelling: known for known in (PCM16, G711_ULAW, G711_ALAW) for spelling in (known.name, known.mime_type)
+    name: format for format in (PCM16, G711_ULAW, G711_ALAW) for name in (format.name, format.mime_type)
 }
-_FORMATS_BY_NAME |= {known.mime_type.removeprefix("audio/"): known for known in (PCM16, G711_ULAW, G711_ALAW)}
+_FORMATS_BY_NAME |= {format.mime_type.removeprefix("audio/"): format for format in (PCM16, G711_ULAW, G711_ALAW)}
 
 
 def parse_audio_format(value: Any) -> AudioFormat | None:
-    """The format that somebody means by a name, a dict or a provider's object; ``None`` if there is no such format."""
+    """Parse a format given as a name, a dict or an object of a provider. Returns ``None`` if it is unknown."""
     if isinstance(value, AudioFormat) or value is None:
         return value
     name = value if isinstance(value, str) else get_field(value, "type")
-    known = _FORMATS_BY_NAME.get(name.lower()) if isinstance(name, str) else None
-    if known is None:
-        log.debug("unknown audio format %r: it is left to the server", value)
+    format = _FORMATS_BY_NAME.get(name.lower()) if isinstance(name, str) else None
+    if format is None:
+        log.debug("unknown audio format %r: the server has to check it", value)
         return None
     rate = None if isinstance(value, str) else get_field(value, "rate")
-    return (
-        AudioFormat(known.name, known.mime_type, rate, known.sample_width)
-        if rate and rate != known.sample_rate
-        else known
-    )
+    if rate and rate != format.sample_rate:
+        return AudioFormat(format.name, format.mime_type, rate, format.sample_width)
+    return format

@@ -1,4 +1,4 @@
-"""What a realtime session and its model can be told: plain dicts with known keys."""
+"""The configuration of realtime sessions and models, as typed dicts."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, TypedDict
@@ -26,7 +26,7 @@ RealtimeReasoningEffort: TypeAlias = Literal["minimal", "low", "medium", "high",
 
 
 class RealtimeCustomVoice(TypedDict):
-    """A voice that was made at the provider."""
+    """A custom voice that was created at the provider."""
 
     id: str
 
@@ -35,14 +35,14 @@ RealtimeVoice: TypeAlias = str | RealtimeCustomVoice
 
 
 class RealtimeClientMessage(TypedDict):
-    """A message of the wire protocol: its type, and its other parts beside it."""
+    """A message of the wire protocol: its type, and its other fields in ``other_data``."""
 
     type: str
     other_data: NotRequired[dict[str, Any]]
 
 
 class RealtimeInputAudioTranscriptionConfig(TypedDict):
-    """How the user's speech is written down."""
+    """How the audio of the user is transcribed."""
 
     language: NotRequired[str]
     model: NotRequired[
@@ -56,13 +56,13 @@ class RealtimeInputAudioTranscriptionConfig(TypedDict):
 
 
 class RealtimeInputAudioNoiseReductionConfig(TypedDict):
-    """What the microphone is like."""
+    """Noise reduction, by the distance of the microphone."""
 
     type: NotRequired[Literal["near_field", "far_field"]]
 
 
 class RealtimeTurnDetectionConfig(TypedDict):
-    """How the server decides that the user has begun or ended to speak."""
+    """How the server detects the start and end of the user's turn."""
 
     type: NotRequired[Literal["semantic_vad", "server_vad"]]
     create_response: NotRequired[bool]
@@ -76,7 +76,7 @@ class RealtimeTurnDetectionConfig(TypedDict):
 
 
 class RealtimeAudioInputConfig(TypedDict, total=False):
-    """The audio that goes to the model. ``None`` switches noise reduction or turn detection off."""
+    """The audio sent to the model. ``None`` switches noise reduction or turn detection off."""
 
     format: RealtimeAudioFormat
     noise_reduction: RealtimeInputAudioNoiseReductionConfig | None
@@ -85,7 +85,7 @@ class RealtimeAudioInputConfig(TypedDict, total=False):
 
 
 class RealtimeAudioOutputConfig(TypedDict, total=False):
-    """The audio that comes from the model."""
+    """The audio received from the model."""
 
     format: RealtimeAudioFormat
     voice: RealtimeVoice
@@ -93,20 +93,20 @@ class RealtimeAudioOutputConfig(TypedDict, total=False):
 
 
 class RealtimeAudioConfig(TypedDict, total=False):
-    """Both directions. What is said here goes before the flat keys of the same meaning."""
+    """Audio in both directions. These keys take precedence over the flat keys with the same meaning."""
 
     input: RealtimeAudioInputConfig
     output: RealtimeAudioOutputConfig
 
 
 class RealtimeReasoningConfig(TypedDict, total=False):
-    """How much the model thinks before it speaks."""
+    """How much the model reasons before it responds."""
 
     effort: RealtimeReasoningEffort
 
 
 class RealtimeModelTracingConfig(TypedDict):
-    """How the provider names its own trace of the session."""
+    """The names in the provider's own trace of the session."""
 
     workflow_name: NotRequired[str]
     group_id: NotRequired[str]
@@ -114,7 +114,7 @@ class RealtimeModelTracingConfig(TypedDict):
 
 
 class RealtimeSessionModelSettings(TypedDict):
-    """How the model is to behave. What is left out keeps the model's default."""
+    """The settings of the model. A missing key keeps the model's default."""
 
     model_name: NotRequired[RealtimeModelName]
     instructions: NotRequired[str]
@@ -139,40 +139,40 @@ class RealtimeSessionModelSettings(TypedDict):
 
 
 class RealtimeGuardrailsSettings(TypedDict):
-    """When output guardrails look at what was said so far."""
+    """When and how output guardrails run."""
 
     debounce_text_length: NotRequired[int]
     hold_back_audio: NotRequired[bool]
-    """Pass audio on only after its words were checked. Costs latency, and nothing refused is heard."""
+    """Emit audio only after its text has passed. Adds latency; rejected audio is never heard."""
     timeout: NotRequired[float | None]
-    """After so many seconds (30) a guardrail without a verdict is skipped. Audio held back for it is not heard."""
+    """Seconds (default 30) after which a guardrail is skipped. Audio held back for it is not heard."""
     message: NotRequired[str | Callable[[list[str]], str]]
-    """What the model is told after a trip, or what makes that of the names of the guardrails."""
+    """The message to the model after a trip, or a function that makes it of the names of the guardrails."""
 
 
 class RealtimeToolExecutionConfig(TypedDict):
-    """How tool calls are judged."""
+    """How tool calls are approved."""
 
     pre_approval_tool_input_guardrails: NotRequired[bool]
     approval_timeout: NotRequired[float | None]
-    """After so many seconds without a decision the call counts as rejected."""
+    """Seconds after which a call without a decision is rejected."""
 
 
 class RealtimeReconnectConfig(TypedDict, total=False):
-    """What happens when the connection ends although nobody asked. ``attempts`` of 0 switches reconnecting off.
+    """How a lost connection is replaced. ``attempts`` of 0 switches reconnects off.
 
-    The delay doubles with every attempt, and with every connection in a row that did not last for some seconds.
+    The delay doubles with every attempt, and with every connection in a row that was lost within seconds.
     """
 
     attempts: int
     first_delay: float
     longest_delay: float
     roll_over_after: float | None
-    """Replace a connection after so many seconds, in a quiet moment, before the provider's own limit ends it."""
+    """Seconds after which a connection is replaced, while the conversation is quiet, before the provider ends it."""
 
 
 class RealtimeRunConfig(TypedDict):
-    """What holds for a whole session, whoever is speaking."""
+    """The configuration of a session, for all its agents."""
 
     model_settings: NotRequired[RealtimeSessionModelSettings]
     output_guardrails: NotRequired[list[OutputGuardrail[Any]]]
@@ -184,18 +184,18 @@ class RealtimeRunConfig(TypedDict):
     hooks: NotRequired[RunHooks[Any]]
     reconnect: NotRequired[RealtimeReconnectConfig]
     raw_server_events: NotRequired[bool]
-    """Whether ``raw_model_event`` also carries every message of the server as it came. On by default, at a cost."""
+    """Whether ``raw_model_event`` includes every message of the server. True by default; False saves time."""
 
 
 class RealtimeUserInputText(TypedDict):
-    """Text of the user."""
+    """A text part of a user message."""
 
     type: Literal["input_text"]
     text: str
 
 
 class RealtimeUserInputImage(TypedDict, total=False):
-    """A picture of the user, as an address or a data URL."""
+    """An image part of a user message, as a URL or a data URL."""
 
     type: Literal["input_image"]
     image_url: str
@@ -203,7 +203,7 @@ class RealtimeUserInputImage(TypedDict, total=False):
 
 
 class RealtimeUserInputMessage(TypedDict):
-    """A message of the user in parts."""
+    """A user message in parts."""
 
     type: Literal["message"]
     role: Literal["user"]

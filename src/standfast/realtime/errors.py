@@ -1,4 +1,4 @@
-"""What can go wrong with a realtime connection, as types."""
+"""Errors of realtime connections and sessions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,30 +8,30 @@ from standfast.base.errors import StandfastError
 
 
 def describe_error(error: Any) -> str:
-    """What a server says in an error of its own."""
+    """Return the message of an error that a server has sent."""
     return str(error.get("message") if isinstance(error, dict) else error)
 
 
 class NotConnected(StandfastError, RuntimeError):
-    """The model is not connected, so nothing can be said to it."""
+    """The model is not connected, so nothing can be sent."""
 
     code = "realtime-not-connected"
 
 
 class AlreadyConnected(StandfastError, RuntimeError):
-    """The model has a connection; one model object serves one session at a time."""
+    """The model is already connected. A model object serves one session at a time."""
 
     code = "realtime-already-connected"
 
 
 class ApiKeyMissing(UserError):
-    """There is no API key to connect with."""
+    """No API key is set."""
 
     code = "realtime-key-missing"
 
 
 class ConnectFailed(StandfastError, ConnectionError):
-    """No connection came about and nothing is left open. ``status`` is the server's answer, if there was one."""
+    """The connection could not be made; nothing is left open. ``status`` is the HTTP status, if there was one."""
 
     code = "realtime-connect-failed"
 
@@ -41,7 +41,7 @@ class ConnectFailed(StandfastError, ConnectionError):
 
 
 class ConnectionLost(StandfastError, ConnectionError):
-    """The connection ended although nobody here asked for it."""
+    """The connection ended without a request of this side."""
 
     code = "realtime-connection-lost"
 
@@ -51,7 +51,7 @@ class ConnectionLost(StandfastError, ConnectionError):
 
 
 class SettingsRejected(StandfastError):
-    """The server did not take the settings; the ones before hold. ``error`` is what it said."""
+    """The server rejected the settings; the previous ones still apply. ``error`` is the server's error."""
 
     code = "realtime-settings-rejected"
 
@@ -61,7 +61,7 @@ class SettingsRejected(StandfastError):
 
 
 class AcknowledgementTimeout(StandfastError, TimeoutError):
-    """The server did not answer in time; whether it did what was asked is unknown."""
+    """The server did not acknowledge a request in time; its effect is unknown."""
 
     code = "realtime-unacknowledged"
 
@@ -71,46 +71,46 @@ class AcknowledgementTimeout(StandfastError, TimeoutError):
 
 
 class ResponseRefused(StandfastError):
-    """A response will not come. ``owners`` asked for it; ``error`` is what the server said, or why it said nothing.
+    """A requested response will not come. ``error`` is the server's error, or the reason why there was no answer.
 
-    One that is not ``plain`` was asked for with wishes of its own.
+    ``requesters`` are those who requested it. It is ``retryable`` if it was requested without options of its own.
     """
 
     code = "realtime-response-refused"
 
     def __init__(self, requesters: Sequence[str], error: Any, *, retryable: bool = True) -> None:
-        super().__init__(f"there will be no response for {', '.join(requesters)}: {describe_error(error)}")
+        super().__init__(f"the response for {', '.join(requesters)} was refused: {describe_error(error)}")
         self.requesters, self.error, self.retryable = tuple(requesters), error, retryable
 
 
 class GuardrailTimedOut(StandfastError, TimeoutError):
-    """A guardrail gave no verdict in time and was skipped. Audio held back for it is not heard."""
+    """A guardrail did not finish in time and was skipped. Audio held back for it is not heard."""
 
     code = "realtime-guardrail-timed-out"
 
     def __init__(self, guardrail: str, seconds: float) -> None:
-        super().__init__(f"the guardrail {guardrail!r} gave no verdict within {seconds:g} seconds")
+        super().__init__(f"the guardrail {guardrail!r} did not finish within {seconds:g} seconds")
         self.guardrail, self.seconds = guardrail, seconds
 
 
 class TooManyGuardrailTrips(StandfastError):
-    """Guardrails refused so many answers in a row that no other one is asked for until the user says something."""
+    """Guardrails rejected too many responses in a row. None is requested before the user's next turn."""
 
     code = "realtime-answers-refused"
 
     def __init__(self, guardrail: str, count: int) -> None:
         super().__init__(
-            f"guardrails refused {count} answers in a row, the last one was {guardrail!r}: "
-            "no other one is asked for before the user says something"
+            f"guardrails rejected {count} responses in a row, the last one by {guardrail!r}; "
+            "no further response is requested before the user's next turn"
         )
         self.guardrail, self.count = guardrail, count
 
 
 class BadFrame(StandfastError, ValueError):
-    """A message of the server could not be read; it was skipped."""
+    """A message of the server was invalid and was skipped."""
 
     code = "realtime-bad-frame"
 
     def __init__(self, problem: str, frame: str) -> None:
-        super().__init__(f"a message of the server could not be read: {problem}; it began with {frame[:80]!r}")
+        super().__init__(f"the server sent an invalid message: {problem}; it starts with {frame[:80]!r}")
         self.problem, self.frame = problem, frame

@@ -1,4 +1,4 @@
-"""What a session tells. Fields after ``type`` are standfast's own, and so are the events after the first group."""
+"""The events of a session. Fields after ``type`` and the events from ``agent_changed`` on are standfast extensions."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -21,14 +21,14 @@ from standfast.realtime.model_events import (
 
 @dataclass(slots=True)
 class RealtimeEventInfo:
-    """What comes with every event."""
+    """The information in every event."""
 
     context: RunContextWrapper[Any]
 
 
 @dataclass(slots=True)
 class RealtimeAgentStartEvent:
-    """A response of this agent has begun."""
+    """A response of this agent has started."""
 
     agent: RealtimeAgent[Any]
     info: RealtimeEventInfo
@@ -38,7 +38,7 @@ class RealtimeAgentStartEvent:
 
 @dataclass(slots=True)
 class RealtimeAgentEndEvent:
-    """A response is over; ``agent`` is the one that began it, whoever is current now."""
+    """A response has ended. ``agent`` is the agent that started it, which may not be the current one."""
 
     agent: RealtimeAgent[Any]
     info: RealtimeEventInfo
@@ -49,7 +49,7 @@ class RealtimeAgentEndEvent:
 
 @dataclass(slots=True)
 class RealtimeHandoffEvent:
-    """The model handed over, and the new agent's settings hold. An ``agent_changed`` comes with it."""
+    """A handoff is complete: the model has the new agent's settings. An ``agent_changed`` event precedes it."""
 
     from_agent: RealtimeAgent[Any]
     to_agent: RealtimeAgent[Any]
@@ -59,7 +59,7 @@ class RealtimeHandoffEvent:
 
 @dataclass(slots=True)
 class RealtimeToolStart:
-    """A tool is about to be called; approval and input guardrails lie behind."""
+    """A tool is about to be called; the call is approved and has passed the input guardrails."""
 
     agent: RealtimeAgent[Any]
     tool: Tool
@@ -71,7 +71,7 @@ class RealtimeToolStart:
 
 @dataclass(slots=True)
 class RealtimeToolEnd:
-    """The model was given the output of a call, or what it gets in the place of one."""
+    """The model has the output of a call, or the message that replaces it."""
 
     agent: RealtimeAgent[Any]
     tool: Tool
@@ -86,7 +86,7 @@ class RealtimeToolEnd:
 class RealtimeToolApprovalRequired:
     """A call waits for ``approve_tool_call`` or ``reject_tool_call``.
 
-    ``agent`` wants to make it: the one that speaks, or one that is its tool.
+    ``agent`` makes the call: the current agent, or an agent that is one of its tools.
     """
 
     agent: RealtimeAgent[Any] | Agent[Any]
@@ -99,7 +99,7 @@ class RealtimeToolApprovalRequired:
 
 @dataclass(slots=True)
 class RealtimeRawModelEvent:
-    """What the model told, as it told it; comes before what the session makes of it."""
+    """An event of the model, unchanged. It comes before the session events that result from it."""
 
     data: RealtimeModelEvent
     info: RealtimeEventInfo
@@ -108,7 +108,7 @@ class RealtimeRawModelEvent:
 
 @dataclass(slots=True)
 class RealtimeAudio:
-    """A piece of speech to play."""
+    """A chunk of audio to play."""
 
     audio: RealtimeModelAudioEvent
     item_id: str
@@ -129,7 +129,7 @@ class RealtimeAudioEnd:
 
 @dataclass(slots=True)
 class RealtimeAudioInterrupted:
-    """Stop playing this. No audio of its response comes afterwards."""
+    """Playback of this part must stop. No more audio of its response follows."""
 
     info: RealtimeEventInfo
     item_id: str
@@ -139,7 +139,7 @@ class RealtimeAudioInterrupted:
 
 @dataclass(slots=True)
 class RealtimeError:
-    """Something failed and the session goes on, unless it closes right after."""
+    """An error that does not end the session, unless ``session_closed`` follows."""
 
     error: Any
     info: RealtimeEventInfo
@@ -148,7 +148,7 @@ class RealtimeError:
 
 @dataclass(slots=True)
 class RealtimeHistoryUpdated:
-    """Items have changed. ``history`` is a snapshot: later changes do not touch it."""
+    """Items have changed. ``history`` is a snapshot."""
 
     history: list[RealtimeItem]
     info: RealtimeEventInfo
@@ -158,7 +158,7 @@ class RealtimeHistoryUpdated:
 
 @dataclass(slots=True)
 class RealtimeHistoryAdded:
-    """There is a new item."""
+    """An item was added."""
 
     item: RealtimeItem
     info: RealtimeEventInfo
@@ -168,7 +168,7 @@ class RealtimeHistoryAdded:
 
 @dataclass(slots=True)
 class RealtimeGuardrailTripped:
-    """An output guardrail refused what was being said; told once per response. ``message`` is the text it saw."""
+    """An output guardrail rejected a response; emitted once per response. ``message`` is the text that it checked."""
 
     guardrail_results: list[OutputGuardrailResult]
     message: str
@@ -179,7 +179,7 @@ class RealtimeGuardrailTripped:
 
 @dataclass(slots=True)
 class RealtimeInputAudioTimeoutTriggered:
-    """The user has said nothing for the time that turn detection allows."""
+    """The user has been silent for the idle timeout of turn detection."""
 
     info: RealtimeEventInfo
     type: Literal["input_audio_timeout_triggered"] = "input_audio_timeout_triggered"
@@ -190,7 +190,7 @@ class RealtimeInputAudioTimeoutTriggered:
 
 @dataclass(slots=True)
 class RealtimeAgentChanged:
-    """Another agent has taken over and its settings hold; told once, however it came about."""
+    """Another agent is current and the model has its settings; emitted once per switch, for every reason."""
 
     from_agent: RealtimeAgent[Any]
     to_agent: RealtimeAgent[Any]
@@ -201,7 +201,7 @@ class RealtimeAgentChanged:
 
 @dataclass(slots=True)
 class RealtimeTranscriptDelta:
-    """The next words of an answer, spoken or written."""
+    """A delta of the text of a message, spoken or written."""
 
     item_id: str
     delta: str
@@ -212,7 +212,7 @@ class RealtimeTranscriptDelta:
 
 @dataclass(slots=True)
 class RealtimeResponseFailed:
-    """A response failed, or was ``lost`` with its connection. ``reason`` and ``error`` are the server's words."""
+    """A response failed, or was lost with its connection. ``reason`` and ``error`` come from the server."""
 
     response_id: str | None
     status: Literal["failed", "lost"]
@@ -234,7 +234,7 @@ class RealtimeResponseIncomplete:
 
 @dataclass(slots=True)
 class RealtimeToolApprovalExpired:
-    """Nobody decided in time; the model was told that the call was not made."""
+    """An approval was not decided in time; the call was rejected."""
 
     agent: RealtimeAgent[Any] | Agent[Any]
     tool: Tool
@@ -245,7 +245,7 @@ class RealtimeToolApprovalExpired:
 
 @dataclass(slots=True)
 class RealtimeReconnecting:
-    """The connection is gone (or is replaced, when ``planned``) and the next attempt comes after ``delay`` seconds."""
+    """The connection was lost, or is replaced if ``planned``. The next attempt starts after ``delay`` seconds."""
 
     attempt: int
     delay: float
@@ -257,7 +257,7 @@ class RealtimeReconnecting:
 
 @dataclass(slots=True)
 class RealtimeReconnected:
-    """There is a connection again and it knows the history."""
+    """A new connection is up and has the history."""
 
     attempts: int
     gap_ms: float
@@ -268,7 +268,7 @@ class RealtimeReconnected:
 
 @dataclass(slots=True)
 class RealtimeMetric:
-    """One measurement, by the names of :class:`RealtimeMetrics`."""
+    """One measurement; :class:`RealtimeMetrics` lists the names."""
 
     name: str
     ms: float
@@ -279,7 +279,7 @@ class RealtimeMetric:
 
 @dataclass(slots=True)
 class RealtimeUsage:
-    """What one response consumed; ``session.metrics.usage`` is the sum."""
+    """The usage of one response; ``session.metrics.usage`` is the total."""
 
     usage: Usage
     response_id: str | None
@@ -291,9 +291,9 @@ class RealtimeUsage:
 
 @dataclass(slots=True)
 class RealtimeEventsDropped:
-    """This iterator was too slow for the audio: so many audio, delta and raw events are missing here.
+    """This iterator was too slow and has lost ``count`` audio, delta and raw events.
 
-    ``bytes`` is how much audio and how many raw messages were in them.
+    ``bytes`` is the size of the audio and the raw messages in them.
     """
 
     count: int
@@ -304,12 +304,13 @@ class RealtimeEventsDropped:
 
 @dataclass(slots=True)
 class RealtimeCloseReport:
-    """How a session ended, and what it could not bring to its end.
+    """How a session ended, and what it could not finish.
 
-    ``cut`` was interrupted (``connection``: the server did not say goodbye in time), ``left`` is still running,
-    ``unsent`` are calls whose output the model never got, ``undecided`` are calls that still waited for a person,
-    ``unsaid`` are messages that were lost with a connection and said to no other, ``unwritten`` counts items missing
-    in the history session.
+    ``cancelled`` names tasks that were cancelled at the deadline (``connection``: the server did not complete the close
+    handshake in time); ``still_running`` names tasks and threads that could not be stopped. ``unsent_outputs`` are the
+    ids of calls whose output the model did not get, ``pending_approvals`` those of calls that were not decided.
+    ``undelivered_messages`` were lost with a connection. ``unwritten_count`` is the number of items that are missing in
+    the history session.
     """
 
     reason: Literal["asked", "ended", "failed"]
@@ -362,6 +363,6 @@ RealtimeSessionEvent: TypeAlias = (
 
 
 def get_payload_size(event: RealtimeSessionEvent) -> int:
-    """How many bytes of audio, or of a server's message, an event carries."""
-    carried = event.audio if isinstance(event, RealtimeAudio) else getattr(event, "data", None)
-    return len(carried.data) if isinstance(carried, RealtimeModelAudioEvent) else getattr(carried, "size", 0)
+    """Return how many bytes of audio, or of a server's message, an event carries."""
+    payload = event.audio if isinstance(event, RealtimeAudio) else getattr(event, "data", None)
+    return len(payload.data) if isinstance(payload, RealtimeModelAudioEvent) else getattr(payload, "size", 0)

@@ -1,4 +1,4 @@
-"""What was said in a session, item by item. Parts that a provider adds are kept."""
+"""The items of a realtime conversation. Unknown fields of a provider are kept."""
 
 from typing import Annotated, Literal, TypeAlias
 
@@ -10,14 +10,14 @@ class _ExtensibleModel(BaseModel):
 
 
 class InputText(_ExtensibleModel):
-    """Text that the user or the system wrote."""
+    """Text of the user or the system."""
 
     type: Literal["input_text"] = "input_text"
     text: str | None = None
 
 
 class InputAudio(_ExtensibleModel):
-    """What the user said. ``transcript`` comes later than the item, or never."""
+    """Audio of the user. ``transcript`` arrives after the item, or never."""
 
     type: Literal["input_audio"] = "input_audio"
     audio: str | None = None
@@ -25,7 +25,7 @@ class InputAudio(_ExtensibleModel):
 
 
 class InputImage(_ExtensibleModel):
-    """A picture that the user showed."""
+    """An image of the user."""
 
     type: Literal["input_image"] = "input_image"
     image_url: str | None = None
@@ -33,16 +33,16 @@ class InputImage(_ExtensibleModel):
 
 
 class AssistantText(_ExtensibleModel):
-    """Text that the model wrote."""
+    """Text of the model."""
 
     type: Literal["text"] = "text"
     text: str | None = None
 
 
 class AssistantAudio(_ExtensibleModel):
-    """What the model said aloud, as far as it was heard.
+    """Speech of the model, as far as it was heard.
 
-    If playback was cut, ``generated_transcript`` has all that was said and ``audio_end_ms`` how much of it was played.
+    If playback was truncated, ``generated_transcript`` is the full text and ``audio_end_ms`` how much of it was played.
     """
 
     type: Literal["audio"] = "audio"
@@ -53,7 +53,7 @@ class AssistantAudio(_ExtensibleModel):
 
 
 class SystemMessageItem(_ExtensibleModel):
-    """An instruction inside the conversation."""
+    """A system message."""
 
     item_id: str
     previous_item_id: str | None = None
@@ -63,7 +63,7 @@ class SystemMessageItem(_ExtensibleModel):
 
 
 class UserMessageItem(_ExtensibleModel):
-    """A message of the user."""
+    """A user message."""
 
     item_id: str
     previous_item_id: str | None = None
@@ -89,7 +89,7 @@ RealtimeMessageItem: TypeAlias = Annotated[
 
 
 class RealtimeToolCallItem(_ExtensibleModel):
-    """A call that the model made, and its output once there is one."""
+    """A tool call of the model, with its output once there is one."""
 
     item_id: str
     previous_item_id: str | None = None
@@ -105,7 +105,7 @@ RealtimeItem: TypeAlias = RealtimeMessageItem | RealtimeToolCallItem
 
 
 class RealtimeResponse(BaseModel):
-    """An answer of the model: the messages it consists of."""
+    """A response of the model: its messages."""
 
     id: str
     output: list[RealtimeMessageItem]

@@ -1,4 +1,4 @@
-"""How well a call goes: what the user had to wait for, and what was said in vain."""
+"""Metrics of a session: latencies, and audio that was not heard."""
 
 import math
 from collections import deque
@@ -9,12 +9,12 @@ from standfast.base.usage import Usage
 from standfast.realtime._session.broadcast import DroppedEvents
 
 MAX_SAMPLES = 512
-"""How many of the latest values of a measurement are kept."""
+"""How many recent values of each metric are kept."""
 
 
 @dataclass(frozen=True)
 class MetricSummary:
-    """One measurement over a session, in milliseconds; percentiles are those of the latest values."""
+    """A summary of one metric in milliseconds. Percentiles are those of the recent values."""
 
     count: int
     last: float
@@ -43,15 +43,15 @@ class _MetricSeries:
 
 
 class RealtimeMetrics:
-    """The measurements of one session, by name:
+    """The metrics of one session, by name:
 
-    ``time_to_first_audio``  from the end of what the user said (or the request) to the first audio of the answer
+    ``time_to_first_audio``  from the end of the user's turn (or the request) to the first audio of the response
     ``interruption``         from the interruption to the end of the response
-    ``tool_gap``             from a call to the moment at which its output was sent
-    ``truncated``            audio that the model had sent and nobody heard
-    ``reconnect_gap``        from the loss of a connection to the next that knows the history
+    ``tool_gap``             from a tool call to the moment at which its output was sent
+    ``truncated``            audio that the model has sent and the user has not heard
+    ``reconnect_gap``        from the loss of a connection to the next one that has the history
 
-    ``usage`` is what was consumed so far, by responses and by what tools have run in the session's context.
+    ``usage`` is the usage so far, of responses and of runs that tools have made in the session's context.
     """
 
     def __init__(self, usage: Usage, *, get_dropped: Callable[[], DroppedEvents] = DroppedEvents) -> None:
@@ -59,11 +59,11 @@ class RealtimeMetrics:
         self._series: dict[str, _MetricSeries] = {}
 
     def dropped_events(self) -> int:
-        """How many events the present iterators have lost because they were too slow."""
+        """Return how many events the current iterators have lost because they were too slow."""
         return self._get_dropped().count
 
     def dropped_bytes(self) -> int:
-        """How many bytes of audio and raw messages were in these."""
+        """Return how many bytes of audio and raw messages were in these events."""
         return self._get_dropped().bytes
 
     def add(self, name: str, ms: float) -> None:
@@ -76,5 +76,5 @@ class RealtimeMetrics:
         return name in self._series
 
     def summaries(self) -> dict[str, MetricSummary]:
-        """Everything that was measured so far."""
+        """Return a summary of every metric."""
         return {name: series.summarize() for name, series in self._series.items()}

@@ -1,4 +1,4 @@
-"""What a realtime model is: a connection that is told things and tells things."""
+"""The interface of realtime models, their listeners and playback trackers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from standfast.realtime.model_inputs import RealtimeModelSendEvent
 
 
 class RealtimePlaybackState(TypedDict):
-    """What is playing and how much of it was heard. All ``None`` when nothing is."""
+    """The playback position. All fields are ``None`` while nothing plays."""
 
     current_item_id: str | None
     current_item_content_index: int | None
@@ -20,9 +20,9 @@ class RealtimePlaybackState(TypedDict):
 
 
 class RealtimePlaybackTracker:
-    """What the user has really heard. Whoever plays the audio reports here; an interruption cuts accordingly.
+    """Tracks what the user has heard. The player reports here, and interruptions truncate accordingly.
 
-    Without one, everything is taken for heard at the speed of speech from the moment it was received.
+    Without a tracker, audio counts as played at the speed of speech from the moment it was received.
     """
 
     def __init__(self) -> None:
@@ -31,25 +31,25 @@ class RealtimePlaybackTracker:
         self._elapsed_ms = 0.0
 
     def on_play_bytes(self, item_id: str, item_content_index: int, bytes: bytes) -> None:
-        """These bytes were played, in the format of :meth:`set_audio_format`."""
+        """Report that these bytes were played, in the format of :meth:`set_audio_format`."""
         self.on_play_ms(item_id, item_content_index, self._format.duration_ms(len(bytes)))
 
     def on_play_ms(self, item_id: str, item_content_index: int, ms: float) -> None:
-        """So many further milliseconds were played."""
+        """Report that further milliseconds were played."""
         if self._item != (item_id, item_content_index):
             self._item, self._elapsed_ms = (item_id, item_content_index), 0.0
         self._elapsed_ms += ms
 
     def on_interrupted(self) -> None:
-        """Playback was stopped; called by the model."""
+        """Reset the position, because playback was stopped. Called by the model."""
         self._item, self._elapsed_ms = None, 0.0
 
     def set_audio_format(self, format: RealtimeAudioFormat) -> None:
-        """What the bytes are; called by the model when it knows."""
+        """Set the format of the bytes. Called by the model."""
         self._format = parse_audio_format(format) or self._format
 
     def get_state(self) -> RealtimePlaybackState:
-        """What plays now, and how much of it was played. A tracker that knows better may override just this."""
+        """Return the playback position. A subclass with another source may override only this method."""
         if self._item is None:
             return {"current_item_id": None, "current_item_content_index": None, "elapsed_ms": None}
         item_id, content_index = self._item
@@ -61,65 +61,65 @@ class RealtimePlaybackTracker:
 
 
 class RealtimeModelListener(ABC):
-    """Whoever wants to know what a model tells."""
+    """A listener of model events."""
 
     raw_server_events: bool = True
-    """Whether every message of the server is wanted as it came, too. It costs a second reading of each."""
+    """Whether the listener gets every raw message of the server as well. Each message is then parsed twice."""
 
     @abstractmethod
     async def on_event(self, event: RealtimeModelEvent) -> None:
-        """Called with one event after the other. A slow listener holds up the connection."""
+        """Handle an event. Events come one after the other; a slow listener delays the connection."""
 
 
 class RealtimeModelConfig(TypedDict):
-    """How to connect."""
+    """The options of a connection."""
 
     api_key: NotRequired[str | Callable[[], MaybeAwaitable[str]]]
     url: NotRequired[str]
     headers: NotRequired[dict[str, str]]
-    """Sent instead of the usual ones, so authorization must be among them."""
+    """Replaces the default headers, so it must include the authorization."""
     initial_model_settings: NotRequired[RealtimeSessionModelSettings]
     playback_tracker: NotRequired[RealtimePlaybackTracker]
     call_id: NotRequired[str]
-    """Join this call instead of starting a conversation."""
+    """The call to join, instead of starting a new conversation."""
 
 
 class RealtimeModel(ABC):
-    """A model that is talked to while it talks."""
+    """A model with a bidirectional connection."""
 
     was_aborted: bool = False
-    """Whether the connection that was closed last had to be cut, because the other side did not say goodbye."""
+    """Whether the last connection was aborted, because the server did not complete the close handshake."""
 
     @abstractmethod
     async def connect(self, options: RealtimeModelConfig) -> None:
-        """Connect. When it raises, nothing is left open."""
+        """Connect. If it raises, nothing is left open."""
 
     @abstractmethod
     def add_listener(self, listener: RealtimeModelListener) -> None:
-        """From now on, tell this one everything, too."""
+        """Add a listener, which gets all events from now on."""
 
     @abstractmethod
     def remove_listener(self, listener: RealtimeModelListener) -> None:
-        """Tell this one nothing more."""
+        """Remove a listener."""
 
     @abstractmethod
     async def send_event(self, event: RealtimeModelSendEvent) -> None:
-        """Tell the model something. New settings are waited for; everything else returns when it was written."""
+        """Send an event. Returns when it was written; a session update returns when the server has acknowledged it."""
 
     async def send_event_if(self, event: RealtimeModelSendEvent, send_if: Callable[[], bool]) -> bool:
-        """Send if ``send_if()`` still holds at the moment at which nothing can come between; tells whether it did.
+        """Send the event if ``send_if()`` is true right before the write. Returns whether it was sent.
 
         A model that cannot check at that moment does not send.
         """
         return False
 
     def is_listener_task(self) -> bool:
-        """Whether the current task is the one that tells listeners: what it waits for, nobody can be told.
+        """Return whether the current task calls the listeners, so that it must not wait for an event of the model.
 
-        A session asks before it waits for the model. A model that does not know says no.
+        A session checks it before it waits. A model that does not know returns False.
         """
         return False
 
     @abstractmethod
     async def close(self) -> None:
-        """End the connection. Nothing happens if there is none."""
+        """Close the connection, if there is one."""

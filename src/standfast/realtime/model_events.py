@@ -1,4 +1,4 @@
-"""What a realtime model tells. Fields after ``type`` are standfast's own; other models leave them at their defaults."""
+"""The events of a realtime model. Fields after ``type`` are extensions of standfast; other models omit them."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -15,7 +15,7 @@ RealtimeResponseStatus: TypeAlias = Literal["completed", "cancelled", "failed", 
 
 @dataclass(slots=True)
 class RealtimeModelErrorEvent:
-    """Something failed and the session goes on. ``error`` is the server's own words, or an exception."""
+    """An error that does not end the session. ``error`` is the server's error or an exception."""
 
     error: Any
     type: Literal["error"] = "error"
@@ -23,7 +23,7 @@ class RealtimeModelErrorEvent:
 
 @dataclass(slots=True)
 class RealtimeModelToolCallEvent:
-    """The model asks for a tool; ``response_id`` is the response in which it does."""
+    """The model calls a tool. ``response_id`` is the response that makes the call."""
 
     name: str
     call_id: str
@@ -36,7 +36,7 @@ class RealtimeModelToolCallEvent:
 
 @dataclass(slots=True)
 class RealtimeModelAudioEvent:
-    """A piece of speech, decoded."""
+    """A chunk of audio, decoded."""
 
     data: bytes
     response_id: str
@@ -47,7 +47,7 @@ class RealtimeModelAudioEvent:
 
 @dataclass(slots=True)
 class RealtimeModelAudioFormatEvent:
-    """What the audio is that comes from now on. A model that never tells sends what its settings say, or else PCM16."""
+    """The format of the audio from now on. Without this event it is the format of the settings, or PCM16."""
 
     format: RealtimeAudioFormat
     type: Literal["audio_format"] = "audio_format"
@@ -55,9 +55,9 @@ class RealtimeModelAudioFormatEvent:
 
 @dataclass(slots=True)
 class RealtimeModelAudioInterruptedEvent:
-    """Stop playing this; ``audio_end_ms`` says how much of it counts as heard, if that is known.
+    """Playback of this part must stop. ``audio_end_ms`` is how much of it was heard, if known.
 
-    One that was ``retold`` came over an earlier connection: the server has it as text, and has not cut it.
+    With ``from_previous_connection``, the server has the item as text and has not truncated it.
     """
 
     item_id: str
@@ -70,7 +70,7 @@ class RealtimeModelAudioInterruptedEvent:
 
 @dataclass(slots=True)
 class RealtimeModelAudioDoneEvent:
-    """All audio of this part was sent; it may still be playing."""
+    """All audio of this part was sent. It may still be playing."""
 
     item_id: str
     content_index: int
@@ -80,7 +80,7 @@ class RealtimeModelAudioDoneEvent:
 
 @dataclass(slots=True)
 class RealtimeModelInputAudioTranscriptionCompletedEvent:
-    """What the user said, in writing."""
+    """The transcript of the user's audio."""
 
     item_id: str
     transcript: str
@@ -90,9 +90,9 @@ class RealtimeModelInputAudioTranscriptionCompletedEvent:
 
 @dataclass(slots=True)
 class RealtimeModelInputAudioTranscriptionFailedEvent:
-    """What the user said could not be written down; the model heard it nevertheless.
+    """The user's audio has no transcript; the model has heard it nevertheless.
 
-    ``error`` is ``None`` when that was not asked for, so that nothing went wrong.
+    ``error`` is ``None`` if transcription is switched off.
     """
 
     item_id: str
@@ -103,7 +103,7 @@ class RealtimeModelInputAudioTranscriptionFailedEvent:
 
 @dataclass(slots=True)
 class RealtimeModelInputAudioTimeoutTriggeredEvent:
-    """The user has said nothing for the time that turn detection allows."""
+    """The user has been silent for the idle timeout of turn detection."""
 
     item_id: str
     audio_start_ms: int
@@ -113,7 +113,7 @@ class RealtimeModelInputAudioTimeoutTriggeredEvent:
 
 @dataclass(slots=True)
 class RealtimeModelSpeechStartedEvent:
-    """The user has begun to speak. ``item_id`` will be the item of what is being said."""
+    """The user has started to speak. ``item_id`` is the id of the item that will follow."""
 
     item_id: str | None
     audio_start_ms: int | None
@@ -131,7 +131,7 @@ class RealtimeModelSpeechStoppedEvent:
 
 @dataclass(slots=True)
 class RealtimeModelTranscriptDeltaEvent:
-    """The next words of what the model is saying aloud."""
+    """A delta of the transcript of the model's speech."""
 
     item_id: str
     delta: str
@@ -142,7 +142,7 @@ class RealtimeModelTranscriptDeltaEvent:
 
 @dataclass(slots=True)
 class RealtimeModelOutputTextDeltaEvent:
-    """The next words of what the model is writing."""
+    """A delta of the model's text output."""
 
     item_id: str
     delta: str
@@ -153,7 +153,7 @@ class RealtimeModelOutputTextDeltaEvent:
 
 @dataclass(slots=True)
 class RealtimeModelTextDoneEvent:
-    """The words of this part are complete, spoken or written. Its audio may still be coming."""
+    """The text of this part is complete, spoken or written. Its audio may still arrive."""
 
     item_id: str
     text: str
@@ -164,7 +164,7 @@ class RealtimeModelTextDoneEvent:
 
 @dataclass(slots=True)
 class RealtimeModelItemUpdatedEvent:
-    """An item is new or has changed. ``previous_item_id`` of the item is its place, where the server told it."""
+    """An item was added or has changed. Its ``previous_item_id`` is its position, if the server sent one."""
 
     item: "RealtimeItem"
     type: Literal["item_updated"] = "item_updated"
@@ -173,7 +173,7 @@ class RealtimeModelItemUpdatedEvent:
 
 @dataclass(slots=True)
 class RealtimeModelItemDeletedEvent:
-    """The server has forgotten this item."""
+    """The server has deleted this item."""
 
     item_id: str
     type: Literal["item_deleted"] = "item_deleted"
@@ -181,7 +181,7 @@ class RealtimeModelItemDeletedEvent:
 
 @dataclass(slots=True)
 class RealtimeModelItemTruncatedEvent:
-    """The server has cut the audio of an item, and its transcript with it: the user heard no more than this."""
+    """The server has truncated the audio of an item and its transcript: the user heard no more than this."""
 
     item_id: str
     content_index: int
@@ -191,7 +191,7 @@ class RealtimeModelItemTruncatedEvent:
 
 @dataclass(slots=True)
 class RealtimeModelConnectionStatusEvent:
-    """The connection was made or ended. ``error`` and ``code`` say why it ended when nobody asked for it."""
+    """The connection was made or has ended. ``error`` and ``code`` are the reason of an unexpected end."""
 
     status: RealtimeConnectionStatus
     type: Literal["connection_status"] = "connection_status"
@@ -201,16 +201,16 @@ class RealtimeModelConnectionStatusEvent:
 
 @dataclass(slots=True)
 class RealtimeModelEndOfStreamEvent:
-    """There will be no more events."""
+    """No more events follow."""
 
     type: Literal["end_of_stream"] = "end_of_stream"
 
 
 @dataclass(slots=True)
 class RealtimeModelTurnStartedEvent:
-    """The model has begun a response. ``metadata`` is what was sent with the request for it.
+    """The model has started a response. ``metadata`` is that of the request.
 
-    One that is not ``plain`` was asked for with wishes of its own: if it is lost, no other stands for it.
+    It is ``retryable`` if it was requested without options of its own: if it is lost, it can be requested again.
     """
 
     type: Literal["turn_started"] = "turn_started"
@@ -221,7 +221,7 @@ class RealtimeModelTurnStartedEvent:
 
 @dataclass(slots=True)
 class RealtimeModelTurnEndedEvent:
-    """A response is over; ``reason`` and ``error`` say why when it is not complete."""
+    """A response has ended. If it is not completed, ``reason`` and ``error`` say why."""
 
     type: Literal["turn_ended"] = "turn_ended"
     response_id: str | None = None
@@ -261,7 +261,7 @@ class RealtimeModelOutputTokensDetails:
 
 @dataclass(slots=True)
 class RealtimeModelUsageEvent:
-    """What one response consumed."""
+    """The usage of one response."""
 
     usage: Usage
     input_tokens_details: RealtimeModelInputTokensDetails | None = None
@@ -272,7 +272,7 @@ class RealtimeModelUsageEvent:
 
 @dataclass(slots=True)
 class RealtimeModelOtherEvent:
-    """Something that has no type here."""
+    """A message that has no event type here."""
 
     data: Any
     type: Literal["other"] = "other"
@@ -280,7 +280,7 @@ class RealtimeModelOtherEvent:
 
 @dataclass(slots=True)
 class RealtimeModelExceptionEvent:
-    """The model itself failed; the session cannot go on with it."""
+    """The model itself failed; the session ends."""
 
     exception: Exception
     context: str | None = None
@@ -289,7 +289,7 @@ class RealtimeModelExceptionEvent:
 
 @dataclass(slots=True)
 class RealtimeModelRawServerEvent:
-    """A message of the server as it came. Only listeners that want them are given these."""
+    """A raw message of the server, for listeners with ``raw_server_events``."""
 
     data: Any
     type: Literal["raw_server_event"] = "raw_server_event"

@@ -1,4 +1,4 @@
-"""What a realtime model is told."""
+"""The inputs of a realtime model."""
 
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -13,25 +13,25 @@ from standfast.realtime.config import (
 )
 from standfast.realtime.model_events import RealtimeModelToolCallEvent
 
-# A model is told what a program tells its session, in the same words.
+# The inputs of a model and of a session have the same types.
 RealtimeModelRawClientMessage: TypeAlias = RealtimeClientMessage
-"""Any message of the wire protocol: its type, and its other parts beside it."""
+"""Any message of the wire protocol: its type, and its other fields in ``other_data``."""
 RealtimeModelInputTextContent: TypeAlias = RealtimeUserInputText
-"""Text of the user."""
+"""A text part of a user message."""
 RealtimeModelInputImageContent: TypeAlias = RealtimeUserInputImage
-"""A picture of the user."""
+"""An image part of a user message."""
 RealtimeModelUserInputMessage: TypeAlias = RealtimeUserInputMessage
-"""A message of the user in parts."""
+"""A user message in parts."""
 RealtimeModelUserInput: TypeAlias = RealtimeUserInput
-"""A message of the user: a text, or parts."""
+"""A user message: a text, or a message in parts."""
 
 
 @dataclass
 class RealtimeModelSendRawMessage:
-    """Say this on the wire. A ``response.create`` waits for its turn like every other.
+    """Send a message of the wire protocol. A ``response.create`` waits while another response is active.
 
-    One with ``conversation: none`` is no part of the conversation and waits for nothing. What is answered is told in
-    raw messages only: it is not spoken, not remembered, and its calls are not made.
+    With ``conversation: none`` the response is out of band: it does not wait, its messages arrive as raw messages
+    only, it is not played or added to the history, and its tool calls are not made.
     """
 
     message: RealtimeModelRawClientMessage
@@ -39,10 +39,10 @@ class RealtimeModelSendRawMessage:
 
 @dataclass
 class RealtimeModelSendUserInput:
-    """Add a message of the user at once, and ask for a response when none is active.
+    """Add a user message at once, and request a response when none is active.
 
-    A ``follow_up`` is nobody's question, but a word about what the model has said: the response to it also waits
-    until the user does not speak any more, and a response that the model then gives to the user is one to it, too.
+    A ``follow_up`` comments on what the model has said. Its response also waits until the user has stopped speaking;
+    if the model then responds to the user, that response covers the follow-up as well.
     """
 
     user_input: RealtimeModelUserInput
@@ -51,7 +51,7 @@ class RealtimeModelSendUserInput:
 
 @dataclass
 class RealtimeModelSendAudio:
-    """Add to the input buffer; ``commit`` makes what it holds an item, without asking for a response."""
+    """Append audio to the input buffer. ``commit`` turns the buffer into an item, without requesting a response."""
 
     audio: bytes
     commit: bool = False
@@ -59,9 +59,10 @@ class RealtimeModelSendAudio:
 
 @dataclass
 class RealtimeModelSendToolOutput:
-    """Answer a call at once, and if ``start_response`` ask for a response when none is active.
+    """Send the output of a call at once and, with ``start_response``, request a response when none is active.
 
-    While the user speaks that waits, and a response that the model then gives to the user is one to this, too.
+    While the user speaks, the request waits; if the model then responds to the user, that response covers the output
+    as well.
     """
 
     tool_call: RealtimeModelToolCallEvent
@@ -71,11 +72,11 @@ class RealtimeModelSendToolOutput:
 
 @dataclass
 class RealtimeModelSendInterrupt:
-    """Stop the model: cut what was not heard yet, cancel the response, emit no more of its audio.
+    """Stop the model: truncate the audio that was not heard, cancel the response, emit no more of its audio.
 
-    ``response_id`` restricts it to that response. ``cancel_response_only`` leaves playback alone and needs
-    a ``response_id``; ``playback_only`` leaves the response alone and excludes both ways of cancelling. It is possible
-    between two connections, too: what plays then came over the last one.
+    ``response_id`` restricts it to that response. ``cancel_response_only`` does not stop playback and needs a
+    ``response_id``. ``playback_only`` does not cancel the response and excludes both cancel options; it may be sent
+    between two connections, while audio of the last one plays.
     """
 
     force_response_cancel: bool = False
@@ -85,14 +86,14 @@ class RealtimeModelSendInterrupt:
 
     def __post_init__(self) -> None:
         if self.playback_only and (self.force_response_cancel or self.cancel_response_only):
-            raise ValueError("playback_only leaves the response alone: it excludes the ways of cancelling it")
+            raise ValueError("playback_only cannot be combined with force_response_cancel or cancel_response_only")
         if self.cancel_response_only and self.response_id is None:
-            raise ValueError("cancel_response_only needs the response_id that it is about")
+            raise ValueError("cancel_response_only needs a response_id")
 
 
 @dataclass
 class RealtimeModelSendSessionUpdate:
-    """Change the settings."""
+    """Change the settings of the session."""
 
     session_settings: RealtimeSessionModelSettings
 

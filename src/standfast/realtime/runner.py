@@ -1,4 +1,4 @@
-"""From an agent to sessions: each call of ``run`` is a conversation of its own."""
+"""The runner of realtime agents. Each call of ``run`` creates a session."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from standfast.realtime.session import RealtimeSession
 
 
 class RealtimeRunner:
-    """Makes sessions. Without a ``model`` every session gets one of its own, so that calls can run side by side."""
+    """Creates realtime sessions. Without a ``model``, each session gets a model of its own and they can run at once."""
 
     def __init__(
         self,
@@ -28,16 +28,16 @@ class RealtimeRunner:
         model_config: RealtimeModelConfig | None = None,
         session: Session | None = None,
     ) -> RealtimeSession:
-        """A session that is ready to be entered; nothing is connected yet.
+        """Create a session. It connects when it is entered.
 
-        ``session`` is a history: the conversation goes on from it and is written to it.
+        ``session`` is a history session: the conversation continues from it and is written to it.
         """
         model = _default_model() if self._model is None else self._model
         return RealtimeSession(model, self._starting_agent, context, model_config, self._config, session=session)
 
 
 def _default_model() -> RealtimeModel:
-    # Imported here: a session over another model needs no websockets.
+    # Imported here: other models do not need websockets.
     from standfast.realtime.openai.websocket import OpenAIRealtimeWebSocketModel
 
     model: RealtimeModel = OpenAIRealtimeWebSocketModel()

@@ -1,4 +1,4 @@
-"""A live conversation: entered once, listened to by anyone, closed from anywhere."""
+"""The realtime session: a live conversation with a realtime model."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,22 +15,25 @@ from standfast.lifecycle.cancellation import run_to_end
 from standfast.lifecycle.scope import Deadline
 from standfast.realtime._session.agent_switch import AgentSwitcher
 from standfast.realtime._session.broadcast import BroadcastIterator
-from standfast.realtime._session.context import SessionContext, log
+from standfast.realtime._session.connection import SessionConnection
+from standfast.realtime._session.context import SessionContext, SessionOutcome, log
 from standfast.realtime._session.event_handler import ModelEventHandler
-from standfast.realtime._session.guardrails import GuardrailMonitor
-from standfast.realtime._session.history_sync import resend_changed_items, send_raw_message
+from standfast.realtime._session.guardrails import GuardrailMonitor, holds_back_audio
 from standfast.realtime._session.history_writer import HistoryWriter
 from standfast.realtime._session.lifecycle import SessionLifecycle
-from standfast.realtime._session.playback_clock import ReleasedAudioTracker
+from standfast.realtime._session.playback_clock import AudioOutput, PlaybackClock
 from standfast.realtime._session.reconnect import Reconnector
-from standfast.realtime._session.resolved_agent import build_base_settings
+from standfast.realtime._session.resolved_agent import AgentResolver, build_base_settings
+from standfast.realtime._session.responses import ResponseRegistry
+from standfast.realtime._session.session_history import SessionHistory
 from standfast.realtime._session.states import RealtimeState
 from standfast.realtime._session.tool_calls import ToolCallManager
+from standfast.realtime._session.turns import TurnTracker
 from standfast.realtime.agent import RealtimeAgent
 from standfast.realtime.config import RealtimeRunConfig, RealtimeUserInput
 from standfast.realtime.errors import AcknowledgementTimeout
 from standfast.realtime.events import RealtimeAudio, RealtimeCloseReport, RealtimeSessionEvent
-from standfast.realtime.items import RealtimeItem, RealtimeToolCallItem
+from standfast.realtime.items import RealtimeItem
 from standfast.realtime.metrics import RealtimeMetrics
 from standfast.realtime.model import RealtimeModel, RealtimeModelConfig, RealtimeModelListener
 from standfast.realtime.model_events import RealtimeModelEvent
@@ -48,17 +51,19 @@ from standfast.realtime.validation import (
 )
 
 _NESTED_SECTIONS = ("guardrails_settings", "reconnect", "tool_execution")
+_OPTIONAL_LIMITS = ("timeout", "roll_over_after")
+"""Keys whose value ``None`` means no limit."""
 INTERRUPT_TIMEOUT = 5.0
-"""How long an interrupted response may take to be over."""
+"""Seconds that an interrupted response may take to end."""
 
 
 class RealtimeSession(RealtimeModelListener):
     """A conversation with a realtime model.
 
-    ``async with session:`` connects, ``async for event in session:`` tells what happens; any number of iterators see
-    every event, the first one from the beginning. One task owns everything that was acquired, so :meth:`close` may be
-    called by anyone. An error that ended the session is raised by the iterators, after what they had yet to read, or at
-    the end of the ``async with`` block if nobody iterated.
+    ``async with session:`` connects, ``async for event in session:`` iterates over the events. Any number of iterators
+    see every event, the first one from the beginning. One task owns every resource, so :meth:`close` may be called from
+    any task. An error that ends the session is raised by the iterators, after their unread events, or at the end of the
+    ``async with`` block if there was no iterator.
     """
 
     def __init__(
@@ -71,96 +76,87 @@ class RealtimeSession(RealtimeModelListener):
         *,
         session: Session | None = None,
     ) -> None:
-        settings = cast(RealtimeModelConfig, _drop_none_values(model_config))
-        said = _drop_none_values(run_config)
-        parts = {key: _drop_none_values(said[key]) for key in _NESTED_SECTIONS if key in said}
-        rules = cast(RealtimeRunConfig, {**said, **parts})
+        connect_options = cast(RealtimeModelConfig, _drop_none_values(model_config))
+        config = _normalize_config(run_config)
         check_model_and_session(model, session)
-        check_numbers(rules)
-        warn_unknown_keys(rules, settings)
-        wrapped = context if isinstance(context, RunContextWrapper) else RunContextWrapper(context)
+        check_numbers(config)
+        warn_unknown_keys(config, connect_options)
+        run_context = context if isinstance(context, RunContextWrapper) else RunContextWrapper(context)
+        initial_settings = connect_options.get("initial_model_settings")
+        base_settings = build_base_settings(config, initial_settings)
+        clock = PlaybackClock(connect_options.get("playback_tracker"), holds_back_audio=holds_back_audio(config))
+        if clock.released_tracker is not None:
+            connect_options = {**connect_options, "playback_tracker": clock.released_tracker}
+
+        # In the order of their dependencies: each part holds only parts that are made before it.
         self._agent = agent
-        base = build_base_settings(rules, settings.get("initial_model_settings"))
-        self._ctx = room = SessionContext(model, wrapped, rules, base)
-        self._agent_switcher = AgentSwitcher(
-            room, replace_connection=lambda error: reconnecting.replace_connection(error)
-        )
-        self._tool_calls = ToolCallManager(room, self._agent_switcher)
-        self._guardrails = GuardrailMonitor(room, release_reader=self._tool_calls.release_reader)
-        if self._guardrails.holds_back_audio and "playback_tracker" not in settings:
-            room.released_audio = ReleasedAudioTracker()
-            settings = {**settings, "playback_tracker": room.released_audio}
-        tracker = None if room.released_audio is not None else settings.get("playback_tracker")
-        writer = None if session is None else HistoryWriter(room, session, tracker=tracker)
-        self._lifecycle = SessionLifecycle(
-            room,
-            self,
-            agent=agent,
-            model_config=settings,
-            tool_calls=self._tool_calls,
-            history_writer=writer,
-            run_background=lambda: reconnecting.roll_over(),
-            on_ended=self._on_ended,
-        )
-        reconnecting = Reconnector(
-            room,
-            connect=self._lifecycle.connect,
-            on_lost=lambda: self._event_handler.on_connection_lost(),
-            on_restored=self._on_restored,
-            abort=self._lifecycle.abort,
-        )
+        self._ctx = ctx = SessionContext(model, run_context, config)
+        outcome = SessionOutcome(ctx)
+        self._resolver = AgentResolver(run_context, config, base_settings)
+        self._connection = connection = SessionConnection(ctx, self._resolver, connect_options)
+        self._responses = responses = ResponseRegistry()
+        output = AudioOutput(ctx, clock, responses)
+        self._history = history = SessionHistory(ctx, connection, clock)
+        self._agent_switcher = switcher = AgentSwitcher(ctx, connection, self._resolver)
+        self._tool_calls = calls = ToolCallManager(ctx, connection, responses, history, switcher)
+        self._guardrails = guardrails = GuardrailMonitor(ctx, connection, responses, history, clock, output, calls)
+        self._turns = turns = TurnTracker(ctx, connection, responses, history, switcher, guardrails)
+        reconnector = Reconnector(ctx, connection, responses, history, switcher, calls, turns, outcome)
         self._event_handler = ModelEventHandler(
-            room,
-            tool_calls=self._tool_calls,
-            guardrails=self._guardrails,
-            reconnector=reconnecting,
-            abort=self._lifecycle.abort,
+            ctx, connection, responses, history, clock, output, calls, guardrails, turns, reconnector, outcome
         )
-        self.raw_server_events = rules.get("raw_server_events", True)
+        self._lifecycle = SessionLifecycle(
+            ctx, connection, responses, history, clock, switcher, calls, guardrails, reconnector, outcome,
+            listener=self,
+            history_writer=None if session is None else HistoryWriter(ctx, session, responses, history, clock),
+            agent=agent,
+            initial_settings=initial_settings,
+            base_settings=base_settings,
+        )  # fmt: skip
+        self.raw_server_events = config.get("raw_server_events", True)
 
     @property
     def model(self) -> RealtimeModel:
-        """The model that is talked to, for what a session has no method for: ``session.model.send_event(...)``."""
+        """The model, for everything that the session has no method for: ``session.model.send_event(...)``."""
         return self._ctx.model
 
     @property
     def state(self) -> RealtimeState:
-        """Where in its life the session is."""
+        """The state of the session's lifecycle."""
         return self._ctx.state
 
     @property
     def current_agent(self) -> RealtimeAgent[Any]:
-        """Who is speaking: the agent whose settings the model has acknowledged."""
-        snapshot = getattr(self._ctx.transitions, "current", None)
-        return self._agent if snapshot is None else snapshot.agent
+        """The agent whose settings the model has acknowledged."""
+        return self._agent_switcher.current.agent if self._agent_switcher.has_current else self._agent
 
     @property
     def context(self) -> RunContextWrapper[Any]:
-        """What tools, hooks and guardrails are given: the program's own object, wrapped."""
+        """The wrapped context object of the program, as tools, hooks and guardrails get it."""
         return self._ctx.run_context
 
     @property
     def history(self) -> list[RealtimeItem]:
-        """What was said so far, as far as it was heard. A snapshot; readable after the end, too."""
-        return self._ctx.history.get_items()
+        """A snapshot of the conversation so far, as far as it was heard. It stays readable after the end."""
+        return self._history.conversation.get_items()
 
     @property
     def usage(self) -> Usage:
-        """What was consumed so far."""
+        """The usage so far."""
         return self._ctx.run_context.usage
 
     @property
     def metrics(self) -> RealtimeMetrics:
-        """What was measured so far."""
+        """The measurements so far."""
         return self._ctx.metrics
 
     async def __aenter__(self) -> Self:
         return await self.enter()
 
     async def enter(self) -> Self:
-        """Resolve the agent and connect. When it raises, nothing is left open and the session is over.
+        """Resolve the agent and connect. If it raises, nothing is left open and the session is closed.
 
-        A session is entered once: a second entry is refused and leaves the first alone.
+        A session can be entered once. A second entry raises and does not disturb the first.
         """
         await self._lifecycle.start()
         return self
@@ -169,23 +165,23 @@ class RealtimeSession(RealtimeModelListener):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await run_to_end(self.close(), grace=None)  # Its deadline bounds it: nobody leaves before the end.
+            await run_to_end(self.close(), grace=None)  # ``close`` is bounded by its own deadline.
         except Exception as failed:
             if error is None:
                 raise
             log.warning("closing failed after %r: %s", error, failed)
-        outlet = self._ctx.broadcast
-        if error is None and outlet.error is not None and not outlet.error_was_raised:
-            outlet.error_was_raised = True
-            raise outlet.error
+        broadcast = self._ctx.broadcast
+        if error is None and broadcast.error is not None and not broadcast.error_was_raised:
+            broadcast.error_was_raised = True
+            raise broadcast.error
 
     async def close(self, deadline: float = 2.0) -> RealtimeCloseReport | None:
-        """End the session within so many seconds, and tell what had to be cut off.
+        """Close the session within ``deadline`` seconds. The report says what had to be cancelled.
 
-        Any task of the session's event loop may call it, any number of times; a thread reaches that loop by
-        ``asyncio.run_coroutine_threadsafe``. From inside (a tool, a guardrail, a listener) it only asks and gives
-        ``None``. If the model fails to close, everything else is released, iterators end, and the error is raised,
-        once.
+        Any task of the session's event loop may call it, any number of times; other threads use
+        ``asyncio.run_coroutine_threadsafe``. A task of the session itself (a tool, a guardrail, a listener) only
+        requests the close and gets ``None``. If the model fails to close, everything else is released, iterators end,
+        and the error is raised once.
         """
         return await self._lifecycle.close(deadline)
 
@@ -194,138 +190,118 @@ class RealtimeSession(RealtimeModelListener):
         return self._ctx.broadcast.subscribe()
 
     async def on_event(self, event: RealtimeModelEvent) -> None:
-        """Called by the model with everything that it tells."""
+        """Handle an event of the model. Called by the model."""
         if not self._ctx.broadcast.closed:
             waiting = self._event_handler.handle(event)
             if waiting is not None:
                 await waiting
 
     async def send_message(self, message: RealtimeUserInput) -> None:
-        """Say something in writing; the model answers when no other response is active."""
+        """Send a message of the user; the model responds when no other response is active."""
         check_message(message)
-        room = self._ctx
-        room.check_event_loop()
-        await room.wait_connected()
-        room.requested_at = room.now()
-        await room.send_user_input(RealtimeModelSendUserInput(message))
+        self._ctx.check_event_loop()
+        await self._connection.wait_connected()
+        self._turns.mark_requested()
+        await self._connection.send_user_input(RealtimeModelSendUserInput(message))
 
     async def send_audio(self, audio: bytes, *, commit: bool = False) -> None:
-        """Pass on what the user says. What comes while there is no connection is dropped: it would be stale."""
+        """Send audio of the user. While the session reconnects, audio is dropped: it would arrive too late."""
         check_audio(audio)
-        room = self._ctx
-        room.check_event_loop()
-        if not room.connection_up.is_set() and room.state is RealtimeState.RECONNECTING:
+        self._ctx.check_event_loop()
+        if not self._connection.is_up and self._ctx.state is RealtimeState.RECONNECTING:
             return
-        await room.wait_connected()
+        await self._connection.wait_connected()
         if commit:
-            room.requested_at = room.now()
-        await room.send_or_drop(RealtimeModelSendAudio(audio, commit))
+            self._turns.mark_requested()
+        await self._connection.send_or_drop(RealtimeModelSendAudio(audio, commit))
 
     async def interrupt(self) -> None:
-        """Stop the model now: no audio of what it has said so far is emitted after this was called.
+        """Stop the model. No audio that it has produced so far is emitted after this call.
 
-        Returns when the response is really over; nothing happens if there is none. In a listener of the model, which
-        nobody can tell that it is over, it returns when the model was told to stop.
+        Returns when the response has ended, or at once if there is none. In a listener of the model, which would
+        block the event that it waits for, it returns when the request was sent.
         """
-        room = self._ctx
-        room.check_event_loop()
-        response = room.responses.active
-        speaking = response or room.responses.latest
+        ctx = self._ctx
+        ctx.check_event_loop()
+        response = self._responses.active
+        speaking = response or self._responses.latest
         if speaking is not None:
             self._guardrails.interrupt(speaking)
-            room.broadcast.discard(lambda event: isinstance(event, RealtimeAudio))
+            ctx.broadcast.discard(lambda event: isinstance(event, RealtimeAudio))
         if response is not None:
-            response.interrupted_at = room.now()
+            response.interrupted_at = ctx.now()
         self._tool_calls.handle_barge_in()
-        if room.state is RealtimeState.RECONNECTING:
-            with suppress(Exception):  # Not every model knows between two connections what plays.
-                await room.model.send_event(RealtimeModelSendInterrupt(playback_only=True))
+        if ctx.state is RealtimeState.RECONNECTING:
+            with suppress(Exception):  # Not every model can stop playback between two connections.
+                await ctx.model.send_event(RealtimeModelSendInterrupt(playback_only=True))
             return
-        await room.wait_connected()
+        await self._connection.wait_connected()
         self._tool_calls.release_reader()
-        await room.send_or_drop(RealtimeModelSendInterrupt(force_response_cancel=response is not None))
-        if response is not None and not room.model.is_listener_task():
+        await self._connection.send_or_drop(RealtimeModelSendInterrupt(force_response_cancel=response is not None))
+        if response is not None and not ctx.model.is_listener_task():
             try:
                 async with Deadline.after(INTERRUPT_TIMEOUT).timeout():
                     await response.wait_ended()
             except TimeoutError:
-                room.emit_error(AcknowledgementTimeout("the interruption", INTERRUPT_TIMEOUT))
+                ctx.emit_error(AcknowledgementTimeout("the interruption", INTERRUPT_TIMEOUT))
 
     async def update_agent(self, agent: RealtimeAgent[Any]) -> None:
-        """Let another agent take over: returns when the model has its settings, or raises and nothing has changed.
+        """Make another agent the current one. Returns when the model has its settings; if it raises, nothing changes.
 
-        In a listener of the model, which nobody can tell that the model has them, it only asks for the change, and
-        what keeps it from being made is an ``error`` event.
+        In a listener of the model, which would block the event that it waits for, it only starts the switch, and a
+        failure becomes an ``error`` event.
         """
-        room = self._ctx
-        room.check_event_loop()
-        room.check_not_resolving("update_agent")
-        if room.model.is_listener_task():
-            if room.start_task(self._switch_agent(agent), "change of the agent") is None:
+        self._ctx.check_event_loop()
+        self._resolver.check_not_resolving("update_agent")
+        if self._ctx.model.is_listener_task():
+            if self._ctx.start_task(self._switch_agent(agent), "agent switch") is None:
                 raise Closed("the session is closed")
             return
         await self._switch_agent(agent)
 
     async def _switch_agent(self, agent: RealtimeAgent[Any]) -> None:
-        await self._ctx.wait_connected()
+        await self._connection.wait_connected()
         self._tool_calls.release_reader()
-        change = self._agent_switcher.switch_to(agent, reason="update")
-        await run_to_end(change, grace=INTERRUPT_TIMEOUT, on_cancel=self._close_switcher_if_closing)
+        switch = self._agent_switcher.switch_to(agent, reason="update")
+        await run_to_end(switch, grace=INTERRUPT_TIMEOUT, on_cancel=self._close_switcher_if_closing)
 
     def _close_switcher_if_closing(self) -> None:
-        """Whoever is cancelled because the session closes does not wait for a change."""
+        """Cancel the switch of a task that is cancelled because the session closes."""
         if not self._ctx.is_open:
             self._agent_switcher.close()
 
     async def approve_tool_call(self, call_id: str, *, always: bool = False) -> bool:
-        """Let a waiting call be made; with ``always`` every further call of that tool by that agent, too.
+        """Approve a call; with ``always``, all later calls of the same tool by the same agent as well.
 
-        False if no call of that id waits any more.
+        Returns False if no call with this id waits for approval.
         """
         return await self._decide(call_id, ApprovalDecision(True), always=always)
 
     async def reject_tool_call(
         self, call_id: str, *, always: bool = False, rejection_message: str | None = None
     ) -> bool:
-        """Refuse a waiting call; the model is told the message. False if no call of that id waits any more."""
+        """Reject a call; the message becomes its output. Returns False if no call with this id waits for approval."""
         return await self._decide(call_id, ApprovalDecision(False, message=rejection_message), always=always)
 
     async def _decide(self, call_id: str, decision: ApprovalDecision, *, always: bool) -> bool:
         self._ctx.check_event_loop()
-        record = self._tool_calls.decide(call_id, decision, always=always) if self._ctx.is_open else None
-        if record is None:
+        call = self._tool_calls.decide(call_id, decision, always=always) if self._ctx.is_open else None
+        if call is None:
             return False
-        settled = self._tool_calls.make_waiter(record)
-        if settled is not None:
-            await settled
+        waiter = self._tool_calls.make_waiter(call)
+        if waiter is not None:
+            await waiter
         return True
 
-    def _on_ended(self) -> None:
-        """Nothing more is said or heard."""
-        self._guardrails.discard_all_audio()
-        self._agent_switcher.close()
 
-    async def _on_restored(self, sent_items: list[RealtimeItem]) -> None:
-        """A new connection knows these items; say again what else it has to know."""
-        room = self._ctx
-        outputs = {
-            item.call_id for item in sent_items if isinstance(item, RealtimeToolCallItem) and item.output is not None
-        }
-        self._tool_calls.mark_replayed(outputs)
-        await resend_changed_items(room, sent_items)
-        again = bool(room.resend_queue.to_resend)
-        while room.resend_queue.to_resend and room.connection_up.is_set():
-            await room.model.send_event(room.resend_queue.pop_next())
-        owes = room.resend_queue.response_pending or (
-            room.responses.latest is not None and room.responses.latest.needs_retry
-        )
-        if owes and not again:
-            await send_raw_message(room, "response.create")
+def _normalize_config(run_config: RealtimeRunConfig | None) -> RealtimeRunConfig:
+    config = _drop_none_values(run_config)
+    sections = {key: _drop_none_values(config[key]) for key in _NESTED_SECTIONS if key in config}
+    return cast(RealtimeRunConfig, {**config, **sections})
 
 
 def _drop_none_values(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The keys that say something: one that is ``None`` is as good as left out, unless it is a time without a limit."""
+    """Drop keys whose value is ``None``, except limits: there ``None`` means no limit."""
     if config is not None and not isinstance(config, Mapping):
-        raise UserError(f"what configures a session is a dict, not {config!r}")
-    endless = ("timeout", "roll_over_after")
-    return {key: value for key, value in (config or {}).items() if value is not None or key in endless}
+        raise UserError(f"the configuration of a realtime session must be a dict, got {config!r}")
+    return {key: value for key, value in (config or {}).items() if value is not None or key in _OPTIONAL_LIMITS}

@@ -1,4 +1,4 @@
-"""A realtime model that does what a test told it to do, and remembers what it was told."""
+"""A scripted realtime model for tests. It plays a script and records what the session sends."""
 
 import asyncio
 import copy
@@ -15,15 +15,15 @@ from standfast.realtime.model_events import RealtimeModelConnectionStatusEvent, 
 from standfast.realtime.model_inputs import RealtimeModelSendEvent, RealtimeModelSendSessionUpdate
 
 RealtimeSendMatcher: TypeAlias = type[Any] | RealtimeModelSendEvent | Callable[[RealtimeModelSendEvent], bool]
-"""What a step waits for: a type of input, an equal input, or one that a function accepts."""
+"""What a step matches: an input type, an equal input, or an input that a function accepts."""
 
 
 class RealtimeScriptError(Exception):
-    """The script and what the session did with it do not fit."""
+    """The session does not follow the script."""
 
 
 class UnexpectedRealtimeSend(RealtimeScriptError):
-    """The session sent something that the script does not have next."""
+    """The session sent an input that is not the next one in the script."""
 
     def __init__(self, message: str, *, actual: RealtimeModelSendEvent, expected: RealtimeSendMatcher | None) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class UnexpectedRealtimeSend(RealtimeScriptError):
 
 
 class UnconsumedRealtimeSteps(RealtimeScriptError):
-    """The test ended before the script did."""
+    """The test ended before all steps were played."""
 
     def __init__(self, message: str, *, remaining_steps: int) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class UnconsumedRealtimeSteps(RealtimeScriptError):
 
 
 class RealtimeConnectCall(TypedDict, total=False):
-    """How ``connect`` was called. Secrets are only told to be there, and the URL is without its query."""
+    """A recorded call of ``connect``. Secrets are not recorded, and the URL has no query."""
 
     api_key_provided: Required[bool]
     headers_provided: Required[bool]
@@ -51,7 +51,7 @@ class RealtimeConnectCall(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class RealtimeStep:
-    """When this is sent, tell these events, or raise this error."""
+    """One step: when the session sends ``expect``, emit the events or raise the error."""
 
     expect: RealtimeSendMatcher
     emit: Sequence[RealtimeModelEvent] = field(default_factory=tuple)
@@ -66,10 +66,10 @@ class RealtimeStep:
 
 
 class ScriptedRealtimeModel(RealtimeModel):
-    """Plays steps in order. ``strict`` refuses whatever the script does not expect; else that is only noted.
+    """A model that plays steps in order. With ``strict``, an unexpected input raises; else it is only recorded.
 
-    Events are told one after the other in the order in which they were put in, also by a send that happens while
-    another event is being told. It may be connected again after it was closed or dropped.
+    Events are emitted one after the other, in order, even if a listener sends an input while it handles an event. The
+    model may be connected again after it was closed or dropped.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ScriptedRealtimeModel(RealtimeModel):
 
     @property
     def sent_events(self) -> tuple[RealtimeModelSendEvent, ...]:
-        """What was sent, as it was at that moment."""
+        """The inputs that were sent, as copies made at that moment."""
         return tuple(self._sent)
 
     @property
@@ -117,23 +117,23 @@ class ScriptedRealtimeModel(RealtimeModel):
         """Raise :class:`UnconsumedRealtimeSteps` unless every step was played."""
         if self._steps:
             raise UnconsumedRealtimeSteps(
-                f"{len(self._steps)} steps were not played, the next waits for {self._steps[0].expect!r}",
+                f"{len(self._steps)} steps were not played; the next one expects {self._steps[0].expect!r}",
                 remaining_steps=len(self._steps),
             )
 
     def add_listener(self, listener: RealtimeModelListener) -> None:
-        if not any(listener is known for known in self._listeners):
+        if not any(listener is other for other in self._listeners):
             self._listeners.append(listener)
 
     def remove_listener(self, listener: RealtimeModelListener) -> None:
-        self._listeners = [known for known in self._listeners if known is not listener]
+        self._listeners = [other for other in self._listeners if other is not listener]
 
     async def connect(self, options: RealtimeModelConfig) -> None:
         self._connect_calls.append(_describe_connect(options))
         if self.connect_error is not None:
             raise self.connect_error
         if self._connected:
-            raise AlreadyConnected("the scripted model has a connection")
+            raise AlreadyConnected("the scripted model is already connected")
         self._connected = True
         await self._notify_listeners(self._connect_events)
 
@@ -143,13 +143,13 @@ class ScriptedRealtimeModel(RealtimeModel):
             raise self.close_error
 
     async def drop(self, error: Exception | None = None, code: int = 1006) -> None:
-        """Lose the connection, as a network does."""
+        """Lose the connection, as after a network failure."""
         self._connected = False
         lost = error or ConnectionLost("the scripted connection was dropped", close_code=code)
         await self._notify_listeners([RealtimeModelConnectionStatusEvent("disconnected", error=lost, code=code)])
 
     async def emit(self, *events: RealtimeModelEvent) -> None:
-        """Tell these events now, whatever the script says."""
+        """Emit these events now, independent of the script."""
         await self._notify_listeners(events)
 
     async def send_event(self, event: RealtimeModelSendEvent) -> None:
@@ -174,9 +174,9 @@ class ScriptedRealtimeModel(RealtimeModel):
         if self._steps and self._steps[0].matches(event):
             return self._steps.popleft()
         if self._strict:
-            wanted = "nothing more" if expected is None else repr(expected)
+            description = "no further input" if expected is None else repr(expected)
             raise UnexpectedRealtimeSend(
-                f"the script expects {wanted}, the session sent {event!r}", actual=event, expected=expected
+                f"the script expects {description}, the session sent {event!r}", actual=event, expected=expected
             )
         return None
 
@@ -185,7 +185,7 @@ class ScriptedRealtimeModel(RealtimeModel):
 
     async def _notify_listeners(self, events: Iterable[RealtimeModelEvent]) -> None:
         self._event_queue.extend(events)
-        if self._notifying_task is not None:  # Whoever is telling goes on with these.
+        if self._notifying_task is not None:  # The call that is emitting takes these events as well.
             return
         self._notifying_task = asyncio.current_task()
         try:
@@ -215,7 +215,7 @@ def _describe_connect(options: RealtimeModelConfig) -> RealtimeConnectCall:
 
 
 def _copy_event(event: RealtimeModelSendEvent) -> RealtimeModelSendEvent:
-    """A copy that later changes do not reach; tools and handoffs in settings stay the same objects."""
+    """Copy an input. Tools and handoffs in settings are not copied."""
     if isinstance(event, RealtimeModelSendSessionUpdate):
         return RealtimeModelSendSessionUpdate(cast(Any, dict(event.session_settings)))
     return copy.deepcopy(event)

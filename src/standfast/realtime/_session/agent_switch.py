@@ -1,12 +1,13 @@
-"""Carrying out changes of the agent: what :mod:`standfast.realtime._session.agent_transitions` says, done by those who asked for it."""
+"""Agent switches: executes the commands of :mod:`standfast.realtime._session.agent_transitions`."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from standfast.agents.hooks import AgentHooks
 from standfast.base.errors import Closed
 from standfast.realtime._session.agent_transitions import (
+    AgentTransitions,
     CommitSwitch,
     ResolveAgent,
     RestoreSettings,
@@ -15,31 +16,52 @@ from standfast.realtime._session.agent_transitions import (
     SwitchCommand,
     SwitchRequest,
 )
+from standfast.realtime._session.connection import SessionConnection
 from standfast.realtime._session.context import SessionContext, log
-from standfast.realtime._session.resolved_agent import ResolvedAgent
+from standfast.realtime._session.resolved_agent import AgentResolver, ResolvedAgent
 from standfast.realtime.agent import RealtimeAgent
+from standfast.realtime.config import RealtimeSessionModelSettings
 from standfast.realtime.errors import NotConnected, SettingsRejected
 from standfast.realtime.events import RealtimeAgentChanged, RealtimeHandoffEvent
 from standfast.realtime.model_inputs import RealtimeModelSendSessionUpdate
 
 RESTORE_TIMEOUT = 30.0
-"""How long the next change waits at the most for one that failed to be taken back."""
+"""Seconds that restoring the old settings may take before the next switch starts."""
 
 
 class AgentSwitcher:
-    """Each change is made by the task that asked for it, which waits for its turn.
+    """Owns the current agent. Each switch runs in the task that requested it, which waits for its turn."""
 
-    ``replace`` is called when nobody knows any more whose settings the model has: its connection is to be replaced.
-    """
-
-    def __init__(self, ctx: SessionContext, *, replace_connection: Callable[[Exception], None]) -> None:
-        self._ctx, self._replace_connection = ctx, replace_connection
+    def __init__(self, ctx: SessionContext, connection: SessionConnection, resolver: AgentResolver) -> None:
+        self._ctx, self._connection, self._resolver = ctx, connection, resolver
+        self._transitions = AgentTransitions()
         self._command_queues: dict[
             SwitchRequest, asyncio.Queue[ResolveAgent | SendSettings | CommitSwitch | SkipSwitch]
         ] = {}
         self._restore_task: asyncio.Task[None] | None = None
         self._switch_tasks: set[asyncio.Task[Any] | None] = set()
         self._closed = False
+
+    @property
+    def current(self) -> ResolvedAgent:
+        """The agent whose settings the model has acknowledged. Set by :meth:`start_with`."""
+        return self._transitions.current
+
+    @property
+    def has_current(self) -> bool:
+        return hasattr(self._transitions, "current")
+
+    @property
+    def in_progress(self) -> bool:
+        """Whether a switch waits for the model to acknowledge settings."""
+        return bool(self._command_queues) or self._restore_task is not None
+
+    async def start_with(
+        self, agent: RealtimeAgent[Any], *, overrides: RealtimeSessionModelSettings | None
+    ) -> ResolvedAgent:
+        """Resolve the first agent and make it the current one."""
+        self._transitions.current = await self._resolver.resolve(agent, overrides=overrides)
+        return self._transitions.current
 
     async def switch_to(
         self,
@@ -48,48 +70,43 @@ class AgentSwitcher:
         reason: Literal["handoff", "update"],
         expected_current: ResolvedAgent | None = None,
     ) -> bool:
-        """Make ``agent`` the current one, or raise what kept it from that.
+        """Make ``agent`` the current one. If it raises, the old agent stays.
 
-        False if ``instead_of``, which it was to take over from, is not the current one any more.
+        Returns False, without a switch, if ``expected_current`` is given and is not the current agent any more.
         """
-        transitions, change = self._ctx.transitions, SwitchRequest(agent, reason, expected_current)
-        steps = self._command_queues[change] = asyncio.Queue()
-        self._switch_tasks.add(maker := asyncio.current_task())
+        transitions, request = self._transitions, SwitchRequest(agent, reason, expected_current)
+        commands = self._command_queues[request] = asyncio.Queue()
+        self._switch_tasks.add(task := asyncio.current_task())
         try:
-            self._dispatch(transitions.submit(change))
+            self._dispatch(transitions.submit(request))
             while True:
-                match await steps.get():
+                match await commands.get():
                     case ResolveAgent():
-                        new = await self._ctx.resolve_agent(agent)
-                        self._dispatch(transitions.on_resolved(change, new))
+                        new = await self._resolver.resolve(agent)
+                        self._dispatch(transitions.on_resolved(request, new))
                     case SendSettings(new=new):
-                        await self._ctx.send(RealtimeModelSendSessionUpdate(new.settings))
-                        self._dispatch(transitions.on_acknowledged(change, new))
-                    case step:
-                        return isinstance(step, CommitSwitch)
+                        await self._connection.send(RealtimeModelSendSessionUpdate(new.settings))
+                        self._dispatch(transitions.on_acknowledged(request, new))
+                    case command:
+                        return isinstance(command, CommitSwitch)
         except BaseException as error:
-            # Whatever else it was, the model may have taken the settings over before.
-            self._dispatch(transitions.on_failed(change, uncertain=not isinstance(error, SettingsRejected)))
+            # Unless it rejected the settings, the model may have applied them before the error.
+            self._dispatch(transitions.on_failed(request, uncertain=not isinstance(error, SettingsRejected)))
             if self._closed and isinstance(error, asyncio.CancelledError):
                 raise Closed("the session was closed before the agent could take over") from None
             if self._restore_task is not None and isinstance(error, Exception):
                 await asyncio.wait({self._restore_task})
             raise
         finally:
-            del self._command_queues[change]
-            self._switch_tasks.discard(maker)
-
-    @property
-    def in_progress(self) -> bool:
-        """Whether somebody waits for the model to have settings."""
-        return bool(self._command_queues) or self._restore_task is not None
+            del self._command_queues[request]
+            self._switch_tasks.discard(task)
 
     def close(self) -> None:
-        """The session is over: nobody waits any longer to take over."""
+        """Cancel the switches that are waiting, because the session is over."""
         self._closed = True
-        for maker in self._switch_tasks:
-            if maker is not None:
-                maker.cancel()
+        for task in self._switch_tasks:
+            if task is not None:
+                task.cancel()
 
     def _dispatch(self, commands: Iterable[SwitchCommand]) -> None:
         for command in commands:
@@ -102,32 +119,32 @@ class AgentSwitcher:
                     self._command_queues[command.request].put_nowait(command)
 
     def _announce(self, command: CommitSwitch) -> None:
-        room, old, new = self._ctx, command.old.agent, command.new.agent
-        room.emit(RealtimeAgentChanged(old, new, command.request.reason, room.info))
+        ctx, old, new = self._ctx, command.old.agent, command.new.agent
+        ctx.emit(RealtimeAgentChanged(old, new, command.request.reason, ctx.info))
         if command.request.reason == "handoff":
-            room.emit(RealtimeHandoffEvent(old, new, room.info))
-            room.start_task(self._run_handoff_hooks(old, new), "handoff hooks")
+            ctx.emit(RealtimeHandoffEvent(old, new, ctx.info))
+            ctx.start_task(self._run_handoff_hooks(old, new), "handoff hooks")
 
     def _restore_settings(self, old: ResolvedAgent) -> None:
-        def over(task: "asyncio.Task[None] | None") -> None:
-            self._restore_task = None
-            self._dispatch(self._ctx.transitions.on_restored())
-
         self._restore_task = self._ctx.start_task(self._resend_settings(old), "restoring the settings")
         if self._restore_task is None:
-            over(None)
+            self._on_restore_done(None)
         else:
-            self._restore_task.add_done_callback(over)
+            self._restore_task.add_done_callback(self._on_restore_done)
+
+    def _on_restore_done(self, task: "asyncio.Task[None] | None") -> None:
+        self._restore_task = None
+        self._dispatch(self._transitions.on_restored())
 
     async def _resend_settings(self, old: ResolvedAgent) -> None:
         try:
             async with asyncio.timeout(RESTORE_TIMEOUT):
                 await self._ctx.model.send_event(RealtimeModelSendSessionUpdate(old.settings))
-        except (ConnectionError, NotConnected) as error:  # The next connection gets them.
+        except (ConnectionError, NotConnected) as error:  # The next connection starts with these settings.
             log.debug("the settings of %r could not be restored: %r", old.agent.name, error)
-        except Exception as error:  # noqa: BLE001 - the first failure is the one to tell
+        except Exception as error:  # noqa: BLE001 - the program gets the error of the switch itself
             log.warning("the settings of %r could not be restored: %r", old.agent.name, error)
-            self._replace_connection(error)
+            self._connection.request_replacement(error)
 
     async def _run_handoff_hooks(self, old: RealtimeAgent[Any], new: RealtimeAgent[Any]) -> None:
         context = self._ctx.run_context

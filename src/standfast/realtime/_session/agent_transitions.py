@@ -1,9 +1,9 @@
-"""Who speaks, and who is to speak next. No I/O: it is told what happened and says what to do.
+"""The state machine of agent switches. Sans I/O: events in, commands out.
 
-Handoffs and ``update_agent`` are the same few steps: resolve the agent, tell the model, and once that is acknowledged
-let the agent take over. One change at a time, in the order in which they were asked for. What fails before the end
-leaves the old agent in place, here and at the model: one that may have taken the new settings over is told the old ones
-before the next change begins.
+Handoffs and ``update_agent`` take the same steps: resolve the agent, send its settings to the model, and make it the
+current agent when the model has acknowledged them. Switches run one at a time, in the order of their requests. A switch
+that fails leaves the old agent current. If the model may have applied the new settings, the old ones are restored
+before the next switch starts.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ from standfast.realtime.agent import RealtimeAgent
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SwitchRequest:
-    """A wish that ``agent`` take over; with ``instead_of`` only as long as that one speaks."""
+    """A request to make ``agent`` current; with ``expected_current``, only while that one is the current agent."""
 
     agent: RealtimeAgent[Any]
     reason: Literal["handoff", "update"]
@@ -26,14 +26,14 @@ class SwitchRequest:
 
 @dataclass(frozen=True, slots=True)
 class ResolveAgent:
-    """Find out what the model has to know of the agent."""
+    """Resolve the agent of the request."""
 
     request: SwitchRequest
 
 
 @dataclass(frozen=True, slots=True)
 class SendSettings:
-    """Give the model these settings and wait for its acknowledgement."""
+    """Send these settings to the model and wait for its acknowledgement."""
 
     request: SwitchRequest
     new: ResolvedAgent
@@ -41,7 +41,7 @@ class SendSettings:
 
 @dataclass(frozen=True, slots=True)
 class CommitSwitch:
-    """It is done: let everybody know."""
+    """Announce the switch, which is complete."""
 
     request: SwitchRequest
     old: ResolvedAgent
@@ -50,14 +50,14 @@ class CommitSwitch:
 
 @dataclass(frozen=True, slots=True)
 class SkipSwitch:
-    """The one that it was to take over from does not speak any more: nothing is done."""
+    """Drop the request: its expected agent is not current any more."""
 
     request: SwitchRequest
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreSettings:
-    """Give the model the settings of the agent that stays."""
+    """Send the model the settings of the agent that stays current."""
 
     old: ResolvedAgent
 
@@ -67,15 +67,15 @@ SwitchCommand = ResolveAgent | SendSettings | CommitSwitch | SkipSwitch | Restor
 
 class _SwitchPhase(Enum):
     RESOLVING = "resolving"
-    SENDING = "telling"
+    SENDING = "sending"
     RESTORING = "restoring"
 
 
 class AgentTransitions:
-    """The one who speaks, and the changes that were asked for."""
+    """The current agent and the requested switches."""
 
     current: ResolvedAgent
-    """Set when the session opens. From then on it is replaced by a change that the model has acknowledged, only."""
+    """Set when the session opens. Afterwards only a switch that the model has acknowledged replaces it."""
 
     def __init__(self) -> None:
         self._queue: deque[SwitchRequest] = deque()
@@ -95,9 +95,9 @@ class AgentTransitions:
         return [CommitSwitch(request, old, new), *self._finish()]
 
     def on_failed(self, request: SwitchRequest, *, uncertain: bool) -> list[SwitchCommand]:
-        """A step failed or was given up, or nobody waits for this change any more.
+        """Handle a step that failed, or a request that was cancelled.
 
-        ``in_doubt``: the model may have what it was told.
+        ``uncertain`` means that the model may have applied the settings that were sent.
         """
         if request is not self._in_progress:
             self._queue = deque(waiting for waiting in self._queue if waiting is not request)
@@ -108,7 +108,7 @@ class AgentTransitions:
         return self._finish()
 
     def on_restored(self) -> list[SwitchCommand]:
-        """The model has the old settings again, or cannot be told."""
+        """Go on after the old settings were restored, or could not be."""
         return self._finish()
 
     def _finish(self) -> list[SwitchCommand]:
@@ -118,10 +118,10 @@ class AgentTransitions:
     def _start_next(self) -> list[SwitchCommand]:
         commands: list[SwitchCommand] = []
         while self._phase is None and self._queue:
-            change = self._queue.popleft()
-            if change.expected_current is None or change.expected_current is self.current:
-                self._in_progress, self._phase = change, _SwitchPhase.RESOLVING
-                commands.append(ResolveAgent(change))
+            request = self._queue.popleft()
+            if request.expected_current is None or request.expected_current is self.current:
+                self._in_progress, self._phase = request, _SwitchPhase.RESOLVING
+                commands.append(ResolveAgent(request))
             else:
-                commands.append(SkipSwitch(change))
+                commands.append(SkipSwitch(request))
         return commands

@@ -1,7 +1,8 @@
-"""From one session to any number of iterators: each sees everything, and a slow one costs only itself.
+"""The broadcast of events from a session to any number of iterators. A slow iterator delays no other.
 
-Events are of two classes. Audio, deltas and raw model events flow past: an iterator that does not keep up, in number
-or in bytes, loses the oldest of them, counted, and is told. All other events are kept for it until it reads them.
+There are two classes of events. Audio, deltas and raw model events are droppable: an iterator that is too far behind,
+in number or in bytes, loses the oldest ones and gets an event with their count. All other events are reliable: they are
+kept until the iterator reads them.
 """
 
 import asyncio
@@ -15,27 +16,28 @@ from weakref import WeakSet
 T = TypeVar("T")
 
 MAX_DROPPABLE_EVENTS = 2048
-"""How many flowing events an iterator may be behind."""
+"""How many droppable events an iterator may be behind."""
 MAX_DROPPABLE_BYTES = 16 * 2**20
-"""How many bytes of audio and raw messages these may carry."""
+"""How many bytes of audio and raw messages these events may carry."""
 MAX_UNREAD_EVENTS = 10_000
-"""How many of the other events are kept while nobody iterates."""
+"""How many reliable events are kept while there is no iterator."""
 
 
 @dataclass(slots=True)
 class DroppedEvents:
-    """How many events an iterator has lost, and how many bytes of audio and raw messages were in them."""
+    """The number of events that an iterator has lost, and the bytes of audio and raw messages in them."""
 
     count: int = 0
     bytes: int = 0
 
 
 class SubscriberQueue(Generic[T]):
-    """One iterator's unread events, in the order in which they happened. ``gap`` is what it has lost and not heard of.
+    """The unread events of one iterator, in order.
 
-    A flowing event is its place in a deque and no object more: there are hundreds in a second of speech. Each kept one
-    knows how many flowing ones go before it, of all that there ever were; ``gone`` counts those no longer here. Their
-    bytes are counted when these may have become too many; until then, what was read meanwhile counts as well.
+    Droppable events are stored without a wrapper, because there are hundreds per second of speech. Each reliable event
+    is stored with the number of droppable events ever put before it; ``removed_count`` is the number of droppable
+    events that have left the queue. The byte count includes events that were read, until it exceeds the limit and is
+    computed again.
     """
 
     __slots__ = (
@@ -87,12 +89,13 @@ class SubscriberQueue(Generic[T]):
             self.wake()
 
     def discard(self, predicate: Callable[[T], bool]) -> None:
-        """Drop the flowing events that nobody wants any more. They do not count as lost."""
-        wanted = [not predicate(event) for event in self.droppable]
-        self.droppable = deque(compress(self.droppable, wanted))
-        before = [0, *accumulate(wanted)]
+        """Remove the droppable events that match. They do not count as lost."""
+        kept = [not predicate(event) for event in self.droppable]
+        self.droppable = deque(compress(self.droppable, kept))
+        before = [0, *accumulate(kept)]
         self.reliable = deque(
-            (self.removed_count + before[max(0, place - self.removed_count)], event) for place, event in self.reliable
+            (self.removed_count + before[max(0, position - self.removed_count)], event)
+            for position, event in self.reliable
         )
 
     def pop(self) -> T:
@@ -102,14 +105,16 @@ class SubscriberQueue(Generic[T]):
         return self.droppable.popleft()
 
     def wake(self) -> None:
-        waiting, self._waiter = self._waiter, None
-        if waiting is not None and not waiting.done():
-            waiting.set_result(None)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     async def wait(self) -> None:
-        """Until something is there or has ended."""
+        """Wait for an event or the end of the broadcast."""
         if self._is_waiting:
-            raise RuntimeError("this iterator is already being waited for; start another one")
+            raise RuntimeError(
+                "another task is waiting for this iterator; create a second iterator with aiter(session)"
+            )
         self._waiter, self._is_waiting = asyncio.get_running_loop().create_future(), True
         try:
             await self._waiter
@@ -130,9 +135,10 @@ class SubscriberQueue(Generic[T]):
 
 
 class EventBroadcast(Generic[T]):
-    """Where a session puts its events. ``lost`` makes the event that tells an iterator of its gap.
+    """Distributes the events of a session.
 
-    ``size_of`` tells how many bytes a flowing event carries.
+    ``make_dropped_event`` builds the event that reports lost events; ``get_size`` returns the bytes that a droppable
+    event carries.
     """
 
     def __init__(
@@ -144,20 +150,20 @@ class EventBroadcast(Generic[T]):
     ) -> None:
         self._make_dropped_event, self._get_size = make_dropped_event, get_size
         self._max_droppable = max_droppable
-        # What came before anybody iterated, or what the only iterator left behind.
+        # The events before the first iterator, or the unread events of the last one.
         self._unclaimed: SubscriberQueue[T] | None = SubscriberQueue(get_size, max_droppable=max_droppable)
         self._subscribers: WeakSet[SubscriberQueue[T]] = WeakSet()
         self._targets: tuple[SubscriberQueue[T], ...]
         self.put_droppable: Callable[..., None]
-        """Takes an event of the kind that a slow iterator may lose, and how many bytes it carries."""
+        """Emit an event that a slow iterator may lose, with the number of bytes that it carries."""
         self.closed = False
         self._set_targets(self._unclaimed)
         self.error: BaseException | None = None
         self.error_was_raised = False
 
     def _put_droppable_to_all(self, event: T, size: int = 0) -> None:
-        for feed in self._targets:
-            feed.put_droppable(event, size)
+        for queue in self._targets:
+            queue.put_droppable(event, size)
 
     def _set_targets(self, *targets: SubscriberQueue[T]) -> None:
         self._targets = targets
@@ -167,44 +173,42 @@ class EventBroadcast(Generic[T]):
             self.put_droppable = targets[0].put_droppable if len(targets) == 1 else self._put_droppable_to_all
 
     def put(self, event: T) -> None:
-        """An event that every iterator will see, unless all is over."""
-        for feed in () if self.closed else self._targets:
-            feed.put(event, max_size=MAX_UNREAD_EVENTS if feed is self._unclaimed else None)
+        """Emit an event that every iterator will see. Ignored after the end."""
+        for queue in () if self.closed else self._targets:
+            queue.put(event, max_size=MAX_UNREAD_EVENTS if queue is self._unclaimed else None)
 
     def discard(self, predicate: Callable[[T], bool]) -> None:
-        for feed in self._targets:
-            feed.discard(predicate)
+        for queue in self._targets:
+            queue.discard(predicate)
 
     def close(self, error: BaseException | None = None) -> None:
-        """End every iterator after what it has yet to read, with the error if there is one."""
+        """End every iterator after its unread events, with the error if there is one."""
         if not self.closed:
             self.closed, self.error = True, error
             self._set_targets(*self._targets)
-            for feed in self._targets:
-                feed.wake()
+            for queue in self._targets:
+                queue.wake()
 
     @property
     def unread_count(self) -> int:
-        """How many events wait, in the iterator that is most behind."""
-        return max((len(feed) for feed in self._targets), default=0)
+        """The number of unread events of the slowest iterator."""
+        return max((len(queue) for queue in self._targets), default=0)
 
     @property
     def dropped(self) -> DroppedEvents:
-        """What the present iterators have lost."""
-        dropped = [feed.dropped for feed in self._targets]
+        """The events that the current iterators have lost."""
+        dropped = [queue.dropped for queue in self._targets]
         return DroppedEvents(sum(lost.count for lost in dropped), sum(lost.bytes for lost in dropped))
 
     def subscribe(self) -> "BroadcastIterator[T]":
-        feed, self._unclaimed = (
-            self._unclaimed or SubscriberQueue(self._get_size, max_droppable=self._max_droppable),
-            None,
-        )
-        self._subscribers.add(feed)
+        queue = self._unclaimed or SubscriberQueue(self._get_size, max_droppable=self._max_droppable)
+        self._unclaimed = None
+        self._subscribers.add(queue)
         self._set_targets(*self._subscribers)
-        return BroadcastIterator(self, feed)
+        return BroadcastIterator(self, queue)
 
     def unsubscribe(self, queue: SubscriberQueue[T]) -> None:
-        """An iterator is gone. What the last one had not read is there for the next, as with a queue."""
+        """Remove an iterator. The next one gets the unread events of the last one."""
         self._subscribers.discard(queue)
         if not self._subscribers:
             self._unclaimed = queue
@@ -213,8 +217,8 @@ class EventBroadcast(Generic[T]):
     async def get_next(self, queue: SubscriberQueue[T]) -> T:
         while True:
             if queue.unreported_drops is not None:
-                gap, queue.unreported_drops = queue.unreported_drops, None
-                return self._make_dropped_event(gap)
+                dropped, queue.unreported_drops = queue.unreported_drops, None
+                return self._make_dropped_event(dropped)
             if len(queue):
                 return queue.pop()
             if self.closed:
@@ -226,7 +230,7 @@ class EventBroadcast(Generic[T]):
 
 
 def _ignore_event(event: object, size: int = 0) -> None:
-    """What is told after the end."""
+    """Ignore an event that is emitted after the end."""
 
 
 class BroadcastIterator(Generic[T]):
@@ -240,15 +244,14 @@ class BroadcastIterator(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        feed = self._queue
-        if (
-            feed.droppable and not feed.reliable and feed.unreported_drops is None and not self._closed
-        ):  # as it is nearly always
-            feed.removed_count += 1
-            return feed.droppable.popleft()
+        queue = self._queue
+        # The fast path, taken by nearly every event.
+        if queue.droppable and not queue.reliable and queue.unreported_drops is None and not self._closed:
+            queue.removed_count += 1
+            return queue.droppable.popleft()
         if self._closed:
             raise StopAsyncIteration
-        return await self._broadcast.get_next(feed)
+        return await self._broadcast.get_next(queue)
 
     async def aclose(self) -> None:
         self._unsubscribe()

@@ -1,18 +1,20 @@
-"""What a session makes of each thing that the model tells. Nothing here waits.
+"""The handlers of model events. No handler awaits.
 
-Whatever else changes a session (a tool that ends, a guardrail that trips, a program that calls) does so between two of
-these steps, never inside one.
+Everything else that changes a session (a tool that ends, a guardrail that trips, a call of the program) happens between
+two handlers and never inside one.
 """
 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from standfast.realtime import model_events as told
-from standfast.realtime._session.context import SessionContext, log
+from standfast.realtime import model_events as events
+from standfast.realtime._session.connection import SessionConnection
+from standfast.realtime._session.context import SessionContext, SessionOutcome, log
 from standfast.realtime._session.guardrails import GuardrailMonitor
-from standfast.realtime._session.history_sync import resend_item
+from standfast.realtime._session.playback_clock import AudioOutput, PlaybackClock
 from standfast.realtime._session.reconnect import Reconnector, make_connection_error
-from standfast.realtime._session.responses import TrackedResponse
+from standfast.realtime._session.responses import ResponseRegistry, TrackedResponse
+from standfast.realtime._session.session_history import SessionHistory
 from standfast.realtime._session.states import RealtimeState
 from standfast.realtime._session.tool_calls import ToolCallManager
 from standfast.realtime._session.turns import TurnTracker
@@ -32,147 +34,142 @@ from standfast.realtime.items import AssistantMessageItem, AssistantText, UserMe
 
 
 class ModelEventHandler:
-    """Takes the model's events in the order in which it told them."""
+    """Handles the events of the model, in their order."""
 
     def __init__(
         self,
         ctx: SessionContext,
-        *,
+        connection: SessionConnection,
+        responses: ResponseRegistry,
+        history: SessionHistory,
+        clock: PlaybackClock,
+        output: AudioOutput,
         tool_calls: ToolCallManager,
         guardrails: GuardrailMonitor,
+        turns: TurnTracker,
         reconnector: Reconnector,
-        abort: Callable[[BaseException | None], None],
+        outcome: SessionOutcome,
     ) -> None:
-        self._ctx, self._tool_calls, self._guardrails, self._reconnector = ctx, tool_calls, guardrails, reconnector
-        self._abort = abort
-        self._turns = TurnTracker(ctx, guardrails=guardrails)
-        self._responses_by_id = ctx.responses.by_id
-        self._speech_started_at: float | None = None
+        self._ctx, self._connection, self._responses = ctx, connection, responses
+        self._history, self._clock, self._output = history, clock, output
+        self._tool_calls, self._guardrails, self._turns = tool_calls, guardrails, turns
+        self._reconnector, self._outcome = reconnector, outcome
+        self._conversation, self._responses_by_id = history.conversation, responses.by_id
 
-    def handle(self, event: told.RealtimeModelEvent) -> Awaitable[None] | None:
-        """Do what the event asks for. If there is something to wait for before the next event, it is given back."""
-        room = self._ctx
-        step = _HANDLERS.get(type(event))
-        if step is None:
-            raw = RealtimeRawModelEvent(event, room.info)
-            room.broadcast.put_droppable(raw, get_payload_size(raw))
+    def handle(self, event: events.RealtimeModelEvent) -> Awaitable[None] | None:
+        """Handle one event. Returns what the reader must await before the next event, if anything."""
+        ctx = self._ctx
+        handler = _HANDLERS.get(type(event))
+        if handler is None:
+            raw = RealtimeRawModelEvent(event, ctx.info)
+            ctx.broadcast.put_droppable(raw, get_payload_size(raw))
             return None
-        size = len(event.data) if type(event) is told.RealtimeModelAudioEvent else 0
-        room.broadcast.put_droppable(RealtimeRawModelEvent(event, room.info), size)
+        size = len(event.data) if type(event) is events.RealtimeModelAudioEvent else 0
+        ctx.broadcast.put_droppable(RealtimeRawModelEvent(event, ctx.info), size)
         try:
-            return step(self, event)
-        except Exception as error:  # noqa: BLE001 - a strange event must not stop the model's reader
+            return handler(self, event)
+        except Exception as error:  # noqa: BLE001 - an invalid event must not stop the model's reader
             log.warning("the event %r could not be handled: %s", event.type, error, exc_info=error)
-            room.emit_error(error)
+            ctx.emit_error(error)
             return None
 
-    def on_connection_lost(self) -> None:
-        """The connection is gone, and with it what was under way."""
-        room = self._ctx
-        room.user_is_speaking = False
-        room.history.mark_all_transcripts_unavailable()
-        self._turns.on_connection_lost()
-        self._ctx.write_requested.set()
-
-    def _on_audio(self, event: told.RealtimeModelAudioEvent) -> None:
-        room = self._ctx
-        response = self._responses_by_id.get(event.response_id) or self._ensure_response(event.response_id)
+    def _on_audio(self, event: events.RealtimeModelAudioEvent) -> None:
+        response = self._responses_by_id.get(event.response_id) or self._turns.ensure_response(event.response_id)
         if response.muted:
             return
-        lasts_ms = room.history.add_audio(event.item_id, event.content_index, len(event.data))
+        duration_ms = self._clock.receive(event.item_id, event.content_index, len(event.data))
         response.last_audio_item_id = event.item_id
-        audio = RealtimeAudio(event, event.item_id, event.content_index, room.info)
+        audio = RealtimeAudio(event, event.item_id, event.content_index, self._ctx.info)
         if self._guardrails.holds_back_audio:
-            self._guardrails.hold_audio(response, audio, lasts_ms)
+            self._guardrails.hold_audio(response, audio, duration_ms)
         else:
-            room.play(response, audio, lasts_ms)
+            self._output.play(response, audio, duration_ms)
 
-    def _on_audio_format(self, event: told.RealtimeModelAudioFormatEvent) -> None:
-        self._ctx.history.set_audio_format(parse_audio_format(event.format))
+    def _on_audio_format(self, event: events.RealtimeModelAudioFormatEvent) -> None:
+        self._clock.set_format(parse_audio_format(event.format))
 
     def _on_text_delta(
-        self, event: told.RealtimeModelTranscriptDeltaEvent | told.RealtimeModelOutputTextDeltaEvent
+        self, event: events.RealtimeModelTranscriptDeltaEvent | events.RealtimeModelOutputTextDeltaEvent
     ) -> None:
-        room = self._ctx
-        response = self._responses_by_id.get(event.response_id) or self._ensure_response(event.response_id)
+        ctx = self._ctx
+        response = self._responses_by_id.get(event.response_id) or self._turns.ensure_response(event.response_id)
         spoken = event.type == "transcript_delta"
         response.produced_output = response.produced_output or not spoken
         item_id, delta = event.item_id, event.delta
-        if room.history.append_delta(item_id, delta, response.id, content_index=event.content_index, spoken=spoken):
-            room.emit_history_added(item_id)
-        room.broadcast.put_droppable(RealtimeTranscriptDelta(item_id, delta, response.id, room.info))
+        if self._conversation.append_delta(
+            item_id, delta, response.id, content_index=event.content_index, spoken=spoken
+        ):
+            self._history.emit_added(item_id)
+        ctx.broadcast.put_droppable(RealtimeTranscriptDelta(item_id, delta, response.id, ctx.info))
         if response.resolved_agent.guardrails and not response.tripped:
             self._guardrails.add_text(response, item_id, event.content_index, delta)
 
-    def _on_text_done(self, event: told.RealtimeModelTextDoneEvent) -> None:
-        response = self._ensure_response(event.response_id)
-        self._ctx.history.set_text(event.item_id, event.text, content_index=event.content_index)
+    def _on_text_done(self, event: events.RealtimeModelTextDoneEvent) -> None:
+        response = self._turns.ensure_response(event.response_id)
+        self._conversation.set_text(event.item_id, event.text, content_index=event.content_index)
         self._complete_text(response, event.item_id, event.content_index, event.text)
 
     def _complete_text(self, response: TrackedResponse, item_id: str, content_index: int, text: str) -> None:
         if response.resolved_agent.guardrails and not response.tripped:
             self._guardrails.complete_text(response, item_id, content_index, text)
 
-    def _on_audio_done(self, event: told.RealtimeModelAudioDoneEvent) -> None:
-        room = self._ctx
-        over = RealtimeAudioEnd(room.info, event.item_id, event.content_index)
-        response = room.responses.find_by_audio(event.item_id, event.response_id)
+    def _on_audio_done(self, event: events.RealtimeModelAudioDoneEvent) -> None:
+        end = RealtimeAudioEnd(self._ctx.info, event.item_id, event.content_index)
+        response = self._responses.find_by_audio(event.item_id, event.response_id)
         if response is None or not self._guardrails.holds_back_audio:
-            room.emit(over)
+            self._ctx.emit(end)
         elif not response.muted:
-            self._guardrails.hold_audio(response, over)
+            self._guardrails.hold_audio(response, end)
 
-    def _on_audio_interrupted(self, event: told.RealtimeModelAudioInterruptedEvent) -> None:
-        room = self._ctx
-        response = room.responses.find_by_audio(event.item_id, event.response_id)
-        asked_for = response is not None and (response.tripped or response.interrupted_at is not None)
+    def _on_audio_interrupted(self, event: events.RealtimeModelAudioInterruptedEvent) -> None:
+        ctx = self._ctx
+        response = self._responses.find_by_audio(event.item_id, event.response_id)
+        requested = response is not None and (response.tripped or response.interrupted_at is not None)
         if event.audio_end_ms is not None:
-            room.truncate(event.item_id, event.content_index, event.audio_end_ms)
+            self._history.truncate(event.item_id, event.content_index, event.audio_end_ms)
         if response is not None:
-            room.stop_playback(response)
-            by_user = room.user_is_speaking and not response.tripped
+            self._output.stop(response)
+            by_user = self._turns.user_is_speaking and not response.tripped
             stop = self._guardrails.interrupt if by_user else self._guardrails.discard_audio
             stop(response)
-        if event.from_previous_connection and event.item_id in room.history and room.connection_up.is_set():
-            room.start_task(resend_item(room, event.item_id), f"cutting {event.item_id}")
-        place = (event.item_id, event.content_index)
-        room.broadcast.discard(lambda it: isinstance(it, RealtimeAudio) and (it.item_id, it.content_index) == place)
-        room.emit(RealtimeAudioInterrupted(room.info, *place))
-        if not asked_for:
-            since = room.now() if self._speech_started_at is None else self._speech_started_at
+        if event.from_previous_connection and event.item_id in self._conversation and self._connection.is_up:
+            ctx.start_task(self._history.resend_item(event.item_id), f"truncation of {event.item_id}")
+        part = (event.item_id, event.content_index)
+        ctx.broadcast.discard(lambda it: isinstance(it, RealtimeAudio) and (it.item_id, it.content_index) == part)
+        ctx.emit(RealtimeAudioInterrupted(ctx.info, *part))
+        if not requested:
+            started_at = self._turns.speech_started_at
+            since = ctx.now() if started_at is None else started_at
             if response is not None and not response.ended:
                 response.interrupted_at = since
             else:
-                room.record_metric("interruption", (room.now() - since) * 1000, event.item_id)
+                ctx.record_metric("interruption", (ctx.now() - since) * 1000, event.item_id)
             self._tool_calls.handle_barge_in()
 
-    def _on_item_truncated(self, event: told.RealtimeModelItemTruncatedEvent) -> None:
-        self._ctx.truncate(event.item_id, event.content_index, event.audio_end_ms)
+    def _on_item_truncated(self, event: events.RealtimeModelItemTruncatedEvent) -> None:
+        self._history.truncate(event.item_id, event.content_index, event.audio_end_ms)
 
-    def _on_speech_started(self, event: told.RealtimeModelSpeechStartedEvent) -> None:
-        self._ctx.user_is_speaking = True
-        self._speech_started_at = self._ctx.now()
+    def _on_speech_started(self, event: events.RealtimeModelSpeechStartedEvent) -> None:
+        self._turns.on_speech_started()
         self._tool_calls.handle_barge_in()
 
-    def _on_speech_stopped(self, event: told.RealtimeModelSpeechStoppedEvent) -> None:
-        self._ctx.user_is_speaking, self._speech_started_at = False, None
-        self._ctx.requested_at = self._ctx.now()
+    def _on_speech_stopped(self, event: events.RealtimeModelSpeechStoppedEvent) -> None:
+        self._turns.on_speech_stopped()
 
-    def _on_transcription_completed(self, event: told.RealtimeModelInputAudioTranscriptionCompletedEvent) -> None:
-        room = self._ctx
-        if room.history.set_transcript(event.item_id, event.transcript):
-            room.emit_history_added(event.item_id)
+    def _on_transcription_completed(self, event: events.RealtimeModelInputAudioTranscriptionCompletedEvent) -> None:
+        if self._conversation.set_transcript(event.item_id, event.transcript):
+            self._history.emit_added(event.item_id)
         else:
-            room.emit_history_updated()
-        self._ctx.write_requested.set()
+            self._history.emit_updated()
+        self._history.write_requested.set()
 
-    def _on_transcription_failed(self, event: told.RealtimeModelInputAudioTranscriptionFailedEvent) -> None:
-        self._ctx.history.mark_transcript_unavailable(event.item_id)
+    def _on_transcription_failed(self, event: events.RealtimeModelInputAudioTranscriptionFailedEvent) -> None:
+        self._conversation.mark_transcript_unavailable(event.item_id)
         if event.error is not None:
             self._ctx.emit_error(event.error)
-        self._ctx.write_requested.set()
+        self._history.write_requested.set()
 
-    def _on_input_timeout(self, event: told.RealtimeModelInputAudioTimeoutTriggeredEvent) -> None:
+    def _on_input_timeout(self, event: events.RealtimeModelInputAudioTimeoutTriggeredEvent) -> None:
         start, end = event.audio_start_ms, event.audio_end_ms
         self._ctx.emit(
             RealtimeInputAudioTimeoutTriggered(
@@ -180,98 +177,93 @@ class ModelEventHandler:
             )
         )
 
-    def _on_item_updated(self, event: told.RealtimeModelItemUpdatedEvent) -> None:
-        room, item, known = self._ctx, event.item, self._ctx.history.revision
-        if room.history.upsert_item(item, response_id=event.response_id):
-            room.emit_history_added(item.item_id)
+    def _on_item_updated(self, event: events.RealtimeModelItemUpdatedEvent) -> None:
+        item, revision = event.item, self._conversation.revision
+        if self._conversation.upsert_item(item, response_id=event.response_id):
+            self._history.emit_added(item.item_id)
             if isinstance(item, UserMessageItem):
-                room.resend_queue.mark_confirmed(item)
-        elif room.history.revision != known:
-            room.emit_history_updated()
-        response = room.responses.get(event.response_id)
+                self._connection.resend_queue.mark_confirmed(item)
+        elif self._conversation.revision != revision:
+            self._history.emit_updated()
+        response = self._responses.get(event.response_id)
         if response is not None and isinstance(item, AssistantMessageItem) and item.status == "completed":
-            for index, part in enumerate(item.content):  # A server may tell the words by this alone.
+            for index, part in enumerate(item.content):  # Some servers send the text in no other event.
                 if text := part.text if isinstance(part, AssistantText) else part.transcript:
                     self._complete_text(response, item.item_id, index, text)
-        self._ctx.write_requested.set()
+        self._history.write_requested.set()
 
-    def _on_item_deleted(self, event: told.RealtimeModelItemDeletedEvent) -> None:
-        if self._ctx.history.delete(event.item_id):
-            self._ctx.emit_history_updated()
+    def _on_item_deleted(self, event: events.RealtimeModelItemDeletedEvent) -> None:
+        if self._conversation.delete(event.item_id):
+            self._history.emit_updated()
 
-    def _on_turn_started(self, event: told.RealtimeModelTurnStartedEvent) -> None:
+    def _on_turn_started(self, event: events.RealtimeModelTurnStartedEvent) -> None:
         self._turns.on_started(event)
 
-    def _on_turn_ended(self, event: told.RealtimeModelTurnEndedEvent) -> None:
+    def _on_turn_ended(self, event: events.RealtimeModelTurnEndedEvent) -> None:
         self._turns.on_ended(event)
 
-    def _on_usage(self, event: told.RealtimeModelUsageEvent) -> None:
-        room = self._ctx
-        room.run_context.usage.add(event.usage)
-        room.emit(
+    def _on_usage(self, event: events.RealtimeModelUsageEvent) -> None:
+        ctx = self._ctx
+        ctx.run_context.usage.add(event.usage)
+        ctx.emit(
             RealtimeUsage(
                 event.usage,
                 event.response_id,
-                room.info,
+                ctx.info,
                 input_tokens_details=event.input_tokens_details,
                 output_tokens_details=event.output_tokens_details,
             )
         )
 
-    def _on_error(self, event: told.RealtimeModelErrorEvent) -> None:
+    def _on_error(self, event: events.RealtimeModelErrorEvent) -> None:
         error = event.error
         if isinstance(error, ResponseRefused) and error.retryable and isinstance(error.error, ConnectionLost):
-            self._ctx.resend_queue.response_pending = True  # The next connection is asked.
+            self._connection.resend_queue.response_pending = True  # The next connection gets the request.
         else:
             self._ctx.emit_error(error)
 
-    def _on_exception(self, event: told.RealtimeModelExceptionEvent) -> None:
+    def _on_exception(self, event: events.RealtimeModelExceptionEvent) -> None:
         self._ctx.emit_error(event.exception)
-        self._abort(event.exception)
+        self._outcome.abort(event.exception)
 
-    def _on_connection_status(self, event: told.RealtimeModelConnectionStatusEvent) -> None:
+    def _on_connection_status(self, event: events.RealtimeModelConnectionStatusEvent) -> None:
         if event.status == "disconnected":
             self._reconnector.on_connection_lost(make_connection_error(event.error, event.code))
 
-    def _on_end_of_stream(self, event: told.RealtimeModelEndOfStreamEvent) -> None:
-        if self._ctx.state is not RealtimeState.RECONNECTING:  # There another connection is under way.
-            self._abort(None)
+    def _on_end_of_stream(self, event: events.RealtimeModelEndOfStreamEvent) -> None:
+        if self._ctx.state is not RealtimeState.RECONNECTING:  # Otherwise another connection is on its way.
+            self._outcome.abort(None)
 
-    def _on_tool_call(self, event: told.RealtimeModelToolCallEvent) -> Awaitable[None] | None:
-        self._ensure_response(event.response_id).produced_output = True  # Asked again, it would make the call again.
+    def _on_tool_call(self, event: events.RealtimeModelToolCallEvent) -> Awaitable[None] | None:
+        # A second request for the response would make the call a second time.
+        self._turns.ensure_response(event.response_id).produced_output = True
         waiting = self._tool_calls.accept(event)
-        self._ctx.write_requested.set()
+        self._history.write_requested.set()
         return waiting
-
-    def _ensure_response(self, response_id: str | None) -> TrackedResponse:
-        responses = self._ctx.responses
-        if response_id is not None and responses.active is None and responses.get(response_id) is None:
-            self._turns.on_started(told.RealtimeModelTurnStartedEvent(response_id=response_id))  # That was not told.
-        return self._ctx.responses.get_or_create(response_id, self._ctx.resolved_agent, now=self._ctx.now())
 
 
 _HANDLERS: dict[type, Callable[[ModelEventHandler, Any], Awaitable[None] | None]] = {
-    told.RealtimeModelAudioEvent: ModelEventHandler._on_audio,
-    told.RealtimeModelAudioFormatEvent: ModelEventHandler._on_audio_format,
-    told.RealtimeModelTranscriptDeltaEvent: ModelEventHandler._on_text_delta,
-    told.RealtimeModelOutputTextDeltaEvent: ModelEventHandler._on_text_delta,
-    told.RealtimeModelTextDoneEvent: ModelEventHandler._on_text_done,
-    told.RealtimeModelAudioDoneEvent: ModelEventHandler._on_audio_done,
-    told.RealtimeModelAudioInterruptedEvent: ModelEventHandler._on_audio_interrupted,
-    told.RealtimeModelItemTruncatedEvent: ModelEventHandler._on_item_truncated,
-    told.RealtimeModelSpeechStartedEvent: ModelEventHandler._on_speech_started,
-    told.RealtimeModelSpeechStoppedEvent: ModelEventHandler._on_speech_stopped,
-    told.RealtimeModelInputAudioTranscriptionCompletedEvent: ModelEventHandler._on_transcription_completed,
-    told.RealtimeModelInputAudioTranscriptionFailedEvent: ModelEventHandler._on_transcription_failed,
-    told.RealtimeModelInputAudioTimeoutTriggeredEvent: ModelEventHandler._on_input_timeout,
-    told.RealtimeModelItemUpdatedEvent: ModelEventHandler._on_item_updated,
-    told.RealtimeModelItemDeletedEvent: ModelEventHandler._on_item_deleted,
-    told.RealtimeModelTurnStartedEvent: ModelEventHandler._on_turn_started,
-    told.RealtimeModelTurnEndedEvent: ModelEventHandler._on_turn_ended,
-    told.RealtimeModelToolCallEvent: ModelEventHandler._on_tool_call,
-    told.RealtimeModelUsageEvent: ModelEventHandler._on_usage,
-    told.RealtimeModelErrorEvent: ModelEventHandler._on_error,
-    told.RealtimeModelExceptionEvent: ModelEventHandler._on_exception,
-    told.RealtimeModelConnectionStatusEvent: ModelEventHandler._on_connection_status,
-    told.RealtimeModelEndOfStreamEvent: ModelEventHandler._on_end_of_stream,
+    events.RealtimeModelAudioEvent: ModelEventHandler._on_audio,
+    events.RealtimeModelAudioFormatEvent: ModelEventHandler._on_audio_format,
+    events.RealtimeModelTranscriptDeltaEvent: ModelEventHandler._on_text_delta,
+    events.RealtimeModelOutputTextDeltaEvent: ModelEventHandler._on_text_delta,
+    events.RealtimeModelTextDoneEvent: ModelEventHandler._on_text_done,
+    events.RealtimeModelAudioDoneEvent: ModelEventHandler._on_audio_done,
+    events.RealtimeModelAudioInterruptedEvent: ModelEventHandler._on_audio_interrupted,
+    events.RealtimeModelItemTruncatedEvent: ModelEventHandler._on_item_truncated,
+    events.RealtimeModelSpeechStartedEvent: ModelEventHandler._on_speech_started,
+    events.RealtimeModelSpeechStoppedEvent: ModelEventHandler._on_speech_stopped,
+    events.RealtimeModelInputAudioTranscriptionCompletedEvent: ModelEventHandler._on_transcription_completed,
+    events.RealtimeModelInputAudioTranscriptionFailedEvent: ModelEventHandler._on_transcription_failed,
+    events.RealtimeModelInputAudioTimeoutTriggeredEvent: ModelEventHandler._on_input_timeout,
+    events.RealtimeModelItemUpdatedEvent: ModelEventHandler._on_item_updated,
+    events.RealtimeModelItemDeletedEvent: ModelEventHandler._on_item_deleted,
+    events.RealtimeModelTurnStartedEvent: ModelEventHandler._on_turn_started,
+    events.RealtimeModelTurnEndedEvent: ModelEventHandler._on_turn_ended,
+    events.RealtimeModelToolCallEvent: ModelEventHandler._on_tool_call,
+    events.RealtimeModelUsageEvent: ModelEventHandler._on_usage,
+    events.RealtimeModelErrorEvent: ModelEventHandler._on_error,
+    events.RealtimeModelExceptionEvent: ModelEventHandler._on_exception,
+    events.RealtimeModelConnectionStatusEvent: ModelEventHandler._on_connection_status,
+    events.RealtimeModelEndOfStreamEvent: ModelEventHandler._on_end_of_stream,
 }

@@ -1,7 +1,8 @@
-"""One response under guard: its words, how far they were found good, and its audio that waits for that. No I/O.
+"""The guardrail state of one response: its text, how much of it has passed, and its held audio. Sans I/O.
 
-Audio that is held back may come before its words or behind them, and nothing says which belong together. But nobody
-speaks at any speed: so many words take so long at the least, and so much audio can be let go when they were found good.
+Held audio may arrive before or after its text, and the protocol does not say which text it speaks. But speech has a
+maximum speed: text of a given length takes a minimum time to speak, so once the text has passed, that much audio can be
+released.
 """
 
 import math
@@ -13,18 +14,15 @@ from unicodedata import east_asian_width
 from standfast.realtime.events import RealtimeAudio, RealtimeAudioEnd
 
 MAX_LETTERS_PER_SECOND = 30
-"""Letters and digits in a second that no voice exceeds: twice of what is usual, six words of five letters.
+"""Letters and digits per second that no voice exceeds: six words of five letters, twice the usual speed.
 
-A letter of Chinese, Japanese or Korean is a syllable or more, and counts as two: nobody says fifteen of them.
+A Chinese, Japanese or Korean character is at least a syllable and counts as two.
 """
 
 
 @dataclass(eq=False)
 class GuardedText:
-    """What one part of an item says so far, up to where that was given to the guardrails and up to where it is good.
-
-    ``let_go`` is how much of its audio was passed on, in milliseconds.
-    """
+    """The text of one part so far, how much of it was submitted to the guardrails, and how much has passed."""
 
     deltas: list[str] = field(default_factory=list)
     length: int = 0
@@ -33,14 +31,13 @@ class GuardedText:
     passed_length: int = 0
     passed_letters: int = 0
     complete: bool = False
-    released_ms: float = 0.0
 
     def append(self, delta: str) -> None:
         self.deltas.append(delta)
         self.length += len(delta)
 
     def set_final_text(self, text: str) -> None:
-        """The words are complete, and perhaps others than those that came piece by piece."""
+        """Set the complete text. If it differs from the deltas, it has to pass again."""
         if text and text != self.get_text():
             self.deltas, self.length = [text], len(text)
             self.submitted_length = self.passed_length = self.passed_letters = 0
@@ -56,7 +53,7 @@ class GuardedText:
             self.passed_length, self.passed_letters = len(text), _count_letters(text)
 
     def get_releasable_ms(self, speed: float) -> float:
-        """How many milliseconds of audio say no more than what was found good."""
+        """Return how many milliseconds of audio speak no more than the text that has passed."""
         if self.complete and self.passed_length == self.length:
             return math.inf
         return self.passed_letters * 1000 / (MAX_LETTERS_PER_SECOND * speed)
@@ -68,7 +65,7 @@ def _count_letters(text: str) -> int:
 
 @dataclass(eq=False)
 class GuardrailCheck:
-    """Guardrails at work on these words: good, when all have answered, unless one of them was too late for that."""
+    """One run of all guardrails on a text. It has passed if none tripped and none timed out."""
 
     guarded_text: GuardedText
     text: str
@@ -78,12 +75,10 @@ class GuardrailCheck:
 
 @dataclass
 class GuardedResponse:
-    """One response under guard: its words by item and part, and its audio that waits for the verdict on them, each
-    piece with the milliseconds that it lasts.
+    """The guardrail state of one response: texts by item and part, checks, and held audio with its milliseconds.
 
-    ``link`` is the number of the connection that it comes over. ``over``: it has ended. ``cut_short``: but not
-    properly, so that audio may have come whose words never will. ``then`` is called when it is known what of it
-    is heard.
+    ``incomplete`` means that the response ended without completing, so that audio may have no text.
+    ``on_settled`` is called once it is known what of the response is heard.
     """
 
     connection_number: int

@@ -1,10 +1,10 @@
-"""Output guardrails on what is being said, while it is being said.
+"""Output guardrails on responses while the model is speaking.
 
-The words of each item are looked at whenever they have grown by the debounce length, and once more when they are
-complete. The first refusal stops the response: one trip, one cancellation, one message to the model.
+The text of each part is checked whenever it has grown by the debounce length, and once more when it is complete. The
+first guardrail that trips stops the response: one event, one cancellation, one message to the model.
 
-Audio that is held back is let go in the order in which it was said: what is good already waits for what is in front of
-it. How much of it the words found good let go is known to :mod:`standfast.realtime._session.guarded_response`.
+If audio is held back, it is released in the order in which it was spoken: audio that has passed waits for the audio
+before it. :mod:`standfast.realtime._session.guarded_response` computes how much audio the checked text releases.
 """
 
 import asyncio
@@ -13,10 +13,14 @@ from typing import Any
 
 from standfast.agents.guardrails import OutputGuardrail, OutputGuardrailResult
 from standfast.lifecycle.cancellation import is_cancelling
+from standfast.realtime._session.connection import SessionConnection
 from standfast.realtime._session.context import SessionContext, log
 from standfast.realtime._session.guarded_response import GuardedResponse, GuardedText, GuardrailCheck
-from standfast.realtime._session.history_sync import resend_item, send_raw_message
-from standfast.realtime._session.responses import TrackedResponse
+from standfast.realtime._session.playback_clock import AudioOutput, PlaybackClock
+from standfast.realtime._session.responses import ResponseRegistry, TrackedResponse
+from standfast.realtime._session.session_history import SessionHistory
+from standfast.realtime._session.tool_calls import ToolCallManager
+from standfast.realtime.config import RealtimeRunConfig
 from standfast.realtime.errors import GuardrailTimedOut, TooManyGuardrailTrips
 from standfast.realtime.events import RealtimeAudio, RealtimeAudioEnd, RealtimeGuardrailTripped
 from standfast.realtime.model_inputs import RealtimeModelSendInterrupt, RealtimeModelSendUserInput
@@ -24,129 +28,138 @@ from standfast.tracing.instrumentation import maybe_guardrail_span
 
 DEFAULT_DEBOUNCE_LENGTH = 100
 DEFAULT_TIMEOUT = 30.0
-"""How many seconds a guardrail may take for a verdict, unless the settings say otherwise."""
+"""Seconds that a guardrail may take, unless the settings say otherwise."""
 MAX_CONSECUTIVE_TRIPS = 3
-"""How many answers are refused before no other one is asked for: each of them is paid for, and nobody hears it."""
+"""After so many rejected responses in a row no other one is requested: each costs money and is not heard."""
+
+
+def holds_back_audio(run_config: RealtimeRunConfig) -> bool:
+    """Return whether audio is released only after its text has passed the guardrails."""
+    return run_config.get("guardrails_settings", {}).get("hold_back_audio", False)
 
 
 class GuardrailMonitor:
-    """Watches every response of an agent that has output guardrails, and where audio is held back, all audio.
+    """Checks the responses of agents with output guardrails, and releases held audio."""
 
-    ``let_go`` is called when the model has something to tell that must not wait for the end of a call.
-    """
-
-    def __init__(self, ctx: SessionContext, *, release_reader: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        ctx: SessionContext,
+        connection: SessionConnection,
+        responses: ResponseRegistry,
+        history: SessionHistory,
+        clock: PlaybackClock,
+        output: AudioOutput,
+        tool_calls: ToolCallManager,
+    ) -> None:
         settings = ctx.run_config.get("guardrails_settings", {})
-        self._ctx, self._release_reader = ctx, release_reader
+        self._ctx, self._connection, self._responses, self._history = ctx, connection, responses, history
+        self._clock, self._output, self._tool_calls = clock, output, tool_calls
         self._debounce_length = max(settings.get("debounce_text_length", DEFAULT_DEBOUNCE_LENGTH), 1)
         self._feedback_message = settings.get("message")
         self._timeout = settings.get("timeout", DEFAULT_TIMEOUT)
-        self.holds_back_audio = settings.get("hold_back_audio", False)
+        self.holds_back_audio = holds_back_audio(ctx.run_config)
         self._consecutive_trips = 0
-        """How many answers were refused since the user said something or one was let through."""
+        """Rejected responses since the user's last turn or the last response that passed."""
         self._release_queue: dict[TrackedResponse, GuardedResponse] = {}
-        """Responses that were over before their audio was let go. The first has its turn; everything else waits."""
+        """Responses that ended before their audio was released. The first may release; the others wait for it."""
 
     def on_response_started(self, response: TrackedResponse) -> None:
-        """A response begins."""
         if response.requested_at is not None:
             self._consecutive_trips = 0
 
     def add_text(self, response: TrackedResponse, item_id: str, content_index: int, delta: str) -> None:
-        """The next words of a response."""
-        words = self._get_guarded(response).texts[item_id, content_index]
-        words.append(delta)
-        if response.ended or words.length >= (words.next_check_at or self._debounce_length):
-            words.next_check_at = (words.length // self._debounce_length + 1) * self._debounce_length
-            self._start_check(response, words)
+        """Add a delta of the text of a part, and check the text if it has grown enough."""
+        text = self._get_guarded(response).texts[item_id, content_index]
+        text.append(delta)
+        if response.ended or text.length >= (text.next_check_at or self._debounce_length):
+            text.next_check_at = (text.length // self._debounce_length + 1) * self._debounce_length
+            self._start_check(response, text)
 
     def complete_text(self, response: TrackedResponse, item_id: str, content_index: int, text: str) -> None:
-        """The words of a part are complete. Those that were not looked at are now."""
-        watch = self._get_guarded(response)
-        words = watch.texts[item_id, content_index]
-        words.set_final_text(text)
-        if words.submitted_length < words.length:
-            self._start_check(response, words)
-        self._release_audio(response, watch)
+        """Set the complete text of a part, and check what was not checked yet."""
+        guarded = self._get_guarded(response)
+        guarded_text = guarded.texts[item_id, content_index]
+        guarded_text.set_final_text(text)
+        if guarded_text.submitted_length < guarded_text.length:
+            self._start_check(response, guarded_text)
+        self._release_audio(response, guarded)
 
     def hold_audio(
         self, response: TrackedResponse, audio: RealtimeAudio | RealtimeAudioEnd, duration_ms: float = 0.0
     ) -> None:
-        """Keep audio, or the word that it is complete, back until its words were looked at and it has its turn."""
-        watch = self._get_guarded(response)
-        watch.held_audio.append((audio, duration_ms))
-        self._release_audio(response, watch)
+        """Hold audio, or its end event, back until its text has passed and all audio before it is released."""
+        guarded = self._get_guarded(response)
+        guarded.held_audio.append((audio, duration_ms))
+        self._release_audio(response, guarded)
 
     def on_response_ended(self, response: TrackedResponse, *, complete: bool, on_settled: Callable[[], None]) -> None:
-        """The response is over: look at what is left, and let go of audio that nothing more will be said about.
+        """Check the rest of the text, and release audio that has no text.
 
-        One that was not ``complete`` lets go only of what the words that came last, or whose words were complete.
-        ``then`` is called: at once, or where audio is held back, when it is known what is heard of it.
+        A response that is not ``complete`` releases only audio whose text has passed. ``on_settled`` is called once it
+        is known what of the response is heard: at once, unless audio is held back.
         """
-        watch = response.guarded
-        if watch is None or not self.holds_back_audio:
+        guarded = response.guarded
+        if guarded is None or not self.holds_back_audio:
             on_settled()
-        if watch is None:
+        if guarded is None:
             return
-        watch.ended, watch.incomplete, watch.on_settled = (
-            True,
-            not complete,
-            on_settled if self.holds_back_audio else None,
-        )
-        for words in list(watch.texts.values()):
-            words.complete = words.complete or complete
-            if words.submitted_length < words.length:
-                self._start_check(response, words)
-        self._release_audio(response, watch)
+        guarded.ended, guarded.incomplete = True, not complete
+        guarded.on_settled = on_settled if self.holds_back_audio else None
+        for text in list(guarded.texts.values()):
+            text.complete = text.complete or complete
+            if text.submitted_length < text.length:
+                self._start_check(response, text)
+        self._release_audio(response, guarded)
 
     def interrupt(self, response: TrackedResponse) -> None:
-        """Nothing more is heard of the response, nor of anything else that is held."""
+        """Mute the response and every other response that holds audio."""
         held = [other for other in self._list_latest_first() if other.guarded is not None and other.guarded.held_audio]
         for stopped in (*held, response):
             stopped.muted = True
             self.discard_audio(stopped)
 
     def discard_audio(self, response: TrackedResponse) -> None:
-        """The response was stopped: nothing more of it is heard, and what is held back never was."""
-        watch, ledger = response.guarded, self._ctx.history
-        if watch is None:
+        """Drop the held audio of a response that was stopped; it counts as not heard."""
+        guarded = response.guarded
+        if guarded is None:
             return
-        held = {(audio.item_id, audio.content_index) for audio, _ in watch.held_audio}
-        watch.held_audio.clear()
-        for item_id, index in {**watch.texts, **dict.fromkeys(held)} if self.holds_back_audio else ():
-            let_go = watch.texts[item_id, index].released_ms
-            if (not let_go or (item_id, index) in held) and index in ledger.get_spoken_parts(item_id):
-                self._ctx.truncate(item_id, index, int(let_go))
-        self._release_audio(response, watch)
+        held = {(audio.item_id, audio.content_index) for audio, _ in guarded.held_audio}
+        guarded.held_audio.clear()
+        for item_id, index in {**guarded.texts, **dict.fromkeys(held)} if self.holds_back_audio else ():
+            released_ms = self._clock.get_released_ms(response, item_id, index)
+            spoken = self._history.conversation.get_spoken_parts(item_id)
+            if (not released_ms or (item_id, index) in held) and index in spoken:
+                self._history.truncate(item_id, index, int(released_ms))
+        self._release_audio(response, guarded)
 
     def discard_all_audio(self) -> None:
-        """The session is over: what is still held back will never be heard."""
+        """Drop all held audio, because the session is over."""
         for response in self._list_latest_first() if self.holds_back_audio else ():
-            watch = response.guarded
-            if watch is not None and (watch.held_audio or watch.checks or not watch.ended):
-                self._discard_unreleased(watch)
-                self._mute(response, watch)
+            guarded = response.guarded
+            if guarded is not None and (guarded.held_audio or guarded.checks or not guarded.ended):
+                self._discard_unreleased(response, guarded)
+                self._mute(response, guarded)
 
     def _list_latest_first(self) -> list[TrackedResponse]:
-        """Every response that may hold audio. Who stops them in this order gives none of them a turn."""
-        return [*self._release_queue, *self._ctx.responses.by_id.values()][::-1]
+        """Return every response that may hold audio. Stopping them in this order releases none of them."""
+        return [*self._release_queue, *self._responses.by_id.values()][::-1]
 
     def _get_guarded(self, response: TrackedResponse) -> GuardedResponse:
         if response.guarded is None:
-            response.guarded = GuardedResponse(self._ctx.connection_count, ended=response.ended)
+            response.guarded = GuardedResponse(self._connection.count, ended=response.ended)
         return response.guarded
 
     def _start_check(self, response: TrackedResponse, guarded_text: GuardedText) -> None:
         if response.tripped:
             return
-        watch, guardrails = self._get_guarded(response), response.resolved_agent.guardrails
+        guarded, guardrails = self._get_guarded(response), response.resolved_agent.guardrails
         guarded_text.submitted_length = guarded_text.length
         check = GuardrailCheck(guarded_text, guarded_text.get_text(), pending_count=len(guardrails))
-        watch.checks.append(check)
+        guarded.checks.append(check)
         for guardrail in guardrails:
             name = f"guardrail {guardrail.get_name()} of {response.id}"
-            if self._ctx.start_task(self._run_guardrail(guardrail, response, watch, check), name) is None:
-                self._abandon_checks(response, watch)
+            if self._ctx.start_task(self._run_guardrail(guardrail, response, guarded, check), name) is None:
+                self._abandon_checks(response, guarded)
                 break
 
     async def _run_guardrail(
@@ -172,7 +185,7 @@ class GuardrailMonitor:
     async def _evaluate(
         self, guardrail: OutputGuardrail[Any], response: TrackedResponse, check: GuardrailCheck
     ) -> OutputGuardrailResult | None:
-        """What the guardrail says; ``None`` if it fails, and has no say."""
+        """Run a guardrail. Returns ``None`` if it fails: a failed guardrail is skipped."""
         name = guardrail.get_name()
         try:
             with maybe_guardrail_span(name) as span:
@@ -184,7 +197,7 @@ class GuardrailMonitor:
             if is_cancelling():
                 raise
             log.warning("the guardrail %r failed and was skipped: %s", name, error, exc_info=error)
-            if isinstance(error, GuardrailTimedOut):  # Given more time, it might have refused.
+            if isinstance(error, GuardrailTimedOut):  # It might have tripped, given more time.
                 check.passed = False
                 self._ctx.emit_error(error)
             return None
@@ -204,51 +217,50 @@ class GuardrailMonitor:
     async def _trip(
         self, response: TrackedResponse, guarded: GuardedResponse, result: OutputGuardrailResult, text: str
     ) -> None:
-        # No await before the mark: whoever else finds a reason now finds the response tripped.
+        # No await before the flags are set: another guardrail that trips now must find the response tripped.
         response.tripped = response.muted = True
-        room = self._ctx
-        room.broadcast.discard(
-            lambda event: isinstance(event, RealtimeAudio) and event.audio.response_id == response.id
-        )
-        room.emit(RealtimeGuardrailTripped([result], text, room.info, response_id=response.id))
+        ctx = self._ctx
+        ctx.broadcast.discard(lambda event: isinstance(event, RealtimeAudio) and event.audio.response_id == response.id)
+        ctx.emit(RealtimeGuardrailTripped([result], text, ctx.info, response_id=response.id))
         self._mute(response, guarded)
-        self._release_reader()
+        self._tool_calls.release_reader()
         if response.ended or response.superseded:
-            await room.send(RealtimeModelSendInterrupt(playback_only=True, response_id=response.id))
+            await self._connection.send(RealtimeModelSendInterrupt(playback_only=True, response_id=response.id))
         else:
-            await room.send(RealtimeModelSendInterrupt(force_response_cancel=True, response_id=response.id))
+            await self._connection.send(RealtimeModelSendInterrupt(force_response_cancel=True, response_id=response.id))
         if not response.superseded:
             await self._send_feedback(result)
 
     async def _send_feedback(self, result: OutputGuardrailResult) -> None:
-        """Tell the model why it was stopped and ask for another answer, unless that has led nowhere so far."""
+        """Tell the model why it was stopped and request another response, unless too many were rejected in a row."""
         self._consecutive_trips += 1
         if self._consecutive_trips < MAX_CONSECUTIVE_TRIPS:
-            await self._ctx.send_user_input(RealtimeModelSendUserInput(self._build_feedback(result), follow_up=True))
+            message = RealtimeModelSendUserInput(self._build_feedback(result), follow_up=True)
+            await self._connection.send_user_input(message)
         else:
             self._ctx.emit_error(TooManyGuardrailTrips(result.guardrail.get_name(), self._consecutive_trips))
 
     def _build_feedback(self, result: OutputGuardrailResult) -> str:
         name = result.guardrail.get_name()
-        words = self._feedback_message
-        if callable(words):
+        message = self._feedback_message
+        if callable(message):
             try:
-                words = words([name])
-            except Exception as error:  # noqa: BLE001 - the usual words do
+                message = message([name])
+            except Exception as error:  # noqa: BLE001 - the default message is used
                 self._ctx.emit_error(error)
-        return words if words and isinstance(words, str) else f"guardrail triggered: {name}"
+        return message if message and isinstance(message, str) else f"guardrail triggered: {name}"
 
     def _release_audio(self, response: TrackedResponse, guarded: GuardedResponse) -> None:
-        """Pass on what can be heard of the response now, and of those that waited for it."""
+        """Release the audio of the response that has passed, and then of the responses that waited for it."""
         self._release_for_response(response, guarded)
         while self._release_queue and not next(iter(self._release_queue.values())).held_audio:
             del self._release_queue[next(iter(self._release_queue))]
-            for after in list(self._release_queue)[:1] or self._ctx.responses.by_id.values():
+            for after in list(self._release_queue)[:1] or self._responses.by_id.values():
                 if after.guarded is not None and after.guarded.held_audio:
                     self._release_for_response(after, after.guarded)
 
     def _release_for_response(self, response: TrackedResponse, guarded: GuardedResponse) -> None:
-        """Pass on the audio whose words were found good, as were all words before them, if it has its turn."""
+        """Release audio whose text, and all text before it, has passed, if it is the response's turn."""
         while guarded.checks and not guarded.checks[0].pending_count:
             check = guarded.checks.popleft()
             if check.passed:
@@ -256,11 +268,11 @@ class GuardrailMonitor:
         while (
             guarded.held_audio
             and self._has_turn(response)
-            and self._try_release(response, guarded, *guarded.held_audio[0])
+            and self._may_release(response, guarded, *guarded.held_audio[0])
         ):
-            audio, lasts_ms = guarded.held_audio.popleft()
+            audio, duration_ms = guarded.held_audio.popleft()
             if isinstance(audio, RealtimeAudio):
-                self._ctx.play(response, audio, lasts_ms)
+                self._output.play(response, audio, duration_ms)
             else:
                 self._ctx.emit(audio)
         if guarded.ended:
@@ -269,7 +281,7 @@ class GuardrailMonitor:
     def _has_turn(self, response: TrackedResponse) -> bool:
         return not self._release_queue or next(iter(self._release_queue)) is response
 
-    def _try_release(
+    def _may_release(
         self,
         response: TrackedResponse,
         guarded: GuardedResponse,
@@ -278,64 +290,59 @@ class GuardrailMonitor:
     ) -> bool:
         if isinstance(audio, RealtimeAudioEnd):
             return True
-        words = guarded.texts[audio.item_id, audio.content_index]
-        after = words.released_ms + duration_ms
+        text = guarded.texts[audio.item_id, audio.content_index]
+        released_ms = self._clock.get_released_ms(response, audio.item_id, audio.content_index) + duration_ms
         speed = max(1.0, response.resolved_agent.get_output_setting("speed", "speed") or 1.0)
-        # Nothing was said about it, and nothing will be.
-        silent = guarded.ended and not guarded.incomplete and not words.length
-        if response.resolved_agent.guardrails and not silent and after > words.get_releasable_ms(speed):
-            return False
-        words.released_ms = after
-        return True
+        # A complete response has no text for this part, and will not have any.
+        silent = guarded.ended and not guarded.incomplete and not text.length
+        return not response.resolved_agent.guardrails or silent or released_ms <= text.get_releasable_ms(speed)
 
-    def _discard_unreleased(self, guarded: GuardedResponse) -> None:
-        """Nobody will find good what is still held back: it is not heard."""
-        room = self._ctx
+    def _discard_unreleased(self, response: TrackedResponse, guarded: GuardedResponse) -> None:
+        """Drop the held audio, which no check will release, here and at the server."""
         unheard = [
             (audio.item_id, audio.content_index) for audio, _ in guarded.held_audio if isinstance(audio, RealtimeAudio)
         ]
         for item_id, index in dict.fromkeys(unheard):
-            heard_ms = int(guarded.texts[item_id, index].released_ms)
-            room.truncate(item_id, index, heard_ms)
-            if (
-                not guarded.incomplete or room.connection_count != guarded.connection_number
-            ):  # Otherwise the server may not have it at all.
-                room.start_task(self._send_truncation(guarded, item_id, index, heard_ms), f"cutting {item_id}")
+            heard_ms = int(self._clock.get_released_ms(response, item_id, index))
+            self._history.truncate(item_id, index, heard_ms)
+            # The server may not have the item at all if the response broke off over this connection.
+            if not guarded.incomplete or self._connection.count != guarded.connection_number:
+                self._ctx.start_task(
+                    self._send_truncation(guarded, item_id, index, heard_ms), f"truncation of {item_id}"
+                )
         for audio, _ in guarded.held_audio:
             if isinstance(audio, RealtimeAudioEnd):
-                room.emit(audio)
+                self._ctx.emit(audio)
         guarded.held_audio.clear()
 
     async def _send_truncation(self, guarded: GuardedResponse, item_id: str, content_index: int, heard_ms: int) -> None:
-        room = self._ctx
-        await room.wait_connected()
-        if room.connection_count == guarded.connection_number:
-            place = {"item_id": item_id, "content_index": content_index, "audio_end_ms": heard_ms}
-            await send_raw_message(room, "conversation.item.truncate", **place)
-        elif (
-            item_id in room.history and item_id not in room.history.unknown_to_server
-        ):  # This connection knows it as text.
-            await resend_item(room, item_id)
+        connection, conversation = self._connection, self._history.conversation
+        await connection.wait_connected()
+        if connection.count == guarded.connection_number:
+            await connection.send_raw(
+                "conversation.item.truncate", item_id=item_id, content_index=content_index, audio_end_ms=heard_ms
+            )
+        elif item_id in conversation and item_id not in conversation.unknown_to_server:
+            await self._history.resend_item(item_id)  # This connection has the item as text.
 
     def _abandon_checks(self, response: TrackedResponse, guarded: GuardedResponse) -> None:
-        """The session closes, and nobody will judge it. Nor has anybody a turn any more."""
+        """Drop all held audio, because the session closes and no check will end."""
         self.discard_all_audio()
         self._mute(response, guarded)
 
     def _mute(self, response: TrackedResponse, guarded: GuardedResponse) -> None:
-        """Nothing more of it is let go, whatever would be found."""
         response.muted = True
         guarded.checks.clear()
         self.discard_audio(response)
 
     def _finalize(self, response: TrackedResponse, guarded: GuardedResponse) -> None:
-        """It is over. What is held then waits for verdicts and for its turn, and is left out if it may not go."""
+        """Settle a response that has ended: its held audio waits for checks and its turn, then the rest is dropped."""
         if guarded.held_audio:
             self._release_queue.setdefault(response, guarded)
         if not guarded.checks and (not guarded.held_audio or self._has_turn(response)):
             if not (response.tripped or guarded.incomplete):
                 self._consecutive_trips = 0
-            self._discard_unreleased(guarded)
-            then, guarded.on_settled = guarded.on_settled, None
-            if then is not None:
-                then()
+            self._discard_unreleased(response, guarded)
+            on_settled, guarded.on_settled = guarded.on_settled, None
+            if on_settled is not None:
+                on_settled()

@@ -1,8 +1,8 @@
-"""What was said, written through to a history session: complete, in order, and readable by a text run.
+"""The history writer: appends the items of a realtime session to a history session, in order.
 
-An item is written when it will not change any more. An answer that may still be interrupted waits until it can have
-been heard, and a moment more if the conversation has not gone on; what the user said waits for its transcript. Closing
-writes the rest as it is.
+An item is written once it is final. A message of the model is final when it can no longer be interrupted: it has
+played, and the conversation has continued or some time has passed. A message of the user waits for its transcript.
+Closing writes the remaining items as they are.
 """
 
 import asyncio
@@ -15,7 +15,9 @@ from standfast.history.session import Session, accepts_keys
 from standfast.realtime._session.context import SessionContext, log
 from standfast.realtime._session.history_entries import HistoryEntry
 from standfast.realtime._session.item_conversion import from_session_items, make_output_item, to_session_items
-from standfast.realtime._session.playback_clock import PlaybackSchedule
+from standfast.realtime._session.playback_clock import PlaybackClock
+from standfast.realtime._session.responses import ResponseRegistry
+from standfast.realtime._session.session_history import SessionHistory
 from standfast.realtime.items import (
     AssistantMessageItem,
     InputAudio,
@@ -23,22 +25,28 @@ from standfast.realtime.items import (
     RealtimeToolCallItem,
     UserMessageItem,
 )
-from standfast.realtime.model import RealtimePlaybackTracker
 
 RETRY_DELAY = 1.0
 _CANCEL_TIMEOUT = 0.05
-"""How long an append may take to notice that there is no more time."""
+"""Seconds that an append may take to react to its cancellation."""
 TRANSCRIPT_TIMEOUT = 15.0
-"""How many seconds what the user said waits for its transcript, before it is written without."""
+"""Seconds that a message of the user waits for its transcript before it is written without."""
 UNANSWERED_OUTPUT = "The conversation ended before this call was answered."
 
 
 class HistoryWriter:
-    """Appends to a history session and never holds the conversation up."""
+    """Appends to a history session without blocking the conversation."""
 
-    def __init__(self, ctx: SessionContext, session: Session, *, tracker: RealtimePlaybackTracker | None) -> None:
-        self._ctx, self._session = ctx, session
-        self._playback_schedule = ctx.playback_schedule = PlaybackSchedule(tracker)
+    def __init__(
+        self,
+        ctx: SessionContext,
+        session: Session,
+        responses: ResponseRegistry,
+        history: SessionHistory,
+        clock: PlaybackClock,
+    ) -> None:
+        self._ctx, self._session, self._responses, self._clock = ctx, session, responses, clock
+        self._conversation, self._write_requested = history.conversation, history.write_requested
         self._accepts_keys = accepts_keys(session)
         self._first_unwritten = self._seen_reorder_count = 0
         self._written_ids: set[str] = set()
@@ -46,13 +54,13 @@ class HistoryWriter:
         self._batch: list[Item] = []
         self._batch_key = ""
         self._transcript_deadlines: dict[str, float] = {}
-        """Until when each message of the user waits for its transcript."""
+        """When each message of the user is written even without its transcript."""
         self._append_task: asyncio.Task[None] | None = None
         self._last_reported_error: str | None = None
-        """The failure that was told last; the same again is no news before something was written."""
+        """The failure that was reported last; it is not reported again before a write succeeds."""
 
     async def load(self) -> list[RealtimeItem]:
-        """What the history has already; it will not be written again."""
+        """Read the items that the history session has; they are not written again."""
         items = from_session_items(await self._session.get_items())
         self._written_ids.update(item.item_id for item in items)
         return items
@@ -60,11 +68,11 @@ class HistoryWriter:
     async def run(self) -> None:
         while True:
             await self._wait_for_work()
-            self._ctx.write_requested.clear()
+            self._write_requested.clear()
             await self._write(closing=False)
 
     async def close(self) -> None:
-        """Write everything that is left, as it is, after what ``run`` has begun to write. Cancelling interrupts it."""
+        """Write the remaining items as they are, after the batch that ``run`` is writing. May be cancelled."""
         try:
             if self._append_task is not None:
                 await asyncio.wait({self._append_task})
@@ -77,7 +85,7 @@ class HistoryWriter:
 
     @property
     def still_running(self) -> tuple[str, ...]:
-        """What still runs."""
+        """``("history",)`` while an append is still running, else empty."""
         return () if self._append_task is None or self._append_task.done() else ("history",)
 
     @property
@@ -87,11 +95,11 @@ class HistoryWriter:
     async def _wait_for_work(self) -> None:
         now = self._ctx.now()
         due = [at - now for at in self._transcript_deadlines.values() if at > now]
-        if (again := self._playback_schedule.next_check_delay) is not None:
-            due.append(again)
+        if (delay := self._clock.next_check_delay) is not None:
+            due.append(delay)
         try:
             async with asyncio.timeout(RETRY_DELAY if self._batch else min(due, default=None)):
-                await self._ctx.write_requested.wait()
+                await self._write_requested.wait()
         except TimeoutError:
             return
 
@@ -104,7 +112,7 @@ class HistoryWriter:
                 self._batch_key = new_id("said")
             if not self._batch:
                 return
-            # In a task of its own: whoever is cancelled here leaves it to the one who finishes.
+            # In a task of its own: if ``run`` is cancelled here, ``close`` waits for it.
             self._append_task = append = asyncio.create_task(self._append(), name="append to the history")
             await asyncio.wait({append})
             if self._batch:
@@ -115,31 +123,31 @@ class HistoryWriter:
         try:
             await self._session.add_items(self._batch, **keyed)
             self._batch, self._last_reported_error = [], None
-        except Exception as error:  # noqa: BLE001 - told; the batch is tried again
-            log.warning("what was said could not be written: %r", error)
-            if self._last_reported_error != (told := repr(error)):
-                self._last_reported_error = told
+        except Exception as error:  # noqa: BLE001 - reported; the batch is retried
+            log.warning("the history could not be written: %r", error)
+            if self._last_reported_error != (description := repr(error)):
+                self._last_reported_error = description
                 self._ctx.emit_error(error)
 
     def _collect_final_items(self, *, closing: bool, consume: bool) -> Iterator[list[Item]]:
-        """The items to write now, in order. Those behind one that may still change wait for it."""
-        ledger = self._ctx.history
-        if self._seen_reorder_count != ledger.reorder_count:
-            self._first_unwritten, self._seen_reorder_count = 0, ledger.reorder_count
-        entries = list(ledger.iter_entries(self._first_unwritten))
+        """Yield the items to write now, in order. Items after one that is not final wait for it."""
+        conversation = self._conversation
+        if self._seen_reorder_count != conversation.reorder_count:
+            self._first_unwritten, self._seen_reorder_count = 0, conversation.reorder_count
+        entries = list(conversation.iter_entries(self._first_unwritten))
         for name, entry in entries:
             if name not in self._written_ids and isinstance(entry.item, UserMessageItem):
                 self._transcript_deadlines.setdefault(name, self._ctx.now() + TRANSCRIPT_TIMEOUT)
         blocked = False
-        for place, (name, entry) in enumerate(entries):
+        for index, (name, entry) in enumerate(entries):
             if name not in self._written_ids and not blocked:
-                if not closing and not self._is_final(entry, later=[other for _, other in entries[place + 1 :]]):
+                if not closing and not self._is_final(entry, later=[other for _, other in entries[index + 1 :]]):
                     blocked = True
                     continue
                 yield from self._convert_entry(name, entry, consume=consume)
             yield from self._convert_output(name, entry, closing=closing, consume=consume)
         if consume:
-            while self._first_unwritten < len(ledger) and self._is_written(self._first_unwritten):
+            while self._first_unwritten < len(conversation) and self._is_written(self._first_unwritten):
                 self._first_unwritten += 1
 
     def _convert_entry(self, item_id: str, entry: HistoryEntry, *, consume: bool) -> Iterator[list[Item]]:
@@ -164,28 +172,30 @@ class HistoryWriter:
         yield [make_output_item(item.call_id or "", item.output if item.output is not None else UNANSWERED_OUTPUT)]
 
     def _is_written(self, index: int) -> bool:
-        name, _ = next(self._ctx.history.iter_entries(index))
+        name, _ = next(self._conversation.iter_entries(index))
         return name in self._written_ids and name not in self._open_call_ids
 
     def _is_final(self, entry: HistoryEntry, later: list[HistoryEntry]) -> bool:
         item = entry.item
         if isinstance(item, UserMessageItem):
-            heard = all(part.transcript is not None for part in item.content if isinstance(part, InputAudio))
-            return heard or entry.transcript_unavailable or self._transcript_deadlines[item.item_id] <= self._ctx.now()
+            transcribed = all(part.transcript is not None for part in item.content if isinstance(part, InputAudio))
+            return (
+                transcribed
+                or entry.transcript_unavailable
+                or self._transcript_deadlines[item.item_id] <= self._ctx.now()
+            )
         if not isinstance(item, AssistantMessageItem):
             return True
         if not entry.ended:
             return False
         spoken = [part for part in entry.parts.values() if part.spoken]
-        response = self._ctx.responses.find_by_audio(item.item_id, entry.response_id)
-        if spoken and response is not None and not self._playback_schedule.has_played_out(response):
+        response = self._responses.find_by_audio(item.item_id, entry.response_id)
+        if spoken and response is not None and not self._clock.has_played_out(response):
             return False
         if all(part.heard_text is not None for part in spoken):
             return True
-        end, names = self._ctx.history.get_audio_end(item.item_id), {other.item.item_id for other in later}
-        if response is not None and self._playback_schedule.is_still_playing(
-            response, item.item_id, end, later_item_ids=names
-        ):
+        end, later_ids = self._conversation.get_audio_end(item.item_id), {other.item.item_id for other in later}
+        if response is not None and self._clock.is_still_playing(response, item.item_id, end, later_item_ids=later_ids):
             return False
-        gone_on = any(other.response_id != entry.response_id for other in later)
-        return gone_on or (response is not None and self._playback_schedule.is_final(response))
+        continued = any(other.response_id != entry.response_id for other in later)
+        return continued or (response is not None and self._clock.is_final(response))

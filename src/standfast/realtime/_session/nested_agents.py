@@ -1,7 +1,7 @@
-"""Agents as tools of the agent that speaks: a text run inside of a call, which may have to ask a person itself.
+"""Agents as tools of a realtime agent: a text run inside a tool call, which may request approvals itself.
 
-The run is the same as one nested in another run. While it waits, the call keeps its state, and the session asks: every
-question has an id of its own, made of the call's and the nested call's.
+The run is the same as one nested in another run. While it waits for approvals, the call keeps its state. Each approval
+has an id made of the id of the call and the id of the nested call.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from standfast.tool_calls.execution import CallSuspended
 
 @dataclass(eq=False)
 class NestedApproval:
-    """A call that a nested agent wants to make."""
+    """A call of a nested agent that waits for approval."""
 
     id: str
     tracked_call: TrackedCall
@@ -52,7 +52,7 @@ class NestedApproval:
 
 
 class NestedAgentRunner:
-    """Makes the calls of tools that are agents, and has the questions that these wait for."""
+    """Executes the calls of tools that are agents, and owns their pending approvals."""
 
     def __init__(self, ctx: SessionContext) -> None:
         self._ctx = ctx
@@ -65,44 +65,44 @@ class NestedAgentRunner:
         return tuple(self._pending)
 
     async def execute_call(self, tracked_call: TrackedCall, call: ToolCall) -> ToolCallResult:
-        """Run the agent to its end, with a person's decisions in between if it needs them."""
+        """Run the agent to its end, and request the approvals that it needs on the way."""
         outer = self._build_outer_run(tracked_call, call)
-        again = False
+        resumed = False
         while True:
             (before,) = outer.state.calls
             perform = partial(run_nested, outer, call, partial(_save_child_state, outer), before.child)
             try:
                 return await tool_call_outputs.execute_call(
-                    self._ctx, tracked_call, call, perform=perform, resumed=again
+                    self._ctx, tracked_call, call, perform=perform, resumed=resumed
                 )
             except CallSuspended:
-                tracked_call.running, again = False, True
+                tracked_call.running, resumed = False, True
             await self._request_approvals(tracked_call, call, outer)
 
     def decide(
         self, approval_id: str, user_decision: approvals.ApprovalDecision, *, always: bool
     ) -> TrackedCall | None:
-        """Answer a question; ``None`` if nobody asks it any more."""
+        """Decide an approval. Returns ``None`` if it is not pending any more."""
         decision = UserDecision(user_decision.approved, always, message=user_decision.message)
-        question = self._pending.get(approval_id)
-        if question is None:
+        approval = self._pending.get(approval_id)
+        if approval is None:
             return None
-        answered = [other for other in self._pending.values() if other is question]
+        decided = [approval]
         if always:
-            answered = [other for other in self._pending.values() if other.is_same_tool_as(question)]
-        for each in answered:
+            decided = [other for other in self._pending.values() if other.is_same_tool_as(approval)]
+        for each in decided:
             del self._pending[each.id]
             each.decision.set_result(decision)
             if not any(other.tracked_call is each.tracked_call for other in self._pending.values()):
                 each.tracked_call.detached.clear()
-        return question.tracked_call
+        return approval.tracked_call
 
     def _build_outer_run(self, tracked_call: TrackedCall, call: ToolCall) -> ActiveRun:
-        """What a nested run sees of the session: as if the session were a run in the middle of this call."""
-        waiting = CallRecord(call.id, 0, call.ref)
+        """Build the run that the nested run is part of: the session looks like a run in the middle of this call."""
+        record = CallRecord(call.id, 0, call.ref)
         disabled = self._ctx.run_config.get("tracing_disabled", False)
         outer = ActiveRun(
-            State(self._run_id, "", calls=(waiting,)),
+            State(self._run_id, "", calls=(record,)),
             graph=AgentGraph(tracked_call.resolved_agent.agent),
             context=self._ctx.run_context,
             config=RunConfig(tracing_disabled=disabled),
@@ -111,39 +111,39 @@ class NestedAgentRunner:
         return outer
 
     async def _request_approvals(self, tracked_call: TrackedCall, call: ToolCall, outer: ActiveRun) -> None:
-        """Let people decide about everything that the nested run waits for."""
-        room = self._ctx
-        questions = [await self._make_approval(tracked_call, item, outer) for item in outer.get_interruptions()]
-        for question in questions:
-            self._pending[question.id] = question
-            agent, arguments = question.item.agent, question.item.arguments or ""
-            room.emit(RealtimeToolApprovalRequired(agent, question.tool, question.id, arguments, room.info))
+        """Request the approvals that the nested run waits for, and apply the decisions."""
+        ctx = self._ctx
+        requested = [await self._make_approval(tracked_call, item, outer) for item in outer.get_interruptions()]
+        for approval in requested:
+            self._pending[approval.id] = approval
+            agent, arguments = approval.item.agent, approval.item.arguments or ""
+            ctx.emit(RealtimeToolApprovalRequired(agent, approval.tool, approval.id, arguments, ctx.info))
         tracked_call.detached.set()
-        patience = room.run_config.get("tool_execution", {}).get("approval_timeout")
-        await asyncio.wait([question.decision for question in questions], timeout=patience)
-        late = [question for question in questions if self._pending.pop(question.id, None) is not None]
-        for question in late:
-            question.decision.set_result(UserDecision(False, message=APPROVAL_EXPIRED_MESSAGE))
-            room.emit(RealtimeToolApprovalExpired(question.item.agent, question.tool, question.id, room.info))
-        for question in questions:
-            decision = question.decision.result()
-            outer.state = apply_decision(outer.state, question.item, decision)
+        timeout = ctx.run_config.get("tool_execution", {}).get("approval_timeout")
+        await asyncio.wait([approval.decision for approval in requested], timeout=timeout)
+        expired = [approval for approval in requested if self._pending.pop(approval.id, None) is not None]
+        for approval in expired:
+            approval.decision.set_result(UserDecision(False, message=APPROVAL_EXPIRED_MESSAGE))
+            ctx.emit(RealtimeToolApprovalExpired(approval.item.agent, approval.tool, approval.id, ctx.info))
+        for approval in requested:
+            decision = approval.decision.result()
+            outer.state = apply_decision(outer.state, approval.item, decision)
             if decision.always:
-                self._remember_decision(call, question.item, decision)
+                self._remember_decision(call, approval.item, decision)
         outer.standing_decisions = tuple(self._get_standing_approvals(call).list_decisions())
 
     async def _make_approval(
         self, tracked_call: TrackedCall, item: ToolApprovalItem, outer: ActiveRun
     ) -> NestedApproval:
-        box, ref = await outer.get_toolbox(item.agent_path or ""), ToolRef.from_approval(item)
-        tool: Any = box.find_tool(ref) or box.find_hosted_mcp(ref.namespace)
+        toolbox, ref = await outer.get_toolbox(item.agent_path or ""), ToolRef.from_approval(item)
+        tool: Any = toolbox.find_tool(ref) or toolbox.find_hosted_mcp(ref.namespace)
         return NestedApproval("/".join((*item.route, item.call_id or "")), tracked_call, item, tool)
 
     def _get_standing_approvals(self, call: ToolCall) -> Approvals:
         return self._standing_approvals.setdefault(call.owner, Approvals())
 
     def _remember_decision(self, call: ToolCall, item: ToolApprovalItem, decision: UserDecision) -> None:
-        """What was decided for ever holds for the next run of the agent as well."""
+        """Keep a decision made with ``always`` for the later runs of the agent."""
         scratch: RunContextWrapper[Any] = RunContextWrapper(None, approvals=Approvals())
         decision.apply_to(scratch, item)
         for known in scratch.approvals.list_decisions():

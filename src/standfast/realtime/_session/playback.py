@@ -1,4 +1,4 @@
-"""How much of the model's speech was heard. No I/O: times are given."""
+"""The playback of received audio: which part plays, and how much of each was heard. Sans I/O: callers pass the time."""
 
 from collections import deque
 from collections.abc import Callable
@@ -10,18 +10,18 @@ from standfast.realtime.model import RealtimePlaybackTracker
 
 T = TypeVar("T")
 PlaybackPosition: TypeAlias = tuple[str | None, int, float]
-"""What plays, an item and its part, and how many milliseconds of it were played."""
+"""The item that plays, its content index, and how many milliseconds of it have played."""
 
-MAX_PARTS = 64  # A tracker that never reports must not make them pile up.
-_EPSILON = 1e-6  # seconds that are no more than a rounding
+MAX_PARTS = 64  # A bound for trackers that never report.
+_EPSILON = 1e-6  # seconds; smaller differences are rounding errors
 _UNKNOWN_POSITION: PlaybackPosition = (None, 0, 0.0)
 
 
 class PartPlaybackTracker(RealtimePlaybackTracker):
-    """Knows of every part how much was heard, and not only which one plays: a part can overtake another."""
+    """A tracker that knows how much of every part was heard, because parts may overtake each other."""
 
     def get_heard_seconds(self, item_id: str, content_index: int) -> float:
-        """How many seconds of a part were heard."""
+        """Return how many seconds of a part were heard."""
         raise NotImplementedError
 
 
@@ -43,39 +43,39 @@ class AudioPart:
 
 @dataclass(frozen=True, slots=True)
 class AudioTruncation:
-    """What was not heard: of this part, everything after ``heard_ms``."""
+    """A part of which everything after ``heard_ms`` was not heard."""
 
     item_id: str
     content_index: int
     response_id: str
     heard_ms: int
     from_previous_connection: bool = False
-    """It came over a connection before this one, and the server has it as text."""
+    """It came over an earlier connection, so the server has it as text."""
 
 
 def read_tracker_position(tracker: RealtimePlaybackTracker) -> PlaybackPosition:
-    """What a tracker says."""
+    """Return the position that a tracker reports; unknown if the tracker raises."""
 
-    def said() -> PlaybackPosition:
+    def read() -> PlaybackPosition:
         state = tracker.get_state()
         return state["current_item_id"], state["current_item_content_index"] or 0, state["elapsed_ms"] or 0.0
 
-    return _call_safely(said, _UNKNOWN_POSITION)
+    return _call_safely(read, _UNKNOWN_POSITION)
 
 
 def _call_safely(function: Callable[[], T], default: T) -> T:
     try:
         return function()
-    except Exception:  # noqa: BLE001 - it is the program's, and must not cost a connection
-        log.exception("the playback tracker failed, so that it is not known what was heard")
+    except Exception:  # noqa: BLE001 - an error of the program must not cost the connection
+        log.exception("the playback tracker raised; the playback position is unknown")
         return default
 
 
 class Playback:
-    """The parts that were received and may not have been heard, in the order in which they play.
+    """The received parts that may not have been heard yet, in the order in which they play.
 
-    One part plays after the other at the speed of speech, and playback pauses while nothing is left to play. If a
-    tracker knows better, its word counts. What was heard to the end is forgotten when the next part begins.
+    Parts play one after the other at the speed of speech; playback pauses while there is nothing to play. A tracker
+    takes precedence. A part that was heard to its end is dropped when the next one starts.
     """
 
     def __init__(self, tracker: RealtimePlaybackTracker | None = None) -> None:
@@ -89,27 +89,27 @@ class Playback:
         self.set_format(PCM16)
 
     def set_format(self, format: AudioFormat) -> None:
-        """From now on audio comes in this format."""
+        """Set the format of the audio that arrives from now on."""
         self.format = format
         self._seconds_per_byte = format.duration_ms(1) / 1000
         if self._tracker is not None:
             self._tracker.set_audio_format(format.as_wire())
 
     def continue_from(self, previous: "Playback", now: float) -> None:
-        """Audio of the connection before may still be playing. It counts when this server is told of its items."""
-        previous._include_previous_parts()  # Whatever came before it: it may have had no time to tell its server.
+        """Take over audio of the previous connection that may still be playing, for :meth:`adopt_item`."""
+        previous._include_previous_parts()  # Its server may not have got the items of the connection before it.
         previous._sync(now)
         unheard = [part for part in previous._parts if part.received_seconds - part.played_seconds > _EPSILON]
         self._previous_parts, self._updated_at = [replace(part, from_previous_connection=True) for part in unheard], now
 
     def adopt_item(self, item_id: str | None) -> None:
-        """The server is told of an item that it may not have itself."""
+        """Include the audio of an item from the previous connection, because this server now has the item."""
         if self._previous_parts:
             self._parts.extend(part for part in self._previous_parts if part.item_id == item_id)
             self._previous_parts = [part for part in self._previous_parts if part.item_id != item_id]
 
     def add_audio(self, item_id: str, content_index: int, response_id: str, byte_count: int, now: float) -> None:
-        """So many bytes arrived."""
+        """Add audio that has arrived."""
         if self._tracker is None:
             self.advance(now)
         part = self._latest_part
@@ -118,35 +118,35 @@ class Playback:
         part.received_seconds += byte_count * self._seconds_per_byte
 
     def advance(self, now: float) -> None:
-        """Let time pass: what was received so far plays on."""
+        """Advance playback to the time ``now``."""
         elapsed, self._updated_at = now - self._updated_at, now
         parts = self._parts
         while parts and elapsed > 0:
             part = parts[0]
-            left = part.received_seconds - part.played_seconds
-            if elapsed < left:
+            remaining = part.received_seconds - part.played_seconds
+            if elapsed < remaining:
                 part.played_seconds += elapsed
                 return
             part.played_seconds = part.received_seconds
-            elapsed -= left
+            elapsed -= remaining
             if len(parts) == 1:
-                return  # Nothing to play: what comes next is heard from its arrival on.
+                return  # Nothing is left to play: later audio plays from its arrival.
             parts.popleft()
 
     def get_current_part(self, now: float) -> AudioPart | None:
-        """What is being heard, or was heard last."""
+        """Return the part that plays, or the one that played last."""
         self.advance(now)
         return self._parts[0] if self._parts else None
 
     def get_remaining_seconds(self, item_id: str, content_index: int, now: float) -> float:
-        """How many seconds of a part are still to be heard."""
+        """Return how many seconds of a part have not played yet."""
         self.advance(now)
         return sum(
             part.received_seconds - part.played_seconds for part in self._parts if part.key == (item_id, content_index)
         )
 
     def truncate(self, item_id: str | None, content_index: int | None, ms: float) -> None:
-        """Somebody else cut a part: there is no more of it to be heard."""
+        """Shorten a part that the server has truncated."""
         for part in self._parts:
             if part.key == (item_id, content_index):
                 part.received_seconds = max(part.played_seconds, min(part.received_seconds, ms / 1000))
@@ -159,35 +159,35 @@ class Playback:
         active_response_id: str | None = None,
         include_previous: bool = False,
     ) -> list[AudioTruncation]:
-        """Stop playing, and tell what is lost by that. With ``response_id``, only that response's parts.
+        """Stop playback and return the parts that were not heard to their end. ``response_id`` limits it to a response.
 
-        A part that was heard to its end loses nothing, unless its response is the one still generating. With
-        ``untold``, items of the connection before count although this server was not told of them yet.
+        Parts of the active response are included even if all their audio so far was heard. ``include_previous``
+        includes parts of the previous connection whose items this server does not have yet.
         """
         if include_previous:
             self._include_previous_parts()
         self._sync(now)
-        cuts, kept = [], []
+        truncations, remaining = [], []
         for part in self._parts:
             if response_id is not None and part.response_id != response_id:
-                kept.append(part)
+                remaining.append(part)
             elif part.received_seconds - part.played_seconds > _EPSILON or part.response_id == active_response_id:
                 heard = int(min(part.played_seconds, part.received_seconds) * 1000 + 1e-6)
-                cuts.append(
+                truncations.append(
                     AudioTruncation(
                         part.item_id, part.content_index, part.response_id, heard, part.from_previous_connection
                     )
                 )
-        self._parts = deque(kept, maxlen=MAX_PARTS)
-        self._latest_part = kept[-1] if kept else None
-        if self._tracker is not None and cuts and not kept:
+        self._parts = deque(remaining, maxlen=MAX_PARTS)
+        self._latest_part = remaining[-1] if remaining else None
+        if self._tracker is not None and truncations and not remaining:
             _call_safely(self._tracker.on_interrupted, None)
-        return cuts
+        return truncations
 
     def remove_item(self, item_id: str) -> None:
-        """The item is gone from the conversation."""
-        kept = [part for part in self._parts if part.item_id != item_id]
-        self._parts = deque(kept, maxlen=MAX_PARTS)
+        """Drop the audio of an item that was deleted."""
+        remaining = [part for part in self._parts if part.item_id != item_id]
+        self._parts = deque(remaining, maxlen=MAX_PARTS)
         if self._latest_part is not None and self._latest_part.item_id == item_id:
             self._latest_part = None
 
@@ -196,18 +196,18 @@ class Playback:
         self._previous_parts = []
 
     def _ensure_part(self, item_id: str, content_index: int, response_id: str) -> AudioPart:
-        """The part, which is new unless deltas of two parts come interleaved."""
+        """Return the part, which is new unless deltas of two parts are interleaved."""
         for part in self._parts:
             if part.key == (item_id, content_index):
                 return part
         if self._tracker is not None:
             self._sync(self._updated_at)
-        made = AudioPart(item_id, content_index, response_id)
-        self._parts.append(made)
-        return made
+        new = AudioPart(item_id, content_index, response_id)
+        self._parts.append(new)
+        return new
 
     def _sync(self, now: float) -> None:
-        """Bring every part to what is known to be heard, and drop those before the one that plays."""
+        """Update how much of every part was heard, and drop the parts before the one that plays."""
         if self._tracker is None:
             self.advance(now)
             return
@@ -226,5 +226,5 @@ class Playback:
             return
         while self._parts[0].key != (item_id, content_index):
             self._parts.popleft()
-        # A player that takes its own delay off may be before the beginning.
+        # A player that subtracts its latency may report a negative position.
         self._parts[0].played_seconds = max(0.0, played_ms / 1000)

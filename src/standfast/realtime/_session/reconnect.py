@@ -1,84 +1,86 @@
-"""A connection that ends although nobody asked is replaced: back-off, the same settings, the same history.
+"""Reconnects: a connection that is lost is replaced, with back-off, the same settings and the same history.
 
-What was under way is settled: a response that died is told as lost, running tools go on, answers that the old
-connection may not have heard are part of the history that the new one is told, and calls that wait for a person keep
-waiting. A planned roll-over before the provider's own limit goes the same way, in a quiet moment.
+A response that was active is reported as lost. Running tools continue, and outputs that the old connection may not
+have received are part of the history that the new one gets. Calls that wait for approval keep waiting. A planned
+roll-over, before the provider's own time limit, takes the same steps while the conversation is quiet.
 """
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from standfast.agents.errors import UserError
-from standfast.realtime._session.context import SessionContext, log
-from standfast.realtime._session.history_sync import send_history
+from standfast.realtime._session.agent_switch import AgentSwitcher
+from standfast.realtime._session.connection import SessionConnection
+from standfast.realtime._session.context import SessionContext, SessionOutcome, log
+from standfast.realtime._session.responses import ResponseRegistry
+from standfast.realtime._session.session_history import SessionHistory
 from standfast.realtime._session.states import RealtimeState
+from standfast.realtime._session.tool_calls import ToolCallManager
+from standfast.realtime._session.turns import TurnTracker
 from standfast.realtime.errors import ConnectFailed, ConnectionLost
 from standfast.realtime.events import RealtimeReconnected, RealtimeReconnecting
-from standfast.realtime.items import RealtimeItem
+from standfast.realtime.items import RealtimeItem, RealtimeToolCallItem
 
 DEFAULT_ATTEMPTS = 6
 DEFAULT_INITIAL_DELAY, DEFAULT_MAX_DELAY = 0.25, 8.0
 DEFAULT_ROLL_OVER_AFTER = 55 * 60.0
 STABLE_AFTER = 10.0
-"""A connection that is lost sooner is replaced more slowly each time: another one would hardly last longer."""
+"""Seconds. The delay grows with each connection in a row that was lost sooner."""
 QUIET_TIMEOUT = 180.0
-"""How long a planned roll-over waits for a moment in which nobody speaks."""
+"""Seconds that a planned roll-over waits for the conversation to be quiet."""
 
 
 class Reconnector:
-    """``connect`` makes a connection with the settings of now, and ``give_up`` ends the session.
-
-    ``settle`` is called when a connection is gone, ``restored`` when the next one knows the given items.
-    """
+    """Replaces lost connections and restores the state of the server. It supervises the session's connection."""
 
     def __init__(
         self,
         ctx: SessionContext,
-        *,
-        connect: Callable[[], Awaitable[None]],
-        on_lost: Callable[[], None],
-        on_restored: Callable[[list[RealtimeItem]], Awaitable[None]],
-        abort: Callable[[BaseException | None], None],
+        connection: SessionConnection,
+        responses: ResponseRegistry,
+        history: SessionHistory,
+        agent_switcher: AgentSwitcher,
+        tool_calls: ToolCallManager,
+        turns: TurnTracker,
+        outcome: SessionOutcome,
     ) -> None:
-        wanted = ctx.run_config.get("reconnect", {})
-        self._ctx, self._connect = ctx, connect
-        self._on_lost, self._on_restored, self._abort = on_lost, on_restored, abort
-        self.attempts = wanted.get("attempts", DEFAULT_ATTEMPTS)
-        self._initial_delay, self._max_delay = (
-            wanted.get("first_delay", DEFAULT_INITIAL_DELAY),
-            wanted.get("longest_delay", DEFAULT_MAX_DELAY),
-        )
-        self._roll_over_after = wanted.get("roll_over_after", DEFAULT_ROLL_OVER_AFTER)
+        config = ctx.run_config.get("reconnect", {})
+        self._ctx, self._connection, self._responses, self._history = ctx, connection, responses, history
+        self._agent_switcher, self._tool_calls, self._turns, self._outcome = agent_switcher, tool_calls, turns, outcome
+        self.attempts = config.get("attempts", DEFAULT_ATTEMPTS)
+        self._initial_delay = config.get("first_delay", DEFAULT_INITIAL_DELAY)
+        self._max_delay = config.get("longest_delay", DEFAULT_MAX_DELAY)
+        self._roll_over_after = config.get("roll_over_after", DEFAULT_ROLL_OVER_AFTER)
         self._in_progress = self._lost_again = False
         self._connected_at, self._short_lived_count = -STABLE_AFTER, 0
+        connection.set_supervisor(self)
 
     def on_connection_lost(self, error: Exception | None) -> None:
-        """The connection is gone. Called as often as it is told; the first time counts."""
-        room = self._ctx
+        """Start to reconnect. Further reports of the same loss change nothing."""
+        ctx = self._ctx
         self._lost_again = True
-        if room.state is RealtimeState.OPENING:
-            self._abort(error)  # There is nothing yet to go on with: the entry fails.
-        if self._in_progress or not room.is_open:
+        if ctx.state is RealtimeState.OPENING:
+            self._outcome.abort(error)  # There is no conversation to continue: the entry fails.
+        if self._in_progress or not ctx.is_open:
             return
         self._mark_down()
         if self.attempts < 1:
-            self._abort(error)
+            self._outcome.abort(error)
             return
         self._in_progress = True
-        self._short_lived_count = self._short_lived_count + 1 if room.now() - self._connected_at < STABLE_AFTER else 0
-        room.start_task(self._reconnect(error, planned=False), "reconnecting")
+        self._short_lived_count = self._short_lived_count + 1 if ctx.now() - self._connected_at < STABLE_AFTER else 0
+        ctx.start_task(self._reconnect(error, planned=False), "reconnecting")
 
     def replace_connection(self, error: Exception) -> None:
-        """The connection lives, but is not what it should be: another one takes its place, if there may be another."""
+        """Replace a connection that is up but in an unknown state, unless reconnects are switched off."""
         if self.attempts < 1:
             self._ctx.emit_error(error)
         else:
             self.on_connection_lost(error)
 
     async def roll_over(self) -> None:
-        """Replace the connection now and then, before the provider ends it."""
+        """Replace the connection regularly, before the provider ends it."""
         while self._roll_over_after is not None:
             await asyncio.sleep(self._roll_over_after)
             await self._wait_until_quiet()
@@ -88,58 +90,73 @@ class Reconnector:
                 await self._reconnect(None, planned=True)
 
     def _mark_down(self) -> None:
-        self._ctx.set_connected(connected=False)
-        self._on_lost()
+        self._connection.set_connected(connected=False)
+        self._turns.on_connection_lost()
 
     async def _reconnect(self, error: Exception | None, *, planned: bool) -> None:
-        room, since, attempt = self._ctx, self._ctx.now(), 0
+        ctx, lost_at, attempt = self._ctx, self._ctx.now(), 0
         try:
             while True:
                 attempt += 1
                 delay = 0.0 if planned and attempt == 1 else self._next_delay(attempt)
-                room.emit(RealtimeReconnecting(attempt, delay, error, room.info, planned=planned))
+                ctx.emit(RealtimeReconnecting(attempt, delay, error, ctx.info, planned=planned))
                 await asyncio.sleep(delay)
                 try:
-                    known = await self._connect_and_replay()
+                    sent_items = await self._connect_and_replay()
                     break
-                except Exception as failed:  # noqa: BLE001 - tried again, or given up with it
+                except Exception as failed:  # noqa: BLE001 - retried, or the session ends with it
                     log.warning("reconnecting failed: %s", failed)
                     error = failed
                 if attempt >= self.attempts or _is_permanent(error):
-                    self._abort(error)
+                    self._outcome.abort(error)
                     return
         finally:
             self._in_progress = False
-        room.set_connected(connected=True)
-        self._connected_at = room.now()
-        gap = (room.now() - since) * 1000
-        room.emit(RealtimeReconnected(attempt, gap, room.info, planned=planned))
-        room.record_metric("reconnect_gap", gap)
-        room.is_restoring = True
+        self._connection.set_connected(connected=True)
+        self._connected_at = ctx.now()
+        gap_ms = (ctx.now() - lost_at) * 1000
+        ctx.emit(RealtimeReconnected(attempt, gap_ms, ctx.info, planned=planned))
+        ctx.record_metric("reconnect_gap", gap_ms)
+        self._connection.is_restoring = True
         try:
-            await self._on_restored(known)
-        except Exception as failed:  # noqa: BLE001 - if this connection is gone as well, its own loss is told
-            room.emit_error(failed)
+            await self._restore(sent_items)
+        except Exception as failed:  # noqa: BLE001 - if this connection is lost as well, its loss is reported anyway
+            ctx.emit_error(failed)
         finally:
-            room.is_restoring = False
+            self._connection.is_restoring = False
 
     async def _connect_and_replay(self) -> list[RealtimeItem]:
-        """Another connection that knows the history; gives the items it was told."""
-        room = self._ctx
+        """Make a connection and send it the history. Returns the items that were sent."""
+        model = self._ctx.model
         with suppress(Exception):
-            await room.model.close()
+            await model.close()
         self._lost_again = False
-        await self._connect()
+        await self._connection.connect(self._agent_switcher.current.settings)
         try:
-            known = room.history.get_items()
-            await send_history(room, known)
+            items = self._history.conversation.get_items()
+            await self._history.replay(items)
             if self._lost_again:
-                raise ConnectionLost("the new connection was lost before it knew the history")
+                raise ConnectionLost("the new connection was lost while the history was sent")
         except Exception:
             with suppress(Exception):
-                await room.model.close()
+                await model.close()
             raise
-        return known
+        return items
+
+    async def _restore(self, sent_items: list[RealtimeItem]) -> None:
+        """Send a new connection, which has these items, everything else that the old one may have lost."""
+        connection, queue = self._connection, self._connection.resend_queue
+        self._tool_calls.mark_replayed(
+            {item.call_id for item in sent_items if isinstance(item, RealtimeToolCallItem) and item.output is not None}
+        )
+        await self._history.resend_changed_items(sent_items)
+        resent = bool(queue.to_resend)
+        while queue.to_resend and connection.is_up:
+            await self._ctx.model.send_event(queue.pop_next())
+        latest = self._responses.latest
+        response_owed = queue.response_pending or (latest is not None and latest.needs_retry)
+        if response_owed and not resent:
+            await connection.send_raw("response.create")
 
     def _next_delay(self, attempt: int) -> float:
         doublings = min(attempt - 1 + self._short_lived_count, 32)
@@ -147,21 +164,20 @@ class Reconnector:
         return longest * random.uniform(0.5, 1.0)
 
     async def _wait_until_quiet(self) -> None:
-        """Until no response is active and the user is silent, but not for ever."""
-        room = self._ctx
+        """Wait until no response is active and the user is silent, up to a limit."""
         with suppress(TimeoutError):
             async with asyncio.timeout(QUIET_TIMEOUT):
-                while room.responses.active is not None or room.user_is_speaking:  # noqa: ASYNC110 - many ends
+                while self._responses.active is not None or self._turns.user_is_speaking:  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0.1)
 
 
 def _is_permanent(error: Exception) -> bool:
-    """Whether trying again helps nobody: the program has no key, or the server does not let the one it has in."""
+    """Return whether a retry is useless: the API key is missing or was rejected."""
     return isinstance(error, UserError) or (isinstance(error, ConnectFailed) and error.status in (401, 403))
 
 
 def make_connection_error(error: Exception | None, code: int | None) -> Exception | None:
-    """Why a connection ended, as an error, if it was not a proper end."""
+    """Return why a connection ended, as an error; ``None`` if it was closed normally."""
     if error is not None or code in (None, 1000):
         return error
     return ConnectionLost(f"the connection was closed with code {code}", close_code=code)

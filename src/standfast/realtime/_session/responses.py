@@ -1,8 +1,8 @@
-"""Which responses there are: the active one, and those whose words, sounds and calls may still arrive."""
+"""The responses of a session: the active one, and earlier ones whose events may still arrive."""
 
 import asyncio
 from collections import OrderedDict
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from standfast.realtime._session.guarded_response import GuardedResponse
@@ -10,56 +10,56 @@ from standfast.realtime._session.resolved_agent import ResolvedAgent
 from standfast.tracing.spans import Span
 
 MAX_REMEMBERED_RESPONSES = 64
-"""How many past responses are known by name."""
+"""How many past responses can be found by their id."""
 
 _UNNAMED_PREFIX = "unnamed-"
 
 
 @dataclass(eq=False, slots=True)
 class TrackedResponse:
-    """One answer of the model, bound to the agent whose settings held when it began."""
+    """One response of the model, bound to the agent whose settings applied when it started."""
 
     id: str
     resolved_agent: ResolvedAgent
     _: KW_ONLY
     started_at: float
     requested_at: float | None
-    """When the user had asked, as far as that is known."""
+    """When the user's turn ended or the response was requested, if known."""
     started: bool = False
-    """Its beginning was told, and not only something of it."""
+    """Its start was reported. Without it, the response is known by a delta or an item only."""
     ended: bool = False
     lost: bool = False
-    """It went with its connection."""
+    """It ended with its connection."""
     superseded: bool = False
-    """Another one has begun since."""
+    """Another response has started since."""
     retryable: bool = True
-    """Asked for without wishes of its own: if it is lost, another one can stand for it."""
+    """It was requested without options of its own: if it is lost, it can be requested again."""
     produced_output: bool = False
-    """Sounds of it were passed on, or written words or calls of it came."""
+    """Audio of it was released, or it has written text or made calls."""
     awaiting_first_audio: bool = True
-    """No audio of it was passed on yet."""
+    """No audio of it was released yet."""
     last_audio_item_id: str | None = None
-    """The item of which audio came last."""
     muted: bool = False
-    """No more of its audio is passed on."""
+    """No more of its audio is released."""
     tripped: bool = False
-    """A guardrail has refused it."""
+    """A guardrail has rejected it."""
     interrupted_at: float | None = None
+    released_ms: dict[tuple[str, int], float] = field(default_factory=dict)
+    """The milliseconds of audio passed to the program, by item and part; kept by the playback clock."""
     playback_ends_at: float = 0.0
-    """When all that was passed on of it will have been heard."""
+    """When all its released audio will have played, on the clock of the event loop."""
     connection_number: int = 0
-    """The number of the connection that it came over."""
+    """The number of the connection over which it came."""
     span: Span[Any] | None = None
     guarded: GuardedResponse | None = None
     _ended_event: asyncio.Event | None = None
 
     @property
     def needs_retry(self) -> bool:
-        """Whether it went with its connection before anything of it was heard, and nobody has stopped it since."""
+        """Whether it was lost with its connection before any output, and was not stopped or superseded since."""
         return self.lost and self.retryable and not (self.produced_output or self.muted or self.superseded)
 
     async def wait_ended(self) -> None:
-        """Until the response has ended."""
         if not self.ended:
             self._ended_event = self._ended_event or asyncio.Event()
             await self._ended_event.wait()
@@ -73,7 +73,7 @@ class TrackedResponse:
 
 
 class ResponseRegistry:
-    """The responses of a session by id; a model that names none still has one at a time."""
+    """The responses of a session by id. A model that sends no ids has one response at a time."""
 
     def __init__(self) -> None:
         self.active: TrackedResponse | None = None
@@ -84,7 +84,7 @@ class ResponseRegistry:
     def begin(
         self, response_id: str | None, resolved_agent: ResolvedAgent, *, now: float, requested_at: float | None
     ) -> TrackedResponse | None:
-        """The response that begins now; ``None`` if that was told before, or after its end."""
+        """Start a response. Returns ``None`` if it has already started or ended."""
         if response_id is None:
             self._unnamed_count += 1
             response_id = f"{_UNNAMED_PREFIX}{self._unnamed_count}"
@@ -108,28 +108,29 @@ class ResponseRegistry:
         return None if response_id is None else self.by_id.get(response_id)
 
     def get_or_create(self, response_id: str | None, resolved_agent: ResolvedAgent, *, now: float) -> TrackedResponse:
-        """The response of that name. One whose beginning was not told counts from its first sign of life.
+        """Return the response with that id. One whose start was not reported begins with its first event.
 
-        One that began without a name has the first that it is called by. While another is active, it is an older one.
+        An active response that started without an id takes the first id that is used. A new response is not made the
+        latest while another one is active: it is an older one.
         """
-        found = self.active or self.latest if response_id is None else self.by_id.get(response_id)
+        response = self.active or self.latest if response_id is None else self.by_id.get(response_id)
         if (
-            found is None
+            response is None
             and response_id is not None
             and self.active is not None
             and self.active.id.startswith(_UNNAMED_PREFIX)
         ):
-            found = self.active
-            found.id, self.by_id[response_id] = response_id, self.by_id.pop(found.id)
-        if found is None:
-            found = TrackedResponse(response_id or "unnamed", resolved_agent, started_at=now, requested_at=None)
-            self._remember(found)
+            response = self.active
+            response.id, self.by_id[response_id] = response_id, self.by_id.pop(response.id)
+        if response is None:
+            response = TrackedResponse(response_id or "unnamed", resolved_agent, started_at=now, requested_at=None)
+            self._remember(response)
             if self.active is None:
-                self._mark_latest(found)
-        return found
+                self._mark_latest(response)
+        return response
 
     def find_by_audio(self, item_id: str, response_id: str | None) -> TrackedResponse | None:
-        """The response to which audio of an item belongs."""
+        """Return the response that the audio of an item belongs to."""
         if response_id is not None:
             return self.by_id.get(response_id)
         for response in reversed(self.by_id.values()):

@@ -1,4 +1,4 @@
-"""The life of a realtime session, as data. The diagram in the documentation is drawn from this table."""
+"""The lifecycle of a realtime session as a table. The diagram in the documentation is drawn from it."""
 
 from enum import Enum, StrEnum
 
@@ -6,7 +6,7 @@ from standfast.lifecycle.state_machine import TransitionTable
 
 
 class RealtimeState(StrEnum):
-    """Where in its life a session is."""
+    """The states of a session's lifecycle."""
 
     NEW = "new"
     OPENING = "opening"
@@ -17,6 +17,8 @@ class RealtimeState(StrEnum):
 
 
 class RealtimeLifecycleEvent(Enum):
+    """The events that change the state of a session."""
+
     ENTERED = "entered"
     CONNECTED = "connected"
     CONNECTION_LOST = "lost the connection"
@@ -26,7 +28,7 @@ class RealtimeLifecycleEvent(Enum):
 
 S, E = RealtimeState, RealtimeLifecycleEvent
 
-# An entry that fails releases what it had without being asked.
+# An entry that fails releases its resources without a close request.
 _CLOSING_TRANSITIONS = {E.CLOSE_REQUESTED: S.CLOSING, E.RELEASED: S.CLOSED}
 
 TABLE: TransitionTable[RealtimeState, RealtimeLifecycleEvent] = TransitionTable(

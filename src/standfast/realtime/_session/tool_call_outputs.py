@@ -1,4 +1,4 @@
-"""What a call of the model is answered with: by a tool, by a handoff, or by the reason why neither was possible."""
+"""The outputs of tool calls: results of tools and handoffs, and messages about calls that failed."""
 
 import asyncio
 import json
@@ -31,7 +31,10 @@ BARGE_IN_MESSAGE = "The user began to speak, so this call was cancelled."
 
 @dataclass(frozen=True)
 class ToolCallResult:
-    """``text`` is for the model and ``output`` for the program; ``speak`` asks the model to go on with it."""
+    """The output of a call: ``text`` for the model and ``output`` for the program.
+
+    With ``start_response`` the model responds to it.
+    """
 
     text: str
     output: Any
@@ -40,7 +43,7 @@ class ToolCallResult:
 
 @dataclass(eq=False)
 class TrackedCall:
-    """One call from its arrival until the model has its answer."""
+    """One call, from its arrival until the model has its output."""
 
     event: RealtimeModelToolCallEvent
     resolved_agent: ResolvedAgent
@@ -48,19 +51,19 @@ class TrackedCall:
     call: ToolCall | None = None
     result: ToolCallResult | None = None
     sent: bool = False
-    """The model has the answer."""
+    """The model has the output."""
     running: bool = False
-    """The tool itself is at work."""
+    """The tool itself is running."""
     interrupted: bool = False
-    """Cancelled, because the user barged in."""
+    """Cancelled by a barge-in."""
     suppress_response: bool = False
-    """The model is to have the answer without speaking of it."""
+    """The model gets the output without responding to it."""
     pending_approval: "asyncio.Future[None] | None" = None
-    """Done when the person who was asked has decided; there while somebody is asked."""
+    """Set while the call waits for approval; done when it is decided."""
     detached: asyncio.Event = field(default_factory=asyncio.Event)
-    """The conversation does not wait for it: it asks a person, or somebody needs the reader."""
+    """Set when the model's reader need not wait for the call: it waits for approval, or the reader is needed."""
     retry_now: asyncio.Event = field(default_factory=asyncio.Event)
-    """An answer that could not be sent is worth another try now."""
+    """Set when a failed delivery should be retried at once."""
     task: "asyncio.Task[None] | None" = None
 
     @property
@@ -69,18 +72,18 @@ class TrackedCall:
 
     @property
     def tool(self) -> FunctionTool | None:
-        """What is called, once it is known that there is such a tool."""
+        """The tool, once it is known to exist."""
         return None if self.call is None else self.call.tool
 
     @property
     def is_blocking_thread(self) -> bool:
-        """Whether its tool is a plain function: that runs in a thread, and threads cannot be stopped."""
+        """Whether its tool is a plain function that is running in a thread, which cannot be stopped."""
         function = getattr(self.tool, "__wrapped__", None)
         return self.running and function is not None and not is_async(function)
 
 
-def build_call(ctx: SessionContext, tracked_call: TrackedCall, tool: FunctionTool) -> ToolCall:
-    """The call as the toolcalls part knows it."""
+def build_call(ctx: SessionContext, tracked_call: TrackedCall, tool: FunctionTool, *, owner: str) -> ToolCall:
+    """Build the call for :mod:`standfast.tool_calls`."""
     event, agent = tracked_call.event, tracked_call.resolved_agent.agent
     item = {"type": "function_call", "call_id": event.call_id, "name": event.name, "arguments": event.arguments}
     return ToolCall(
@@ -89,7 +92,7 @@ def build_call(ctx: SessionContext, tracked_call: TrackedCall, tool: FunctionToo
         item=item,
         raw=event,
         agent=agent,
-        owner=ctx.get_owner_name(agent),
+        owner=owner,
         arguments=event.arguments,
         idempotency_key=event.call_id,
         run_config=ctx.run_config,
@@ -108,41 +111,41 @@ async def execute_call(
     perform: ToolInvoker | None = None,
     resumed: bool = False,
 ) -> ToolCallResult:
-    """Make the call. Input guardrails are asked, output guardrails too, hooks are told.
+    """Execute the call with its guardrails and hooks.
 
-    ``perform`` makes calls that are more than calling a function; one that goes on ``again`` has begun before.
+    ``perform`` replaces the call of the tool's function. A ``resumed`` call has started before.
     """
-    made = ToolCallOutcome()
+    outcome = ToolCallOutcome()
 
-    async def started(context: Any, arguments: str) -> Any:
+    async def invoke(context: Any, arguments: str) -> Any:
         tracked_call.running = True
         if not resumed:
             agent = tracked_call.resolved_agent.agent
             ctx.emit(RealtimeToolStart(agent, call.tool, arguments, ctx.info, call_id=tracked_call.id))
         return await (perform or call.tool.invoke)(context, arguments)
 
-    await invoke_tool(call, ctx.run_context, made, hooks=ctx.hooks, invoker=started, resumed=resumed)
+    await invoke_tool(call, ctx.run_context, outcome, hooks=ctx.hooks, invoker=invoke, resumed=resumed)
     tracked_call.running = False
-    text = output_as_text(made)
+    text = output_as_text(outcome)
     if (length := count_bytes(text)) > MAX_TEXT_BYTES:
         raise UserError(
-            f"the output of {call.tool.name} has {length:,} bytes, more than a realtime model can be told; "
-            "let it return less"
+            f"the output of {call.tool.name} has {length:,} bytes; a realtime model takes at most {MAX_TEXT_BYTES:,}. "
+            "Let the tool return less"
         )
-    return ToolCallResult(text, made.output)
+    return ToolCallResult(text, outcome.output)
 
 
-async def make_rejection_result(ctx: SessionContext, call: ToolCall, verdict: ApprovalCheck) -> ToolCallResult:
-    """What the model is told after a no."""
-    text = verdict.message
-    words = ctx.run_config.get("tool_error_formatter")
-    if text is None and words is not None:
+async def make_rejection_result(ctx: SessionContext, call: ToolCall, check: ApprovalCheck) -> ToolCallResult:
+    """Make the output of a call that was rejected."""
+    text = check.message
+    formatter = ctx.run_config.get("tool_error_formatter")
+    if text is None and formatter is not None:
         args = ToolErrorFormatterArgs(
             "approval_rejected", "function", call.tool.name, call.id, REJECTION_MESSAGE, ctx.run_context
         )
         try:
-            text = await maybe_await(words(args))
-        except Exception as error:  # noqa: BLE001 - the usual words do
+            text = await maybe_await(formatter(args))
+        except Exception as error:  # noqa: BLE001 - the default message is used
             ctx.emit_error(error)
     text = text if isinstance(text, str) else REJECTION_MESSAGE
     return ToolCallResult(text, text)
@@ -151,34 +154,34 @@ async def make_rejection_result(ctx: SessionContext, call: ToolCall, verdict: Ap
 async def perform_handoff(
     ctx: SessionContext, agent_switcher: AgentSwitcher, tracked_call: TrackedCall, handoff: Handoff[Any, Any]
 ) -> ToolCallResult:
-    """Follow a handoff, unless somebody else has taken over since the call was made."""
-    if ctx.resolved_agent is not tracked_call.resolved_agent:
-        return _make_superseded_result(ctx)
+    """Switch to the agent of a handoff, unless another agent has taken over since the call."""
+    if agent_switcher.current is not tracked_call.resolved_agent:
+        return _make_superseded_result(agent_switcher)
     with maybe_handoff_span(tracked_call.resolved_agent.agent.name) as span:
         agent = await handoff.on_invoke_handoff(ctx.run_context, tracked_call.event.arguments)
         if not isinstance(agent, RealtimeAgent):
-            raise UserError(f"the handoff {handoff.tool_name} must lead to a RealtimeAgent, it led to {agent!r}")
+            raise UserError(f"the handoff {handoff.tool_name} must return a RealtimeAgent, got {agent!r}")
         if span is not None:
             span.span_data.to_agent = agent.name
         if not await agent_switcher.switch_to(agent, reason="handoff", expected_current=tracked_call.resolved_agent):
-            return _make_superseded_result(ctx)
+            return _make_superseded_result(agent_switcher)
     text = handoff.get_transfer_message(agent)
     return ToolCallResult(text, text)
 
 
-def _make_superseded_result(ctx: SessionContext) -> ToolCallResult:
-    text = f"This handoff was ignored: {ctx.resolved_agent.agent.name} has taken over already."
+def _make_superseded_result(agent_switcher: AgentSwitcher) -> ToolCallResult:
+    text = f"This handoff was ignored: {agent_switcher.current.agent.name} has taken over already."
     return ToolCallResult(text, text, start_response=False)
 
 
 def make_not_found_result(tracked_call: TrackedCall) -> ToolCallResult:
-    known = [*tracked_call.resolved_agent.tools, *tracked_call.resolved_agent.handoffs]
-    text = f"Tool {tracked_call.event.name} not found. There are: {', '.join(known) or 'none'}."
+    names = [*tracked_call.resolved_agent.tools, *tracked_call.resolved_agent.handoffs]
+    text = f"Tool {tracked_call.event.name} not found. There are: {', '.join(names) or 'none'}."
     return ToolCallResult(text, text)
 
 
 def make_error_result(error: Exception) -> ToolCallResult:
-    """What the model is told about an error: our own words are fit for it, a tool's error is the program's business."""
+    """Make the output of a call that raised. Errors of a tool are left out: they may be confidential."""
     text = (
         f"{TOOL_FAILED_MESSAGE} {error}"
         if isinstance(error, AgentsException) and error.__cause__ is None
@@ -188,18 +191,18 @@ def make_error_result(error: Exception) -> ToolCallResult:
 
 
 def make_cancelled_result(*, by_user: bool) -> ToolCallResult:
-    """What the model is told about a call that was cancelled: by the user's speech, or by itself."""
+    """Make the output of a call that was cancelled, by a barge-in or by itself."""
     text = BARGE_IN_MESSAGE if by_user else f"{TOOL_FAILED_MESSAGE} It was cancelled."
     return ToolCallResult(text, text, start_response=not by_user)
 
 
 def output_as_text(invocation: ToolCallOutcome) -> str:
-    """The output of a tool as the text that a realtime model takes."""
-    told = invocation.item["output"] if invocation.item is not None else ""
-    if isinstance(told, list):
-        texts = [part["text"] for part in told if part.get("type") == "input_text"]
-        return "\n".join(texts) if len(texts) == len(told) else json.dumps(told, ensure_ascii=False)
+    """Convert the output of a tool to the text that a realtime model takes."""
+    output = invocation.item["output"] if invocation.item is not None else ""
+    if isinstance(output, list):
+        texts = [part["text"] for part in output if part.get("type") == "input_text"]
+        return "\n".join(texts) if len(texts) == len(output) else json.dumps(output, ensure_ascii=False)
     value = invocation.output
     if isinstance(value, dict | list | tuple) or hasattr(value, "model_dump") or is_dataclass(value):
         return json.dumps(to_plain_value(value), ensure_ascii=False)
-    return str(told)
+    return str(output)

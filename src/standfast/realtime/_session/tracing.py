@@ -1,4 +1,4 @@
-"""A call as a trace: a span for each response, and beside them those of its tools, guardrails and handoffs."""
+"""The trace of a session: one span per response, next to the spans of tools, guardrails and handoffs."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -15,23 +15,23 @@ DEFAULT_WORKFLOW_NAME = "Realtime session"
 def open_session_trace(
     run_config: RealtimeRunConfig, base: RealtimeSessionModelSettings
 ) -> AbstractContextManager[Trace | None]:
-    """The trace of a session: the program's if there is one around it, else one by the words of ``tracing``."""
+    """Open the trace of a session: the current trace if there is one, else a new one as set by ``tracing``."""
     if run_config.get("tracing_disabled"):
         return Trace(recorded=False)
     if get_current_trace() is not None:
         return nullcontext()
-    wanted: Any = base.get("tracing")
-    named: dict[str, Any] = wanted if isinstance(wanted, dict) else {}
+    setting: Any = base.get("tracing")
+    options: dict[str, Any] = setting if isinstance(setting, dict) else {}
     return new_trace(
-        named.get("workflow_name") or DEFAULT_WORKFLOW_NAME,
-        group_id=named.get("group_id"),
-        metadata=named.get("metadata"),
+        options.get("workflow_name") or DEFAULT_WORKFLOW_NAME,
+        group_id=options.get("group_id"),
+        metadata=options.get("metadata"),
         emit_otel_span=True,
     )
 
 
 def start_response_span(parent: Trace | Span[Any] | None, resolved_agent: ResolvedAgent) -> Span[AgentSpanData] | None:
-    """A response that begins. It is nobody's current span: what happens meanwhile may belong to another one."""
+    """Start the span of a response. It is never the current span: events meanwhile may belong to another response."""
     if parent is None:
         return None
     data = AgentSpanData(

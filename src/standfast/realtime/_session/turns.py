@@ -1,11 +1,16 @@
-"""The beginning and the end of each response, as everybody hears of them."""
+"""The turns of a conversation: the start and end of each response, its hooks, and the user's own turn."""
 
+import asyncio
+from typing import Any
+
+from standfast.agents.context import AgentHookContext
+from standfast.realtime._session.agent_switch import AgentSwitcher
+from standfast.realtime._session.connection import SessionConnection
 from standfast.realtime._session.context import SessionContext
 from standfast.realtime._session.guardrails import GuardrailMonitor
-from standfast.realtime._session.history_sync import send_raw_message
-from standfast.realtime._session.hooks import ResponseHookRunner
 from standfast.realtime._session.item_conversion import get_text
-from standfast.realtime._session.responses import TrackedResponse
+from standfast.realtime._session.responses import ResponseRegistry, TrackedResponse
+from standfast.realtime._session.session_history import SessionHistory
 from standfast.realtime._session.tracing import start_response_span
 from standfast.realtime.events import (
     RealtimeAgentEndEvent,
@@ -17,33 +22,63 @@ from standfast.realtime.model_events import RealtimeModelTurnEndedEvent, Realtim
 
 
 class TurnTracker:
-    """Each response begins once and ends once."""
+    """Announces that each response starts once and ends once."""
 
-    def __init__(self, ctx: SessionContext, *, guardrails: GuardrailMonitor) -> None:
-        self._ctx, self._guardrails = ctx, guardrails
-        self._hooks = ResponseHookRunner(ctx)
+    def __init__(
+        self,
+        ctx: SessionContext,
+        connection: SessionConnection,
+        responses: ResponseRegistry,
+        history: SessionHistory,
+        agent_switcher: AgentSwitcher,
+        guardrails: GuardrailMonitor,
+    ) -> None:
+        self._ctx, self._connection, self._responses, self._history = ctx, connection, responses, history
+        self._agent_switcher, self._guardrails = agent_switcher, guardrails
+        self._hooks = _ResponseHooks(ctx)
         self._unannounced_end: tuple[TrackedResponse, str] | None = None
+        self._requested_at: float | None = None
+        self.user_is_speaking = False
+        self.speech_started_at: float | None = None
+
+    def mark_requested(self) -> None:
+        """Record that the user's turn ended or a response was requested; the time to the first audio counts from it."""
+        self._requested_at = self._ctx.now()
+
+    def on_speech_started(self) -> None:
+        self.user_is_speaking, self.speech_started_at = True, self._ctx.now()
+
+    def on_speech_stopped(self) -> None:
+        self.user_is_speaking, self.speech_started_at = False, None
+        self.mark_requested()
 
     def on_started(self, event: RealtimeModelTurnStartedEvent) -> None:
-        room, before = self._ctx, self._ctx.responses.active
-        response = room.responses.begin(
-            event.response_id, room.resolved_agent, now=room.now(), requested_at=room.requested_at
+        ctx, previous = self._ctx, self._responses.active
+        response = self._responses.begin(
+            event.response_id, self._agent_switcher.current, now=ctx.now(), requested_at=self._requested_at
         )
         if response is None:
             return
-        if before is not None:  # There is one at a time.
-            self._end_response(before, RealtimeModelTurnEndedEvent(status="lost", reason="its end was not told"))
-        response.retryable, response.connection_number = event.retryable, room.connection_count
-        response.span = start_response_span(room.trace_parent, response.resolved_agent)
+        if previous is not None:  # There is one active response at a time.
+            self._end_response(previous, RealtimeModelTurnEndedEvent(status="lost", reason="its end was not reported"))
+        response.retryable, response.connection_number = event.retryable, self._connection.count
+        response.span = start_response_span(ctx.trace_parent, response.resolved_agent)
         self._guardrails.on_response_started(response)
-        room.requested_at = None
-        room.resend_queue.on_response_started()
+        self._requested_at = None
+        self._connection.resend_queue.on_response_started()
         self._announce_pending_end()
-        room.emit(RealtimeAgentStartEvent(response.resolved_agent.agent, room.info, response_id=event.response_id))
+        ctx.emit(RealtimeAgentStartEvent(response.resolved_agent.agent, ctx.info, response_id=event.response_id))
         self._hooks.on_response_started(response)
 
+    def ensure_response(self, response_id: str | None) -> TrackedResponse:
+        """Return the response with that id, after starting it if its start was not reported."""
+        responses = self._responses
+        if response_id is not None and responses.active is None and responses.get(response_id) is None:
+            self.on_started(RealtimeModelTurnStartedEvent(response_id=response_id))
+        return responses.get_or_create(response_id, self._agent_switcher.current, now=self._ctx.now())
+
     def on_ended(self, event: RealtimeModelTurnEndedEvent) -> None:
-        responses = self._ctx.responses
+        responses = self._responses
         response = responses.active if event.response_id is None else responses.get(event.response_id)
         if response is None or response.ended:
             self._announce_failure(event.response_id, event)
@@ -51,22 +86,25 @@ class TurnTracker:
             self._end_response(response, event)
 
     def on_connection_lost(self) -> None:
-        """The connection is gone, and with it the active response."""
-        response = self._ctx.responses.active
+        """End the active response, which was lost with the connection, and the user's turn."""
+        self.user_is_speaking = False
+        self._history.conversation.mark_all_transcripts_unavailable()
+        response = self._responses.active
         if response is not None:
             self._end_response(response, RealtimeModelTurnEndedEvent(status="lost", reason="the connection was lost"))
+        self._history.write_requested.set()
 
     def _end_response(self, response: TrackedResponse, event: RealtimeModelTurnEndedEvent) -> None:
-        room, status = self._ctx, event.status
+        ctx, status = self._ctx, event.status
         if response.span is not None and status in ("failed", "lost"):
             response.span.set_error({"message": event.reason or status, "data": None})
-        room.responses.end(response)
+        self._responses.end(response)
         if status == "lost":
-            for item_id, index in room.history.find_parts_without_audio(response.id):
-                room.truncate(item_id, index, 0)
+            for item_id, index in self._history.conversation.find_parts_without_audio(response.id):
+                self._history.truncate(item_id, index, 0)
         self._announce_failure(response.id, event)
         if response.interrupted_at is not None:
-            room.record_metric("interruption", (room.now() - response.interrupted_at) * 1000, response.id)
+            ctx.record_metric("interruption", (ctx.now() - response.interrupted_at) * 1000, response.id)
         self._announce_pending_end()
         self._unannounced_end = (response, status)
         self._guardrails.on_response_ended(
@@ -74,51 +112,83 @@ class TurnTracker:
         )
 
     def _finalize(self, response: TrackedResponse, status: str) -> None:
-        """What was said in it is final."""
-        room = self._ctx
+        """Close the messages of a response once it is known what of it is heard."""
         response.lost = status == "lost"
         if response.needs_retry:
             self._retry_response(response)
-        answers = room.history.end_response(response.id, complete=status == "completed")
-        if answers:
-            room.emit_history_updated()
-        self._announce_end(response, answers)
-        room.write_requested.set()
+        message_ids = self._history.conversation.end_response(response.id, complete=status == "completed")
+        if message_ids:
+            self._history.emit_updated()
+        self._announce_end(response, message_ids)
+        self._history.write_requested.set()
 
     def _retry_response(self, response: TrackedResponse) -> None:
-        """Nothing was heard of a response that died with its connection: if the next one is there, it is asked."""
-        room = self._ctx
-        restored = (
-            room.connection_up.is_set()
-            and room.connection_count != response.connection_number
-            and not room.is_restoring
-        )
-        if restored and not room.resend_queue.response_pending:
-            room.resend_queue.response_pending = True
-            room.start_task(send_raw_message(room, "response.create"), "asking again")
+        """Request a lost response again, if the next connection is up and has its history."""
+        connection = self._connection
+        restored = connection.is_up and connection.count != response.connection_number and not connection.is_restoring
+        if restored and not connection.resend_queue.response_pending:
+            connection.resend_queue.response_pending = True
+            self._ctx.start_task(connection.send_raw("response.create"), "response retry")
 
     def _announce_pending_end(self) -> None:
-        """Something comes that belongs behind an end which still waits for verdicts."""
+        """Announce an end that still waits for guardrails, because the next event belongs after it."""
         if self._unannounced_end is not None:
             response, _ = self._unannounced_end
-            self._announce_end(response, self._ctx.history.get_open_messages(response.id))
+            self._announce_end(response, self._history.conversation.get_open_messages(response.id))
 
     def _announce_end(self, response: TrackedResponse, message_ids: list[str]) -> None:
-        """Tell that it has ended, once."""
         if self._unannounced_end is None or self._unannounced_end[0] is not response:
             return
-        room, status, self._unannounced_end = self._ctx, self._unannounced_end[1], None
-        room.emit(
-            RealtimeAgentEndEvent(response.resolved_agent.agent, room.info, response_id=response.id, status=status)
-        )
+        ctx, status, self._unannounced_end = self._ctx, self._unannounced_end[1], None
+        ctx.emit(RealtimeAgentEndEvent(response.resolved_agent.agent, ctx.info, response_id=response.id, status=status))
+        conversation = self._history.conversation
         self._hooks.on_response_ended(
-            response, "\n".join(get_text(room.history.get_item(name)) for name in message_ids)
+            response, "\n".join(get_text(conversation.get_item(item_id)) for item_id in message_ids)
         )
 
     def _announce_failure(self, response_id: str | None, event: RealtimeModelTurnEndedEvent) -> None:
-        room = self._ctx
+        ctx = self._ctx
         match event.status:
             case "failed" | "lost" as status:
-                room.emit(RealtimeResponseFailed(response_id, status, event.reason, event.error, room.info))
+                ctx.emit(RealtimeResponseFailed(response_id, status, event.reason, event.error, ctx.info))
             case "incomplete":
-                room.emit(RealtimeResponseIncomplete(response_id, event.reason, room.info))
+                ctx.emit(RealtimeResponseIncomplete(response_id, event.reason, ctx.info))
+
+
+class _ResponseHooks:
+    """Runs the hooks of the run and of the agent for each response, one after the other and in the background."""
+
+    def __init__(self, ctx: SessionContext) -> None:
+        self._ctx = ctx
+        self._lock = asyncio.Lock()
+
+    def on_response_started(self, response: TrackedResponse) -> None:
+        if self._has_hooks(response):
+            self._ctx.start_task(self._run_start_hooks(response), "start hooks")
+
+    def on_response_ended(self, response: TrackedResponse, output: str) -> None:
+        if self._has_hooks(response):
+            self._ctx.start_task(self._run_end_hooks(response, output), "end hooks")
+
+    def _has_hooks(self, response: TrackedResponse) -> bool:
+        return self._ctx.hooks is not None or response.resolved_agent.agent.hooks is not None
+
+    def _make_hook_context(self) -> AgentHookContext[Any]:
+        context = self._ctx.run_context
+        return AgentHookContext(context.context, context.usage, context.turn_input, context.approvals)
+
+    async def _run_start_hooks(self, response: TrackedResponse) -> None:
+        context, agent = self._make_hook_context(), response.resolved_agent.agent
+        async with self._lock:
+            if self._ctx.hooks is not None:
+                await self._ctx.hooks.on_agent_start(context, agent)
+            if agent.hooks is not None:
+                await agent.hooks.on_start(context, agent)
+
+    async def _run_end_hooks(self, response: TrackedResponse, output: Any) -> None:
+        context, agent = self._make_hook_context(), response.resolved_agent.agent
+        async with self._lock:
+            if self._ctx.hooks is not None:
+                await self._ctx.hooks.on_agent_end(context, agent, output)
+            if agent.hooks is not None:
+                await agent.hooks.on_end(context, agent, output)

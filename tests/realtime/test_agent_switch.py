@@ -1,0 +1,372 @@
+"""From one agent to another: by a handoff or by the program, all of it or nothing."""
+
+import asyncio
+
+import pytest
+from pydantic import BaseModel
+
+from factories.realtime import call, ended, eventually, sent, started, talking, virtually
+from standfast import Closed, RunHooks, UserError, function_tool
+from standfast.realtime import (
+    RealtimeAgent,
+    RealtimeModelSendSessionUpdate,
+    RealtimeModelSendToolOutput,
+    realtime_handoff,
+)
+from standfast.realtime.errors import AcknowledgementTimeout, SettingsRejected
+from standfast.realtime.testing import RealtimeStep, ScriptedRealtimeModel
+
+Update, Output = RealtimeModelSendSessionUpdate, RealtimeModelSendToolOutput
+
+
+@function_tool
+async def a_tool() -> str:
+    return "by a"
+
+
+B = RealtimeAgent(name="b", instructions="I am b.")
+C = RealtimeAgent(name="c", instructions="I am c.")
+A = RealtimeAgent(name="a", instructions="I am a.", tools=[a_tool], handoffs=[B, C])
+
+
+async def test_update_agent_tells_the_model_and_then_everybody():
+    async with talking(A, model_settings={"voice": "ash"}) as (session, model, heard):
+        await session.update_agent(B)
+        assert session.current_agent is B
+        changed = await heard.until("agent_changed")
+        assert (changed.from_agent, changed.to_agent, changed.reason) == (A, B, "update")
+        settings = sent(model, Update)[0].session_settings
+        assert (settings["instructions"], settings["tools"], settings["voice"]) == ("I am b.", [], "ash")
+        assert heard.of("handoff") == []
+
+
+async def test_a_handoff_is_acknowledged_before_it_is_told_and_answered():
+    gate = asyncio.Event()
+
+    class Slow(ScriptedRealtimeModel):
+        async def send_event(self, event):
+            if isinstance(event, Update):
+                await gate.wait()
+            await super().send_event(event)
+
+    async with talking(A, Slow(strict=False)) as (session, model, heard):
+        await model.emit(started(), call("transfer_to_b"), ended())
+        await heard.until("agent_end")
+        await asyncio.sleep(0)
+        assert (session.current_agent, heard.of("handoff"), sent(model, Output)) == (A, [], [])
+        gate.set()
+        told = await heard.until("handoff")
+        assert (told.from_agent, told.to_agent, session.current_agent) == (A, B, B)
+        assert (await heard.until("agent_changed")).reason == "handoff"
+        await eventually(lambda: sent(model, Output))
+        assert [type(event) for event in model.sent_events] == [Update, Output]
+        assert sent(model, Output)[0].output == '{"assistant": "b"}'
+        assert sent(model, Output)[0].start_response
+
+
+async def test_the_end_of_a_response_names_the_agent_that_began_it():
+    async with talking(A) as (_session, model, heard):
+        await model.emit(started(), call("transfer_to_b"))
+        await heard.until("handoff")
+        await model.emit(ended(), started("r2"), ended("r2"))
+        await heard.until("agent_end", 2)
+        assert [event.agent.name for event in heard.of("agent_start")] == ["a", "b"]
+        assert [event.agent.name for event in heard.of("agent_end")] == ["a", "b"]
+
+
+async def test_a_call_beside_a_handoff_goes_to_the_agent_that_made_it():
+    async with talking(A) as (_session, model, heard):
+        await model.emit(started(), call("transfer_to_b", "c1"))
+        await heard.until("handoff")
+        await model.emit(call("a_tool", "c2"), ended())
+        end = await heard.until("tool_end")
+        assert (end.agent, end.output) == (A, "by a")
+
+
+async def test_of_several_handoffs_in_one_response_the_first_wins_and_the_others_are_answered():
+    slow = asyncio.Event()
+    order = []
+
+    async def on_b(context):
+        await slow.wait()
+        order.append("b")
+
+    async def on_c(context):
+        order.append("c")
+
+    agent = A.clone(handoffs=[realtime_handoff(B, on_handoff=on_b), realtime_handoff(C, on_handoff=on_c)])
+    async with talking(agent) as (session, model, heard):
+        await model.emit(started(), call("transfer_to_b", "c1"), call("transfer_to_c", "c2"), ended())
+        await asyncio.sleep(0.01)
+        slow.set()
+        await eventually(lambda: len(sent(model, Output)) == 2)
+        assert (session.current_agent, order) == (B, ["b"])
+        assert len(heard.of("agent_changed")) == 1
+        answers = {event.tool_call.call_id: event for event in sent(model, Output)}
+        assert "b has taken over" in answers["c2"].output
+        assert not answers["c2"].start_response
+
+
+async def test_a_handoff_that_hangs_does_not_hold_up_those_of_the_agents_after_it():
+    never = asyncio.Event()
+
+    async def hang(context):
+        await never.wait()
+
+    last = RealtimeAgent(name="last")
+    rescue = RealtimeAgent(name="rescue", handoffs=[last])
+    stuck = RealtimeAgent(name="stuck", handoffs=[realtime_handoff(B, on_handoff=hang)])
+    async with talking(stuck) as (session, model, heard):
+        await model.emit(started(), call("transfer_to_b"), ended())
+        await session.update_agent(rescue)
+        await model.emit(started("r2"), call("transfer_to_last", "c2"), ended("r2"))
+        assert (await heard.until("handoff")).to_agent is last
+        never.set()
+        await eventually(lambda: len(sent(model, Output)) == 2)
+        assert "last has taken over" in sent(model, Output)[1].output
+        assert session.current_agent is last
+
+
+async def test_a_handoff_after_one_that_failed_is_followed():
+    def broken(context):
+        raise ValueError("not now")
+
+    agent = A.clone(handoffs=[realtime_handoff(B, on_handoff=broken), C])
+    async with talking(agent) as (session, model, heard):
+        await model.emit(started(), call("transfer_to_b", "c1"), call("transfer_to_c", "c2"), ended())
+        await heard.until("handoff")
+        assert session.current_agent is C
+        assert str((await heard.until("error")).error) == "not now"
+        await eventually(lambda: len(sent(model, Output)) == 2)
+
+
+@pytest.mark.parametrize("how", ["handoff", "update"])
+async def test_a_transition_that_the_model_refuses_leaves_the_old_agent_in_place(how):
+    model = ScriptedRealtimeModel(
+        [RealtimeStep(Update, error=SettingsRejected({"message": "bad voice"}))], strict=False
+    )
+    async with talking(A, model) as (session, _, heard):
+        if how == "update":
+            with pytest.raises(SettingsRejected, match="bad voice"):
+                await session.update_agent(B)
+        else:
+            await model.emit(started(), call("transfer_to_b"), ended())
+            assert "bad voice" in str((await heard.until("error")).error)
+            await eventually(lambda: sent(model, Output))
+            assert "An error occurred" in sent(model, Output)[0].output
+        assert session.current_agent is A
+        assert heard.of("agent_changed") == heard.of("handoff") == []
+        await model.emit(started("r2"), call("a_tool", "c2"))
+        assert (await heard.until("tool_end")).output == "by a"
+        await session.update_agent(C)
+        assert session.current_agent is C
+
+
+async def test_a_transition_that_nobody_acknowledged_is_taken_back():
+    model = ScriptedRealtimeModel([RealtimeStep(Update, error=AcknowledgementTimeout("the settings", 1))], strict=False)
+    async with talking(A, model) as (session, _, _heard):
+        with pytest.raises(AcknowledgementTimeout):
+            await session.update_agent(B)
+        assert session.current_agent is A
+        assert [event.session_settings["instructions"] for event in sent(model, Update)] == ["I am b.", "I am a."]
+
+
+async def test_a_transition_whose_agent_cannot_be_resolved_sends_nothing():
+    def broken(context, agent):
+        raise ValueError("no instructions")
+
+    async with talking(A) as (session, model, _heard):
+        with pytest.raises(ValueError, match="no instructions"):
+            await session.update_agent(RealtimeAgent(name="x", instructions=broken))
+        with pytest.raises(UserError):
+            await session.update_agent("not an agent")
+        assert (session.current_agent, model.sent_events) == (A, ())
+
+
+async def test_a_program_that_stops_waiting_does_not_leave_a_transition_half_done():
+    gate = asyncio.Event()
+
+    class Slow(ScriptedRealtimeModel):
+        async def send_event(self, event):
+            await gate.wait()
+            await super().send_event(event)
+
+    async with talking(A, Slow(strict=False)) as (session, model, heard):
+        changing = asyncio.ensure_future(session.update_agent(B))
+        await asyncio.sleep(0.01)
+        changing.cancel()
+        gate.set()
+        await asyncio.wait({changing})
+        assert (session.current_agent, len(sent(model, Update))) == (B, 1)
+        await heard.until("agent_changed")
+
+
+async def test_a_handoff_and_an_update_tell_the_model_the_same():
+    base = {"voice": "ash", "tracing": {"workflow_name": "Telephone", "metadata": {"line": "7"}}}
+    other = RealtimeAgent(name="other", instructions=lambda context, agent: "now", tools=[a_tool], handoffs=[B, C])
+    told = []
+    for how in ("handoff", "update"):
+        async with talking(A.clone(handoffs=[other]), model_settings=base) as (session, model, heard):
+            if how == "update":
+                await session.update_agent(other)
+            else:
+                await model.emit(started(), call("transfer_to_other"), ended())
+            changed = await heard.until("agent_changed")
+            assert (changed.to_agent, changed.reason) == (other, how)
+            settings = dict(sent(model, Update)[0].session_settings)
+            ways = [way.tool_name for way in settings.pop("handoffs")]
+            told.append((settings, ways, session.current_agent))
+    assert told[0] == told[1]
+    assert told[0][0]["tracing"] == base["tracing"]
+
+
+async def test_dynamic_parts_are_resolved_once_per_transition():
+    asked = []
+
+    def instructions(context, agent):
+        asked.append("instructions")
+        return "x"
+
+    def enabled(context, agent):
+        asked.append("tool")
+        return True
+
+    tool = function_tool(lambda: "x", name_override="t", is_enabled=enabled, strict_mode=False)
+    async with talking(A) as (session, model, _heard):
+        way = realtime_handoff(B, is_enabled=lambda context, agent: asked.append("handoff") or True)
+        await session.update_agent(RealtimeAgent(name="x", instructions=instructions, tools=[tool], handoffs=[way]))
+        assert sorted(asked) == ["handoff", "instructions", "tool"]
+        assert sent(model, Update)[0].session_settings["handoffs"] == [way]
+        assert sent(model, Update)[0].session_settings["tools"] == [tool]
+
+
+class Why(BaseModel):
+    reason: str
+
+
+async def test_a_handoff_with_input_gives_it_to_the_program():
+    reasons = []
+
+    async def on_handoff(context, given):
+        reasons.append(given.reason)
+
+    agent = A.clone(handoffs=[realtime_handoff(B, on_handoff=on_handoff, input_type=Why)])
+    async with talking(agent) as (session, model, heard):
+        await model.emit(started(), call("transfer_to_b", "c1", "not json"), ended())
+        await heard.until("error")
+        assert session.current_agent is agent
+        await model.emit(started("r2"), call("transfer_to_b", "c2", '{"reason": "billing"}'), ended("r2"))
+        await heard.until("handoff")
+    assert reasons == ["billing"]
+
+
+async def test_a_handoff_that_leads_nowhere_is_answered_with_an_error():
+    way = realtime_handoff(B)
+
+    async def nowhere(context, arguments):
+        return "b"
+
+    way.on_invoke_handoff = nowhere
+    async with talking(A.clone(handoffs=[way])) as (session, model, heard):
+        await model.emit(started(), call("transfer_to_b"), ended())
+        assert isinstance((await heard.until("error")).error, UserError)
+        assert session.current_agent.name == "a"
+        await eventually(lambda: sent(model, Output))
+
+
+async def test_hooks_hear_of_a_handoff():
+    told = []
+
+    class Watch(RunHooks):
+        async def on_handoff(self, context, from_agent, to_agent):
+            told.append((from_agent.name, to_agent.name))
+
+    async with talking(A, hooks=Watch()) as (_session, model, _heard):
+        await model.emit(started(), call("transfer_to_b"), ended())
+        await eventually(lambda: told)
+    assert told == [("a", "b")]
+
+
+def test_declarations_that_cannot_be_used_are_refused():
+    for wrong in (
+        {"name": 7},
+        {"name": "a", "tools": ()},
+        {"name": "a", "handoffs": B},
+        {"name": "a", "instructions": 7},
+    ):
+        with pytest.raises(TypeError):
+            RealtimeAgent(**wrong)
+    with pytest.raises(UserError, match="on_handoff"):
+        realtime_handoff(B, input_type=Why)
+    assert realtime_handoff(B).tool_name == "transfer_to_b"
+    assert A.clone(name="z").handoffs is A.handoffs
+
+
+async def test_a_handoff_that_an_update_has_overtaken_is_not_followed():
+    gate = asyncio.Event()
+
+    class Slow(ScriptedRealtimeModel):
+        stuck = False
+
+        async def send_event(self, event):
+            if isinstance(event, Update):
+                self.stuck = True
+                await gate.wait()
+            await super().send_event(event)
+
+    async with talking(A, Slow(strict=False)) as (session, model, heard):
+        changing = asyncio.ensure_future(session.update_agent(C))
+        await eventually(lambda: model.stuck)
+        await model.emit(started(), call("transfer_to_b"), ended())
+        await heard.until("agent_end")
+        await asyncio.sleep(0)
+        gate.set()
+        await changing
+        await eventually(lambda: sent(model, Output))
+        assert session.current_agent is C
+        assert [event.reason for event in heard.of("agent_changed")] == ["update"]
+        assert sent(model, Output)[0].output == "This handoff was ignored: c has taken over already."
+
+
+@virtually
+async def test_the_next_change_waits_until_a_given_up_one_is_taken_back():
+    restored = asyncio.Event()
+
+    class Stuck(ScriptedRealtimeModel):
+        async def send_event(self, event):
+            await super().send_event(event)
+            if isinstance(event, Update):
+                name = event.session_settings["instructions"]
+                await (asyncio.Event() if name == "I am b." else restored).wait()
+
+    async with talking(A, Stuck(strict=False)) as (session, model, _heard):
+        given_up = asyncio.ensure_future(session.update_agent(B))
+        await eventually(lambda: len(sent(model, Update)) == 1)
+        next_one = asyncio.ensure_future(session.update_agent(C))
+        given_up.cancel()
+        await asyncio.wait({given_up})
+        await eventually(lambda: len(sent(model, Update)) == 2)
+        await asyncio.sleep(0.01)
+        told = [event.session_settings["instructions"] for event in sent(model, Update)]
+        assert (told, session.current_agent) == (["I am b.", "I am a."], A)
+        restored.set()
+        await next_one
+        assert sent(model, Update)[2].session_settings["instructions"] == "I am c."
+        assert session.current_agent is C
+
+
+@virtually
+async def test_a_change_that_waits_for_its_turn_ends_with_the_session():
+    class Stuck(ScriptedRealtimeModel):
+        async def send_event(self, event):
+            await super().send_event(event)
+            if isinstance(event, Update):
+                await asyncio.Event().wait()
+
+    async with talking(A, Stuck(strict=False)) as (session, model, _heard):
+        asked = [asyncio.ensure_future(session.update_agent(agent)) for agent in (B, C, B)]
+        await eventually(lambda: sent(model, Update))
+        asked[1].cancel()
+    ends = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(end) for end in ends] == [Closed, asyncio.CancelledError, Closed]
+    assert session.current_agent is A

@@ -1,0 +1,224 @@
+"""The history of a realtime session: pure, ordered, and true to what was heard."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from standfast.realtime._session.history import ConversationHistory
+from standfast.realtime._session.history_entries import estimate_heard_text
+from standfast.realtime._session.playback_clock import PlaybackClock
+from standfast.realtime.items import (
+    AssistantAudio,
+    AssistantMessageItem,
+    AssistantText,
+    InputAudio,
+    InputImage,
+    InputText,
+    RealtimeToolCallItem,
+    UserMessageItem,
+)
+from standfast.realtime.model_events import RealtimeModelToolCallEvent
+
+
+def user(name, text="hi", previous=None):
+    return UserMessageItem(item_id=name, previous_item_id=previous, content=[InputText(text=text)])
+
+
+def answer(name, *parts, previous=None, status="in_progress"):
+    return AssistantMessageItem(item_id=name, previous_item_id=previous, status=status, content=list(parts))
+
+
+def answered_call(name, call_id, output_item_id):
+    call = {"item_id": name, "call_id": call_id, "status": "completed", "name": "f", "arguments": "{}"}
+    return RealtimeToolCallItem(**call, output="ok", output_item_id=output_item_id)
+
+
+def names(ledger):
+    return [item.item_id for item in ledger.get_items()]
+
+
+@pytest.mark.parametrize("by", ["words", "item"])
+def test_an_answer_that_was_told_before_its_response_ends_with_that_and_not_with_another(by):
+    ledger = ConversationHistory(PlaybackClock())
+    ledger.upsert_item(answer("a1"))
+    if by == "words":
+        ledger.append_delta("a1", "one", "r1", spoken=True)
+    else:
+        ledger.upsert_item(answer("a1"), response_id="r1")
+    assert ledger.end_response("r2", complete=True) == []
+    assert ledger.get_item("a1").status == "in_progress"
+    assert ledger.end_response("r1", complete=True) == ["a1"]
+
+
+def test_items_stand_where_the_server_put_them():
+    ledger = ConversationHistory(PlaybackClock())
+    assert ledger.upsert_item(user("a"))
+    assert ledger.upsert_item(user("c", previous="a"))
+    assert ledger.upsert_item(user("b", previous="a"))
+    assert names(ledger) == ["a", "b", "c"]
+    assert not ledger.upsert_item(user("b", "again"))
+    assert names(ledger) == ["a", "b", "c"]
+
+
+@given(st.permutations(range(8)))
+@settings(max_examples=200, deadline=None)
+def test_the_order_does_not_depend_on_the_order_of_arrival(order):
+    ledger = ConversationHistory(PlaybackClock())
+    for place in order:
+        ledger.upsert_item(user(f"i{place}", previous=f"i{place - 1}" if place else None))
+    assert names(ledger) == [f"i{place}" for place in range(8)]
+
+
+def test_an_answer_that_began_with_its_words_finds_its_place_later():
+    ledger = ConversationHistory(PlaybackClock())
+    ledger.upsert_item(user("u1"))
+    ledger.append_delta("a1", "hello", "r1", spoken=True)
+    ledger.upsert_item(user("u2", previous="u1"))
+    ledger.upsert_item(answer("a1", previous="u2"))
+    assert names(ledger) == ["u1", "u2", "a1"]
+
+
+def test_what_stands_after_an_output_stands_after_everything_before_it():
+    ledger = ConversationHistory(PlaybackClock())
+    ledger.add_tool_call(RealtimeModelToolCallEvent("f", "c1", "{}", "f1"))
+    ledger.upsert_item(user("u1", previous="f1"))
+    ledger.upsert_item(answered_call("f1", "c1", "o1"))
+    ledger.upsert_item(user("u2", previous="o1"))
+    assert names(ledger) == ["f1", "u1", "u2"]
+    assert ledger.get_items()[0].output == "ok"
+
+
+def test_an_item_that_finds_its_place_takes_along_what_stands_after_the_output_behind_it():
+    ledger = ConversationHistory(PlaybackClock())
+    ledger.append_delta("a1", "hello", "r1", spoken=True)
+    ledger.add_tool_call(RealtimeModelToolCallEvent("f", "c1", "{}", "f1", "a1"))
+    ledger.upsert_item(answered_call("f1", "c1", "o1"))
+    ledger.upsert_item(user("u2", previous="o1"))
+    ledger.upsert_item(user("u1"))
+    ledger.upsert_item(answer("a1", previous="u1"))
+    assert names(ledger) == ["u1", "a1", "f1", "u2"]
+
+
+def test_words_add_up_and_the_final_text_counts():
+    ledger = ConversationHistory(PlaybackClock())
+    assert ledger.append_delta("a1", "hel", "r1", spoken=True)
+    assert not ledger.append_delta("a1", "lo", "r1", spoken=True)
+    assert ledger.get_items()[0].content[0].transcript == "hello"
+    ledger.set_text("a1", "hello!")
+    ledger.upsert_item(answer("a1", AssistantAudio(transcript=None), status="completed"))
+    assert ledger.get_items()[0].content[0].transcript == "hello!"
+    assert ledger.end_response("r1", complete=True) == ["a1"]
+    assert ledger.get_items()[0].status == "completed"
+
+
+def test_written_and_spoken_parts_stay_what_they_are():
+    ledger = ConversationHistory(PlaybackClock())
+    ledger.append_delta("a1", "seen", "r1", spoken=False)
+    ledger.append_delta("a1", "heard", "r1", content_index=1, spoken=True)
+    assert [part.type for part in ledger.get_items()[0].content] == ["text", "audio"]
+    ledger.upsert_item(answer("a1", AssistantText(text="seen"), AssistantAudio(transcript="heard")))
+    assert [part.type for part in ledger.get_items()[0].content] == ["text", "audio"]
+
+
+def test_what_was_not_heard_is_not_remembered_as_said():
+    clock = PlaybackClock()
+    ledger = ConversationHistory(clock)
+    ledger.append_delta("a1", "one two three four", "r1", spoken=True)
+    clock.receive("a1", 0, 48 * 1000)
+    assert ledger.truncate("a1", 0, 500) == 500
+    part = ledger.get_items()[0].content[0]
+    assert (part.transcript, part.generated_transcript, part.audio_end_ms) == ("one two", "one two three four", 500)
+    assert ledger.get_items()[0].status == "incomplete"
+    ledger.append_delta("a1", " five", "r1", spoken=True)
+    ledger.upsert_item(answer("a1", AssistantAudio(transcript=None), status="incomplete"))
+    ledger.upsert_item(answer("a1", AssistantAudio(transcript="one two three four five"), status="incomplete"))
+    assert ledger.get_items()[0].content[0].transcript == "one two"
+    assert ledger.get_items()[0].content[0].generated_transcript == "one two three four five"
+    assert ledger.truncate("a1", 0, 800) is None
+    assert ledger.truncate("unknown", 0, 800) is None
+
+
+def test_an_answer_cut_before_its_first_sound_was_not_heard_at_all():
+    ledger = ConversationHistory(PlaybackClock())
+    ledger.append_delta("a1", "one two", "r1", spoken=True)
+    ledger.truncate("a1", 0, 0)
+    assert ledger.get_items()[0].content[0].transcript == ""
+
+
+@given(st.text(max_size=60), st.integers(0, 2000), st.integers(0, 2000))
+@settings(deadline=None)
+def test_the_heard_part_is_a_beginning_and_never_ends_inside_a_word(text, heard, sent):
+    part = estimate_heard_text(text, heard, sent)
+    assert text.startswith(part)
+    rest = text[len(part) :]
+    assert not part or not rest or rest[0].isspace()
+
+
+def test_a_transcript_that_comes_late_goes_to_its_item():
+    ledger = ConversationHistory(PlaybackClock())
+    ledger.upsert_item(UserMessageItem(item_id="u1", content=[InputAudio()]))
+    ledger.append_delta("a1", "hello", "r1", spoken=True)
+    assert not ledger.set_transcript("u1", "good day")
+    assert ledger.get_items()[0].content[0].transcript == "good day"
+    ledger.upsert_item(UserMessageItem(item_id="u1", content=[InputAudio()]))
+    assert ledger.get_items()[0].content[0].transcript == "good day"
+    assert ledger.set_transcript("u9", "who am I")
+    assert ledger.get_items()[-1].content[0].text == "who am I"
+
+
+def test_a_transcript_that_comes_before_its_item_is_kept():
+    ledger = ConversationHistory(PlaybackClock())
+    assert ledger.set_transcript("u1", "good day")
+    assert not ledger.upsert_item(UserMessageItem(item_id="u1", content=[InputAudio()]))
+    assert [part.transcript for part in ledger.get_items()[0].content] == ["good day"]
+
+
+def test_a_transcript_of_what_the_user_did_not_say_changes_nothing():
+    ledger = ConversationHistory(PlaybackClock())
+    ledger.append_delta("a1", "hello", "r1", spoken=True)
+    assert not ledger.set_transcript("a1", "good day")
+    assert [item.role for item in ledger.get_items()] == ["assistant"]
+    assert ledger.delete("a1")
+    assert ledger.get_items() == []
+
+
+def test_pictures_that_the_server_leaves_out_are_kept():
+    ledger = ConversationHistory(PlaybackClock())
+    ledger.upsert_item(UserMessageItem(item_id="u1", content=[InputImage(image_url="data:x"), InputText(text="see")]))
+    ledger.upsert_item(UserMessageItem(item_id="u1", content=[InputText(text="see")]))
+    assert [part.type for part in ledger.get_items()[0].content] == ["input_image", "input_text"]
+
+
+def test_an_item_can_be_forgotten():
+    ledger = ConversationHistory(PlaybackClock())
+    ledger.upsert_item(user("a"))
+    ledger.upsert_item(user("b"))
+    assert ledger.delete("a")
+    assert not ledger.delete("a")
+    assert names(ledger) == ["b"]
+
+
+def test_a_snapshot_never_changes():
+    ledger = ConversationHistory(PlaybackClock())
+    ledger.append_delta("a1", "one", "r1", spoken=True)
+    before, revision = ledger.get_items(), ledger.revision
+    ledger.append_delta("a1", " two", "r1", spoken=True)
+    assert before[0].content[0].transcript == "one"
+    assert ledger.get_items()[0].content[0].transcript == "one two"
+    assert ledger.revision > revision
+
+
+@pytest.mark.parametrize("length", [10, 2_000])
+def test_a_delta_costs_the_same_however_long_the_call(length):
+    clock = PlaybackClock()
+    ledger = ConversationHistory(clock)
+    for number in range(length):
+        ledger.upsert_item(user(f"u{number}"))
+    ledger.append_delta("a1", "x", "r1", spoken=True)
+    before = time.process_time()
+    for _ in range(10_000):
+        ledger.append_delta("a1", "word ", "r1", spoken=True)
+        clock.receive("a1", 0, 480)
+    assert time.process_time() - before < 0.5

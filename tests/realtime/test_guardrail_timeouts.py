@@ -1,0 +1,139 @@
+"""A guardrail that gives no verdict: the session goes on without it, and what was held back for it is not heard."""
+
+import asyncio
+
+import pytest
+
+from factories.realtime import ended, sent, sound, started, talking, virtually, words
+from standfast import output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import GuardrailTimedOut, LocalRealtimeModel, RealtimeAgent, RealtimeModelSendRawMessage
+from standfast.realtime._session.guardrails import DEFAULT_TIMEOUT
+from standfast.realtime.local import ToneTTS
+from standfast.realtime.model_events import RealtimeModelAudioDoneEvent
+
+GREETING = "Hello to you, and good morning."
+EAGER = {"hold_back_audio": True, "debounce_text_length": 5, "timeout": 2.0}
+
+
+def hanging(*texts):
+    """A guardrail that never answers about these texts, or about any if none are given."""
+
+    @output_guardrail(name="hanging")
+    async def judge(context, agent, output):
+        if not texts or output in texts:
+            await asyncio.Event().wait()
+        return GuardrailFunctionOutput(None, False)
+
+    return judge
+
+
+@output_guardrail
+async def discreet(context, agent, output):
+    return GuardrailFunctionOutput(None, "secret" in output)
+
+
+def guarded(*guardrails, **settings):
+    return talking(RealtimeAgent(name="host", output_guardrails=list(guardrails)), guardrails_settings=settings)
+
+
+@pytest.mark.parametrize(("settings", "seconds"), [({}, DEFAULT_TIMEOUT), ({"timeout": 2.0}, 2.0)])
+@virtually
+async def test_audio_on_which_there_is_no_verdict_is_not_heard_and_the_answer_ends(settings, seconds, caplog):
+    async with guarded(hanging(), hold_back_audio=True, **settings) as (session, model, heard):
+        done = RealtimeModelAudioDoneEvent("i1", 0, response_id="r1")
+        await model.emit(started(), sound(), words("hello"), sound(), done, ended())
+        await asyncio.sleep(seconds - 1)
+        assert heard.of("agent_end") == []
+        await asyncio.sleep(2)
+        order = [event.type for event in heard.events if event.type in ("audio", "error", "audio_end", "agent_end")]
+        assert order == ["error", "audio_end", "agent_end"]
+        error = heard.of("error")[0].error
+        assert isinstance(error, GuardrailTimedOut)
+        assert (error.guardrail, error.seconds) == ("hanging", seconds)
+        assert "'hanging' failed and was skipped" in caplog.text
+        part = session.history[0].content[0]
+        assert (part.transcript, part.generated_transcript, part.audio_end_ms) == ("", "hello", 0)
+        await model.emit(started("r2"))
+        await heard.until("agent_start", 2)
+
+
+@pytest.mark.parametrize("texts", [[], [GREETING]])
+@virtually
+async def test_the_server_is_told_how_much_of_it_was_heard(texts):
+    model = LocalRealtimeModel([GREETING], tts=ToneTTS(), pace=None)
+    agent = RealtimeAgent(name="host", output_guardrails=[hanging(*texts)])
+    async with talking(agent, model, guardrails_settings=EAGER) as (session, _, heard):
+        await session.send_message("Hello?")
+        await heard.until("agent_end")
+        await asyncio.sleep(1)
+        answer = session.history[-1]
+        heard_ms = answer.content[0].audio_end_ms
+        assert (heard_ms > 0) == bool(texts)
+        assert model.engine.conversation.get_entry(answer.item_id).truncated_at_ms == heard_ms
+
+
+@virtually
+async def test_a_server_that_came_to_know_it_meanwhile_is_told_to_forget_it():
+    async with guarded(hanging(), hold_back_audio=True, timeout=2.0) as (_session, model, heard):
+        await model.emit(started(), sound(), words("hello"), ended())
+        await model.drop()
+        await heard.until("reconnected")
+        await heard.until("agent_end")
+        await asyncio.sleep(1)
+        told = [event.message for event in sent(model, RealtimeModelSendRawMessage)]
+        assert [message["type"] for message in told] == ["conversation.item.create", "conversation.item.delete"]
+        assert told[-1]["other_data"] == {"item_id": "i1"}
+
+
+@virtually
+async def test_words_that_a_later_look_found_good_are_heard_although_an_earlier_one_was_never_answered():
+    async with guarded(hanging("hello"), **EAGER) as (session, model, heard):
+        await model.emit(started(), words("hello"), words(" you"), sound(5000), ended())
+        await heard.until("agent_end")
+        assert (len(heard.of("audio")), len(heard.of("error"))) == (1, 1)
+        assert session.history[0].content[0].transcript == "hello you"
+
+
+@virtually
+async def test_what_was_found_good_before_the_guardrail_hung_stays_heard():
+    async with guarded(hanging("hello you"), **EAGER) as (_, model, heard):
+        await model.emit(started(), words("hello"), *[sound(100) for _ in range(5)], words(" you"), ended())
+        await heard.until("agent_end")
+        assert len(heard.of("audio")) == 1  # Five letters.
+
+
+@pytest.mark.parametrize("held", [True, False])
+@virtually
+async def test_the_other_guardrails_are_asked_all_the_same(held):
+    async with guarded(hanging(), discreet, hold_back_audio=held, timeout=2.0) as (_session, model, heard):
+        await model.emit(started(), sound(), words("secret"), ended())
+        tripped = await heard.until("guardrail_tripped")
+        assert [result.guardrail for result in tripped.guardrail_results] == [discreet]
+        assert heard.of("error") == [], "nobody waited for the one that hangs"
+        assert (await heard.until("error")).error.guardrail == "hanging"
+
+
+@virtually
+async def test_a_guardrail_that_raises_has_no_say_and_the_audio_is_heard():
+    @output_guardrail
+    async def broken(context, agent, output):
+        raise TimeoutError("the program's own")
+
+    async with guarded(broken, hold_back_audio=True) as (_session, model, heard):
+        await model.emit(started(), sound(), words("hello"), ended())
+        await heard.until("agent_end")
+        assert (len(heard.of("audio")), heard.of("error")) == (1, [])
+
+
+@virtually
+async def test_a_guardrail_may_be_given_all_the_time_in_the_world():
+    @output_guardrail
+    async def thorough(context, agent, output):
+        await asyncio.sleep(1000)
+        return GuardrailFunctionOutput(None, False)
+
+    async with guarded(thorough, hold_back_audio=True, timeout=None) as (_session, model, heard):
+        await model.emit(started(), sound(), words("hello"), ended())
+        await asyncio.sleep(1001)
+        assert len(heard.of("audio")) == len(heard.of("agent_end")) == 1

@@ -1,0 +1,96 @@
+"""Guardrails that refuse one answer after the other: that comes to an end, and the call goes on."""
+
+import asyncio
+
+import pytest
+
+from factories.realtime import calling, eventually, listening, said, speak, virtually
+from realtime.wire import speech
+from standfast import function_tool, output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import (
+    LocalRealtimeModel,
+    RealtimeAgent,
+    RealtimeModelSendRawMessage,
+    RealtimeRunner,
+    TooManyGuardrailTrips,
+)
+from standfast.realtime.local import CallTool, ScriptedTranscriber
+from standfast.testing import RealtimeServer
+
+
+@output_guardrail
+async def discretion(context, agent, output):
+    return GuardrailFunctionOutput(None, "secret" in output)
+
+
+@function_tool
+async def look() -> str:
+    return "a secret"
+
+
+AGENT = RealtimeAgent(name="host", tools=[look], output_guardrails=[discretion])
+BAD = "It is a secret."
+
+
+async def refused(heard, count):
+    """Wait until so many answers were refused and the last refusal was told."""
+    await heard.until("guardrail_tripped", count)
+    return await heard.until("error")
+
+
+def creates(server):
+    return len(server.connections[0].get_received("response.create"))
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_after_three_refusals_in_a_row_no_other_answer_is_asked_for(held):
+    config = {"guardrails_settings": {"hold_back_audio": held}}
+    async with RealtimeServer([BAD] * 9) as server, calling(server, AGENT, **config) as (session, heard):
+        await session.send_message("Tell me.")
+        error = (await refused(heard, 3)).error
+        assert isinstance(error, TooManyGuardrailTrips)
+        assert (error.guardrail, error.count) == ("discretion", 3)
+        told = [kind for kind in heard.types() if kind in ("guardrail_tripped", "error")]
+        assert told == ["guardrail_tripped"] * 3 + ["error"]
+        await session.interrupt()
+        assert (creates(server), len(heard.of("guardrail_tripped"))) == (3, 3)
+        assert said(session).count("guardrail triggered: discretion") == 2
+
+
+async def test_refusals_with_calls_of_tools_in_between_are_in_a_row():
+    turns = [BAD, CallTool("look"), BAD, CallTool("look"), BAD, CallTool("look"), BAD]
+    async with RealtimeServer(turns) as server, calling(server, AGENT) as (session, heard):
+        await session.send_message("Tell me.")
+        await refused(heard, 3)
+        await session.interrupt()
+        assert creates(server) == 5
+
+
+@pytest.mark.parametrize("way", ["in writing", "speaking"])
+async def test_the_next_word_of_the_user_starts_anew(way):
+    hears = ScriptedTranscriber(["Please?"])
+    turns = [BAD] * 4 + ["I must not say that."]
+    async with RealtimeServer(turns, transcriber=hears) as server, calling(server, AGENT) as (session, heard):
+        await session.send_message("Tell me.")
+        await refused(heard, 3)
+        if way == "in writing":
+            await session.send_message("Please?")
+        else:
+            await speak(session, await speech())
+        await eventually(lambda: said(session)[-1] == "I must not say that.")
+        assert (len(heard.of("guardrail_tripped")), len(heard.of("error"))) == (4, 1)
+
+
+@virtually
+async def test_an_answer_that_was_let_through_starts_anew():
+    model = LocalRealtimeModel([BAD, BAD, "Well.", BAD, BAD, "That is all."], pace=None)
+    config = {"model_settings": {"turn_detection": None}}
+    session = await RealtimeRunner(AGENT, model=model, config=config).run()
+    async with listening(session) as heard, session:
+        await session.send_message("Tell me.")
+        await heard.until("agent_end", 3)
+        await asyncio.sleep(5)
+        await model.send_event(RealtimeModelSendRawMessage({"type": "response.create"}))
+        await eventually(lambda: said(session)[-1] == "That is all.")
+        assert (len(heard.of("guardrail_tripped")), heard.of("error")) == (4, [])

@@ -1,0 +1,319 @@
+"""Audio that is held back until its words were found good: what is refused was never heard, and nothing says it was."""
+
+import asyncio
+import random
+from contextlib import asynccontextmanager
+
+import pytest
+
+from factories.realtime import ended, eventually, listening, sound, started, talking, virtually, words
+from realtime.wire import speech
+from standfast import SQLiteSession, open_store, output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
+from standfast.realtime.local import EnergyDetector, ToneTTS
+from standfast.realtime.model_events import RealtimeModelTextDoneEvent
+from standfast.testing import RealtimeServer
+from standfast.testing.virtual_time import run_in_virtual_time
+
+SECRET = "The secret word is swordfish and nobody may know."
+HOLD = {"hold_back_audio": True, "debounce_text_length": 1000}
+
+
+class Slow:
+    """A guardrail that thinks until it is allowed to answer."""
+
+    def __init__(self):
+        self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
+
+    def guardrail(self):
+        @output_guardrail(name="discreet")
+        async def discreet(context, agent, output):
+            self.asked.set()
+            await self.may_answer.wait()
+            return GuardrailFunctionOutput(None, "secret" in output)
+
+        return discreet
+
+
+@asynccontextmanager
+async def call(model, *guardrails, options=None, session=None):
+    agent = RealtimeAgent(name="host", output_guardrails=list(guardrails))
+    runner = RealtimeRunner(agent, model=model, config={"guardrails_settings": HOLD})
+    live = await runner.run(model_config=options or {}, session=session)
+    async with listening(live) as heard, live:
+        yield live, heard
+
+
+def local(*turns):
+    return LocalRealtimeModel(turns, tts=ToneTTS(), detector=EnergyDetector, pace=None)
+
+
+def answers(session):
+    return [item for item in session.history if item.role == "assistant"]
+
+
+def told(heard, *kinds):
+    return [event.type for event in heard.events if event.type in kinds]
+
+
+async def test_a_refusal_is_told_before_the_end_of_the_answer_it_refuses():
+    slow = Slow()
+    async with RealtimeServer([SECRET, "Never mind."]) as server:
+        options = {"url": server.url, "api_key": "test"}
+        async with call(None, slow.guardrail(), options=options) as (session, heard):
+            await session.send_message("Tell me.")
+            await slow.asked.wait()
+            await eventually(lambda: [e for e in heard.of("raw_model_event") if e.data.type == "turn_ended"])
+            slow.may_answer.set()
+            await heard.until("agent_end", 2)
+            order = told(heard, "agent_start", "guardrail_tripped", "agent_end", "audio")
+            assert order[:3] == ["agent_start", "guardrail_tripped", "agent_end"]
+
+
+def test_a_refused_answer_counts_as_heard_nowhere():
+    async def scenario():
+        slow, model = Slow(), local(SECRET, "Never mind.")
+        async with open_store("memory://") as store:
+            history = store.session("call")
+            async with call(model, slow.guardrail(), session=history) as (session, heard):
+                await session.send_message("Tell me.")
+                await asyncio.sleep(0.3)  # A good part of it would have been heard, had it been passed on.
+                slow.may_answer.set()
+                await heard.until("agent_end", 2)
+                refused, other = answers(session)
+                assert (refused.status, refused.content[0].transcript) == ("incomplete", "")
+                assert refused.content[0].generated_transcript == SECRET
+                assert {event.item_id for event in heard.of("audio")} == {other.item_id}
+                assert session.metrics["truncated"].count == 1
+                assert model.engine.conversation.get_entry(refused.item_id).truncated_at_ms == 0
+            assert "swordfish" not in str(await history.get_items())
+
+    run_in_virtual_time(scenario())
+
+
+def test_what_was_held_back_when_the_user_spoke_was_not_heard():
+    async def scenario():
+        slow = Slow()
+        async with call(local("A good answer that takes a while to say."), slow.guardrail()) as (session, heard):
+            await session.send_message("Well?")
+            await asyncio.sleep(0.3)
+            await session.send_audio(await speech())
+            interrupted = await heard.until("audio_interrupted")
+            slow.may_answer.set()
+            cut = next(item for item in answers(session) if item.item_id == interrupted.item_id)
+            assert (cut.content[0].transcript, cut.content[0].audio_end_ms) == ("", 0)
+            await heard.until("agent_end")
+            assert not [event for event in heard.of("audio") if event.item_id == interrupted.item_id]
+
+    run_in_virtual_time(scenario())
+
+
+def test_what_was_let_go_is_heard_from_then_on():
+    async def scenario():
+        slow = Slow()
+        async with call(local("A good answer that takes a while to say."), slow.guardrail()) as (session, heard):
+            await session.send_message("Well?")
+            await asyncio.sleep(0.5)
+            slow.may_answer.set()
+            await heard.until("agent_end")
+            await asyncio.sleep(0.1)
+            await session.interrupt()
+            assert answers(session)[0].content[0].audio_end_ms == 100
+            assert round(session.metrics["time_to_first_audio"].last) == 500
+
+    run_in_virtual_time(scenario())
+
+
+def test_verdicts_that_come_in_another_order_let_nothing_go_too_early():
+    async def scenario():
+        gates = {"first": asyncio.Event(), "first second": asyncio.Event()}
+
+        @output_guardrail
+        async def slow(context, agent, output):
+            await gates[output].wait()
+            return GuardrailFunctionOutput(None, tripwire_triggered=False)
+
+        agent = RealtimeAgent(name="host", output_guardrails=[slow])
+        settings = {"hold_back_audio": True, "debounce_text_length": 5}
+        async with talking(agent, guardrails_settings=settings) as (_session, model, heard):
+            await model.emit(started(), words("first"), words(" second"), *[sound(100) for _ in range(5)])
+            gates["first second"].set()
+            await asyncio.sleep(1)
+            assert heard.of("audio") == []
+            gates["first"].set()
+            await asyncio.sleep(1)
+            assert len(heard.of("audio")) == 3  # Eleven letters take longer.
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("said", ["fine", "secret"])
+async def test_what_nobody_has_judged_at_the_end_of_the_call_was_not_heard(said):
+    slow, history = Slow(), SQLiteSession("call")
+    agent = RealtimeAgent(name="host", output_guardrails=[slow.guardrail()])
+    async with talking(agent, session=history, guardrails_settings=HOLD) as (session, model, heard):
+        await model.emit(started(), sound(), words(said), sound(), ended())
+        await slow.asked.wait()
+        await session.close()
+        await heard.until("session_closed")
+    assert heard.of("audio") == []
+    assert said not in str(await history.get_items())
+    assert len(heard.of("agent_end")) == 1
+
+
+@output_guardrail
+async def discreet(context, agent, output):
+    return GuardrailFunctionOutput(None, "secret" in output)
+
+
+HOST = RealtimeAgent(name="host", output_guardrails=[discreet])
+EAGER = {"hold_back_audio": True, "debounce_text_length": 5}
+
+
+@virtually
+async def test_audio_that_comes_ahead_of_its_words_waits_for_them():
+    async with talking(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+        await model.emit(started(), words("It is "), *[sound(100) for _ in range(20)])
+        await asyncio.sleep(1)
+        assert len(heard.of("audio")) == 1  # Four letters.
+        await model.emit(words("secret"), ended())
+        await heard.until("agent_end")
+        assert len(heard.of("audio")) == 1
+
+
+@virtually
+async def test_audio_that_comes_behind_its_words_waits_no_longer():
+    text = "It is ten past four."
+    async with talking(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+        await model.emit(started(), words(text), RealtimeModelTextDoneEvent("i1", text, "r1"))
+        await asyncio.sleep(1)
+        await model.emit(sound(5000))
+        await heard.until("audio")
+
+
+@virtually
+async def test_a_voice_that_was_told_to_hurry_is_let_go_later():
+    for speed, many in ((None, 5), (0.5, 5), (1.5, 3)):
+        settings = {} if speed is None else {"speed": speed}
+        async with talking(HOST, guardrails_settings=EAGER, model_settings=settings) as (_session, model, heard):
+            await model.emit(started(), words("fifteen letters ok"), *[sound(100) for _ in range(20)])
+            await asyncio.sleep(1)
+            assert len(heard.of("audio")) == many
+
+
+@pytest.mark.parametrize(
+    ("text", "many"),
+    [
+        ("fifteen letters", 4),
+        ("我們九點開門歡迎光臨", 6),
+        ("いらっしゃいませ", 5),
+        ("안녕하세요", 3),
+        ("⏰🎉 … — !", 0),
+    ],
+)
+@virtually
+async def test_a_letter_that_is_a_syllable_takes_longer_to_say(text, many):
+    async with talking(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+        await model.emit(started(), words(text), *[sound(100) for _ in range(20)])
+        await asyncio.sleep(1)
+        assert len(heard.of("audio")) == many
+
+
+@virtually
+async def test_each_part_of_an_answer_waits_for_its_own_words():
+    async with talking(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+        done = RealtimeModelTextDoneEvent("i1", "Quite so.", "r1")
+        await model.emit(started(), words("Quite so."), done, sound(2000), sound(100, "i2"), sound(2000))
+        await asyncio.sleep(1)
+        assert [event.item_id for event in heard.of("audio")] == ["i1"]
+        await model.emit(words("secret", "i2"))
+        await heard.until("guardrail_tripped")
+        await asyncio.sleep(1)
+        assert [event.item_id for event in heard.of("audio")] == ["i1"]
+
+
+@virtually
+async def test_words_that_were_corrected_are_judged_again():
+    gates = {"It is ten.": asyncio.Event(), "secret ten": asyncio.Event()}
+
+    @output_guardrail
+    async def slow(context, agent, output):
+        await gates[output].wait()
+        return GuardrailFunctionOutput(None, "secret" in output)
+
+    agent = RealtimeAgent(name="host", output_guardrails=[slow])
+    async with talking(agent, guardrails_settings=EAGER) as (_session, model, heard):
+        corrected = RealtimeModelTextDoneEvent("i1", "secret ten", "r1")
+        await model.emit(started(), sound(100), words("It is ten."), corrected)
+        gates["It is ten."].set()
+        await asyncio.sleep(1)
+        gates["secret ten"].set()
+        await heard.until("guardrail_tripped")
+        assert heard.of("audio") == []
+
+
+def spoken(chance):
+    """Some sentences, and from when on each of their letters is heard, in milliseconds: at the end that of silence."""
+    text = " ".join(
+        chance.choice(["yes", "well", "certainly", "I", "think", "42"]) for _ in range(chance.randint(1, 60))
+    )
+    if chance.random() < 0.5:
+        cut = chance.randint(0, len(text))
+        text = f"{text[:cut]} secret {text[cut:]}"
+    slowest, places = chance.uniform(34, 150), [chance.uniform(0, 300)]
+    for letter in text:
+        places.append(places[-1] + (chance.uniform(34, slowest) if letter.isalnum() else chance.uniform(0, 200)))
+    return text, places
+
+
+def pieces(chance, whole, least, most):
+    at = 0
+    while at < whole:
+        size = min(chance.randint(least, most), whole - at)
+        yield at, at + size
+        at += size
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_nothing_is_heard_before_it_was_judged_however_it_arrives(seed):
+    chance = random.Random(seed)
+    text, places = spoken(chance)
+    approved = {""}
+
+    @output_guardrail
+    async def judge(context, agent, output):
+        await asyncio.sleep(chance.choice([0, 0.1, 3]))
+        if "secret" not in output:
+            approved.add(output)
+        return GuardrailFunctionOutput(None, "secret" in output)
+
+    async def scenario():
+        agent = RealtimeAgent(name="host", output_guardrails=[judge])
+        settings = {"hold_back_audio": True, "debounce_text_length": chance.choice([1, 20, 100])}
+        async with talking(agent, guardrails_settings=settings) as (session, model, _heard):
+            listening = asyncio.ensure_future(listen(session))
+            await model.emit(started())
+            said = [words(text[a:b]) for a, b in pieces(chance, len(text), 1, 40)]
+            said += [RealtimeModelTextDoneEvent("i1", text, "r1")] if chance.random() < 0.7 else []
+            sounds = [sound(b - a) for a, b in pieces(chance, int(places[-1]), 20, 900)]
+            while said or sounds:
+                first = said if said and (not sounds or chance.random() < chance.choice([0.2, 0.5, 0.9])) else sounds
+                await model.emit(first.pop(0))
+                await asyncio.sleep(chance.choice([0, 0.05]))
+            await model.emit(ended())
+            await asyncio.sleep(60)
+            await session.close()
+            heard = await listening
+            assert heard < int(places[-1]) if "secret" in text else heard == int(places[-1])
+
+    async def listen(session):
+        heard = 0
+        async for event in session:
+            if event.type == "audio":
+                heard += len(event.audio.data) // 48
+                judged = max(map(len, approved))
+                assert judged == len(text) or heard <= places[judged]
+        return heard
+
+    run_in_virtual_time(scenario())

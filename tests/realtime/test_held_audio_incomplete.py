@@ -1,0 +1,320 @@
+"""Answers that end in the wrong way or at the wrong time, while their audio is held back."""
+
+import asyncio
+import gc
+
+import pytest
+
+from factories.realtime import ended, eventually, said, sent, sound, started, talking, virtually, words
+from standfast import open_store, output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage
+from standfast.realtime._session.guarded_response import GuardedResponse
+from standfast.realtime._session.responses import MAX_REMEMBERED_RESPONSES
+from standfast.realtime.model_events import (
+    RealtimeModelAudioDoneEvent,
+    RealtimeModelAudioEvent,
+    RealtimeModelAudioFormatEvent,
+    RealtimeModelAudioInterruptedEvent,
+    RealtimeModelTextDoneEvent,
+)
+from standfast.realtime.testing import ScriptedRealtimeModel
+
+
+@output_guardrail
+async def discreet(context, agent, output):
+    return GuardrailFunctionOutput(None, "secret" in output)
+
+
+HOST = RealtimeAgent(name="host", output_guardrails=[discreet])
+EAGER = {"hold_back_audio": True, "debounce_text_length": 5}
+LAZY = {"hold_back_audio": True, "debounce_text_length": 1000}
+
+
+async def end(model, how):
+    await (model.drop() if how == "lost" else model.emit(ended(status=how)))
+
+
+@pytest.mark.parametrize("how", ["lost", "failed", "incomplete", "cancelled"])
+@virtually
+async def test_audio_whose_words_will_not_come_any_more_is_not_heard(how):
+    async with talking(HOST, guardrails_settings=EAGER) as (session, model, heard):
+        done = RealtimeModelAudioDoneEvent("i1", 0, response_id="r1")
+        await model.emit(started(), words("hello you"), *[sound(100) for _ in range(40)], done)
+        await asyncio.sleep(1)
+        assert len(heard.of("audio")) == 2  # Eight letters.
+        await end(model, how)
+        await heard.until("agent_end")
+        await asyncio.sleep(1)
+        assert len(heard.of("audio")) == 2
+        assert len(heard.of("audio_end")) == 1
+        part = session.history[0].content[0]
+        assert (part.transcript, part.generated_transcript, part.audio_end_ms) == ("", "hello you", 200)
+
+
+@pytest.mark.parametrize("verdict_after", [0, 0.001, 1])
+@virtually
+async def test_an_answer_of_which_nothing_was_let_go_is_asked_for_once_more_when_its_connection_is_lost(verdict_after):
+    @output_guardrail
+    async def slow(context, agent, output):
+        await asyncio.sleep(verdict_after)
+        return GuardrailFunctionOutput(None, False)
+
+    agent = RealtimeAgent(name="host", output_guardrails=[slow])
+    async with talking(agent, guardrails_settings=EAGER) as (_session, model, heard):
+        await model.emit(started(), words("hi"), sound(1_000))
+        await model.drop()
+        await heard.until("reconnected")
+        await asyncio.sleep(3)
+        assert heard.of("audio") == []
+        asked = [event.message["type"] for event in sent(model, RealtimeModelSendRawMessage)]
+        assert asked.count("response.create") == 1
+
+
+class Slow(ScriptedRealtimeModel):
+    async def send_event(self, event):
+        await super().send_event(event)
+        await asyncio.sleep(1)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@virtually
+async def test_a_new_connection_learns_what_turned_out_not_to_be_heard_of_what_it_was_told(late):
+    verdict = asyncio.Event()
+
+    @output_guardrail
+    async def waiting(context, agent, output):
+        await verdict.wait()
+        return GuardrailFunctionOutput(None, False)
+
+    host = RealtimeAgent(name="host", output_guardrails=[waiting])
+    async with talking(host, Slow(strict=False), guardrails_settings=EAGER) as (session, model, heard):
+        await model.emit(started(), words("a b hello you"), *[sound(100) for _ in range(4)])
+        await model.drop()
+        await eventually(lambda: sent(model, RealtimeModelSendRawMessage))
+        if late:
+            await heard.until("reconnected")
+        verdict.set()
+        await asyncio.sleep(10)
+        assert said(session) == ["a b hello"]
+        told = [event.message for event in sent(model, RealtimeModelSendRawMessage)]
+        assert [message["type"].split(".")[-1] for message in told] == ["create", "delete", "create"]
+        assert told[-1]["other_data"]["item"]["content"][0]["text"] == "a b hello"
+
+
+@virtually
+async def test_a_new_connection_is_not_told_of_audio_whose_item_nobody_knows():
+    verdict = asyncio.Event()
+
+    @output_guardrail
+    async def waiting(context, agent, output):
+        await verdict.wait()
+        return GuardrailFunctionOutput(None, False)
+
+    host = RealtimeAgent(name="host", output_guardrails=[waiting])
+    async with talking(host, guardrails_settings=EAGER) as (_session, model, heard):
+        await model.emit(started(), words("hello"), sound(100), sound(100, "i2"))
+        await model.drop()
+        await heard.until("reconnected")
+        verdict.set()
+        await asyncio.sleep(1)
+        assert [event.item_id for event in heard.of("audio")] == ["i1"]
+        assert heard.of("error") == []
+
+
+@pytest.mark.parametrize("how", ["lost", "failed"])
+@virtually
+async def test_audio_without_any_words_is_heard_only_if_its_answer_ended_properly(how):
+    async with talking(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+        await model.emit(started(), sound(100))
+        await end(model, how)
+        await heard.until("agent_end")
+        assert heard.of("audio") == []
+        await model.emit(started("r2"), sound(100, "i2", "r2"), ended("r2"))
+        assert (await heard.until("audio")).item_id == "i2"
+
+
+@pytest.mark.parametrize("how", ["failed", "incomplete"])
+@virtually
+async def test_what_was_said_to_its_end_is_heard_although_its_answer_failed_later(how):
+    async with talking(HOST, guardrails_settings=EAGER) as (session, model, heard):
+        await model.emit(started(), words("hello"), sound(3000), RealtimeModelTextDoneEvent("i1", "hello", "r1"))
+        await end(model, how)
+        await heard.until("agent_end")
+        assert len(heard.of("audio")) == 1
+        assert session.history[0].content[0].transcript == "hello"
+
+
+@pytest.mark.parametrize(("settings", "transcript"), [(LAZY, ""), (EAGER, "fine")])
+@virtually
+async def test_what_is_held_back_when_the_session_closes_was_not_heard(settings, transcript):
+    async with open_store("memory://") as store:
+        history = store.session("call")
+        async with talking(HOST, session=history, guardrails_settings=settings) as (session, model, heard):
+            await model.emit(started(), words("fine so far"), sound(200), sound(200))
+            await asyncio.sleep(1)
+        assert len(heard.of("audio")) == (1 if transcript else 0)
+        assert session.history[0].content[0].transcript == transcript
+        assert "far" not in str(await history.get_items())
+
+
+@pytest.mark.parametrize("sounds", [[], [sound(100)]])
+@virtually
+async def test_an_answer_that_ends_in_the_moment_of_the_close_is_not_heard_and_its_end_is_told(sounds):
+    async with talking(HOST, guardrails_settings=LAZY) as (session, model, heard):
+        await model.emit(started(), *sounds, words("fine"))
+        closing = asyncio.ensure_future(session.close())
+        await asyncio.sleep(0)
+        await model.emit(ended())  # Whoever would judge it is cancelled before its first step.
+        await closing
+        await heard.until("session_closed")
+    assert heard.of("audio") == []
+    assert len(heard.of("agent_end")) == 1
+    assert session.history[0].content[0].transcript == ""
+
+
+@virtually
+async def test_an_answer_that_ends_while_the_session_closes_is_not_heard():
+    @output_guardrail
+    async def stubborn(context, agent, output):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.5)
+
+    agent = RealtimeAgent(name="host", output_guardrails=[stubborn])
+    async with talking(agent, guardrails_settings=EAGER) as (session, model, heard):
+        await model.emit(started("r1"), sound(200), words("hello"), ended("r1"))
+        await model.emit(started("r2"), sound(100, "i2", "r2"), words("so", "i3", "r2"), sound(100, "i3", "r2"))
+        closing = asyncio.ensure_future(session.close())
+        await asyncio.sleep(0.2)
+        await session.on_event(ended("r2"))  # By a model that was already telling it.
+        await closing
+        await heard.until("session_closed")
+    assert heard.of("audio") == heard.of("error") == []
+    assert len(heard.of("agent_end")) == 2
+
+
+@virtually
+async def test_words_that_come_after_the_end_are_judged_with_those_before():
+    async with talking(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+        await model.emit(started(), words("the sec"), sound(100), ended())
+        await heard.until("agent_end")
+        await model.emit(words("ret"))
+        assert (await heard.until("guardrail_tripped")).message == "the secret"
+
+
+@virtually
+async def test_the_complete_words_that_come_after_the_end_are_not_judged_twice():
+    asked = []
+
+    @output_guardrail
+    async def judge(context, agent, output):
+        asked.append(output)
+        return GuardrailFunctionOutput(None, False)
+
+    agent = RealtimeAgent(name="host", output_guardrails=[judge])
+    async with talking(agent, guardrails_settings=LAZY) as (_session, model, heard):
+        await model.emit(started(), words("hello"), ended())
+        await heard.until("agent_end")
+        await model.emit(RealtimeModelTextDoneEvent("i1", "hello", "r1"), sound(100))
+        await heard.until("audio")
+        assert asked == ["hello"]
+
+
+def watches():
+    gc.collect()
+    return sum(isinstance(thing, GuardedResponse) for thing in gc.get_objects())
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@virtually
+async def test_a_long_call_keeps_no_more_than_the_latest_answers(ends):
+    before = watches()
+    async with talking(HOST, guardrails_settings=EAGER) as (_session, model, _heard):
+        for number in range(20 * MAX_REMEMBERED_RESPONSES):
+            name = f"r{number}"
+            await model.emit(started(name), words("hi", f"i{number}", name), sound(1, f"i{number}", name))
+            if ends:
+                await model.emit(ended(name))
+        await asyncio.sleep(1)
+        assert watches() - before <= MAX_REMEMBERED_RESPONSES
+
+
+@pytest.mark.parametrize(
+    ("settings", "many"),
+    [
+        ({"audio": {"output": {"speed": 1.5}}}, 3),
+        ({"audio": {"output": {"speed": 1.5}}, "speed": 1.0}, 3),
+        ({"speed": None}, 5),
+        ({"audio": {"output": {"format": "g711_ulaw"}}}, 5),
+        ({"output_audio_format": "g711_alaw"}, 5),
+    ],
+)
+@virtually
+async def test_the_settings_count_wherever_they_stand(settings, many):
+    size = 8 if "g711" in str(settings) else 48
+    async with talking(HOST, guardrails_settings=EAGER, model_settings=settings) as (_session, model, heard):
+        pieces = [RealtimeModelAudioEvent(b"\0" * (size * 100), "r1", "i1", 0) for _ in range(20)]
+        await model.emit(started(), words("fifteen letters ok"), *pieces)
+        await asyncio.sleep(1)
+        assert (len(heard.of("audio")), heard.of("error")) == (many, [])
+
+
+@virtually
+async def test_audio_lasts_as_long_as_the_model_said_when_it_came():
+    model = ScriptedRealtimeModel(connect_events=[RealtimeModelAudioFormatEvent({"type": "audio/pcmu"})], strict=False)
+    async with talking(HOST, model, guardrails_settings=EAGER) as (_session, _, heard):
+        pieces = [RealtimeModelAudioEvent(b"\0" * 800, "r1", "i1", 0) for _ in range(20)]
+        await model.emit(started(), *pieces, RealtimeModelAudioFormatEvent({"type": "audio/pcm", "rate": 24_000}))
+        await model.emit(words("fifteen letters ok"))
+        await asyncio.sleep(1)
+        assert len(heard.of("audio")) == 5
+        await model.emit(sound(100), ended())
+        await heard.until("agent_end")
+        assert len(heard.of("audio")) == 21
+
+
+@virtually
+async def test_an_answer_that_was_interrupted_before_anything_was_let_go_was_not_heard_whatever_the_model_tells():
+    async with talking(HOST, guardrails_settings=LAZY) as (session, model, heard):
+        await model.emit(started(), sound(100), words("hello"))
+        interrupting = asyncio.ensure_future(session.interrupt())
+        await asyncio.sleep(1)
+        await model.emit(sound(100), ended(status="cancelled"))
+        await interrupting
+        await heard.until("agent_end")
+        part = session.history[0].content[0]
+        assert (part.transcript, part.generated_transcript, part.audio_end_ms) == ("", "hello", 0)
+        assert session.metrics["truncated"].count == 1
+
+
+@virtually
+async def test_of_a_refused_answer_what_was_let_go_is_remembered_and_nothing_else():
+    async with open_store("memory://") as store:
+        history = store.session("s")
+        async with talking(HOST, guardrails_settings=EAGER, session=history) as (session, model, heard):
+            await model.emit(started(), words("hello you"), *[sound(100) for _ in range(4)])
+            await asyncio.sleep(1)
+            assert len(heard.of("audio")) == 2
+            await model.emit(words(" secret words"), ended())
+            await heard.until("guardrail_tripped")
+            part = session.history[0].content[0]
+            assert (part.transcript, part.audio_end_ms) == ("hello you", 200)
+        (written,) = await history.get_items()
+        assert written["content"][0]["text"] == "hello you"
+
+
+@virtually
+async def test_what_was_passed_on_behind_an_answer_that_is_stopped_is_heard_from_then_on():
+    async with talking(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+        for number in (1, 2):
+            item, response = f"i{number}", f"r{number}"
+            await model.emit(started(response), words("hello you", item, response), sound(1000, item, response))
+            await model.emit(ended(response))
+        await heard.until("audio", 2)
+        await asyncio.sleep(0.5)
+        await model.emit(RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=500))
+        await asyncio.sleep(0.25)
+        played = model.connect_calls[0]["playback_tracker"].get_state()
+        assert (played["current_item_id"], played["elapsed_ms"]) == ("i2", 250)

@@ -1,0 +1,257 @@
+"""Audio that is held back is heard in the order in which it was said, and nobody waits for what is not heard at all."""
+
+import asyncio
+
+import pytest
+
+from factories.realtime import answer, ended, sound, started, talking, virtually, waiting, words
+from standfast import open_store
+from standfast.realtime import RealtimeAgent
+from standfast.realtime.model_events import (
+    RealtimeModelAudioDoneEvent,
+    RealtimeModelAudioInterruptedEvent,
+    RealtimeModelSpeechStartedEvent,
+)
+
+HOLD = {"hold_back_audio": True, "timeout": None}
+
+
+def heard_items(heard):
+    return [event.item_id for event in heard.of("audio")]
+
+
+@virtually
+async def test_an_answer_is_not_heard_before_the_one_in_front_of_it():
+    verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
+    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+        await model.emit(*answer(1, "fine"), *answer(2, "well"))
+        verdicts["well"].set()
+        await asyncio.sleep(1)
+        assert heard.of("audio") == []
+        verdicts["fine"].set()
+        await heard.until("agent_end", 2)
+        assert heard_items(heard) == ["i1", "i2"]
+        assert [item.content[0].transcript for item in session.history] == ["fine", "well"]
+
+
+@virtually
+async def test_an_answer_by_an_agent_without_guardrails_waits_as_well():
+    verdicts = {"fine": asyncio.Event()}
+    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+        await model.emit(*answer(1, "fine"))
+        await session.update_agent(RealtimeAgent(name="other"))
+        *unfinished, end = answer(2, "well")
+        await model.emit(*unfinished, RealtimeModelAudioDoneEvent("i2", 0, response_id="r2"))
+        await asyncio.sleep(1)
+        assert heard.of("audio") == heard.of("audio_end") == []
+        verdicts["fine"].set()
+        await heard.until("audio_end")
+        await model.emit(end, *answer(3, "so"))
+        await heard.until("audio", 3)
+        assert heard_items(heard) == ["i1", "i2", "i3"]
+
+
+@pytest.mark.parametrize("how", ["refused", "interrupted", "stopped", "timed out"])
+@virtually
+async def test_nobody_waits_for_an_answer_of_which_nothing_will_be_heard(how):
+    verdicts = {"secret": asyncio.Event(), "well": asyncio.Event()}
+    settings = HOLD | {"timeout": 5.0 if how == "timed out" else None}
+    async with talking(waiting(verdicts), guardrails_settings=settings) as (session, model, heard):
+        await model.emit(*answer(1, "secret"))
+        if how == "interrupted":
+            await session.interrupt()
+        await model.emit(*answer(2, "well"))
+        verdicts["well"].set()
+        if how == "refused":
+            verdicts["secret"].set()
+        if how == "stopped":
+            await model.emit(RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1"))
+        assert (await heard.until("audio")).item_id == "i2"
+        await heard.until("agent_end", 2)
+        assert len(heard.of("audio")) == 1
+
+
+@virtually
+async def test_audio_that_comes_late_is_heard_behind_what_waits_already():
+    verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
+    verdicts["fine"].set()
+    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (_session, model, heard):
+        await model.emit(*answer(1, "fine"))
+        await heard.until("agent_end")
+        await model.emit(*answer(2, "well"), sound(100, "i1", "r1"))
+        await asyncio.sleep(1)
+        verdicts["well"].set()
+        await heard.until("audio", 3)
+        assert heard_items(heard) == ["i1", "i2", "i1"]
+
+
+@virtually
+async def test_what_is_active_goes_on_when_the_one_in_front_of_it_was_heard():
+    verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
+    verdicts["well"].set()
+    async with talking(waiting(verdicts), guardrails_settings=HOLD | {"debounce_text_length": 4}) as (_, model, heard):
+        await model.emit(*answer(1, "fine"), *answer(2, "well")[:-1])
+        await asyncio.sleep(1)
+        assert heard.of("audio") == []
+        verdicts["fine"].set()
+        assert (await heard.until("audio", 2)).item_id == "i2"
+
+
+@virtually
+async def test_an_answer_in_writing_waits_for_nobody():
+    verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
+    verdicts["well"].set()
+    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (_session, model, heard):
+        await model.emit(*answer(1, "fine"), started("r2"), words("well", "i2", "r2"), ended("r2"))
+        await heard.until("agent_end", 2)
+        assert heard.of("audio") == []
+
+
+@virtually
+async def test_what_waits_for_its_turn_when_the_session_closes_was_not_heard():
+    verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
+    verdicts["well"].set()
+    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+        await model.emit(*answer(1, "fine"), *answer(2, "well"))
+        await asyncio.sleep(1)
+        await session.close()
+        await heard.until("session_closed")
+    assert (heard.of("audio"), len(heard.of("agent_end"))) == ([], 2)
+    assert [item.content[0].transcript for item in session.history] == ["", ""]
+
+
+@virtually
+async def test_what_waits_is_dropped_by_an_interruption_and_its_end_is_told_at_once():
+    verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
+    verdicts["well"].set()
+    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+        await model.emit(*answer(1, "fine"), *answer(2, "well"))
+        await asyncio.sleep(1)
+        assert len(heard.of("agent_end")) == 1
+        await session.interrupt()
+        await heard.until("agent_end", 2)
+        verdicts["fine"].set()
+        await asyncio.sleep(1)
+        assert heard.of("audio") == []
+        assert [(item.content[0].transcript, item.content[0].audio_end_ms) for item in session.history] == [("", 0)] * 2
+
+
+@virtually
+async def test_what_waits_behind_an_answer_is_dropped_when_the_user_speaks():
+    verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
+    verdicts["well"].set()
+    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+        await model.emit(*answer(1, "fine"), *answer(2, "well"), started("r3"), sound(100, "i3", "r3"))
+        await asyncio.sleep(1)
+        cuts = [
+            RealtimeModelAudioInterruptedEvent(f"i{number}", 0, response_id=f"r{number}", audio_end_ms=0)
+            for number in (1, 2, 3)
+        ]
+        await model.emit(RealtimeModelSpeechStartedEvent("u1", 0), *cuts, ended("r3", status="cancelled"))
+        verdicts["fine"].set()
+        await heard.until("agent_end", 3)
+        await asyncio.sleep(1)
+        assert heard.of("audio") == []
+        assert [item.content[0].transcript for item in session.history] == ["", ""]
+
+
+@virtually
+async def test_an_answer_by_an_agent_without_guardrails_that_was_stopped_in_line_was_not_heard():
+    verdicts = {"fine": asyncio.Event()}
+    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+        await model.emit(*answer(1, "fine"))
+        await session.update_agent(RealtimeAgent(name="other"))
+        await model.emit(*answer(2, "well"))
+        await model.emit(RealtimeModelAudioInterruptedEvent("i2", 0, response_id="r2"))
+        verdicts["fine"].set()
+        await asyncio.sleep(1)
+        assert heard_items(heard) == ["i1"]
+        assert [item.content[0].transcript for item in session.history] == ["fine", ""]
+
+
+@pytest.mark.parametrize("good", [True, False])
+@virtually
+async def test_an_answer_over_the_next_connection_is_heard_behind_the_rest_of_the_lost_one(good):
+    text = "fine" if good else "secret"
+    verdicts = {text: asyncio.Event(), "well": asyncio.Event()}
+    verdicts["well"].set()
+    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (_session, model, heard):
+        await model.emit(*answer(1, text)[:-1])
+        await model.drop()
+        await heard.until("reconnected")
+        await model.emit(*answer(2, "well"))
+        await asyncio.sleep(1)
+        assert heard.of("audio") == []
+        verdicts[text].set()
+        await heard.until("agent_end", 2)
+        assert heard_items(heard) == (["i1", "i2"] if good else ["i2"])
+
+
+@virtually
+async def test_what_waited_counts_as_heard_from_its_turn_on():
+    verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
+    verdicts["well"].set()
+    async with open_store("memory://") as store:
+        history = store.session("call")
+        agent = waiting(verdicts)
+        async with talking(agent, session=history, guardrails_settings=HOLD) as (session, model, heard):
+            await model.emit(*answer(1, "fine"), *answer(2, "well"))
+            await asyncio.sleep(5)
+            assert await history.get_items() == []
+            verdicts["fine"].set()
+            await heard.until("audio", 2)
+            waited = [(metric.subject, round(metric.ms)) for metric in heard.of("metric")]
+            assert waited == [("r1", 5000), ("r2", 5000)]
+            await asyncio.sleep(0.13)
+            played = model.connect_calls[0]["playback_tracker"].get_state()
+            assert (played["current_item_id"], round(played["elapsed_ms"])) == ("i2", 30)
+            await asyncio.sleep(1)
+            assert [item.content[0].transcript for item in session.history] == ["fine", "well"]
+        assert [item["content"][0]["text"] for item in await history.get_items()] == ["fine", "well"]
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+@virtually
+async def test_any_number_of_answers_may_wait(interrupted):
+    verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
+    verdicts["well"].set()
+    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+        await model.emit(*answer(0, "fine"))
+        for number in range(1, 1000):
+            await model.emit(*answer(number, "well"))
+        await asyncio.sleep(1)
+        assert heard.of("audio") == []
+        if interrupted:
+            await session.interrupt()
+        verdicts["fine"].set()
+        await heard.until("agent_end", 1000)
+        await asyncio.sleep(1)
+        assert heard_items(heard) == ([] if interrupted else [f"i{number}" for number in range(1000)])
+
+
+@virtually
+async def test_an_answer_whose_end_never_comes_holds_nobody_up_and_has_its_turn():
+    verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
+    verdicts["well"].set()
+    async with talking(waiting(verdicts), guardrails_settings=HOLD | {"debounce_text_length": 4}) as (_, model, heard):
+        await model.emit(*answer(1, "fine"), *answer(2, "well")[:-1], started("r3"), sound(100, "i3", "r3"))
+        await asyncio.sleep(1)
+        verdicts["fine"].set()
+        await heard.until("audio", 2)
+        assert heard_items(heard) == ["i1", "i2"]
+        await model.emit(words("well", "i3", "r3"), ended("r3"))
+        assert (await heard.until("audio", 3)).item_id == "i3"
+
+
+@virtually
+async def test_audio_that_nobody_has_read_when_it_is_interrupted_is_not_read_any_more():
+    verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
+    verdicts["well"].set()
+    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+        reader = aiter(session)
+        await model.emit(*answer(1, "fine"), *answer(2, "well"))
+        verdicts["fine"].set()
+        await heard.until("audio", 2)
+        await session.interrupt()
+        await session.close()
+        assert [event async for event in reader if event.type == "audio"] == []

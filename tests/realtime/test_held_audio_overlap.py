@@ -1,0 +1,161 @@
+"""Answers that follow each other faster than guardrails judge them, while their audio is held back."""
+
+import asyncio
+import random
+
+import pytest
+
+from factories.realtime import answer, ended, said, talking, virtually, waiting
+from standfast import RunHooks, open_store, output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeModelSendInterrupt
+from standfast.realtime.local import EnergyDetector, ToneTTS
+from standfast.realtime.model_events import RealtimeModelAudioInterruptedEvent, RealtimeModelSpeechStartedEvent
+from standfast.realtime.testing import RealtimeStep, ScriptedRealtimeModel
+
+HOLD = {"hold_back_audio": True, "timeout": None}
+
+
+def told(heard, *kinds):
+    return [(event.type, event.response_id) for event in heard.events if event.type in kinds]
+
+
+@virtually
+async def test_the_end_of_an_answer_is_told_before_the_next_begins():
+    verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
+    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (_session, model, heard):
+        await model.emit(*answer(1, "fine"), *answer(2, "well"))
+        for verdict in verdicts.values():
+            verdict.set()
+        await heard.until("agent_end", 2)
+        order = [("agent_start", "r1"), ("agent_end", "r1"), ("agent_start", "r2"), ("agent_end", "r2")]
+        assert told(heard, "agent_start", "agent_end") == order
+
+
+@virtually
+async def test_nobody_forgets_an_end_because_of_an_answer_whose_beginning_was_not_told():
+    verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
+    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (_session, model, heard):
+        await model.emit(*answer(1, "fine"), *answer(2, "well")[1:])
+        for verdict in reversed(verdicts.values()):
+            verdict.set()
+        await heard.until("agent_end", 2)
+        assert told(heard, "agent_end") == [("agent_end", "r1"), ("agent_end", "r2")]
+
+
+@pytest.mark.parametrize("text", ["fine", "secret"])
+@virtually
+async def test_an_answer_whose_end_was_told_counts_only_when_the_verdict_is_there(text):
+    verdicts, good = {text: asyncio.Event(), "well": asyncio.Event()}, text == "fine"
+    async with open_store("memory://") as store:
+        history = store.session("call")
+        async with talking(waiting(verdicts), session=history, guardrails_settings=HOLD) as (session, model, heard):
+            await model.emit(*answer(1, text), *answer(2, "well")[:-1])
+            await heard.until("agent_end")
+            await asyncio.sleep(1)
+            assert (heard.of("audio"), await history.get_items()) == ([], [])
+            verdicts[text].set()
+            await asyncio.sleep(1)
+            assert len(heard.of("audio")) == good
+            assert len(heard.of("guardrail_tripped")) == (not good)
+            assert session.history[0].content[0].transcript == (text if good else "")
+            verdicts["well"].set()
+            await model.emit(ended("r2"))
+            await heard.until("agent_end", 2)
+        assert (text in str(await history.get_items())) is good
+
+
+@pytest.mark.parametrize("order", [["a secret", "well"], ["well", "a secret"]])
+@virtually
+async def test_the_server_does_not_take_a_refused_answer_for_heard_because_of_the_next(order):
+    verdicts = {"a secret": asyncio.Event(), "well": asyncio.Event()}
+    model = LocalRealtimeModel(list(verdicts), tts=ToneTTS(), detector=EnergyDetector, pace=None)
+    async with talking(waiting(verdicts), model, guardrails_settings=HOLD) as (session, _model, heard):
+        for number in (1, 2):
+            await session.send_message("go on")
+            await heard.until("agent_start", number)
+            await asyncio.sleep(5)
+        for text in order:
+            verdicts[text].set()
+            await asyncio.sleep(0.1)
+        await heard.until("audio_interrupted")
+        await asyncio.sleep(1)
+        answers = [entry for entry in model.engine.conversation if entry.item.get("role") == "assistant"]
+        assert [entry.text for entry in answers] == ["", "well"]
+
+
+@virtually
+async def test_an_answer_that_was_left_out_is_not_interrupted_with_the_next():
+    verdicts = {"never judged": asyncio.Event(), "well": asyncio.Event()}
+    verdicts["well"].set()
+    model = LocalRealtimeModel(list(verdicts), tts=ToneTTS(), detector=EnergyDetector, pace=None)
+    async with talking(waiting(verdicts), model, guardrails_settings={**HOLD, "timeout": 1.0}) as (
+        session,
+        _model,
+        heard,
+    ):
+        await session.send_message("go on")
+        await heard.until("agent_end")
+        await session.send_message("go on")
+        await heard.until("audio")
+        await session.interrupt()
+        assert [event.item_id for event in heard.of("audio_interrupted")] == [session.history[-1].item_id]
+
+
+@virtually
+async def test_a_refusal_while_the_user_speaks_stops_only_what_is_refused():
+    verdicts = {"secret": asyncio.Event(), "well": asyncio.Event()}
+    cut = RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=0)
+    model = ScriptedRealtimeModel([RealtimeStep(RealtimeModelSendInterrupt, emit=[cut])], strict=False)
+    async with talking(waiting(verdicts), model, guardrails_settings=HOLD) as (session, _model, heard):
+        await model.emit(RealtimeModelSpeechStartedEvent("u1", 0), *answer(1, "secret"), *answer(2, "well"))
+        verdicts["secret"].set()
+        await heard.until("audio_interrupted")
+        verdicts["well"].set()
+        assert (await heard.until("audio")).item_id == "i2"
+        assert said(session) == ["", "well"]
+
+
+@virtually
+async def test_hooks_hear_of_answers_in_the_same_order():
+    called = []
+
+    class Hooks(RunHooks):
+        async def on_agent_start(self, context, agent):
+            called.append("start")
+
+        async def on_agent_end(self, context, agent, output):
+            called.append(output)
+
+    verdicts = {"one": asyncio.Event(), "two": asyncio.Event()}
+    async with talking(waiting(verdicts), hooks=Hooks(), guardrails_settings=HOLD) as (_session, model, heard):
+        await model.emit(*answer(1, "one"), *answer(2, "two"))
+        for verdict in verdicts.values():
+            verdict.set()
+        await heard.until("agent_end", 2)
+        await asyncio.sleep(1)
+        assert called == ["start", "one", "start", "two"]
+
+
+@pytest.mark.parametrize("seed", range(50))
+@virtually
+async def test_each_answer_begins_and_ends_once_before_the_next_begins(seed):
+    chance = random.Random(seed)
+
+    @output_guardrail
+    async def judge(context, agent, output):
+        await asyncio.sleep(chance.choice([0, 0.1, 1, 40]))
+        return GuardrailFunctionOutput(None, chance.random() < 0.2)
+
+    agent = RealtimeAgent(name="host", output_guardrails=[judge])
+    settings = {"hold_back_audio": True, "debounce_text_length": chance.choice([1, 20])}
+    async with talking(agent, guardrails_settings=settings) as (_session, model, heard):
+        for number in range(10):
+            for event in answer(number, chance.choice(["yes", "certainly not today"])):
+                await model.emit(event)
+                await asyncio.sleep(chance.choice([0, 0.05, 2]))
+        await asyncio.sleep(500)
+        spoken = [event.item_id for event in heard.of("audio")]
+        assert spoken == sorted(spoken)
+        order = [(kind, f"r{number}") for number in range(10) for kind in ("agent_start", "agent_end")]
+        assert told(heard, "agent_start", "agent_end") == order

@@ -1,0 +1,53 @@
+"""Playback trackers of a program that fail: what they were to say is not known, and the call goes on."""
+
+import asyncio
+
+import pytest
+
+from factories.realtime import listening, said, virtually
+from standfast import open_store
+from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimePlaybackTracker, RealtimeRunner
+
+LONG = "One two three four five six seven eight nine ten."
+
+
+class Fails(RealtimePlaybackTracker):
+    """One that fails in one of its methods."""
+
+    def __init__(self, method):
+        super().__init__()
+        self._method = method
+
+    def get_state(self):
+        if self._method == "get_state":
+            raise RuntimeError("the player is not there yet")
+        return {} if self._method == "no state" else super().get_state()
+
+    def on_interrupted(self):
+        super().on_interrupted()
+        if self._method == "on_interrupted":
+            raise RuntimeError("the browser has gone")
+
+
+@pytest.mark.parametrize("method", ["get_state", "no state", "on_interrupted"])
+@virtually
+async def test_a_playback_tracker_that_fails_costs_no_connection_and_no_history(method, caplog):
+    model = LocalRealtimeModel([LONG, "Two.", "Three."])
+    async with open_store("memory://") as store:
+        history = store.session("s")
+        runner = RealtimeRunner(RealtimeAgent(name="host"), model=model)
+        session = await runner.run(model_config={"playback_tracker": Fails(method)}, session=history)
+        async with listening(session) as heard, session:
+            await session.send_message("first")
+            await heard.until("audio", 5)
+            await session.interrupt()
+            await session.send_message("second")
+            await heard.until("agent_end", 2)
+            await session.send_message("third")
+            await heard.until("agent_end", 3)
+            await asyncio.sleep(120)
+            assert (heard.of("reconnecting"), heard.of("error")) == ([], [])
+            assert heard.of("audio_interrupted")
+            assert said(session) == ["first", "", "second", "Two.", "third", "Three."]
+            assert len(await history.get_items()) == 5
+    assert "the playback tracker failed" in caplog.text

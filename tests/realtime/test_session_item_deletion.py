@@ -1,0 +1,72 @@
+"""Items that the program deletes from a conversation: they are gone, whatever is still told of them."""
+
+import asyncio
+
+from factories.realtime import calling, eventually, said, speak
+from realtime.wire import speech
+from standfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage
+from standfast.realtime.local import Say, ScriptedTranscriber
+from standfast.testing import RealtimeServer
+from standfast.testing.realtime.faults import Reorder
+
+AGENT = RealtimeAgent(name="host")
+
+
+def raw(kind, **other):
+    return RealtimeModelSendRawMessage({"type": kind, "other_data": other})
+
+
+async def delete(session, server, item_id):
+    await session.model.send_event(raw("conversation.item.delete", item_id=item_id))
+    await eventually(lambda: server.connections[0].get_sent("conversation.item.deleted"))
+
+
+async def test_an_answer_that_is_deleted_while_it_is_being_said_stays_deleted():
+    deleted = asyncio.Event()
+
+    class Counting:
+        async def respond(self, request):
+            yield Say("One two three. ")
+            await deleted.wait()
+            yield Say("Four five six.")
+
+    async with RealtimeServer(Counting()) as server, calling(server, AGENT) as (session, heard):
+        await session.send_message("Count.")
+        item_id = (await heard.until("transcript_delta")).item_id
+        await delete(session, server, item_id)
+        deleted.set()
+        await heard.until("agent_end")
+        assert said(session) == ["Count."]
+        assert [item.item_id for item in heard.of("history_updated")[-1].history] == [session.history[0].item_id]
+        assert [entry.id for entry in server.connections[0].conversation] == [session.history[0].item_id]
+        assert heard.of("error") == []
+
+
+async def test_what_the_user_said_and_the_program_deletes_does_not_come_back_with_its_transcript():
+    completed = "conversation.item.input_audio_transcription.completed"
+    hears = ScriptedTranscriber(["My number is 1234."])
+    async with (
+        RealtimeServer(["Yes.", "Yes."], transcriber=hears) as server,
+        calling(server, AGENT) as (session, heard),
+    ):
+        server.inject(completed, Reorder("conversation.item.deleted"))
+        await speak(session, await speech())
+        await heard.until("agent_end")
+        await delete(session, server, session.history[0].item_id)
+        await eventually(lambda: server.connections[0].get_sent(completed))
+        await session.send_message("Still there?")
+        await heard.until("agent_end", 2)
+        assert said(session) == ["Yes.", "Still there?", "Yes."]
+
+
+async def test_an_item_that_the_program_makes_again_after_it_was_deleted_is_back():
+    async with RealtimeServer(["One.", "Two."]) as server, calling(server, AGENT) as (session, heard):
+        await session.send_message("Count.")
+        await heard.until("agent_end")
+        answer = session.history[-1].item_id
+        await delete(session, server, answer)
+        await eventually(lambda: said(session) == ["Count."])
+        part = {"type": "output_text", "text": "Uno."}
+        item = {"id": answer, "type": "message", "role": "assistant", "content": [part]}
+        await session.model.send_event(raw("conversation.item.create", item=item))
+        await eventually(lambda: said(session) == ["Count.", "Uno."])

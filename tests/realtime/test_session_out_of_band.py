@@ -1,0 +1,199 @@
+"""Responses beside the conversation (``conversation: none``): asked for at once, and no part of it."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from factories.realtime import eventually, listening
+from standfast import function_tool
+from standfast.realtime import (
+    AcknowledgementTimeout,
+    OpenAIRealtimeWebSocketModel,
+    RealtimeAgent,
+    RealtimeModelSendRawMessage,
+    RealtimeRunner,
+    ResponseRefused,
+)
+from standfast.realtime.local import CallTool, Say
+from standfast.realtime.openai._protocol.response_queue import OWNERS_KEY
+from standfast.testing import RealtimeServer
+from standfast.testing.realtime.faults import Discard, Disconnect
+
+LONG = "This answer takes a while, so that other things can happen while it is being said."
+MADE = []
+
+
+@function_tool
+async def look_up() -> str:
+    MADE.append("look_up")
+    return "found"
+
+
+AGENT = RealtimeAgent(name="host", tools=[look_up])
+
+
+class ByTopic:
+    """Answers in the conversation in turn, and what is asked beside it by its own instructions."""
+
+    def __init__(self, *turns):
+        self._turns = list(turns)
+
+    async def respond(self, request):
+        said = request.instructions if request.instructions.startswith("aside") else self._turns.pop(0)
+        yield said if isinstance(said, CallTool) else Say(said)
+
+
+@asynccontextmanager
+async def calling(server, **transport):
+    model = OpenAIRealtimeWebSocketModel(transport_config=transport)
+    session = await RealtimeRunner(AGENT, model=model).run(model_config={"url": server.url, "api_key": "test"})
+    async with listening(session) as heard, session:
+        yield session, heard
+
+
+async def ask_aside(session, topic, **more):
+    wanted = {
+        "conversation": "none",
+        "metadata": {"topic": topic},
+        "instructions": f"aside {topic}",
+        "output_modalities": ["text"],
+        **more,
+    }
+    message = {"type": "response.create", "other_data": {"response": wanted, "event_id": f"ask_{topic}"}}
+    await session.model.send_event(RealtimeModelSendRawMessage(message))
+
+
+def raw(heard, kind):
+    told = [event.data.data for event in heard.of("raw_model_event") if event.data.type == "raw_server_event"]
+    return [message for message in told if message["type"] == kind]
+
+
+def answered_aside(heard, topic):
+    done = [message["response"] for message in raw(heard, "response.done")]
+    return [response for response in done if (response["metadata"] or {}).get("topic") == topic]
+
+
+def words(session):
+    return [part.transcript for item in session.history if item.role == "assistant" for part in item.content]
+
+
+async def test_they_do_not_wait_for_the_answer_that_is_being_given_and_leave_it_alone():
+    async with RealtimeServer(ByTopic(LONG), pace=4.0) as server, calling(server) as (session, heard):
+        await session.send_message("Tell me.")
+        await heard.until("audio")
+        await asyncio.gather(ask_aside(session, "mood"), ask_aside(session, "language"))
+        mood = await eventually(lambda: answered_aside(heard, "mood"))
+        language = await eventually(lambda: answered_aside(heard, "language"))
+        assert heard.of("agent_end") == []
+        assert mood[0]["output"][0]["content"][0]["text"] == "aside mood"
+        assert language[0]["output"][0]["content"][0]["text"] == "aside language"
+        end = await heard.until("agent_end")
+        assert end.status == "completed"
+        assert [event.response_id for event in heard.of("agent_start")] == [end.response_id]
+        assert words(session) == [LONG]
+        assert [item.item_id for item in session.history] == [item.id for item in server.connections[0].conversation]
+        assert len(heard.of("usage")) == session.metrics.usage.requests == 3
+
+
+async def test_the_end_of_one_does_not_make_way_for_a_second_answer_in_the_conversation():
+    async with RealtimeServer(ByTopic(LONG, "Second."), pace=4.0) as server, calling(server) as (session, heard):
+        await session.send_message("Tell me.")
+        await heard.until("audio")
+        await ask_aside(session, "mood")
+        await eventually(lambda: answered_aside(heard, "mood"))
+        await session.send_message("And then?")
+        await heard.until("agent_end", 2)
+        assert words(session) == [LONG, "Second."]
+        assert server.connections[0].get_sent("error") == []
+
+
+async def test_an_interruption_stops_the_conversation_and_not_what_is_beside_it():
+    async with RealtimeServer(ByTopic(LONG), pace=4.0) as server, calling(server) as (session, heard):
+        await session.send_message("Tell me.")
+        await heard.until("audio")
+        await ask_aside(session, "summary", output_modalities=["audio"])
+        await eventually(lambda: len(raw(heard, "response.created")) == 2)
+        await session.interrupt()
+        assert (await heard.until("agent_end")).status == "cancelled"
+        (summary,) = await eventually(lambda: answered_aside(heard, "summary"))
+        assert summary["status"] == "completed"
+        assert {event.response_id for event in heard.of("agent_start")} == {
+            event.audio.response_id for event in heard.of("audio")
+        }
+
+
+async def test_a_call_that_is_no_part_of_the_conversation_is_not_made():
+    MADE.clear()
+    brain = ByTopic(CallTool("look_up"), "Hello.")
+    async with RealtimeServer(brain) as server, calling(server) as (session, heard):
+        await ask_aside(session, "plan", instructions="plan")
+        (plan,) = await eventually(lambda: answered_aside(heard, "plan"))
+        assert plan["output"][0]["type"] == "function_call"
+        await session.send_message("Hi.")
+        await heard.until("agent_end")
+        assert MADE == []
+        assert heard.of("error") == []
+        assert [item.role for item in session.history if item.type == "message"] == ["user", "assistant"]
+        assert len(session.history) == 2
+
+
+async def test_one_that_the_server_refuses_is_reported_to_whoever_asked():
+    async with RealtimeServer(ByTopic("Hello.")) as server, calling(server) as (session, heard):
+        await ask_aside(session, "mood", input=[{"type": "item_reference", "id": "nowhere"}])
+        refused = (await heard.until("error")).error
+        assert isinstance(refused, ResponseRefused)
+        assert refused.requesters == ("raw",)
+        await session.send_message("Hi.")
+        await heard.until("agent_end")
+
+
+async def test_one_that_the_server_never_begins_is_reported_too():
+    async with RealtimeServer(ByTopic("Hello.")) as server:
+        server.inject("response.create", Discard())
+        async with calling(server, acknowledge_timeout=1.0) as (session, heard):
+            await ask_aside(session, "mood")
+            refused = (await heard.until("error")).error
+            assert isinstance(refused, ResponseRefused)
+            assert isinstance(refused.error, AcknowledgementTimeout)
+            assert len(server.connections[0].get_received("response.create")) == 1
+
+
+WISHES = {"instructions": "aside rhyme", "metadata": {"topic": "rhyme"}}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fault"),
+    [
+        ({"conversation": "none", **WISHES}, ("response.create", Discard())),
+        (WISHES, ("response.create", Discard())),
+        (WISHES, ("response.output_item.added", Disconnect())),
+    ],
+    ids=["aside", "with wishes", "with wishes and begun"],
+)
+async def test_a_plain_response_does_not_stand_for_one_that_was_wanted_otherwise(wanted, fault):
+    async with RealtimeServer(ByTopic("Hello.")) as server, calling(server) as (session, heard):
+        server.inject(*fault)
+        message = {"type": "response.create", "other_data": {"response": wanted}}
+        await session.model.send_event(RealtimeModelSendRawMessage(message))
+        first = server.connections[0]
+        await first.wait_for_frame("response.create")
+        if isinstance(fault[1], Discard):
+            first.close()
+        await heard.until("reconnected")
+        await session.send_message("Hi.")
+        await heard.until("agent_end", len(heard.of("agent_end")) + 1)
+        asked = [
+            frame["response"]["metadata"][OWNERS_KEY] for frame in server.connections[1].get_received("response.create")
+        ]
+        assert asked == ["user"]
+        assert words(session) == ["Hello."]
+
+
+async def test_a_plain_response_that_was_asked_for_in_raw_words_is_asked_for_again_however_often_it_takes():
+    async with RealtimeServer(ByTopic("Hello.")) as server, calling(server) as (session, heard):
+        server.inject("response.create", Disconnect(), times=2)
+        await session.model.send_event(RealtimeModelSendRawMessage({"type": "response.create"}))
+        await heard.until("agent_end")
+        assert words(session) == ["Hello."]
+        assert len(server.connections) == 3

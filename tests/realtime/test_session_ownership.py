@@ -1,0 +1,283 @@
+"""One owner for everything that a call has, whoever asks it from wherever."""
+
+import asyncio
+import gc
+import math
+import tracemalloc
+from weakref import WeakSet
+
+import pytest
+
+from factories.realtime import (
+    call,
+    calling,
+    ended,
+    eventually,
+    said,
+    sound,
+    started,
+    talking,
+    user_said,
+    virtually,
+    words,
+)
+from standfast import UserError, function_tool, output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import RealtimeAgent, RealtimeModelListener, RealtimeRunner, RealtimeState
+from standfast.realtime.local import CallTool
+from standfast.realtime.model_events import RealtimeModelItemDeletedEvent
+from standfast.realtime.testing import ScriptedRealtimeModel
+from standfast.testing import RealtimeServer
+
+AGENT = RealtimeAgent(name="host", instructions="I am the host.")
+
+
+@pytest.mark.parametrize("deadline", [None, "2", math.nan])
+async def test_a_deadline_that_is_no_number_is_refused_and_the_call_goes_on(deadline):
+    async with RealtimeServer(["Hello."]) as server, calling(server, AGENT) as (session, heard):
+        with pytest.raises(UserError, match="number of seconds"):
+            await session.close(deadline)
+        assert session.state is RealtimeState.OPEN
+        await session.send_message("hi")
+        await heard.until("agent_end")
+    assert session.state is RealtimeState.CLOSED
+
+
+async def test_an_unlimited_deadline_is_one():
+    async with RealtimeServer() as server, calling(server, AGENT) as (session, _):
+        report = await session.close(math.inf)
+        assert (report.reason, session.state) == ("asked", RealtimeState.CLOSED)
+
+
+async def listen_to_the_end(session):
+    async for _ in session:
+        pass
+
+
+USES = {
+    "send_message": lambda session: session.send_message("from a thread"),
+    "send_audio": lambda session: session.send_audio(bytes(480)),
+    "interrupt": lambda session: session.interrupt(),
+    "update_agent": lambda session: session.update_agent(AGENT),
+    "approve_tool_call": lambda session: session.approve_tool_call("c1"),
+    "reject_tool_call": lambda session: session.reject_tool_call("c1"),
+    "async for": listen_to_the_end,
+    "close": lambda session: session.close(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+async def test_a_tool_in_a_thread_that_uses_the_session_in_a_loop_of_its_own_is_told_how_to_do_it(use):
+    refused = []
+
+    @function_tool
+    def plain() -> str:
+        try:
+            asyncio.run(asyncio.wait_for(USES[use](session), 5))
+        except Exception as error:
+            refused.append(error)
+        return "done"
+
+    agent = RealtimeAgent(name="a", tools=[plain])
+    script = [CallTool("plain"), "It is done."]
+    async with RealtimeServer(script) as server, calling(server, agent) as (session, heard):
+        await session.send_message("do it")
+        await heard.until("agent_end", 2)
+        assert isinstance(refused[0], UserError), refused
+        assert "run_coroutine_threadsafe" in str(refused[0])
+        assert said(session)[-1] == "It is done."
+        report = await session.close()
+        assert (report.cancelled, report.still_running, report.unsent_outputs) == ((), (), ())
+        await eventually(lambda: not server.open_connections)
+
+
+async def test_a_tool_in_a_thread_may_use_the_session_in_its_own_loop():
+    loop, given = asyncio.get_running_loop(), []
+
+    @function_tool
+    def plain() -> str:
+        given.append(asyncio.run_coroutine_threadsafe(session.close(), loop).result(10))
+        return "done"
+
+    agent = RealtimeAgent(name="a", tools=[plain])
+    async with RealtimeServer([CallTool("plain")]) as server, calling(server, agent) as (session, heard):
+        await session.send_message("do it")
+        await heard.until("session_closed")
+        assert await eventually(lambda: given) == [None], "from inside it only asks"
+
+
+async def test_a_listener_that_waits_for_something_cancelled_does_not_make_the_session_deaf():
+    class Listener(RealtimeModelListener):
+        async def on_event(self, event):
+            if event.type == "turn_started":
+                gone = asyncio.ensure_future(asyncio.Event().wait())
+                gone.cancel()
+                await gone
+
+    async with RealtimeServer(["Hello.", "Goodbye."]) as server, calling(server, AGENT) as (session, heard):
+        session.model.add_listener(Listener())
+        await session.send_message("hi")
+        await heard.until("agent_end")
+        await session.send_message("bye")
+        await heard.until("agent_end", 2)
+        assert said(session) == ["hi", "Hello.", "bye", "Goodbye."]
+
+
+async def test_nothing_is_told_after_the_end_by_what_was_left_running(caplog):
+    go_on, tasks = asyncio.Event(), []
+
+    @output_guardrail
+    async def stubborn(context, agent, text):
+        tasks.append(asyncio.current_task())
+        while not go_on.is_set():
+            try:
+                await go_on.wait()
+            except asyncio.CancelledError:
+                continue
+        return GuardrailFunctionOutput(output_info=None, tripwire_triggered=True)
+
+    agent = RealtimeAgent(name="a", output_guardrails=[stubborn])
+    async with RealtimeServer(["Hello."]) as server, calling(server, agent) as (session, heard):
+        await session.send_message("hi")
+        await heard.until("agent_end")
+        await eventually(lambda: tasks)
+        late = aiter(session)
+        report = await session.close(deadline=0.1)
+        assert len(report.still_running) == len(tasks)
+        go_on.set()
+        await asyncio.wait(tasks)
+        assert [event.type async for event in late][-1] == "session_closed"
+        assert [event.type async for event in session] == []
+    assert [record for record in caplog.records if record.levelname != "DEBUG"] == []
+
+
+async def test_a_peer_that_hangs_has_lost_its_socket_when_a_short_deadline_is_over(server_elsewhere):
+    async with calling(server_elsewhere, AGENT) as (session, _):
+        server_elsewhere.connections[0].stall()
+        report = await session.close(deadline=0.1)
+        assert report.cancelled == ("model",)
+        assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("realtime")] == []
+
+
+async def test_a_call_that_waits_for_ever_does_not_keep_all_later_ones_in_memory():
+    class Output:
+        pass
+
+    outputs: WeakSet[Output] = WeakSet()
+
+    @function_tool(needs_approval=True)
+    async def ask() -> str:
+        return "asked"
+
+    @function_tool
+    async def quick() -> Output:
+        outputs.add(output := Output())
+        return output
+
+    model = ScriptedRealtimeModel(strict=False)
+    session = await RealtimeRunner(RealtimeAgent(name="a", tools=[ask, quick]), model=model).run()
+    async with session:
+        events = aiter(session)
+        await model.emit(call("ask", "c0"))
+        for number in range(1, 1301):
+            await model.emit(call("quick", f"c{number}"))
+            while (await anext(events)).type != "tool_end":
+                pass
+            await model.emit(RealtimeModelItemDeletedEvent(f"c{number}"))
+        gc.collect()
+        assert len(outputs) <= 1100
+        assert await session.approve_tool_call("c0"), "it still waits"
+
+
+async def test_a_long_call_whose_items_the_server_forgets_takes_no_more_memory_in_the_end():
+    model = ScriptedRealtimeModel(strict=False)
+    session = await RealtimeRunner(AGENT, model=model).run()
+
+    async def turns(first, last):
+        for number in range(first, last):
+            of = {"item_id": f"item-{number}", "response_id": f"response-{number}"}
+            answer = [started(of["response_id"]), sound(1, **of), words("Hello.", **of), ended(of["response_id"])]
+            await model.emit(*answer, RealtimeModelItemDeletedEvent(of["item_id"]))
+            while (await anext(events)).type != "agent_end":
+                pass
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    async with session:
+        events = aiter(session)
+        tracemalloc.start()
+        try:
+            before = await turns(0, 1000)
+            after = await turns(1000, 3000)
+        finally:
+            tracemalloc.stop()
+    assert after - before < 60_000, "30 bytes for each turn would be too much"
+
+
+class SlowHistory:
+    """A history session without keys, whose appends end when they are let go and not before."""
+
+    session_id, session_settings = "slow", None
+
+    def __init__(self):
+        self.items, self.begun, self.let_go = [], 0, asyncio.Event()
+
+    async def get_items(self, limit=None):
+        return []
+
+    async def add_items(self, items):
+        self.begun += 1
+        while not self.let_go.is_set():
+            try:
+                await self.let_go.wait()
+            except asyncio.CancelledError:
+                continue
+        self.items += items
+
+
+@virtually
+async def test_an_append_that_is_under_way_is_waited_for_and_not_made_again_beside_it():
+    history = SlowHistory()
+    async with talking(AGENT, session=history) as (session, model, _):
+        await model.emit(user_said("hello"))
+        asyncio.get_running_loop().call_later(0.8, history.let_go.set)
+        report = await session.close(deadline=1.0)
+    assert [item["content"] for item in history.items] == ["hello"]
+    assert (report.cancelled, report.still_running, report.unwritten_count) == ((), (), 0)
+
+
+@virtually
+async def test_a_history_that_cannot_be_interrupted_holds_up_neither_the_end_nor_the_connection():
+    history, loop = SlowHistory(), asyncio.get_running_loop()
+    async with talking(AGENT, session=history) as (session, model, _):
+        await model.emit(user_said("hello"))
+        before = loop.time()
+        report = await session.close(deadline=1.0)
+        assert loop.time() - before < 1.5
+        assert (session.state, model.connected) == (RealtimeState.CLOSED, False)
+        assert (report.cancelled, report.still_running, report.unwritten_count) == (("history",), ("history",), 1)
+        assert history.begun == 1
+        history.let_go.set()
+        await eventually(lambda: history.items)
+
+
+@virtually
+async def test_a_model_that_cannot_be_interrupted_does_not_hold_up_the_end():
+    let_go, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    class Stubborn(ScriptedRealtimeModel):
+        async def close(self):
+            while not let_go.is_set():
+                try:
+                    await let_go.wait()
+                except asyncio.CancelledError:
+                    continue
+            await super().close()
+
+    async with talking(AGENT, Stubborn(strict=False)) as (session, model, _):
+        before = loop.time()
+        report = await session.close(deadline=1.0)
+        assert loop.time() - before <= 1.5
+        assert (session.state, report.still_running) == (RealtimeState.CLOSED, ("realtime session",))
+        let_go.set()
+        await eventually(lambda: not model.connected)

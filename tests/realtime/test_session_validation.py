@@ -1,0 +1,244 @@
+"""A likely mistake of a program is refused where it is made, and the message says what to change."""
+
+import asyncio
+import logging
+
+import pytest
+
+from factories.realtime import calling, eventually, listening, talking, virtually
+from standfast import Agent, UserError
+from standfast.base.errors import Closed
+from standfast.realtime import (
+    LocalRealtimeModel,
+    RealtimeAgent,
+    RealtimeModelSendRawMessage,
+    RealtimeRunner,
+    ReplayedRealtimeModel,
+)
+from standfast.testing import RealtimeServer, ScriptedModel
+
+AGENT = RealtimeAgent(name="host")
+
+
+async def enter(agent=AGENT, model=None, config=None, **run):
+    used = LocalRealtimeModel(["Hello."], pace=None) if model is None else model
+    async with await RealtimeRunner(agent, model=used, config=config).run(**run) as session:
+        return session
+
+
+async def checked(context, agent, output):
+    raise AssertionError("it is never asked")
+
+
+@pytest.mark.parametrize("where", ["agent", "config"])
+async def test_a_function_that_is_no_guardrail_is_refused_instead_of_guarding_nothing(where):
+    agent = RealtimeAgent(name="host", output_guardrails=[checked] if where == "agent" else [])
+    config = {"output_guardrails": [checked]} if where == "config" else {}
+    with pytest.raises(UserError, match="@output_guardrail"):
+        await enter(agent, config=config)
+
+
+@pytest.mark.parametrize("target", ["billing", None, Agent("billing")])
+async def test_a_handoff_to_what_is_no_realtime_agent_is_refused(target):
+    with pytest.raises(UserError, match="handoffs"):
+        await enter(RealtimeAgent(name="host", handoffs=[target]))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        None,
+        b"hello",
+        ["hello"],
+        {"text": "hello"},
+        {"role": "user", "content": "hello"},
+        {"type": "message", "role": "user", "content": ["hello"]},
+        {"type": "message", "role": "user", "content": []},
+    ],
+)
+async def test_a_message_that_is_none_is_refused_and_the_call_goes_on(message):
+    async with talking(AGENT) as (session, model, _heard):
+        with pytest.raises(UserError, match="input_text"):
+            await session.send_message(message)
+        assert model.sent_events == ()
+        await session.send_message("Hello.")
+        assert len(model.sent_events) == 1
+
+
+@pytest.mark.parametrize("audio", [None, "UklGRg==", [0, 0]])
+async def test_audio_that_is_no_bytes_is_refused_instead_of_sent_as_noise(audio):
+    async with talking(AGENT) as (session, model, _heard):
+        with pytest.raises(UserError, match="bytes"):
+            await session.send_audio(audio)
+        assert model.sent_events == ()
+
+
+async def test_any_kind_of_bytes_is_audio():
+    async with RealtimeServer([]) as server, calling(server, AGENT) as (session, _heard):
+        for audio in (b"\1\0" * 480, bytearray(b"\1\0" * 480), memoryview(b"\1\0" * 480)):
+            await session.send_audio(audio)
+        connection = server.connections[0]
+        await eventually(lambda: len(connection.get_received("input_audio_buffer.append")) == 3)
+        sent = connection.get_received("input_audio_buffer.append")
+        assert len({frame["audio"] for frame in sent}) == 1
+
+
+@pytest.mark.parametrize("model", ["gpt-realtime", ScriptedModel([])])
+async def test_a_model_that_is_no_realtime_model_is_refused(model):
+    with pytest.raises(UserError, match="RealtimeModel"):
+        await enter(model=model)
+
+
+async def test_a_history_that_is_none_is_refused():
+    with pytest.raises(UserError, match="SQLiteSession"):
+        await enter(session="caller-7")
+
+
+@pytest.mark.parametrize("brain", ["Hello.", None, len])
+def test_a_brain_that_cannot_answer_is_refused(brain):
+    with pytest.raises(UserError, match="list of turns"):
+        LocalRealtimeModel(brain)
+
+
+@pytest.mark.parametrize("pace", [0, -1.0, float("nan")])
+def test_a_pace_at_which_nothing_would_be_heard_is_refused(pace, tmp_path):
+    with pytest.raises(UserError, match="pace must be greater than 0, or None"):
+        LocalRealtimeModel(["Hello."], pace=pace)
+    with pytest.raises(UserError, match="pace must be greater than 0, or None"):
+        RealtimeServer(["Hello."], pace=pace)
+    (tmp_path / "call.jsonl").touch()
+    with pytest.raises(UserError, match="speed must be greater than 0, or None"):
+        ReplayedRealtimeModel(tmp_path / "call.jsonl", speed=pace)
+
+
+async def test_a_session_that_was_left_says_that_it_is_closed_when_it_is_entered_again():
+    session = await enter()
+    with pytest.raises(Closed) as refused:
+        await session.enter()
+    assert "before" not in str(refused.value)
+
+
+async def test_a_raw_message_without_a_type_is_refused():
+    async with RealtimeServer([]) as server, calling(server, AGENT) as (session, _heard):
+        with pytest.raises(UserError, match="type"):
+            await session.model.send_event(RealtimeModelSendRawMessage({"event": "response.create"}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        ("response.create", {"response": {"instructions": object()}}),
+        ("response.create", {"response": {"metadata": "urgent"}}),
+        ("session.update", {"session": {"instructions": "half of \ud83d"}}),
+    ],
+)
+@virtually
+async def test_a_raw_message_that_cannot_be_sent_is_refused_and_holds_up_nothing(kind, parts):
+    session = await RealtimeRunner(AGENT, model=LocalRealtimeModel(["Hello."], pace=None)).run()
+    async with listening(session) as heard, session:
+        with pytest.raises(UserError, match="raw message"):
+            await session.model.send_event(RealtimeModelSendRawMessage({"type": kind, "other_data": parts}))
+        async with asyncio.timeout(1):
+            await session.send_message("Hi.")
+            await heard.until("agent_end")
+            await session.update_agent(RealtimeAgent(name="next"))
+
+
+@virtually
+async def test_an_agent_whose_settings_cannot_be_sent_leaves_the_one_before_in_the_call():
+    model = LocalRealtimeModel(["Hello."], pace=None)
+    session = await RealtimeRunner(RealtimeAgent(name="host", instructions="Be kind."), model=model).run()
+    async with listening(session) as heard, session:
+        engine = model.engine
+        with pytest.raises(ValueError, match="surrogates"):
+            await session.update_agent(RealtimeAgent(name="next", instructions="half of \ud83d"))
+        async with asyncio.timeout(1):
+            await session.update_agent(RealtimeAgent(name="other", instructions="Be brief."))
+        assert model.engine is engine
+        assert engine.settings.instructions == "Be brief."
+        assert heard.of("reconnecting") == []
+
+
+@pytest.mark.parametrize(
+    ("config", "unknown", "meant"),
+    [
+        ({"guardrail_settings": {}}, "guardrail_settings", "guardrails_settings"),
+        ({"guardrails_settings": {"hold_back": True}}, "hold_back", "hold_back_audio"),
+        ({"reconnect": {"attempt": 0}}, "attempt", "attempts"),
+        ({"tool_execution": {"aproval_timeout": 3}}, "aproval_timeout", "approval_timeout"),
+        ({"model_settings": {"output_modality": ["text"]}}, "output_modality", "output_modalities"),
+    ],
+)
+async def test_a_key_of_the_config_that_means_nothing_is_logged(config, unknown, meant, caplog):
+    with caplog.at_level(logging.WARNING, "standfast.realtime"):
+        await enter(config=config)
+    (record,) = caplog.records
+    assert repr(unknown) in record.getMessage()
+    assert repr(meant) in record.getMessage()
+
+
+async def test_a_config_with_known_keys_is_not_talked_about(caplog):
+    config = {
+        "model_settings": {"voice": "ash"},
+        "guardrails_settings": {"timeout": None},
+        "reconnect": {"attempts": 0},
+    }
+    await enter(config=config, model_config={"initial_model_settings": {"speed": 1.1}})
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("section", "given", "told"),
+    [
+        ("reconnect", {"attempts": "6"}, "'attempts' must be a number, got '6'"),
+        ("reconnect", {"first_delay": "0.5"}, "'first_delay' is a number"),
+        ("guardrails_settings", {"timeout": "5"}, "'timeout' is a number"),
+        ("guardrails_settings", {"debounce_text_length": [1]}, "'debounce_text_length' is a number"),
+        ("tool_execution", {"approval_timeout": float("nan")}, "'approval_timeout' is a number"),
+        ("reconnect", 5, "a dict, got 5"),
+    ],
+)
+async def test_a_setting_that_is_no_number_is_refused_before_it_is_needed(section, given, told):
+    with pytest.raises(UserError, match=told):
+        await RealtimeRunner(AGENT, model=LocalRealtimeModel([]), config={section: given}).run()
+
+
+async def test_a_brain_that_raises_is_logged_with_where(caplog):
+    class Broken:
+        async def respond(self, request):
+            raise LookupError("no such shelf")
+            yield
+
+    session = await RealtimeRunner(AGENT, model=LocalRealtimeModel(Broken(), pace=None)).run()
+    async with listening(session) as heard, session:
+        await session.send_message("Where?")
+        failed = await heard.until("response_failed")
+    assert "no such shelf" in str(failed.error)
+    assert "in respond" in caplog.text
+
+
+async def test_a_key_that_is_none_says_nothing():
+    names = ["model_settings", "output_guardrails", "guardrails_settings", "tool_execution", "reconnect", "hooks"]
+    nothing = dict.fromkeys(["initial_model_settings", "playback_tracker", "api_key", "url", "headers", "call_id"])
+    model = LocalRealtimeModel(["Hello."], pace=None)
+    session = await RealtimeRunner(AGENT, model=model, config=dict.fromkeys(names)).run(model_config=nothing)
+    async with listening(session) as heard, session:
+        await session.send_message("Hello?")
+        await heard.until("agent_end")
+    assert heard.of("error") == []
+
+
+async def test_an_audio_format_that_nobody_knows_is_logged(caplog):
+    await enter(config={"model_settings": {"output_audio_format": "mp3"}})
+    (record,) = caplog.records
+    assert "'mp3'" in record.getMessage()
+
+
+@virtually
+async def test_a_key_inside_the_config_that_is_none_says_nothing():
+    guardrails = dict.fromkeys(["debounce_text_length", "hold_back_audio", "message"])
+    patience = dict.fromkeys(["attempts", "first_delay", "longest_delay"])
+    async with talking(AGENT, guardrails_settings=guardrails, reconnect=patience) as (_session, model, heard):
+        await model.drop()
+        await heard.until("reconnected")
+        assert heard.of("error") == []

@@ -1,0 +1,73 @@
+"""A real connection that breaks while whoever reads from it is held up."""
+
+import asyncio
+
+from factories.realtime import calling, eventually, said
+from standfast import function_tool
+from standfast.realtime import RealtimeAgent, RealtimeModelListener
+from standfast.realtime.local import CallTool
+from standfast.testing import RealtimeServer
+
+
+async def broken(server):
+    """End the first connection; its reader is not there to notice."""
+    connection = server.connections[0]
+    connection.close()
+    await eventually(lambda: not connection.is_open)
+
+
+async def test_an_output_whose_connection_broke_while_everything_waited_for_the_tool_is_sent_to_the_next():
+    made = []
+
+    @function_tool
+    async def look() -> str:
+        made.append(1)
+        await broken(server)
+        return "found"
+
+    agent = RealtimeAgent(name="host", tools=[look])
+    script = [CallTool("look", {}), "There it is."]
+    async with RealtimeServer(script) as server, calling(server, agent, async_tool_calls=False) as (session, heard):
+        await session.send_message("look")
+        await heard.until("reconnected")
+        await eventually(lambda: said(session) == ["look", "There it is."])
+        assert (made, session.history[1].output) == ([1], "found")
+
+
+async def test_a_message_of_the_program_whose_connection_broke_while_everything_waited_is_told_to_the_next():
+    running, done = asyncio.Event(), asyncio.Event()
+
+    @function_tool
+    async def look() -> str:
+        running.set()
+        await done.wait()
+        return "found"
+
+    agent = RealtimeAgent(name="host", tools=[look])
+    script = [CallTool("look", {}), "There it is.", "Anything else?"]
+    async with RealtimeServer(script) as server, calling(server, agent, async_tool_calls=False) as (session, heard):
+        await session.send_message("look")
+        await running.wait()
+        await broken(server)
+        await session.send_message("well?")
+        await heard.until("reconnected")
+        done.set()
+        await eventually(lambda: "well?" in said(session) and session.history[1].output == "found")
+
+
+async def test_a_listener_that_speaks_over_a_broken_connection_does_not_keep_it_from_being_replaced():
+    class Stubborn(RealtimeModelListener):
+        async def on_event(self, event):
+            if event.type == "turn_ended" and len(server.connections) == 1:
+                await broken(server)
+                while True:
+                    await session.send_audio(b"\0" * 100_000)
+
+    agent = RealtimeAgent(name="host")
+    async with RealtimeServer(["One.", "Two."]) as server, calling(server, agent) as (session, heard):
+        session.model.add_listener(Stubborn())
+        await session.send_message("first")
+        await heard.until("reconnected")
+        await session.send_message("second")
+        await heard.until("agent_end", 2)
+        assert said(session) == ["first", "One.", "second", "Two."]

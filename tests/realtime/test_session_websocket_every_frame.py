@@ -1,0 +1,156 @@
+"""A call whose connection breaks at any frame, of either side, goes on as if nothing had happened."""
+
+import asyncio
+
+import pytest
+
+from factories.realtime import calling, eventually, said
+from standfast import function_tool
+from standfast.realtime import RealtimeAgent, RealtimeState
+from standfast.realtime._session.item_conversion import get_text
+from standfast.realtime.local import CallTool, Say
+from standfast.testing import RealtimeServer
+from standfast.testing.realtime.faults import Disconnect
+
+
+class Clerk:
+    """Answers by what it was told, so that a question that is asked again is answered the same."""
+
+    async def respond(self, request):
+        outputs = [item["output"] for item in request.items if item.get("type") == "function_call_output"]
+        if "looked" not in outputs:
+            yield CallTool("look", "{}")
+        elif "You are B." not in request.instructions:
+            yield CallTool("transfer_to_b", "{}")
+        elif "deleted" not in outputs:
+            yield CallTool("delete", "{}")
+        else:
+            yield Say("All is done.")
+
+
+class Story:
+    """A tool, a handoff and an approval, one after the other."""
+
+    def __init__(self):
+        self.made = []
+
+        @function_tool
+        async def look() -> str:
+            self.made.append("look")
+            return "looked"
+
+        @function_tool(needs_approval=True)
+        async def delete() -> str:
+            self.made.append("delete")
+            return "deleted"
+
+        self.b = RealtimeAgent(name="b", instructions="You are B.", tools=[delete])
+        self.a = RealtimeAgent(name="a", instructions="You are A.", tools=[look], handoffs=[self.b])
+
+    async def play(self, server, on="*", drop=None):
+        """The whole story; ``drop`` is where, counted from its beginning. Gives the frames of either side."""
+        config = {"reconnect": {"first_delay": 0.001, "longest_delay": 0.002}}
+        async with calling(server, self.a, **config) as (session, heard), asyncio.timeout(20):
+            first = server.connections[0]
+            before = (len(first.sent), len(first.received))
+            if drop is not None:
+                server.inject(on, drop[0], skip=drop[1], connection=0)
+            await session.send_message("Go.")
+            asked = await heard.until("tool_approval_required")
+            assert await session.approve_tool_call(asked.call_id)
+            await eventually(lambda: self.answered(session, heard))
+            if said(session)[-1] != "All is done.":  # It was heard in part, and so it is not said again unasked.
+                await session.send_message("Go on.")
+                await eventually(lambda: said(session)[-1] == "All is done." and self.answered(session, heard))
+            self.check(session, heard, server.connections[-1])
+            report = await session.close()
+            assert (report.cancelled, report.still_running, report.unsent_outputs, report.pending_approvals) == (
+                (),
+                (),
+                (),
+                (),
+            )
+        return first.sent[before[0] :], first.received[before[1] :]
+
+    def answered(self, session, heard):
+        begun, over = heard.of("agent_start"), heard.of("agent_end")
+        # Of which nothing was heard, that is said again.
+        spoken = [
+            item for item in session.history if item.type == "message" and item.role == "assistant" and get_text(item)
+        ]
+        return spoken and len(begun) == len(over) and session.state is RealtimeState.OPEN
+
+    def check(self, session, heard, connection):
+        assert self.made == ["look", "delete"]
+        assert session.current_agent is self.b
+        assert connection.session["instructions"] == "You are B."
+        assert (
+            len(heard.of("handoff")) == len(heard.of("agent_changed")) == len(heard.of("tool_approval_required")) == 1
+        )
+        calls = [item.name for item in session.history if item.type == "function_call"]
+        assert calls == ["look", "transfer_to_b", "delete"]
+        words = [text for text in said(session) if text != "Go on."]
+        assert (words[0], words[-1]) == ("Go.", "All is done.")
+        assert len(words) <= 3
+        assert all("All is done.".startswith(text) for text in words[1:])
+        starts, ends = ([event.response_id for event in heard.of(kind)] for kind in ("agent_start", "agent_end"))
+        assert starts == ends
+        known = [item["id"] for item in connection.conversation.items if item["type"] != "function_call_output"]
+        assert [item.item_id for item in session.history if item.item_id in known] == known
+
+
+async def survive(on, fault, place):
+    async with RealtimeServer(Clerk()) as server:
+        try:
+            await Story().play(server, on, (fault, place))
+        except BaseException as error:
+            error.add_note(f"dropped at {on} number {place}; the last frame was {server.connections[0].sent[-1:]}")
+            raise
+
+
+@pytest.mark.parametrize("code", [None, 1000, 1011])
+async def test_a_call_survives_a_drop_at_every_frame_of_the_server(code):
+    async with RealtimeServer(Clerk()) as server:
+        frames, _ = await Story().play(server)
+    assert len(frames) > 40
+    for place in range(len(frames)):
+        await survive("*", Disconnect(code), place)
+
+
+@pytest.mark.parametrize("kind", ["conversation.item.create", "response.create", "session.update"])
+async def test_a_call_survives_a_drop_at_every_frame_of_the_client(kind):
+    async with RealtimeServer(Clerk()) as server:
+        _, frames = await Story().play(server)
+    count = sum(frame["type"] == kind for frame in frames)
+    assert count
+    for place in range(count):
+        await survive(kind, Disconnect(1011), place)
+
+
+async def tell(story, server, end_at):
+    """Play until the event of that number, and close there. Gives how many there were, if it was never reached."""
+    async with calling(server, story.a) as (session, heard):
+        await session.send_message("Go.")
+        count = 0
+        async for event in session:
+            count += 1
+            if count == end_at:
+                report = await session.close()
+                assert (report.reason, report.cancelled, report.still_running) == ("asked", (), ())
+            elif event.type == "tool_approval_required":
+                await session.approve_tool_call(event.call_id)
+            elif event.type == "agent_end" and said(session)[-1] == "All is done.":
+                break
+        assert session.state is (RealtimeState.OPEN if end_at is None else RealtimeState.CLOSED)
+        if end_at is not None:
+            await heard.until("session_closed")
+    await eventually(lambda: server.open_connections == [])
+    return count
+
+
+async def test_a_call_may_be_closed_at_every_event():
+    async with RealtimeServer(Clerk()) as server:
+        events = await tell(Story(), server, None)
+        assert events > 80
+        for place in range(1, events - 5, 3):
+            await tell(Story(), server, place)

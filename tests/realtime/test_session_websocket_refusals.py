@@ -1,0 +1,88 @@
+"""A connection that is lost, and a server or a key that does not let the call have another one."""
+
+import pytest
+
+from factories.realtime import calling, eventually, listening, said
+from standfast.realtime import (
+    ApiKeyMissing,
+    ConnectFailed,
+    OpenAIRealtimeWebSocketModel,
+    RealtimeAgent,
+    RealtimeRunner,
+    RealtimeState,
+)
+from standfast.testing import RealtimeServer
+from standfast.testing.realtime.faults import Reject
+
+AGENT = RealtimeAgent(name="host")
+
+
+async def dropped(server, api_key):
+    """How a call ends that is entered with this key and loses its connection."""
+    runner = RealtimeRunner(AGENT, model=OpenAIRealtimeWebSocketModel(), config={"reconnect": {"first_delay": 0.01}})
+    session = await runner.run(model_config={"url": server.url, "api_key": api_key})
+    async with listening(session) as heard, session:
+        server.connections[0].close()
+        await eventually(lambda: heard.of("reconnected") or heard.of("session_closed"))
+        return session, heard
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_server_that_does_not_know_us_any_more_is_asked_once(status):
+    async with RealtimeServer() as server, calling(server, AGENT) as (session, heard):
+        server.inject("connect", Reject(status=status), times=None)
+        server.connections[0].close()
+        report = (await heard.until("session_closed")).report
+        assert (report.reason, type(report.error), report.error.status) == ("failed", ConnectFailed, status)
+        assert (server.rejected_count, [event.attempt for event in heard.of("reconnecting")]) == (1, [1])
+        with pytest.raises(ConnectFailed):
+            await anext(aiter(session))
+
+
+async def test_a_key_that_is_no_longer_there_ends_the_call_at_once():
+    keys = ["first"]
+    async with RealtimeServer() as server:
+        session, heard = await dropped(server, lambda: keys.pop() if keys else "")
+        assert session.state is RealtimeState.CLOSED
+        assert isinstance(heard.of("session_closed")[0].report.error, ApiKeyMissing)
+        assert len(heard.of("reconnecting")) == 1
+
+
+async def test_a_function_that_has_no_key_for_the_moment_is_asked_again():
+    asked = []
+
+    async def key():
+        asked.append(1)
+        if len(asked) in (2, 3):
+            raise ConnectionError("nobody answers who has the keys")
+        return "test"
+
+    async with RealtimeServer(api_key="test") as server:
+        _session, heard = await dropped(server, key)
+        assert (heard.of("reconnected")[0].attempts, len(asked)) == (3, 4)
+
+
+async def test_a_message_that_the_server_refused_is_not_said_again_to_the_next_connection():
+    async with RealtimeServer(["One.", "To what?", "Three."]) as server, calling(server, AGENT) as (session, heard):
+        await session.send_message("one")
+        await heard.until("agent_end")
+        server.inject("conversation.item.create", Reject())
+        await session.send_message("two")
+        await heard.until("agent_end", 2)
+        await session.send_message("three")
+        await heard.until("agent_end", 3)
+        server.connections[0].close()
+        await heard.until("reconnected")
+        await session.update_agent(AGENT)  # Acknowledged behind whatever else the connection was told.
+        assert said(session) == ["one", "One.", "To what?", "three", "Three."]
+        assert server.connections[1].get_received("response.create") == []
+
+
+async def test_a_message_that_could_not_be_sent_owes_nobody_an_answer():
+    async with RealtimeServer() as server, calling(server, AGENT) as (session, heard):
+        with pytest.raises(ValueError, match="surrogates"):
+            await session.send_message("half a character: \ud83d")
+        server.connections[0].close()
+        await heard.until("reconnected")
+        await session.update_agent(AGENT)
+        assert server.connections[1].get_received("response.create") == []
