@@ -1,4 +1,4 @@
-"""Session settings as the wire protocol has them. Pure: dicts in, dicts out."""
+"""Conversion of session settings to the ``session`` objects of the protocol. Pure functions on dicts."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ DEFAULT_MODEL_SETTINGS: RealtimeSessionModelSettings = {
 }
 
 _PASSED_THROUGH_KEYS = ("instructions", "max_output_tokens", "parallel_tool_calls")
-# Nested keys, and the flat ones that mean the same.
+# Nested keys and their flat equivalents.
 _INPUT_KEYS = {
     "format": "input_audio_format",
     "noise_reduction": "input_audio_noise_reduction",
@@ -32,21 +32,21 @@ _INPUT_KEYS = {
 }
 _OUTPUT_KEYS = {"format": "output_audio_format", "voice": "voice", "speed": "speed"}
 _FORMAT_KEYS = frozenset(["input_audio_format", "output_audio_format"])
-# What can be said of turns that end with a silence, and not of those that end with what was meant.
+# Keys of server_vad, which semantic_vad does not have.
 _SERVER_VAD_KEYS = frozenset(["threshold", "prefix_padding_ms", "silence_duration_ms", "idle_timeout_ms"])
 
 
 def build_session_payload(
     settings: Mapping[str, Any], *, joins_call: bool = False, include_model: bool = False
 ) -> dict[str, Any]:
-    """The ``session`` of a ``session.update``.
+    """Build the ``session`` of a ``session.update``.
 
-    ``joins_call``: a call has formats already, so none are sent unless they were asked for. ``model`` names the
-    model too, which is for creating a session: an existing one keeps its model.
+    With ``joins_call``, audio formats are sent only if they are set: a call already has formats. ``include_model``
+    adds the model, which is needed to create a session; an existing one keeps its model.
     """
     omitted = _FORMAT_KEYS if joins_call else ()
-    known = {key: value for key, value in DEFAULT_MODEL_SETTINGS.items() if key not in omitted}
-    flat = {**known, **settings}
+    defaults = {key: value for key, value in DEFAULT_MODEL_SETTINGS.items() if key not in omitted}
+    flat = {**defaults, **settings}
     nested: Mapping[str, Any] = settings.get("audio") or {}
     session: dict[str, Any] = {"type": "realtime"}
     if include_model:
@@ -76,8 +76,8 @@ def build_session_payload(
 def _build_audio_settings(
     keys: Mapping[str, str], nested: Mapping[str, Any], flat: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """One direction of the audio settings: nested keys go before flat ones, and ``None`` switches off."""
-    found: dict[str, Any] = {}
+    """Build one direction of the audio settings: nested keys win over flat ones, and ``None`` switches off."""
+    result: dict[str, Any] = {}
     for key, flat_key in keys.items():
         if key in nested:
             value = nested[key]
@@ -87,18 +87,18 @@ def _build_audio_settings(
             continue
         if key == "format":
             if (format := parse_audio_format(value)) is not None:
-                found[key] = format.as_wire()
+                result[key] = format.as_wire()
             elif value is not None:
-                log.warning("the audio format %r is unknown and not sent: the server uses its own", value)
+                log.warning("unknown audio format %r is not sent; the server uses its default", value)
         elif key == "turn_detection" and isinstance(value, Mapping):
-            found[key] = _build_turn_detection({_to_snake_case(name): part for name, part in value.items()})
+            result[key] = _build_turn_detection({_to_snake_case(name): part for name, part in value.items()})
         elif value is not None or key in ("noise_reduction", "transcription", "turn_detection"):
-            found[key] = dict(value) if isinstance(value, Mapping) else value
-    return found
+            result[key] = dict(value) if isinstance(value, Mapping) else value
+    return result
 
 
 def _build_turn_detection(settings: dict[str, Any]) -> dict[str, Any]:
-    """The protocol wants to be told which kind it is; a program may leave that to what else it says."""
+    """Add the ``type`` that the protocol requires; if the program omits it, its other keys decide."""
     return {"type": "semantic_vad" if _SERVER_VAD_KEYS.isdisjoint(settings) else "server_vad", **settings}
 
 
@@ -111,26 +111,29 @@ def _drop_none(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tools_to_wire(tools: Iterable[Any], handoffs: Iterable[Handoff[Any, Any]]) -> list[dict[str, Any]]:
-    """What the model may call. Only functions and MCP servers of the provider are possible here."""
-    found = []
+    """Convert tools and handoffs. Raises :class:`UserError` for anything but functions and hosted MCP servers."""
+    converted = []
     for tool in tools:
         if isinstance(tool, FunctionTool):
-            found.append(_function_to_wire(tool.name, tool.description, tool.params_json_schema))
+            converted.append(_function_to_wire(tool.name, tool.description, tool.params_json_schema))
         elif isinstance(tool, HostedMCPTool):
-            found.append(_hosted_tool_to_wire(tool))
+            converted.append(_mcp_server_to_wire(tool))
         else:
-            raise UserError(f"a realtime model can call functions and hosted MCP servers, but not {tool!r}")
-    return found + [_function_to_wire(way.tool_name, way.tool_description, way.input_json_schema) for way in handoffs]
+            raise UserError(f"a realtime model can call function tools and hosted MCP servers only, got {tool!r}")
+    return converted + [
+        _function_to_wire(handoff.tool_name, handoff.tool_description, handoff.input_json_schema)
+        for handoff in handoffs
+    ]
 
 
-def _hosted_tool_to_wire(tool: HostedMCPTool) -> dict[str, Any]:
-    wanted = dict(tool.tool_config)
-    if wanted.get("require_approval") != "never":
+def _mcp_server_to_wire(tool: HostedMCPTool) -> dict[str, Any]:
+    config = dict(tool.tool_config)
+    if config.get("require_approval") != "never":
         raise UserError(
-            f"the hosted MCP server {wanted.get('server_label')!r} would ask for approvals, and nobody could answer "
-            'in a realtime session: set its require_approval to "never", or call it through mcp_servers'
+            f"the hosted MCP server {config.get('server_label')!r} may request approvals, which a realtime session "
+            'cannot decide: set its require_approval to "never", or use the server through mcp_servers'
         )
-    return wanted
+    return config
 
 
 def _function_to_wire(name: str, description: str, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +141,7 @@ def _function_to_wire(name: str, description: str, parameters: dict[str, Any]) -
 
 
 def tool_choice_to_wire(choice: Any) -> Any:
-    """What the model has to call, as the protocol has it; ``None`` if nothing was said."""
+    """Convert a tool choice; ``None`` stays ``None``."""
     if isinstance(choice, MCPToolChoice):
         return {"type": "mcp", "server_label": choice.server_label, "name": choice.name}
     if choice is None or choice in ("auto", "required", "none") or not isinstance(choice, str):

@@ -1,8 +1,8 @@
-"""Which change of the settings an answer of the server is about. No I/O.
+"""Matching of the server's answers to settings updates, sans I/O.
 
-The server answers changes in the order in which they came, and names them only when it rejects them. So an answer is
-one to the first change that has none, unless that one's was given up: it may come late, or never. Then what the server
-tells of its settings decides.
+The server answers updates in their order, and names an update only when it rejects it. So an acceptance belongs to the
+first update without an answer. If that one was abandoned, its answer may come late or never; then the settings that
+the server reports decide.
 """
 
 from collections import deque
@@ -18,50 +18,50 @@ _UNKNOWN = object()
 
 @dataclass(eq=False, slots=True)
 class PendingSessionUpdate:
-    """A change that was sent. ``answered`` with an ``error`` means that the settings before it hold."""
+    """An update of the settings. ``answered`` with an ``error`` means that the previous settings still apply."""
 
     event_id: str
     values: dict[SettingPath, Any]
-    """Each value, by the names that lead to it."""
+    """Each value by its path in the session object."""
     awaited: bool = False
-    """Somebody waits for the answer, or has."""
+    """Whether a task waits for the answer, or did."""
     answered: bool = False
     error: SettingsRejected | None = None
     abandoned: bool = False
-    """Nobody waits for the answer any more."""
+    """Whether the waiting task gave up."""
 
 
 class SessionUpdateTracker:
-    """The changes of which an answer may come, in order."""
+    """Tracks the updates whose answers may still come, in order."""
 
     def __init__(self) -> None:
         self._pending: deque[PendingSessionUpdate] = deque()
         self._count = 0
         self.session: Any = None
-        """The settings as the server told them last."""
+        """The settings that the server reported last."""
 
     def create(self, session: Any, event_id: str | None = None) -> PendingSessionUpdate:
         self._count += 1
         return PendingSessionUpdate(event_id or f"hf_session_{self._count}", dict(_flatten(session)))
 
     def mark_sent(self, update: PendingSessionUpdate) -> None:
-        """An answer to it may come. One that could not be sent must not take the answer to the next."""
+        """Expect an answer to the update. One that was not sent must not take the answer to the next."""
         self._pending.append(update)
 
     def handle_accepted(self, session: Any) -> None:
-        """The server has taken a change, and has these settings now."""
-        before, self.session = self.session, session
+        """Handle the acceptance of an update, with the settings that apply now."""
+        previous, self.session = self.session, session
         if not self._pending:
             return
         awaited = next((update for update in self._pending if not (update.abandoned or update.answered)), None)
         first = self._pending.popleft()
         if awaited is not None and (
-            awaited is first or not _reflects_only_first(session, awaited, previous=before, first=first)
+            awaited is first or not _reflects_only_first(session, awaited, previous=previous, first=first)
         ):
             awaited.answered = True
 
     def handle_rejected(self, error: dict[str, Any]) -> bool:
-        """Whether this error of the server was about a change, and whoever made it is told."""
+        """Handle an error. Returns True if a task that waits for an update gets it."""
         event_id = error.get("event_id")
         for update in self._pending:
             if update.event_id == event_id or (event_id is None and str(error.get("param")).startswith("session")):
@@ -74,14 +74,14 @@ class SessionUpdateTracker:
 def _reflects_only_first(
     session: Any, awaited: PendingSessionUpdate, *, previous: Any, first: PendingSessionUpdate
 ) -> bool:
-    """Whether settings are as the ``first`` change left them, and nothing in them is due to the one ``awaited``."""
+    """Whether the settings are those of the ``first`` update, without any effect of the ``awaited`` one."""
     unchanged = False
-    for place, value in awaited.values.items():
-        old, now = first.values.get(place, _get_at_path(previous, place)), _get_at_path(session, place)
+    for path, value in awaited.values.items():
+        old, current = first.values.get(path, _get_at_path(previous, path)), _get_at_path(session, path)
         if value != old:
-            if now == value:
+            if current == value:
                 return False
-            unchanged = unchanged or (now is not _UNKNOWN and now == old)
+            unchanged = unchanged or (current is not _UNKNOWN and current == old)
     return unchanged
 
 
