@@ -12,9 +12,8 @@ from standfast.realtime.audio import validate_pace
 from standfast.realtime.errors import NotConnected
 from standfast.realtime.local.actions import Frame
 from standfast.realtime.local.engine import Engine
-from standfast.realtime.local.model_responder import as_responder
-from standfast.realtime.local.responder import Responder, ScriptTurn
-from standfast.realtime.local.server import EngineRunner
+from standfast.realtime.local.engine_runner import EngineRunner
+from standfast.realtime.local.responder import Responder, ScriptTurn, as_responder
 from standfast.realtime.local.stt import Transcriber
 from standfast.realtime.local.tts import TextToSpeech, create_default_tts
 from standfast.realtime.local.vad import DetectorFactory, create_default_detector

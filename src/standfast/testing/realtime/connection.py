@@ -11,7 +11,7 @@ from standfast.lifecycle.scope import Scope
 from standfast.realtime.local.actions import Frame, InvalidRequest
 from standfast.realtime.local.conversation import EngineConversation
 from standfast.realtime.local.engine import Engine
-from standfast.realtime.local.server import EngineRunner
+from standfast.realtime.local.engine_runner import EngineRunner
 from standfast.testing.realtime.faults import (
     Collide,
     Delay,

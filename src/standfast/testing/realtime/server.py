@@ -11,9 +11,8 @@ from standfast.lifecycle.scope import Scope
 from standfast.models.interface import Model
 from standfast.realtime.audio import validate_pace
 from standfast.realtime.local.engine import Engine
-from standfast.realtime.local.model_responder import as_responder
-from standfast.realtime.local.responder import Responder, ScriptedResponder, ScriptTurn
-from standfast.realtime.local.server import EngineRunner
+from standfast.realtime.local.engine_runner import EngineRunner
+from standfast.realtime.local.responder import Responder, ScriptedResponder, ScriptTurn, as_responder
 from standfast.realtime.local.stt import Transcriber
 from standfast.realtime.local.tts import TextToSpeech, ToneTTS
 from standfast.realtime.local.vad import DetectorFactory, EnergyDetector

@@ -42,8 +42,11 @@ from standfast.realtime.openai._protocol.items import ItemTracker
 from standfast.realtime.openai._protocol.out_of_band import OutOfBandResponses
 from standfast.realtime.openai._protocol.response_queue import RequestContext, ResponseQueue
 from standfast.realtime.openai._protocol.server_events import SERVER_EVENT_HANDLERS, handle_other
-from standfast.realtime.openai._protocol.session_settings import build_session_payload
-from standfast.realtime.openai._protocol.session_updates import PendingSessionUpdate, SessionUpdateTracker
+from standfast.realtime.openai._protocol.session_settings import (
+    PendingSessionUpdate,
+    SessionUpdateTracker,
+    build_session_payload,
+)
 
 _MAX_RECENT = 16  # responses whose messages may still arrive late
 _TEXT_DELTA_EVENTS = {TranscriptDelta: RealtimeModelTranscriptDeltaEvent, TextDelta: RealtimeModelOutputTextDeltaEvent}
