@@ -91,7 +91,7 @@ class Recording:
             )
 
     def close(self, code: int | None = 1000, reason: str = "closed by the client") -> None:
-        """End the recording of the current connection. Does nothing if there is none."""
+        """End the recording of the current connection, if there is one."""
         self._write_line("closed", code=code, reason=reason)
         self._close_file()
 

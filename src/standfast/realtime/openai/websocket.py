@@ -45,7 +45,7 @@ class TransportConfig(TypedDict):
 
 
 async def get_api_key(key: str | Callable[[], MaybeAwaitable[str]] | None) -> str | None:
-    """Return the key, the result of the function, or the default key if ``key`` is None."""
+    """Return the key, the result of the function or, without ``key``, the default key."""
     if key is None:
         return get_default_openai_key()
     value = await maybe_await(key()) if callable(key) else key

@@ -80,7 +80,7 @@ def parse_message_item(item: Mapping[str, Any], previous_item_id: str | None) ->
             return SystemMessageItem(**ids, content=[InputText(text=raw.get("text")) for raw in content])
         case "assistant":
             status = item.get("status")
-            parts = [part for raw in content if (part := _parse_output_part(raw))]
+            parts = [output for raw in content if (output := _parse_output_part(raw))]
             return AssistantMessageItem(**ids, status=status, content=parts)
     return None
 

@@ -302,7 +302,7 @@ class ResponseQueue:
         self._context.send({"type": "response.create", "event_id": label, "response": _build_response_payload(request)})
 
     def _match_request(self, response: dict[str, Any]) -> bool:
-        """Find the request that a response answers and make it the current one. Returns False if there is none.
+        """Find the request that a response answers and make it the current one. Returns False without such a request.
 
         Servers that support metadata return the label, which decides. With others, a response that starts while a
         request is open is taken as its answer, unless the server reports a collision.

@@ -1,4 +1,9 @@
-"""Conversion of session settings to the ``session`` objects of the protocol. Pure functions on dicts."""
+"""Settings of the session: conversion to ``session`` objects, and matching of the server's answers, sans I/O.
+
+The server answers updates in their order, and names an update only when it rejects it. So an acceptance belongs to the
+first update without an answer. If that one was abandoned, its answer may come late or never; then the settings that
+the server reports decide.
+"""
 
 import re
 from collections import deque
