@@ -384,7 +384,7 @@ async def test_a_connection_that_did_not_come_about_is_written_down(tmp_path: Pa
     with pytest.raises(ConnectFailed):
         await model.connect({"url": "ws://127.0.0.1:9/", "api_key": "k"})
     (attempt,) = read_recording(tmp_path / "call.jsonl")
-    assert [(entry.way, entry.reason) for entry in attempt] == [("opened", ""), ("closed", "no connection came about")]
+    assert [(entry.way, entry.reason) for entry in attempt] == [("opened", ""), ("closed", "connecting failed")]
 
 
 async def test_a_full_disk_ends_the_recording_and_not_the_call(caplog: pytest.LogCaptureFixture) -> None:

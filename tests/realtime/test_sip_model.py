@@ -104,26 +104,26 @@ async def test_an_interruption_also_stops_what_the_server_still_plays(over: bool
         if over:
             await heard.until("agent_end")
         await session.interrupt()
-        await connection.until_received("output_audio_buffer.clear")
+        await connection.wait_for_frame("output_audio_buffer.clear")
         kinds = [frame["type"] for frame in connection.received]
         assert over or kinds.index("response.cancel") < kinds.index("output_audio_buffer.clear")
 
 
 async def test_what_the_server_has_played_to_its_end_is_not_stopped() -> None:
     async with in_a_call("An answer.") as (session, heard, connection):
-        (begun,) = connection.sent_of("output_audio_buffer.started")
+        (begun,) = connection.get_sent("output_audio_buffer.started")
         connection.send({**begun, "type": "output_audio_buffer.stopped"})
         await told(heard, "output_audio_buffer.stopped")
         await session.interrupt()
         await session.send_message("Thank you.")
-        await connection.until_received("conversation.item.create", count=2)
+        await connection.wait_for_frame("conversation.item.create", count=2)
         assert connection.received_of("output_audio_buffer.clear") == []
 
 
 async def test_what_a_caller_heard_of_an_answer_that_the_server_played_is_estimated_from_its_words() -> None:
     text = "One two three four five six seven eight nine ten eleven twelve."
     async with in_a_call([Pause(30), "Never said."]) as (session, _heard, connection):
-        (begun,) = connection.sent_of("response.created")
+        (begun,) = connection.get_sent("response.created")
         where = {"event_id": "e", "response_id": begun["response"]["id"], "item_id": "i1", "output_index": 0}
         item = {"id": "i1", "type": "message", "role": "assistant", "content": [], "status": "in_progress"}
         connection.send({"type": "response.output_item.added", **where, "item": item})

@@ -678,7 +678,7 @@ async def test_a_connection_that_fails_after_an_error_of_the_server_says_what_it
         model = OpenAIRealtimeWebSocketModel(transport_config={"acknowledge_timeout": 0.2})
         with pytest.raises((ConnectionLost, AcknowledgementTimeout)) as failed:
             await model.connect({"url": server.url, "api_key": "test"})
-    assert failed.value.__notes__ == ["the server had said: There is no model `gpt-nope`."]
+    assert failed.value.__notes__ == ["the last error of the server was: There is no model `gpt-nope`."]
 
 
 def test_a_server_for_tests_without_websockets_says_what_to_install():

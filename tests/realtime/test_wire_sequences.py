@@ -89,7 +89,7 @@ async def test_a_spoken_turn_is_heard_committed_transcribed_and_answered():
         assert started["item_id"] == stopped["item_id"] == committed["item_id"] == told["item_id"]
         assert started["audio_start_ms"] < 300 < stopped["audio_end_ms"]
         assert [entry.text for entry in server.connections[0].conversation] == ["What time is it?", "Noon."]
-        assert server.responder.questions[0].items[0]["content"] == [{"type": "input_text", "text": "What time is it?"}]
+        assert server.responder.requests[0].items[0]["content"] == [{"type": "input_text", "text": "What time is it?"}]
 
 
 async def test_speech_interrupts_an_answer_and_what_was_not_heard_is_forgotten():
@@ -162,7 +162,7 @@ async def test_several_function_calls_in_one_response_and_their_outputs():
         await wire.until("response.done")
         kinds = [item["type"] for item in server.connections[0].conversation.items]
         assert kinds == ["message", *["function_call"] * 2, *["function_call_output"] * 2, "message"]
-        asked = server.responder.questions[1]
+        asked = server.responder.requests[1]
         assert [item["type"] for item in asked.items] == kinds[:-1]
         assert asked.tools[0]["name"] == "weather"
 

@@ -169,7 +169,7 @@ def test_no_tools_are_said_as_well() -> None:
 
 
 def test_tools_that_a_realtime_model_cannot_call_are_refused() -> None:
-    with pytest.raises(Exception, match="functions and hosted MCP"):
+    with pytest.raises(Exception, match="function tools and hosted MCP"):
         build_session_payload({"tools": [WebSearchTool()]})
 
 
