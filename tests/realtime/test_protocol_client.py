@@ -1,4 +1,4 @@
-"""Frames in, model events out, and back: the client's half of the protocol without any I/O."""
+"""The client of the protocol without I/O: frames to model events and model inputs to frames."""
 
 import base64
 import json
@@ -56,40 +56,42 @@ from standfast.realtime.openai._protocol.client import RealtimeClient
 from standfast.realtime.openai._protocol.codec import prepend_raw_event
 
 
-class Talk:
-    """A client with a clock of its own; frames are dicts."""
+class ClientHarness:
+    """A client with a simulated clock; frames are dicts."""
 
     def __init__(self, **options: Any) -> None:
         self.now = 50.0
         self.client = RealtimeClient(options, clock=lambda: self.now)
 
-    def hear(self, kind: str, **parts: Any) -> list[Any]:
-        return list(self.client.receive(json.dumps({"type": kind, "event_id": "e", **parts}).encode()))
+    def receive(self, event_type: str, **fields: Any) -> list[Any]:
+        return list(self.client.receive(json.dumps({"type": event_type, "event_id": "e", **fields}).encode()))
 
     def send(self, event: Any) -> list[Any]:
         return list(self.client.send(event))
 
-    def said(self) -> list[dict[str, Any]]:
+    def take_sent(self) -> list[dict[str, Any]]:
         frames = [json.loads(frame) for frame in self.client.outgoing]
         self.client.outgoing.clear()
         return frames
 
-    def audio(self, ms: int, *, item: str = "i1", response: str = "r1", index: int = 0) -> list[Any]:
+    def receive_audio(self, ms: int, *, item: str = "i1", response: str = "r1", index: int = 0) -> list[Any]:
         delta = base64.b64encode(bytes(48 * ms)).decode()
-        return self.hear(
+        return self.receive(
             "response.output_audio.delta", response_id=response, item_id=item, content_index=index, delta=delta
         )
 
-    def begin(self, response: str = "r1") -> list[Any]:
-        return self.hear("response.created", response={"id": response, "metadata": None})
+    def start_response(self, response: str = "r1") -> list[Any]:
+        return self.receive("response.created", response={"id": response, "metadata": None})
 
-    def end(self, response: str = "r1", **parts: Any) -> list[Any]:
-        return self.hear("response.done", response={"id": response, "status": "completed", "metadata": None, **parts})
+    def end_response(self, response: str = "r1", **parts: Any) -> list[Any]:
+        return self.receive(
+            "response.done", response={"id": response, "status": "completed", "metadata": None, **parts}
+        )
 
 
 @pytest.fixture
-def talk() -> Talk:
-    return Talk()
+def harness() -> ClientHarness:
+    return ClientHarness()
 
 
 def message(role: str, *content: dict[str, Any], **parts: Any) -> dict[str, Any]:
@@ -207,8 +209,8 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("frame", "events"), TABLE, ids=lambda value: value["type"] if isinstance(value, dict) else "")
-def test_frames_become_events(talk: Talk, frame: dict[str, Any], events: list[Any]) -> None:
-    assert list(talk.client.receive(json.dumps(frame))) == events
+def test_frames_become_events(harness: ClientHarness, frame: dict[str, Any], events: list[Any]) -> None:
+    assert list(harness.client.receive(json.dumps(frame))) == events
 
 
 BROKEN = [
@@ -231,21 +233,21 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("frame", BROKEN)
-def test_what_cannot_be_understood_is_reported_and_survived(talk: Talk, frame: bytes) -> None:
-    assert [type(event.error) for event in talk.client.receive(frame)] == [BadFrame]
-    assert talk.begin() == [RealtimeModelTurnStartedEvent(response_id="r1")]
+def test_a_malformed_frame_is_reported_and_changes_nothing(harness: ClientHarness, frame: bytes) -> None:
+    assert [type(event.error) for event in harness.client.receive(frame)] == [BadFrame]
+    assert harness.start_response() == [RealtimeModelTurnStartedEvent(response_id="r1")]
 
 
-def test_what_a_response_took_is_told_once_however_often_its_end_is_told(talk: Talk) -> None:
-    talk.begin()
+def test_the_usage_of_a_response_is_reported_once(harness: ClientHarness) -> None:
+    harness.start_response()
     usage = {"total_tokens": 3, "input_tokens": 1, "output_tokens": 2}
-    assert [event.type for event in talk.end(usage=usage)] == ["usage", "turn_ended"]
-    assert talk.end(usage=usage) == []
-    talk.begin("r2")
-    assert [event.type for event in talk.end("r2", usage=usage)] == ["usage", "turn_ended"]
+    assert [event.type for event in harness.end_response(usage=usage)] == ["usage", "turn_ended"]
+    assert harness.end_response(usage=usage) == []
+    harness.start_response("r2")
+    assert [event.type for event in harness.end_response("r2", usage=usage)] == ["usage", "turn_ended"]
 
 
-def test_a_response_ends_with_its_usage_status_and_reason(talk: Talk) -> None:
+def test_a_response_ends_with_its_usage_status_and_reason(harness: ClientHarness) -> None:
     usage = {
         "input_tokens": 10,
         "output_tokens": 5,
@@ -258,9 +260,9 @@ def test_a_response_ends_with_its_usage_status_and_reason(talk: Talk) -> None:
         },
         "output_token_details": {"text_tokens": 1, "audio_tokens": 4},
     }
-    talk.begin()
+    harness.start_response()
     details = {"type": "cancelled", "reason": "turn_detected"}
-    assert talk.end(status="cancelled", status_details=details, usage=usage) == [
+    assert harness.end_response(status="cancelled", status_details=details, usage=usage) == [
         RealtimeModelUsageEvent(
             Usage(1, 10, InputTokensDetails(3), 5, total_tokens=15),
             RealtimeModelInputTokensDetails(4, 6, None, 3, RealtimeModelCachedTokensDetails(3)),
@@ -271,57 +273,57 @@ def test_a_response_ends_with_its_usage_status_and_reason(talk: Talk) -> None:
     ]
 
 
-def test_a_failed_response_says_why(talk: Talk) -> None:
-    talk.begin()
-    (ended,) = talk.end(status="failed", status_details={"type": "failed", "error": {"code": "overloaded"}})
+def test_a_failed_response_reports_its_error(harness: ClientHarness) -> None:
+    harness.start_response()
+    (ended,) = harness.end_response(status="failed", status_details={"type": "failed", "error": {"code": "overloaded"}})
     assert (ended.status, ended.error) == ("failed", {"code": "overloaded"})
 
 
 CALL = {"id": "c1", "type": "function_call", "call_id": "call", "name": "add", "arguments": "{}"}
 
 
-def test_a_call_is_announced_once_with_its_place_and_its_response(talk: Talk) -> None:
-    talk.hear("conversation.item.added", item={**CALL, "status": "in_progress"}, previous_item_id="i0")
+def test_a_tool_call_is_emitted_once_with_its_position_and_response(harness: ClientHarness) -> None:
+    harness.receive("conversation.item.added", item={**CALL, "status": "in_progress"}, previous_item_id="i0")
     done = {"response_id": "r1", "item": {**CALL, "status": "completed"}}
     item = RealtimeToolCallItem(
         item_id="c1", previous_item_id="i0", call_id="call", status="in_progress", arguments="{}", name="add"
     )
-    assert talk.hear("response.output_item.done", **done) == [
+    assert harness.receive("response.output_item.done", **done) == [
         RealtimeModelItemUpdatedEvent(item, response_id="r1"),
         RealtimeModelToolCallEvent("add", "call", "{}", "c1", "i0", response_id="r1"),
     ]
-    assert talk.hear("response.output_item.done", **done) == []
-    assert [event.type for event in talk.end(output=[{**CALL, "status": "completed"}])] == ["turn_ended"]
+    assert harness.receive("response.output_item.done", **done) == []
+    assert [event.type for event in harness.end_response(output=[{**CALL, "status": "completed"}])] == ["turn_ended"]
 
 
-def test_a_call_whose_message_was_lost_is_found_in_the_response(talk: Talk) -> None:
-    told = talk.end(output=[{**CALL, "status": "completed"}])
-    assert [event.type for event in told] == ["item_updated", "function_call", "turn_ended"]
+def test_a_tool_call_is_found_in_the_response_if_its_item_was_lost(harness: ClientHarness) -> None:
+    events = harness.end_response(output=[{**CALL, "status": "completed"}])
+    assert [event.type for event in events] == ["item_updated", "function_call", "turn_ended"]
 
 
-def test_a_call_that_was_cut_off_is_not_announced(talk: Talk) -> None:
-    assert talk.hear("response.output_item.done", response_id="r1", item={**CALL, "status": "incomplete"}) == []
-    assert [event.type for event in talk.end(status="cancelled", output=[CALL])] == ["turn_ended"]
+def test_an_incomplete_tool_call_is_not_emitted(harness: ClientHarness) -> None:
+    assert harness.receive("response.output_item.done", response_id="r1", item={**CALL, "status": "incomplete"}) == []
+    assert [event.type for event in harness.end_response(status="cancelled", output=[CALL])] == ["turn_ended"]
 
 
-def test_the_server_acknowledges_an_output_by_its_call(talk: Talk) -> None:
-    talk.hear("response.output_item.done", response_id="r1", item={**CALL, "status": "completed"})
+def test_the_server_acknowledges_an_output_by_its_call(harness: ClientHarness) -> None:
+    harness.receive("response.output_item.done", response_id="r1", item={**CALL, "status": "completed"})
     output = {"id": "o1", "type": "function_call_output", "call_id": "call", "output": "3"}
-    (told,) = talk.hear("conversation.item.added", item=output, previous_item_id="c1")
-    assert (told.item.item_id, told.item.status, told.item.output) == ("c1", "completed", "3")
+    (event,) = harness.receive("conversation.item.added", item=output, previous_item_id="c1")
+    assert (event.item.item_id, event.item.status, event.item.output) == ("c1", "completed", "3")
 
 
-def test_a_call_that_the_client_put_into_the_conversation_is_not_made_again(talk: Talk) -> None:
-    told = talk.hear("conversation.item.added", item={**CALL, "status": "completed"})
-    assert [event.type for event in told] == ["item_updated"]
+def test_a_tool_call_that_the_client_added_is_not_emitted(harness: ClientHarness) -> None:
+    events = harness.receive("conversation.item.added", item={**CALL, "status": "completed"})
+    assert [event.type for event in events] == ["item_updated"]
 
 
-# --- what is sent
+# --- client events
 
 
-def test_a_message_is_added_and_a_response_asked_for(talk: Talk) -> None:
-    talk.send(RealtimeModelSendUserInput("Hi"))
-    item, create = talk.said()
+def test_sending_a_message_adds_it_and_requests_a_response(harness: ClientHarness) -> None:
+    harness.send(RealtimeModelSendUserInput("Hi"))
+    item, create = harness.take_sent()
     content = [{"type": "input_text", "text": "Hi"}]
     assert item == {
         "type": "conversation.item.create",
@@ -330,145 +332,145 @@ def test_a_message_is_added_and_a_response_asked_for(talk: Talk) -> None:
     assert create["type"] == "response.create"
 
 
-def test_an_output_is_added_at_once_and_spoken_of_when_it_is_time(talk: Talk) -> None:
-    talk.begin()
+def test_a_tool_output_is_sent_at_once_and_its_response_requested_later(harness: ClientHarness) -> None:
+    harness.start_response()
     call = RealtimeModelToolCallEvent("add", "call", "{}")
-    talk.send(RealtimeModelSendToolOutput(call, "3", start_response=True))
-    talk.send(RealtimeModelSendToolOutput(call, "4", start_response=False))
-    outputs = [message["item"]["output"] for message in talk.said()]
+    harness.send(RealtimeModelSendToolOutput(call, "3", start_response=True))
+    harness.send(RealtimeModelSendToolOutput(call, "4", start_response=False))
+    outputs = [message["item"]["output"] for message in harness.take_sent()]
     assert outputs == ["3", "4"]
-    talk.end()
-    assert [message["type"] for message in talk.said()] == ["response.create"]
+    harness.end_response()
+    assert [message["type"] for message in harness.take_sent()] == ["response.create"]
 
 
-def test_audio_of_any_length_is_sent_in_pieces_that_a_server_takes(talk: Talk) -> None:
+def test_long_audio_is_split_into_messages_that_a_server_accepts(harness: ClientHarness) -> None:
     audio = bytes(range(256)) * 80_000 + b"end"
-    talk.send(RealtimeModelSendAudio(audio, commit=True))
-    *pieces, commit = talk.said()
-    assert max(len(piece["audio"]) for piece in pieces) < 15 * 2**20
-    assert b"".join(base64.b64decode(piece["audio"]) for piece in pieces) == audio
+    harness.send(RealtimeModelSendAudio(audio, commit=True))
+    *chunks, commit = harness.take_sent()
+    assert max(len(chunk["audio"]) for chunk in chunks) < 15 * 2**20
+    assert b"".join(base64.b64decode(chunk["audio"]) for chunk in chunks) == audio
     assert commit["type"] == "input_audio_buffer.commit"
 
 
-def test_audio_is_appended_and_committed(talk: Talk) -> None:
-    talk.send(RealtimeModelSendAudio(b"\0\1\2", commit=True))
-    talk.send(RealtimeModelSendAudio(b"", commit=False))
-    assert talk.said() == [
+def test_audio_is_appended_and_committed(harness: ClientHarness) -> None:
+    harness.send(RealtimeModelSendAudio(b"\0\1\2", commit=True))
+    harness.send(RealtimeModelSendAudio(b"", commit=False))
+    assert harness.take_sent() == [
         {"type": "input_audio_buffer.append", "audio": "AAEC"},
         {"type": "input_audio_buffer.commit"},
     ]
 
 
-def test_any_message_can_be_sent_but_responses_wait_for_their_turn(talk: Talk) -> None:
-    talk.begin()
-    talk.send(RealtimeModelSendRawMessage({"type": "response.create", "other_data": {"response": {"voice": "x"}}}))
-    talk.send(RealtimeModelSendRawMessage({"type": "input_audio_buffer.clear", "other_data": {"event_id": "7"}}))
-    assert talk.said() == [{"type": "input_audio_buffer.clear", "event_id": "7"}]
-    talk.end()
-    assert talk.said()[0]["response"]["voice"] == "x"
+def test_raw_messages_are_sent_at_once_except_response_requests(harness: ClientHarness) -> None:
+    harness.start_response()
+    harness.send(RealtimeModelSendRawMessage({"type": "response.create", "other_data": {"response": {"voice": "x"}}}))
+    harness.send(RealtimeModelSendRawMessage({"type": "input_audio_buffer.clear", "other_data": {"event_id": "7"}}))
+    assert harness.take_sent() == [{"type": "input_audio_buffer.clear", "event_id": "7"}]
+    harness.end_response()
+    assert harness.take_sent()[0]["response"]["voice"] == "x"
 
 
-def test_settings_are_answered_in_order_and_rejected_by_name(talk: Talk) -> None:
-    first, second, third = (talk.client.update_settings({"instructions": str(n)}) for n in range(3))
-    frames = talk.said()
+def test_updates_are_accepted_in_order_and_rejected_by_event_id(harness: ClientHarness) -> None:
+    first, second, third = (harness.client.update_settings({"instructions": str(n)}) for n in range(3))
+    frames = harness.take_sent()
     assert [frame["session"]["instructions"] for frame in frames] == ["0", "1", "2"]
-    talk.hear("error", error={"message": "no", "event_id": frames[1]["event_id"]})
+    harness.receive("error", error={"message": "no", "event_id": frames[1]["event_id"]})
     assert (first.answered, second.answered, third.answered) == (False, True, False)
     assert second.error is not None
     assert second.error.error["message"] == "no"
-    talk.hear("session.updated", session={})
-    talk.hear("session.updated", session={})
+    harness.receive("session.updated", session={})
+    harness.receive("session.updated", session={})
     assert (first.error, third.error, first.answered, third.answered) == (None, None, True, True)
 
 
-def test_an_answer_that_never_came_does_not_shift_the_next(talk: Talk) -> None:
-    lost, next_one = talk.client.update_settings({}), talk.client.update_settings({})
+def test_a_missing_answer_does_not_shift_the_next_one(harness: ClientHarness) -> None:
+    lost, second = harness.client.update_settings({}), harness.client.update_settings({})
     lost.abandoned = True
-    talk.hear("session.updated", session={})
-    assert next_one.answered
+    harness.receive("session.updated", session={})
+    assert second.answered
 
 
-def updated(talk: Talk, instructions: str, **more: Any) -> None:
-    talk.hear("session.updated", session={"type": "realtime", "instructions": instructions, **more})
+def receive_updated(harness: ClientHarness, instructions: str, **fields: Any) -> None:
+    harness.receive("session.updated", session={"type": "realtime", "instructions": instructions, **fields})
 
 
-def test_an_answer_that_comes_late_is_not_taken_for_one_to_the_next_change(talk: Talk) -> None:
-    talk.hear("session.created", session={"instructions": ""})
-    late, second, third = (talk.client.update_settings({"instructions": text}) for text in ("one", "two", "three"))
+def test_a_late_answer_does_not_acknowledge_the_next_update(harness: ClientHarness) -> None:
+    harness.receive("session.created", session={"instructions": ""})
+    late, second, third = (harness.client.update_settings({"instructions": text}) for text in ("one", "two", "three"))
     late.abandoned = True
-    updated(talk, "one")
+    receive_updated(harness, "one")
     assert not second.answered
-    updated(talk, "two")
+    receive_updated(harness, "two")
     assert (second.answered, third.answered) == (True, False)
-    updated(talk, "three")
+    receive_updated(harness, "three")
     assert third.answered
 
 
-def test_a_late_answer_to_a_change_of_something_else_is_told_apart_as_well(talk: Talk) -> None:
-    talk.hear("session.created", session={"instructions": "", "tool_choice": "auto"})
+def test_a_late_answer_to_an_update_of_other_settings_is_recognised(harness: ClientHarness) -> None:
+    harness.receive("session.created", session={"instructions": "", "tool_choice": "auto"})
     late, second = (
-        talk.client.update_settings({"instructions": "one"}),
-        talk.client.update_settings({"tool_choice": "none"}),
+        harness.client.update_settings({"instructions": "one"}),
+        harness.client.update_settings({"tool_choice": "none"}),
     )
     late.abandoned = True
-    updated(talk, "one", tool_choice="auto")
+    receive_updated(harness, "one", tool_choice="auto")
     assert not second.answered
-    updated(talk, "one", tool_choice="none")
+    receive_updated(harness, "one", tool_choice="none")
     assert second.answered
 
 
-def test_after_an_answer_that_never_came_changes_are_answered_by_what_they_brought(talk: Talk) -> None:
-    lost, second = (talk.client.update_settings({"instructions": text}) for text in ("one", "two"))
+def test_after_a_missing_answer_updates_are_matched_by_their_effect(harness: ClientHarness) -> None:
+    lost, second = (harness.client.update_settings({"instructions": text}) for text in ("one", "two"))
     lost.abandoned = True
-    updated(talk, "two")
+    receive_updated(harness, "two")
     assert second.answered
     for text in ("three", "four"):
-        change = talk.client.update_settings({"instructions": text})
-        assert not change.answered
-        updated(talk, text)
-        assert change.answered
+        update = harness.client.update_settings({"instructions": text})
+        assert not update.answered
+        receive_updated(harness, text)
+        assert update.answered
 
 
-def test_a_change_that_was_taken_over_in_part_is_answered(talk: Talk) -> None:
-    talk.hear("session.created", session={"tool_choice": "auto"})
+def test_a_partially_applied_update_counts_as_answered(harness: ClientHarness) -> None:
+    harness.receive("session.created", session={"tool_choice": "auto"})
     lost, second = (
-        talk.client.update_settings({"instructions": text, "tool_choice": text}) for text in ("auto", "none")
+        harness.client.update_settings({"instructions": text, "tool_choice": text}) for text in ("auto", "none")
     )
     lost.abandoned = True
-    updated(talk, "none", tool_choice="auto")
+    receive_updated(harness, "none", tool_choice="auto")
     assert second.answered
 
 
-def test_a_change_that_seemed_to_be_answered_leaves_its_own_answer_to_no_other(talk: Talk) -> None:
-    late, same, other = (talk.client.update_settings({"instructions": text}) for text in ("one", "one", "two"))
+def test_the_late_answer_to_an_update_acknowledges_no_other_update(harness: ClientHarness) -> None:
+    late, same, other = (harness.client.update_settings({"instructions": text}) for text in ("one", "one", "two"))
     late.abandoned = True
-    updated(talk, "one")
-    assert same.answered, "what it wanted holds"
-    updated(talk, "one")
+    receive_updated(harness, "one")
+    assert same.answered, "its settings apply"
+    receive_updated(harness, "one")
     assert not other.answered
-    updated(talk, "two")
+    receive_updated(harness, "two")
     assert other.answered
 
 
-def test_the_refusal_of_a_change_that_seemed_to_be_answered_is_told(talk: Talk) -> None:
-    late, same = (talk.client.update_settings({"instructions": "one"}) for _ in range(2))
+def test_a_late_rejection_of_an_acknowledged_update_is_reported(harness: ClientHarness) -> None:
+    late, same = (harness.client.update_settings({"instructions": "one"}) for _ in range(2))
     late.abandoned = True
-    updated(talk, "one")
+    receive_updated(harness, "one")
     error = {"message": "no", "event_id": same.event_id}
-    assert talk.hear("error", error=error) == [RealtimeModelErrorEvent(error)]
+    assert harness.receive("error", error=error) == [RealtimeModelErrorEvent(error)]
 
 
-def test_a_server_that_tells_settings_in_words_of_its_own_is_believed(talk: Talk) -> None:
-    lost, second = (talk.client.update_settings({"instructions": text}) for text in ("one", "two"))
+def test_settings_reported_in_another_form_count_as_an_answer(harness: ClientHarness) -> None:
+    lost, second = (harness.client.update_settings({"instructions": text}) for text in ("one", "two"))
     lost.abandoned = True
-    updated(talk, "Two.")
+    receive_updated(harness, "Two.")
     assert second.answered
 
 
-def test_tracing_is_said_once(talk: Talk) -> None:
+def test_tracing_is_sent_once(harness: ClientHarness) -> None:
     for _ in range(2):
-        talk.send(RealtimeModelSendSessionUpdate({"tracing": {"workflow_name": "w"}}))
-    assert [frame["session"].get("tracing") for frame in talk.said()] == [{"workflow_name": "w"}, None]
+        harness.send(RealtimeModelSendSessionUpdate({"tracing": {"workflow_name": "w"}}))
+    assert [frame["session"].get("tracing") for frame in harness.take_sent()] == [{"workflow_name": "w"}, None]
 
 
 # --- playback and interruption
@@ -478,210 +480,210 @@ def truncations(frames: list[dict[str, Any]]) -> list[tuple[str, int]]:
     return [(f["item_id"], f["audio_end_ms"]) for f in frames if f["type"] == "conversation.item.truncate"]
 
 
-def test_an_interruption_cuts_cancels_and_silences(talk: Talk) -> None:
-    talk.begin()
-    talk.audio(1000)
-    talk.now += 0.3
-    told = talk.send(RealtimeModelSendInterrupt())
-    assert told == [RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=300)]
-    frames = talk.said()
+def test_an_interruption_truncates_cancels_and_mutes(harness: ClientHarness) -> None:
+    harness.start_response()
+    harness.receive_audio(1000)
+    harness.now += 0.3
+    events = harness.send(RealtimeModelSendInterrupt())
+    assert events == [RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=300)]
+    frames = harness.take_sent()
     assert truncations(frames) == [("i1", 300)]
     assert [frame.get("response_id") for frame in frames if frame["type"] == "response.cancel"] == ["r1"]
-    assert talk.audio(1000) == []
-    assert talk.hear("response.output_audio.done", **DELTA) == []
-    talk.end(status="cancelled")
-    assert talk.audio(100) == [], "late audio of a cancelled response"
-    assert talk.begin("r2")
-    assert talk.audio(100, response="r2", item="i2") != []
+    assert harness.receive_audio(1000) == []
+    assert harness.receive("response.output_audio.done", **DELTA) == []
+    harness.end_response(status="cancelled")
+    assert harness.receive_audio(100) == [], "late audio of a cancelled response"
+    assert harness.start_response("r2")
+    assert harness.receive_audio(100, response="r2", item="i2") != []
 
 
-def test_it_cancels_although_the_server_interrupts_by_itself(talk: Talk) -> None:
+def test_an_interruption_cancels_even_if_the_server_interrupts_itself(harness: ClientHarness) -> None:
     detection = {"turn_detection": {"type": "semantic_vad", "interrupt_response": True}}
-    talk.hear("session.updated", session={"audio": {"input": detection}})
-    talk.begin()
-    talk.send(RealtimeModelSendInterrupt())
-    assert [frame["type"] for frame in talk.said()] == ["response.cancel"]
+    harness.receive("session.updated", session={"audio": {"input": detection}})
+    harness.start_response()
+    harness.send(RealtimeModelSendInterrupt())
+    assert [frame["type"] for frame in harness.take_sent()] == ["response.cancel"]
 
 
 @pytest.mark.parametrize("server_interrupts", [True, False])
-def test_speech_of_the_user_stops_the_model(talk: Talk, server_interrupts: bool) -> None:
+def test_speech_of_the_user_interrupts_the_model(harness: ClientHarness, server_interrupts: bool) -> None:
     detection = {"turn_detection": {"type": "server_vad", "interrupt_response": server_interrupts}}
-    talk.hear("session.updated", session={"audio": {"input": detection}})
-    talk.begin()
-    talk.audio(500)
-    talk.now += 0.1
-    told = talk.hear("input_audio_buffer.speech_started", item_id="u", audio_start_ms=0)
-    assert [event.type for event in told] == ["speech_started", "audio_interrupted"]
-    frames = talk.said()
+    harness.receive("session.updated", session={"audio": {"input": detection}})
+    harness.start_response()
+    harness.receive_audio(500)
+    harness.now += 0.1
+    events = harness.receive("input_audio_buffer.speech_started", item_id="u", audio_start_ms=0)
+    assert [event.type for event in events] == ["speech_started", "audio_interrupted"]
+    frames = harness.take_sent()
     assert truncations(frames) == [("i1", 100)]
     assert ("response.cancel" in [frame["type"] for frame in frames]) is not server_interrupts
-    assert talk.audio(500) == []
+    assert harness.receive_audio(500) == []
 
 
-def test_several_items_of_one_response_are_cut_each_where_it_stood(talk: Talk) -> None:
-    talk.begin()
+def test_each_item_of_a_response_is_truncated_at_its_own_position(harness: ClientHarness) -> None:
+    harness.start_response()
     for item in ("i1", "i2", "i3"):
-        talk.audio(400, item=item)
-    talk.now += 0.5
-    told = talk.send(RealtimeModelSendInterrupt())
-    assert [(event.item_id, event.audio_end_ms) for event in told] == [("i2", 100), ("i3", 0)]
-    assert truncations(talk.said()) == [("i2", 100), ("i3", 0)]
+        harness.receive_audio(400, item=item)
+    harness.now += 0.5
+    events = harness.send(RealtimeModelSendInterrupt())
+    assert [(event.item_id, event.audio_end_ms) for event in events] == [("i2", 100), ("i3", 0)]
+    assert truncations(harness.take_sent()) == [("i2", 100), ("i3", 0)]
 
 
-def test_nothing_is_cut_that_was_heard_to_the_end(talk: Talk) -> None:
-    talk.begin()
-    talk.audio(200)
-    talk.end()
-    talk.now += 1
-    assert talk.send(RealtimeModelSendInterrupt()) == []
-    assert talk.said() == []
+def test_audio_that_was_played_to_the_end_is_not_truncated(harness: ClientHarness) -> None:
+    harness.start_response()
+    harness.receive_audio(200)
+    harness.end_response()
+    harness.now += 1
+    assert harness.send(RealtimeModelSendInterrupt()) == []
+    assert harness.take_sent() == []
 
 
-def test_what_is_still_being_generated_is_cut_at_what_arrived(talk: Talk) -> None:
-    talk.begin()
-    talk.audio(200)
-    talk.now += 1
-    talk.audio(100)
-    talk.now += 5
-    talk.send(RealtimeModelSendInterrupt())
-    assert truncations(talk.said()) == [("i1", 300)]
+def test_unfinished_audio_is_truncated_at_what_arrived(harness: ClientHarness) -> None:
+    harness.start_response()
+    harness.receive_audio(200)
+    harness.now += 1
+    harness.receive_audio(100)
+    harness.now += 5
+    harness.send(RealtimeModelSendInterrupt())
+    assert truncations(harness.take_sent()) == [("i1", 300)]
 
 
-def test_a_pause_in_the_stream_is_not_taken_for_playing(talk: Talk) -> None:
-    talk.begin()
-    talk.audio(100)
-    talk.now += 1
-    talk.audio(500)
-    talk.now += 0.2
-    talk.send(RealtimeModelSendInterrupt())
-    assert truncations(talk.said()) == [("i1", 300)]
+def test_a_gap_in_the_stream_does_not_count_as_playback(harness: ClientHarness) -> None:
+    harness.start_response()
+    harness.receive_audio(100)
+    harness.now += 1
+    harness.receive_audio(500)
+    harness.now += 0.2
+    harness.send(RealtimeModelSendInterrupt())
+    assert truncations(harness.take_sent()) == [("i1", 300)]
 
 
-def test_a_tracker_knows_better() -> None:
+def test_a_playback_tracker_overrides_the_estimate() -> None:
     tracker = RealtimePlaybackTracker()
-    talk = Talk(playback_tracker=tracker)
-    talk.begin()
-    talk.audio(400, item="i1")
-    talk.audio(400, item="i2")
-    talk.now += 60
+    harness = ClientHarness(playback_tracker=tracker)
+    harness.start_response()
+    harness.receive_audio(400, item="i1")
+    harness.receive_audio(400, item="i2")
+    harness.now += 60
     tracker.on_play_bytes("i1", 0, bytes(48 * 400))
     tracker.on_play_ms("i2", 0, 30.5)
-    talk.send(RealtimeModelSendInterrupt())
-    assert truncations(talk.said()) == [("i2", 30)]
+    harness.send(RealtimeModelSendInterrupt())
+    assert truncations(harness.take_sent()) == [("i2", 30)]
     assert tracker.get_state()["current_item_id"] is None
 
 
-def test_a_tracker_that_heard_nothing_yet() -> None:
-    talk = Talk(playback_tracker=RealtimePlaybackTracker())
-    talk.begin()
-    talk.audio(400)
-    talk.now += 60
-    talk.send(RealtimeModelSendInterrupt())
-    assert truncations(talk.said()) == [("i1", 0)]
+def test_a_playback_tracker_without_progress_truncates_at_zero() -> None:
+    harness = ClientHarness(playback_tracker=RealtimePlaybackTracker())
+    harness.start_response()
+    harness.receive_audio(400)
+    harness.now += 60
+    harness.send(RealtimeModelSendInterrupt())
+    assert truncations(harness.take_sent()) == [("i1", 0)]
 
 
 @pytest.mark.parametrize("elapsed_ms", [-120.0, float("nan")])
-def test_a_tracker_that_stands_before_the_beginning_has_heard_nothing(elapsed_ms: float) -> None:
-    class Late(RealtimePlaybackTracker):
+def test_a_negative_tracker_position_counts_as_zero(elapsed_ms: float) -> None:
+    class InvalidTracker(RealtimePlaybackTracker):
         def get_state(self) -> RealtimePlaybackState:
             return {"current_item_id": "i1", "current_item_content_index": 0, "elapsed_ms": elapsed_ms}
 
-    talk = Talk(playback_tracker=Late())
-    talk.begin()
-    talk.audio(400)
-    talk.send(RealtimeModelSendInterrupt())
-    assert truncations(talk.said()) == [("i1", 0)]
+    harness = ClientHarness(playback_tracker=InvalidTracker())
+    harness.start_response()
+    harness.receive_audio(400)
+    harness.send(RealtimeModelSendInterrupt())
+    assert truncations(harness.take_sent()) == [("i1", 0)]
 
 
-def test_no_time_passes_for_a_tracker_when_the_next_part_comes() -> None:
-    talk = Talk(playback_tracker=RealtimePlaybackTracker())
-    talk.begin()
-    talk.audio(400, item="i1")
-    talk.now += 0.1
-    talk.audio(400, item="i2")
-    talk.now += 60
-    talk.audio(400, item="i3")
-    talk.send(RealtimeModelSendInterrupt())
-    assert truncations(talk.said()) == [("i1", 0), ("i2", 0), ("i3", 0)]
+def test_a_tracker_position_does_not_advance_with_the_next_part() -> None:
+    harness = ClientHarness(playback_tracker=RealtimePlaybackTracker())
+    harness.start_response()
+    harness.receive_audio(400, item="i1")
+    harness.now += 0.1
+    harness.receive_audio(400, item="i2")
+    harness.now += 60
+    harness.receive_audio(400, item="i3")
+    harness.send(RealtimeModelSendInterrupt())
+    assert truncations(harness.take_sent()) == [("i1", 0), ("i2", 0), ("i3", 0)]
 
 
-@pytest.mark.parametrize("kind", ["session.created", "session.updated"])
-def test_what_the_server_says_about_its_audio_is_told(kind: str) -> None:
+@pytest.mark.parametrize("event_type", ["session.created", "session.updated"])
+def test_the_audio_format_of_the_server_is_reported(event_type: str) -> None:
     for format in ({"type": "audio/pcma"}, {"type": "audio/pcm", "rate": 24_000}):
-        told, *_ = Talk().hear(kind, session={"audio": {"output": {"format": format}}})
-        assert told == RealtimeModelAudioFormatEvent(format)
+        event, *_ = ClientHarness().receive(event_type, session={"audio": {"output": {"format": format}}})
+        assert event == RealtimeModelAudioFormatEvent(format)
     for unknown in ({}, {"output": {}}, {"output": {"format": {"type": "audio/new"}}}):
-        assert [event.type for event in Talk().hear(kind, session={"audio": unknown})] == ["other"]
+        assert [event.type for event in ClientHarness().receive(event_type, session={"audio": unknown})] == ["other"]
 
 
-def test_the_format_of_the_session_counts() -> None:
+def test_playback_uses_the_format_of_the_session() -> None:
     tracker = RealtimePlaybackTracker()
-    talk = Talk(playback_tracker=tracker)
-    talk.hear("session.updated", session={"audio": {"output": {"format": {"type": "audio/pcmu"}}}})
+    harness = ClientHarness(playback_tracker=tracker)
+    harness.receive("session.updated", session={"audio": {"output": {"format": {"type": "audio/pcmu"}}}})
     tracker.on_play_bytes("i1", 0, bytes(80))
     assert tracker.get_state()["elapsed_ms"] == 10
 
 
-def test_an_interruption_of_one_response_leaves_the_others(talk: Talk) -> None:
-    talk.begin("r1")
-    talk.audio(300, item="i1", response="r1")
-    talk.end("r1")
-    talk.begin("r2")
-    talk.audio(300, item="i2", response="r2")
-    told = talk.send(RealtimeModelSendInterrupt(response_id="r2", force_response_cancel=True))
-    assert [event.item_id for event in told] == ["i2"]
-    talk.now += 0.1
-    assert [event.item_id for event in talk.send(RealtimeModelSendInterrupt(playback_only=True))] == ["i1"]
+def test_interrupting_one_response_does_not_affect_others(harness: ClientHarness) -> None:
+    harness.start_response("r1")
+    harness.receive_audio(300, item="i1", response="r1")
+    harness.end_response("r1")
+    harness.start_response("r2")
+    harness.receive_audio(300, item="i2", response="r2")
+    events = harness.send(RealtimeModelSendInterrupt(response_id="r2", force_response_cancel=True))
+    assert [event.item_id for event in events] == ["i2"]
+    harness.now += 0.1
+    assert [event.item_id for event in harness.send(RealtimeModelSendInterrupt(playback_only=True))] == ["i1"]
 
 
-def test_cancelling_only_the_response_leaves_playback_alone(talk: Talk) -> None:
-    talk.begin()
-    talk.audio(300)
-    assert talk.send(RealtimeModelSendInterrupt(response_id="r1", cancel_response_only=True)) == []
-    assert [frame["type"] for frame in talk.said()] == ["response.cancel"]
+def test_cancelling_only_the_response_keeps_playback(harness: ClientHarness) -> None:
+    harness.start_response()
+    harness.receive_audio(300)
+    assert harness.send(RealtimeModelSendInterrupt(response_id="r1", cancel_response_only=True)) == []
+    assert [frame["type"] for frame in harness.take_sent()] == ["response.cancel"]
 
 
-def test_interruptions_that_contradict_themselves_are_refused() -> None:
+def test_contradictory_interrupt_options_are_rejected() -> None:
     with pytest.raises(ValueError, match="playback_only"):
         RealtimeModelSendInterrupt(playback_only=True, force_response_cancel=True)
     with pytest.raises(ValueError, match="response_id"):
         RealtimeModelSendInterrupt(cancel_response_only=True)
 
 
-def test_cancelling_nothing_is_harmless(talk: Talk) -> None:
-    talk.begin()
-    talk.send(RealtimeModelSendInterrupt())
-    (cancel,) = talk.said()
+def test_cancelling_nothing_is_harmless(harness: ClientHarness) -> None:
+    harness.start_response()
+    harness.send(RealtimeModelSendInterrupt())
+    (cancel,) = harness.take_sent()
     error = {"code": "response_cancel_not_active", "event_id": cancel["event_id"], "message": "none"}
-    assert [(event.type, event.status) for event in talk.hear("error", error=error)] == [("turn_ended", "lost")]
-    assert talk.end() == [], "it was reported as over"
+    assert [(event.type, event.status) for event in harness.receive("error", error=error)] == [("turn_ended", "lost")]
+    assert harness.end_response() == [], "its end was reported already"
 
 
-def test_heard_parts_are_forgotten(talk: Talk) -> None:
+def test_played_parts_are_dropped_from_memory(harness: ClientHarness) -> None:
     for number in range(1000):
-        talk.begin(f"r{number}")
-        talk.audio(10, item=f"i{number}", response=f"r{number}")
-        talk.end(f"r{number}")
-        talk.now += 1
-    assert len(talk.client.playback._parts) <= 2
+        harness.start_response(f"r{number}")
+        harness.receive_audio(10, item=f"i{number}", response=f"r{number}")
+        harness.end_response(f"r{number}")
+        harness.now += 1
+    assert len(harness.client.playback._parts) <= 2
 
 
-def test_a_lost_connection_ends_what_was_under_way(talk: Talk) -> None:
-    talk.begin()
-    talk.send(RealtimeModelSendUserInput("Hi"))
-    lost = list(talk.client.handle_connection_lost(ConnectionError("gone")))
-    assert [event.type for event in lost] == ["error", "turn_ended"]
-    assert lost[1].status == "lost"
-    assert lost[0].error.owners == ("user",)
+def test_a_lost_connection_ends_the_response_and_refuses_requests(harness: ClientHarness) -> None:
+    harness.start_response()
+    harness.send(RealtimeModelSendUserInput("Hi"))
+    events = list(harness.client.handle_connection_lost(ConnectionError("gone")))
+    assert [event.type for event in events] == ["error", "turn_ended"]
+    assert events[1].status == "lost"
+    assert events[0].error.requesters == ("user",)
 
 
-# --- messages as they came
+# --- raw events
 
 
-def test_a_message_comes_before_its_meaning_and_is_read_when_somebody_looks(talk: Talk) -> None:
+def test_a_raw_event_precedes_its_parsed_events_and_is_decoded_lazily(harness: ClientHarness) -> None:
     frame = json.dumps({"type": "response.created", "response": {"id": "r1"}})
-    raw, told = prepend_raw_event(frame, talk.client.receive(frame))
-    assert (raw.type, told.type) == ("raw_server_event", "turn_started")
+    raw, event = prepend_raw_event(frame, harness.client.receive(frame))
+    assert (raw.type, event.type) == ("raw_server_event", "turn_started")
     assert raw.data is raw.data
     assert raw.data == json.loads(frame)
     assert isinstance(raw, RealtimeModelRawServerEvent)
@@ -695,7 +697,7 @@ def test_a_message_comes_before_its_meaning_and_is_read_when_somebody_looks(talk
         ('{"type": "error", "error": {"message": "?"}}', ["raw_server_event", "error"]),
     ],
 )
-def test_what_is_no_message_has_no_raw_event(talk: Talk, frame: str, kinds: list[str]) -> None:
-    told = prepend_raw_event(frame, talk.client.receive(frame))
-    assert [event.type for event in told] == kinds
-    assert all(event.data for event in told if event.type == "raw_server_event")
+def test_a_frame_that_is_not_a_message_has_no_raw_event(harness: ClientHarness, frame: str, kinds: list[str]) -> None:
+    events = prepend_raw_event(frame, harness.client.receive(frame))
+    assert [event.type for event in events] == kinds
+    assert all(event.data for event in events if event.type == "raw_server_event")

@@ -1,4 +1,4 @@
-"""A text model as the brain of a call: what it is shown is what text models take, and what it says is heard."""
+"""A text model as the responder of a local session."""
 
 import asyncio
 
@@ -19,34 +19,33 @@ REFUSAL = {
 }
 
 
-def calling(model, *tools):
+def open_session(model, *tools):
     local = LocalRealtimeModel(model, tts=ToneTTS(), pace=None)
     return RealtimeRunner(RealtimeAgent(name="host", tools=list(tools)), model=local).run()
 
 
-async def until(session, kind, *, count=1):
+async def wait_for_event(session, event_type):
     async for event in session:
-        count -= event.type == kind
-        if not count:
+        if event.type == event_type:
             return
 
 
-class AtOnce(Model):
-    """Streams nothing but its whole answer, as the contract allows."""
+class UnstreamedModel(Model):
+    """Streams only its final event, as the interface allows."""
 
-    async def get_response(self, *given, **more):
+    async def get_response(self, *args, **kwargs):
         raise NotImplementedError
 
-    async def stream_response(self, *given, **more):
+    async def stream_response(self, *args, **kwargs):
         part = {"type": "output_text", "text": "Here it is.", "annotations": []}
-        said = {"type": "message", "id": "m1", "role": "assistant", "status": "completed", "content": [part]}
-        yield {"type": "response.completed", "response": {"id": "r1", "output": [said], "usage": None}}
+        message = {"type": "message", "id": "m1", "role": "assistant", "status": "completed", "content": [part]}
+        yield {"type": "response.completed", "response": {"id": "r1", "output": [message], "usage": None}}
 
 
-class Iterating(AtOnce):
-    """Its stream is an iterator and no generator: nobody can close it."""
+class IteratorModel(UnstreamedModel):
+    """Its stream is an iterator without ``aclose()``."""
 
-    def stream_response(self, *given, **more):
+    def stream_response(self, *args, **kwargs):
         class Events:
             def __init__(self, events):
                 self._events = events
@@ -63,59 +62,59 @@ class Iterating(AtOnce):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (AtOnce(), "Here it is."),
-        (Iterating(), "Here it is."),
+        (UnstreamedModel(), "Here it is."),
+        (IteratorModel(), "Here it is."),
         (FunctionModel(lambda request: REFUSAL), "I must not say that."),
     ],
 )
 @virtually
-async def test_what_a_text_model_says_is_heard_however_it_says_it(model, words):
-    async with await calling(model) as session:
+async def test_every_kind_of_text_output_is_spoken(model, words):
+    async with await open_session(model) as session:
         await session.send_message("Tell me.")
-        await until(session, "agent_end")
+        await wait_for_event(session, "agent_end")
         assert [part.transcript for part in session.history[-1].content] == [words]
         assert session.history[-1].status == "completed"
 
 
 @virtually
-async def test_what_was_said_before_is_shown_without_names_that_no_provider_gave():
-    asked = []
+async def test_earlier_items_are_sent_without_local_ids():
+    inputs = []
 
-    def answer(request):
-        asked.append(list(request.input))
+    def respond(request):
+        inputs.append(list(request.input))
         return "Yes."
 
-    async with await calling(FunctionModel(answer)) as session:
+    async with await open_session(FunctionModel(respond)) as session:
         for text in ("One?", "Two?"):
             await session.send_message(text)
-            await until(session, "agent_end")
-    assert [item["role"] for item in asked[1]] == ["user", "assistant", "user"]
-    assert all("id" not in item for item in asked[1])
+            await wait_for_event(session, "agent_end")
+    assert [item["role"] for item in inputs[1]] == ["user", "assistant", "user"]
+    assert all("id" not in item for item in inputs[1])
 
 
 @virtually
-async def test_a_text_model_sees_every_call_with_its_output_behind_it():
-    asked, brought = [], asyncio.Event()
+async def test_a_text_model_gets_each_output_directly_after_its_call():
+    inputs, fetched = [], asyncio.Event()
 
     @function_tool
     async def fetch() -> str:
         """Fetch it."""
-        await brought.wait()
+        await fetched.wait()
         return "a parcel"
 
-    def answer(request):
-        asked.append(list(request.input))
-        return FunctionModel.call("fetch") if len(asked) == 1 else "Yes."
+    def respond(request):
+        inputs.append(list(request.input))
+        return FunctionModel.call("fetch") if len(inputs) == 1 else "Yes."
 
-    async with await calling(FunctionModel(answer), fetch) as session:
+    async with await open_session(FunctionModel(respond), fetch) as session:
         await session.send_message("Fetch it.")
-        await until(session, "tool_start")
+        await wait_for_event(session, "tool_start")
         await session.send_message("Are you still there?")
-        await until(session, "agent_end")
-        brought.set()
-        await until(session, "agent_end")
-    kinds = ["message", "function_call", "function_call_output", "message"]
-    assert [item["type"] for item in asked[1]] == kinds
-    assert [item["type"] for item in asked[2]] == [*kinds, "message"]
-    assert "not" in asked[1][2]["output"]
-    assert asked[2][2]["output"] == "a parcel"
+        await wait_for_event(session, "agent_end")
+        fetched.set()
+        await wait_for_event(session, "agent_end")
+    types = ["message", "function_call", "function_call_output", "message"]
+    assert [item["type"] for item in inputs[1]] == types
+    assert [item["type"] for item in inputs[2]] == [*types, "message"]
+    assert "not" in inputs[1][2]["output"]
+    assert inputs[2][2]["output"] == "a parcel"
