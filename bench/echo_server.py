@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from bench.quick import pick
-from bench.rows import percentile
+from bench.figures import percentile
 from bench.startup import CONFIG
 from standfast.workers import WorkerSession, fork_server
 

@@ -11,7 +11,7 @@ from bench.competitors.histories import TURN
 from bench.environments import AGENTS, Peer, peers_started
 from bench.progress import tell
 from bench.quick import pick
-from bench.rows import Figure, Work, at_least, at_most, clocked, micro, side_by_side, without_peer
+from bench.figures import Figure, Work, at_least, at_most, clocked, micro, side_by_side, without_peer
 from standfast.history.stored_session import StoredSession
 from standfast.store.sqlite.backend import SqliteBackend
 

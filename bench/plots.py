@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.rows import Series, percentile
+from bench.figures import Series, percentile
 
 COLOURS = {"standfast": "#0b6e4f", "openai-agents": "#c44536", "pydantic-ai": "#8e6bbf", "langgraph": "#2f6690"}
 OTHER, STARTS = "#7f8c8d", "start"

@@ -14,7 +14,7 @@ from bench.environments import AGENTS, Once, best_of
 from bench.progress import tell
 from bench.quick import pick
 from bench.realtime_server import server_process
-from bench.rows import Figure, at_least, at_most, without_peer
+from bench.figures import Figure, at_least, at_most, without_peer
 from standfast.realtime import RealtimeAgent, RealtimeModelAudioEvent, RealtimeRunner, RealtimeSession
 from standfast.realtime.openai._protocol.client import RealtimeClient
 from standfast.realtime.openai._protocol.codec import decode_message, prepend_raw_event

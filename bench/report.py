@@ -11,7 +11,7 @@ from typing import Any
 from bench.machine import cores, facts, warning
 from bench.plots import draw
 from bench.progress import moving, tell
-from bench.rows import Figure, Series, table, verdict
+from bench.figures import Figure, Series, table, verdict
 
 Group = Callable[[], Iterable[Figure | Series]]
 

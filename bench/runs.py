@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from bench.competitors.measuring import EXCHANGES, LENGTHS, LONG, SHORT, SNAPSHOT
+from bench.competitors.agent_library import EXCHANGES, LENGTHS, LONG, SHORT, SNAPSHOT
 from bench.environments import AGENTS, Peer, PeerMissing, peers_started
 from bench.progress import tell
 from bench.quick import pick, quick
-from bench.rows import Figure, Series, at_least, at_most, compared, micro, without_peer
+from bench.figures import Figure, Series, at_least, at_most, compared, micro, without_peer
 
 OURS, MAIN = "standfast", "openai-agents"
 PEERS = {

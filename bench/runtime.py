@@ -14,7 +14,7 @@ from bench.competitors.durable import LONG, TURNS
 from bench.environments import AGENTS, Once, best_of
 from bench.progress import tell
 from bench.quick import pick
-from bench.rows import Figure, at_least, at_most, compared, micro, without_peer
+from bench.figures import Figure, at_least, at_most, compared, micro, without_peer
 from standfast import Agent, Runtime, function_tool
 from standfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
 

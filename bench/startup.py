@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from bench.environments import Peer
 from bench.progress import tell
 from bench.quick import pick
-from bench.rows import Figure, Series, at_least, compared, micro, percentile, without_peer
+from bench.figures import Figure, Series, at_least, compared, micro, percentile, without_peer
 from standfast.workers import PoolConfig, SandboxPolicy, SessionConfig, SessionPool, WorkerSession, fork_server
 
 CONFIG = SessionConfig(sandbox=SandboxPolicy(require="namespaces"), output_limit=None)

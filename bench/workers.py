@@ -10,7 +10,7 @@ from bench.echo_server import Plain, in_the_middle, placed, placements, plain_py
 from bench.environments import JUPYTER, Peer, peers_started
 from bench.progress import tell
 from bench.quick import pick
-from bench.rows import Figure, Series, at_least, at_most, micro, percentile, without_peer
+from bench.figures import Figure, Series, at_least, at_most, micro, percentile, without_peer
 from bench.startup import CONFIG, KERNEL, acquires, first_start, started, starts
 from standfast.workers import ExecuteMessage, OutputMessage, WorkerSession, fork_server
 

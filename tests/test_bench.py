@@ -9,11 +9,11 @@ import pytest
 from bench.environments import Environment, Peer, PeerMissing, peers_started
 from bench.machine import warning
 from bench.report import Report
-from bench.rows import at_least, at_most, clocked, in_turns, side_by_side, table, without_peer
+from bench.figures import at_least, at_most, clocked, in_turns, side_by_side, table, without_peer
 
 ROOT = Path(__file__).parent.parent
 RIVAL = """
-from bench.competitors.serving import serve
+from bench.competitors.server import serve
 
 async def double(number):
     print("a library that talks on standard output")
@@ -31,7 +31,7 @@ DRAWING = """
 import sys
 from pathlib import Path
 from bench.report import Report
-from bench.rows import Series
+from bench.figures import Series
 
 report = Report(quick=True)
 report.keep("drawn", [

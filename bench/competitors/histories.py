@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.competitors.serving import serve
+from bench.competitors.server import serve
 
 TURN: list[Any] = [
     {"role": "user", "content": "Where is my order 1234? I placed it on Monday and have heard nothing since."},

@@ -6,7 +6,7 @@ from typing import Any
 
 from jupyter_client.manager import start_new_async_kernel  # type: ignore[import-not-found]
 
-from bench.competitors.serving import serve
+from bench.competitors.server import serve
 
 
 class Kernel:

@@ -11,7 +11,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult  # type: ignore[im
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver  # type: ignore[import-not-found]
 from langgraph.prebuilt import create_react_agent  # type: ignore[import-not-found]
 
-from bench.competitors.measuring import report
+from bench.competitors.agent_library import report
 
 warnings.simplefilter("ignore")
 

@@ -9,7 +9,7 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart  # type: 
 from pydantic_ai.models import Model  # type: ignore[import-not-found]
 from pydantic_ai.usage import RequestUsage, UsageLimits  # type: ignore[import-not-found]
 
-from bench.competitors.measuring import report
+from bench.competitors.agent_library import report
 
 
 class Instant(Model):  # type: ignore[misc]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.competitors.measuring import SNAPSHOT, report
+from bench.competitors.agent_library import SNAPSHOT, report
 
 
 class Runners:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench.competitors.serving import serve
+from bench.competitors.server import serve
 from bench.quick import pick
 
 SHORT, LONG = 10, pick(400, 100)
