@@ -1,4 +1,4 @@
-"""How figures are taken and shown."""
+"""Figures: how they are measured, compared with targets and shown."""
 
 import statistics
 import time
@@ -11,8 +11,8 @@ Round = Callable[[], Awaitable[float]]
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured line. ``ratio`` is what the target speaks about; ``met`` is ``None`` where nothing is to be met,
-    or where the peer could not be measured."""
+    """One measured line. The target refers to ``ratio``; ``met`` is ``None`` without a target, or if the competitor
+    could not be measured."""
 
     name: str
     ours: str
@@ -27,7 +27,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Series:
-    """Measured values for a plot: seconds, by what stands in ``at`` (turns), or repeated (``at`` counts the takes)."""
+    """Measured seconds for a plot, by the number in ``at``: turns, or the index of a repetition."""
 
     plot: str
     name: str
@@ -40,27 +40,27 @@ class Series:
 
 def at_most(name: str, ours: str, other: str, ratio: float, limit: float | None) -> Figure:
     if limit is None:
-        return compared(name, ours, other, ratio)
+        return without_target(name, ours, other, ratio)
     return Figure(name, ours, other, round(ratio, 3), f"<= {limit:.3g}x", ratio <= limit)
 
 
 def at_least(name: str, ours: str, other: str, ratio: float, limit: float | None) -> Figure:
     if limit is None:
-        return compared(name, ours, other, ratio)
+        return without_target(name, ours, other, ratio)
     return Figure(name, ours, other, round(ratio, 3), f">= {limit:g}x", ratio >= limit)
 
 
-def compared(name: str, ours: str, other: str, ratio: float) -> Figure:
-    """A line without a target."""
+def without_target(name: str, ours: str, other: str, ratio: float) -> Figure:
+    """Return a figure without a target."""
     return Figure(name, ours, other, round(ratio, 3), "", None)
 
 
-def without_peer(name: str, ours: str, target: str) -> Figure:
-    """A line whose peer could not be measured: nothing is met and nothing missed."""
-    return Figure(name, ours, "no peer", None, target, None)
+def not_compared(name: str, ours: str, target: str) -> Figure:
+    """Return a figure whose competitor could not be measured: its target is neither met nor missed."""
+    return Figure(name, ours, "unavailable", None, target, None)
 
 
-def micro(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     return f"{seconds * 1e6:.0f} us" if seconds < 0.01 else f"{seconds * 1e3:.1f} ms"
 
 
@@ -68,51 +68,54 @@ def percentile(values: Sequence[float], part: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * part))]
 
 
-def clocked(work: Work, *, calls: int, each: int = 1) -> Round:
-    """A round of so many calls, each of them worth ``each``."""
+def make_timed_round(work: Work, *, calls: int, each: int = 1) -> Round:
+    """Return a round of ``calls`` calls, each of which counts as ``each`` operations."""
 
-    async def taken() -> float:
-        begin = time.perf_counter()
+    async def measure_round() -> float:
+        start = time.perf_counter()
         for _ in range(calls):
             await work()
-        return (time.perf_counter() - begin) / (calls * each)
+        return (time.perf_counter() - start) / (calls * each)
 
-    return taken
+    return measure_round
 
 
-async def in_turns(rivals: Mapping[str, Round], rounds: int) -> dict[str, list[float]]:
-    """What each rival took in each round; they take turns, so that the noise of the machine falls on all alike.
+async def measure_in_turns(rounds_by_name: Mapping[str, Round], rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of each round by name; they take turns, so that noise of the machine affects all alike.
 
-    Every other round goes backwards: who follows whom makes a difference too. The first round warms everybody up and
-    is not counted.
+    Every other round runs in reverse order, because the order matters too. The first round is a warm-up and is not
+    counted.
     """
-    found: dict[str, list[float]] = {name: [] for name in rivals}
+    seconds_by_name: dict[str, list[float]] = {name: [] for name in rounds_by_name}
     for number in range(rounds + 1):
-        for name in list(rivals)[:: -1 if number % 2 else 1]:
-            seconds = await rivals[name]()
+        for name in list(rounds_by_name)[:: -1 if number % 2 else 1]:
+            seconds = await rounds_by_name[name]()
             if number:
-                found[name].append(seconds)
-    return found
+                seconds_by_name[name].append(seconds)
+    return seconds_by_name
 
 
-async def side_by_side(rivals: Mapping[str, Round], rounds: int) -> dict[str, float]:
-    """The median of each rival over rounds in which they take turns."""
-    return {name: statistics.median(taken) for name, taken in (await in_turns(rivals, rounds)).items()}
+async def measure_medians(rounds_by_name: Mapping[str, Round], rounds: int) -> dict[str, float]:
+    """Return the median of each name over rounds in which they take turns."""
+    return {
+        name: statistics.median(measure_round)
+        for name, measure_round in (await measure_in_turns(rounds_by_name, rounds)).items()
+    }
 
 
-def verdict(figure: Figure) -> str:
+def get_verdict(figure: Figure) -> str:
     if figure.met is None:
         return "not compared" if figure.ratio is None and figure.target else ""
     return "met" if figure.met else "MISSED"
 
 
-def cells(figure: Figure) -> tuple[str, ...]:
+def format_cells(figure: Figure) -> tuple[str, ...]:
     ratio = "" if figure.ratio is None else f"{figure.ratio:.3g}x" if figure.ratio < 100 else f"{figure.ratio:.0f}x"
-    return figure.name, figure.ours, figure.other, ratio, figure.target, verdict(figure)
+    return figure.name, figure.ours, figure.other, ratio, figure.target, get_verdict(figure)
 
 
-def table(figures: list[Figure]) -> str:
-    lines = [("figure", "ours", "other", "ratio", "target", ""), *map(cells, figures)]
+def format_table(figures: list[Figure]) -> str:
+    lines = [("figure", "ours", "other", "ratio", "target", ""), *map(format_cells, figures)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines

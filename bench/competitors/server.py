@@ -1,4 +1,4 @@
-"""The other end of ``bench.environments.Peer``. It needs nothing but the standard library."""
+"""The process side of ``bench.environments.Competitor``. It uses the standard library only."""
 
 import asyncio
 import json
@@ -7,25 +7,25 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-Answer = Callable[..., Awaitable[Any]]
+Handler = Callable[..., Awaitable[Any]]
 
 
-def serve(answers: dict[str, Answer]) -> None:
-    """Answer requests from standard input until it ends. All of them share one event loop.
+def serve(handlers: dict[str, Handler]) -> None:
+    """Handle requests from standard input until it ends, all in one event loop.
 
-    What the measured libraries print goes to standard error: the answers have standard output for themselves.
+    Output of the measured libraries is redirected to standard error, so that standard output has only responses.
     """
     with os.fdopen(os.dup(1), "w") as out, asyncio.Runner() as runner:
         os.dup2(2, 1)
         for line in sys.stdin:
             request = json.loads(line)
-            what = request.pop("what")
+            operation = request.pop("operation")
             try:
-                found = None if what == "ready" else runner.run(answers[what](**request))
-                answer = {"found": found}
+                result = None if operation == "ready" else runner.run(handlers[operation](**request))
+                response = {"result": result}
             except Exception as error:
-                answer = {"failed": f"{type(error).__name__}: {error}"}
+                response = {"error": f"{type(error).__name__}: {error}"}
             try:
-                print(json.dumps(answer), file=out, flush=True)
-            except BrokenPipeError:  # nobody is there to hear it
+                print(json.dumps(response), file=out, flush=True)
+            except BrokenPipeError:  # the benchmark has ended
                 os._exit(1)
