@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import started
+from processes import started
 
 from ports import free_port, wait_for_port
 
