@@ -1,1 +1,1 @@
-"""The measuring stick: standfast side by side with its peers, in one run."""
+"""Benchmarks: standfast compared with its competitors in one run."""

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from bench.machine import cores, warning
+from bench.machine import count_cores, get_load_warning
 from bench.quick import VARIABLE
 from bench.report import Group, Report
 
@@ -14,8 +14,8 @@ GROUPS = ("history", "runs", "runtime", "realtime", "workers")
 RESULTS = Path(__file__).parent / "results"
 
 
-def loaded(name: str) -> Group:
-    """A group is a module with ``figures()``, which gives ``Figure`` lines and, for the pictures, ``Series``."""
+def load_group(name: str) -> Group:
+    """Return the ``figures()`` of a group module, which yields ``Figure`` and, for plots, ``Series`` objects."""
 
     def figures() -> object:
         return importlib.import_module(f"bench.{name}").figures()
@@ -25,20 +25,22 @@ def loaded(name: str) -> Group:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="Measure standfast side by side with its peers."
+        prog="python -m bench", description="Measure standfast side by side with its competitors."
     )
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"some of: {', '.join(GROUPS)} (default: all)")
-    parser.add_argument("--quick", action="store_true", help="few rounds and small sizes: that it works, not how fast")
+    parser.add_argument(
+        "--quick", action="store_true", help="few rounds and small sizes: check that it works, not how fast"
+    )
     options = parser.parse_args()
     if unknown := set(options.groups) - set(GROUPS):
-        parser.error(f"no group {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
+        parser.error(f"unknown group {', '.join(sorted(unknown))}; expected some of {', '.join(GROUPS)}")
     if options.quick:
-        os.environ[VARIABLE] = "1"  # before the groups are imported; the processes of the peers inherit it
+        os.environ[VARIABLE] = "1"  # before the groups are imported; the processes of competitors inherit it
     report = Report(quick=options.quick)
-    if line := warning(report.load[0], cores()):
+    if line := get_load_warning(report.load[0], count_cores()):
         print(line, file=sys.stderr, flush=True)
-    report.measure({name: loaded(name) for name in options.groups or GROUPS})
-    print(report.closing())
+    report.measure({name: load_group(name) for name in options.groups or GROUPS})
+    print(report.format_summary())
     for path in report.write(RESULTS):
         print(f"written: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
     return 1 if report.failed else 0

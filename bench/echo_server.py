@@ -1,4 +1,4 @@
-"""A round trip to a worker beside one to a bare Python that echoes through a pipe."""
+"""Round trips to a worker compared with round trips to a bare Python that echoes through a pipe."""
 
 import asyncio
 import contextlib
@@ -11,108 +11,108 @@ from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from bench.quick import pick
-from bench.rows import percentile
+from bench.figures import percentile
+from bench.quick import pick_size
 from bench.startup import CONFIG
 from standfast.workers import WorkerSession, fork_server
 
-SERVERS, BLOCKS, BLOCK = pick(9, 3), pick(8, 3), 50
+SERVERS, BLOCKS, BLOCK = pick_size(9, 3), pick_size(8, 3), 50
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 ECHO = "import os\nwhile d := os.read(0, 65536): os.write(1, d)"
 
 
-async def timed(times: list[float], work: Awaitable[object]) -> None:
-    begin = time.perf_counter()
+async def time_call(times: list[float], work: Awaitable[object]) -> None:
+    start = time.perf_counter()
     await work
-    times.append(time.perf_counter() - begin)
+    times.append(time.perf_counter() - start)
 
 
 @asynccontextmanager
-async def plain_python(code: str) -> AsyncIterator["Plain"]:
+async def start_plain_python(code: str) -> AsyncIterator["PlainPython"]:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(sys.executable, "-I", "-u", "-c", code, stdin=pipe, stdout=pipe)
     try:
-        yield Plain(process)
+        yield PlainPython(process)
     finally:
         assert process.stdin is not None
         process.stdin.close()
         await process.wait()
 
 
-class Plain:
-    """A bare interpreter that answers a line with a line."""
+class PlainPython:
+    """A bare interpreter that answers each line with a line."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
-        self.to, self.back = process.stdin, process.stdout
+        self.stdin, self.stdout = process.stdin, process.stdout
 
     async def ask(self) -> bytes:
-        self.to.write(b"1+1\n")
-        await self.to.drain()
-        return await self.back.readline()
+        self.stdin.write(b"1+1\n")
+        await self.stdin.drain()
+        return await self.stdout.readline()
 
 
 @contextmanager
-def placed(own: int, children: int) -> Iterator[None]:
-    """This process on one core; all processes below it on another, or on the same one."""
-    before = os.sched_getaffinity(0)
-    move(os.getpid(), {own}, {children})
+def pin_processes(own: int, children: int) -> Iterator[None]:
+    """Pin this process to one core, and all its child processes to another or to the same one."""
+    previous = os.sched_getaffinity(0)
+    set_affinity(os.getpid(), {own}, {children})
     try:
         yield
     finally:
-        move(os.getpid(), before, before)
+        set_affinity(os.getpid(), previous, previous)
 
 
-def move(process: int, own: set[int], children: set[int]) -> None:
+def set_affinity(process: int, own: set[int], children: set[int]) -> None:
     os.sched_setaffinity(process, own)
     for child in Path(f"/proc/{process}/task/{process}/children").read_text().split():
-        move(int(child), children, children)
+        set_affinity(int(child), children, children)
 
 
-def placements() -> dict[str, tuple[int, int]]:
-    """Which core is ours and which is theirs. Only Linux can be told."""
+def get_placements() -> dict[str, tuple[int, int]]:
+    """Return the cores of this process and of its children for each placement; empty if pinning is not supported."""
     if not hasattr(os, "sched_getaffinity"):
         return {}
     first, *others = sorted(os.sched_getaffinity(0))
     return {"same core": (first, first)} | ({"two cores": (first, others[0])} if others else {})
 
 
-async def trips(place: tuple[int, int]) -> tuple[float, float, float]:
-    """``1+1`` in a worker, an echo by a bare pipe, and the first by the second: medians over several fork-servers.
+async def measure_round_trips(placement: tuple[int, int]) -> tuple[float, float, float]:
+    """Return the median seconds of ``1+1`` in a worker and of an echo, and of their ratios, over several fork-servers.
 
-    Both stay where they are put: what a bare echo takes depends threefold on whether its process shares our core, and
-    the kernel decides that anew for every process. In alternating blocks, so that each of them finds the caches as it
-    left them. Several servers, since one whose libraries lie as ours do but for the upper bits of their addresses
-    spoils the processor's memory of branches for us, and we for it: about one in eight.
+    All processes are pinned: a bare echo takes three times as long if its process is not on our core, and the kernel
+    chooses anew for every process. Calls alternate in blocks, so that each kind finds warm caches. Several servers are
+    used, because a server whose libraries have similar addresses to ours, about one in eight, spoils the branch
+    prediction of both processes.
     """
-    read_through_the_heap()
-    found = []
+    keep_large_blocks_on_heap()
+    pairs = []
     for _ in range(SERVERS):
-        ours: list[float] = []
-        bare: list[float] = []
-        async with fork_server(CONFIG), WorkerSession(CONFIG) as session, plain_python(ECHO) as echo:
-            with placed(*place):
+        worker_times: list[float] = []
+        echo_times: list[float] = []
+        async with fork_server(CONFIG), WorkerSession(CONFIG) as session, start_plain_python(ECHO) as echo:
+            with pin_processes(*placement):
                 for _ in range(BLOCKS + 1):
                     for _ in range(BLOCK):
-                        await timed(ours, session.run("1+1"))
+                        await time_call(worker_times, session.run("1+1"))
                     for _ in range(BLOCK):
-                        await timed(bare, echo.ask())
-        found.append((percentile(ours[BLOCK:], 0.5), percentile(bare[BLOCK:], 0.5)))
-    return in_the_middle(found)
+                        await time_call(echo_times, echo.ask())
+        pairs.append((percentile(worker_times[BLOCK:], 0.5), percentile(echo_times[BLOCK:], 0.5)))
+    return get_medians(pairs)
 
 
-def in_the_middle(found: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
-    """The median of ours, of theirs, and of ours by theirs, pair by pair: a slow minute of the machine slows both."""
-    ours, theirs = zip(*found, strict=True)
-    return statistics.median(ours), statistics.median(theirs), statistics.median(a / b for a, b in found)
+def get_medians(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
+    """Return the medians of ours, of theirs and of the ratios of the pairs: a slow minute slows both of a pair."""
+    worker_times, theirs = zip(*pairs, strict=True)
+    return statistics.median(worker_times), statistics.median(theirs), statistics.median(a / b for a, b in pairs)
 
 
-def read_through_the_heap() -> None:
-    """From now on let this process have large blocks from its heap, for the sake of the echo.
+def keep_large_blocks_on_heap() -> None:
+    """Make malloc take large blocks from the heap from now on, for the benefit of the echo.
 
-    asyncio reads a pipe into a block of 256 KB. glibc has it from the heap or maps it anew for every read, as the heap
-    happens to lie, and that doubles what a bare echo takes. This is the faster way, always.
+    asyncio reads a pipe into a block of 256 KB. Depending on the layout of the heap, glibc takes it from the heap or
+    maps it anew for every read, which doubles the time of a bare echo. This selects the faster way.
     """
     with contextlib.suppress(AttributeError, OSError):
         for parameter in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):

@@ -1,6 +1,6 @@
-"""The peers: installed from PyPI into environments of their own, asked in processes that stay alive.
+"""Competitors: libraries installed from PyPI into separate environments and measured in long-running processes.
 
-A process that stays can take turns with ours, round by round, and nothing of its start is part of a figure.
+A long-running process can take turns with ours, round by round, and its start is not part of any figure.
 """
 
 import json
@@ -13,13 +13,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from bench.progress import tell
+from bench.progress import show_progress
 
 ROOT = Path(__file__).parent.parent
 
 
-class PeerMissing(Exception):
-    """A peer could not be installed, started or asked. It costs the lines that compare with it, nothing else."""
+class CompetitorUnavailable(Exception):
+    """A competitor could not be installed, started or measured. Only the comparisons with it are left out."""
 
 
 @dataclass(frozen=True)
@@ -36,34 +36,36 @@ AGENTS = Environment("agents", ("openai-agents>=0.22", "pydantic-ai-slim", "lang
 JUPYTER = Environment("jupyter", ("jupyter_client", "ipykernel"))
 
 
-def peers_python(environment: Environment = AGENTS) -> str:
-    """The interpreter of the peers' environment, made on first use and made anew when the packages change."""
-    python, ready = environment.folder / "bin" / "python", environment.folder / "ready"
-    wanted = "\n".join(environment.packages)
-    if not ready.exists() or ready.read_text() != wanted:
-        tell(f"installing {', '.join(environment.packages)}")
+def prepare_environment(environment: Environment = AGENTS) -> str:
+    """Return the interpreter of an environment, which is created on first use and when its packages change."""
+    python, marker = environment.folder / "bin" / "python", environment.folder / "ready"
+    packages = "\n".join(environment.packages)
+    if not marker.exists() or marker.read_text() != packages:
+        show_progress(f"installing {', '.join(environment.packages)}")
         try:
-            command(sys.executable, "-m", "venv", str(environment.folder))
-            command(str(python), "-m", "pip", "install", "-q", *environment.packages)
+            run_command(sys.executable, "-m", "venv", str(environment.folder))
+            run_command(str(python), "-m", "pip", "install", "-q", *environment.packages)
         except subprocess.CalledProcessError as error:
-            last = (error.stderr or "").strip().splitlines()[-1:]
-            raise PeerMissing(f"cannot install {', '.join(environment.packages)}: {' '.join(last)}") from None
-        ready.write_text(wanted)
+            last_line = (error.stderr or "").strip().splitlines()[-1:]
+            raise CompetitorUnavailable(
+                f"cannot install {', '.join(environment.packages)}: {' '.join(last_line)}"
+            ) from None
+        marker.write_text(packages)
     return str(python)
 
 
-def command(*words: str) -> None:
-    subprocess.run(words, check=True, capture_output=True, text=True)
+def run_command(*arguments: str) -> None:
+    subprocess.run(arguments, check=True, capture_output=True, text=True)
 
 
-def versions(environment: Environment) -> dict[str, str]:
-    """Of every package in it; nothing where it was not made."""
-    places = [str(place) for place in environment.folder.glob("lib/python*/site-packages")]
-    return {found.name: found.version for found in metadata.distributions(path=places)} if places else {}
+def get_versions(environment: Environment) -> dict[str, str]:
+    """Return the version of every package in an environment; empty if it does not exist."""
+    paths = [str(path) for path in environment.folder.glob("lib/python*/site-packages")]
+    return {package.name: package.version for package in metadata.distributions(path=paths)} if paths else {}
 
 
-class Peer:
-    """A process that measures when it is asked: a line of JSON there, a line of JSON back."""
+class Competitor:
+    """A process that measures on request: one line of JSON for the request, one for the result."""
 
     def __init__(self, name: str, process: "subprocess.Popen[str]") -> None:
         self.name = name
@@ -71,10 +73,10 @@ class Peer:
 
     @classmethod
     @contextmanager
-    def started(cls, name: str, python: str, module: str, *arguments: str) -> Iterator["Peer"]:
-        words = [python, "-W", "ignore", "-m", module, *arguments]
+    def start(cls, name: str, python: str, module: str, *arguments: str) -> Iterator["Competitor"]:
+        command = [python, "-W", "ignore", "-m", module, *arguments]
         pipe = subprocess.PIPE
-        with subprocess.Popen(words, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+        with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
             assert process.stdin is not None
             try:
                 yield cls(name, process)
@@ -85,62 +87,64 @@ class Peer:
                 except (BrokenPipeError, subprocess.TimeoutExpired):
                     process.kill()
 
-    def ask(self, what: str, **details: Any) -> Any:
-        """The answer, which is ``None`` where the library has no such thing."""
+    def ask(self, operation: str, **arguments: Any) -> Any:
+        """Return the result of an operation; ``None`` if the library does not support it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            self._process.stdin.write(json.dumps({"what": what, **details}) + "\n")
+            self._process.stdin.write(json.dumps({"operation": operation, **arguments}) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
         if not line:
-            raise PeerMissing(f"{self.name} ended with code {self._process.wait()} when asked for {what}")
-        answer = json.loads(line)
-        if "failed" in answer:
-            raise PeerMissing(f"{self.name} failed at {what}: {answer['failed']}")
-        return answer["found"]
+            raise CompetitorUnavailable(
+                f"{self.name} ended with code {self._process.wait()} when asked for {operation}"
+            )
+        response = json.loads(line)
+        if "error" in response:
+            raise CompetitorUnavailable(f"{self.name} failed at {operation}: {response['error']}")
+        return response["result"]
 
 
 @contextmanager
-def peers_started(wanted: Mapping[str, tuple[Environment, Iterable[str]]]) -> Iterator[dict[str, Peer]]:
-    """Those that can be had, of the wanted: an environment, a module and its arguments for each name."""
-    with ExitStack() as owned:
-        going: dict[str, Peer] = {}
-        for name, (environment, words) in wanted.items():
+def start_competitors(commands: Mapping[str, tuple[Environment, Iterable[str]]]) -> Iterator[dict[str, Competitor]]:
+    """Start the competitors that are available; ``commands`` has an environment and the module arguments of each."""
+    with ExitStack() as stack:
+        running: dict[str, Competitor] = {}
+        for name, (environment, arguments) in commands.items():
             try:
-                python = peers_python(environment)
-                peer = owned.enter_context(Peer.started(name, python, *words))
-                peer.ask("ready")
-                going[name] = peer
-            except PeerMissing as reason:
-                tell(f"without {name}: {reason}")
-        yield going
+                python = prepare_environment(environment)
+                competitor = stack.enter_context(Competitor.start(name, python, *arguments))
+                competitor.ask("ready")
+                running[name] = competitor
+            except CompetitorUnavailable as error:
+                show_progress(f"without {name}: {error}")
+        yield running
 
 
-Once = tuple[Environment | None, Sequence[str]]
+Command = tuple[Environment | None, Sequence[str]]
 
 
-def best_of(rivals: Mapping[str, Once], rounds: int) -> dict[str, dict[str, float]]:
-    """The least of each figure that modules print as JSON, each in a new process; they take turns.
+def measure_best(commands: Mapping[str, Command], rounds: int) -> dict[str, dict[str, float]]:
+    """Return the minimum of each figure that modules print as JSON, each in a new process; they take turns.
 
-    A module without an environment is ours and must not fail; a peer that fails is left out.
+    A module without an environment is ours and must not fail; a competitor that fails is left out.
     """
-    found: dict[str, dict[str, float]] = {}
+    results: dict[str, dict[str, float]] = {}
     for number in range(rounds):
-        for name, (environment, words) in rivals.items():
-            tell(f"{words[0]}, round {number + 1} of {rounds}, {name}")
+        for name, (environment, arguments) in commands.items():
+            show_progress(f"{arguments[0]}, round {number + 1} of {rounds}, {name}")
             try:
-                python = sys.executable if environment is None else peers_python(environment)
-                line = [python, "-W", "ignore", "-m", *words]
-                done = subprocess.run(line, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
-            except (PeerMissing, subprocess.CalledProcessError) as reason:
+                python = sys.executable if environment is None else prepare_environment(environment)
+                command = [python, "-W", "ignore", "-m", *arguments]
+                process = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+            except (CompetitorUnavailable, subprocess.CalledProcessError) as error:
                 if environment is None:
                     raise
-                tell(f"without {name}: {reason}")
+                show_progress(f"without {name}: {error}")
                 continue
-            best = found.setdefault(name, {})
-            for key, value in json.loads(done.stdout).items():
+            best = results.setdefault(name, {})
+            for key, value in json.loads(process.stdout).items():
                 best[key] = min(value, best.get(key, value))
-    return found
+    return results

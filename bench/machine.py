@@ -1,4 +1,4 @@
-"""What the figures were taken on, and whether they mean anything."""
+"""Facts about the machine, and a warning if it is busy."""
 
 import os
 import platform
@@ -7,55 +7,62 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from bench.environments import AGENTS, JUPYTER, versions
+from bench.environments import AGENTS, JUPYTER, get_versions
 
 PACKAGES = ("standfast", "msgspec", "pydantic", "openai", "websockets", "matplotlib")
-SHOWN = ("openai-agents", "pydantic-ai-slim", "langgraph", "langgraph-checkpoint-sqlite", "jupyter_client", "ipykernel")
+COMPETITORS = (
+    "openai-agents",
+    "pydantic-ai-slim",
+    "langgraph",
+    "langgraph-checkpoint-sqlite",
+    "jupyter_client",
+    "ipykernel",
+)
 
 
-def facts() -> dict[str, object]:
-    peers = versions(AGENTS) | versions(JUPYTER)
+def collect_facts() -> dict[str, object]:
+    competitors = get_versions(AGENTS) | get_versions(JUPYTER)
     return {
-        "cpu": processor(),
-        "cores": cores(),
-        "memory": memory(),
+        "cpu": get_cpu_name(),
+        "cores": count_cores(),
+        "memory": get_memory(),
         "system": platform.platform(),
         "python": sys.version.split()[0],
         "sqlite": sqlite3.sqlite_version,
-        "packages": {name: version for name in PACKAGES if (version := installed(name))},
-        "peers": {name: peers[name] for name in SHOWN if name in peers},
+        "packages": {name: version for name in PACKAGES if (version := get_version(name))},
+        "competitors": {name: competitors[name] for name in COMPETITORS if name in competitors},
     }
 
 
-def installed(package: str) -> str:
+def get_version(package: str) -> str:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
 
 
-def processor() -> str:
+def get_cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return platform.processor()
+        return platform.get_cpu_name()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def memory() -> int:
+def get_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def cores() -> int:
-    """Those that this process may use."""
+def count_cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def warning(load: float, cores: int) -> str:
-    """A line to print where other work uses the machine; empty where the figures can be trusted."""
+def get_load_warning(load: float, cores: int) -> str:
+    """Return a warning if other work uses the machine, or else an empty string."""
     if load <= cores / 2:
         return ""
     return (
-        f"WARNING: load average {load:.2f} on {cores} cores. Other work uses this machine: times by the clock are too "
-        "long, ratios swing, and a target missed here may be met on an idle machine (and the other way round)."
+        f"WARNING: load average {load:.2f} on {cores} cores. Other work uses this machine: wall-clock times are too "
+        "long, ratios vary, and a target missed here may be met on an idle machine (and vice versa)."
     )

@@ -1,18 +1,18 @@
-"""The pictures: the cost of a turn against the length of the run, and how long a worker takes to start."""
+"""The plots: the cost of a turn by the length of the run, and the start time of a worker."""
 
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.rows import Series, percentile
+from bench.figures import Series, percentile
 
 COLOURS = {"standfast": "#0b6e4f", "openai-agents": "#c44536", "pydantic-ai": "#8e6bbf", "langgraph": "#2f6690"}
 OTHER, STARTS = "#7f8c8d", "start"
 
 
-def draw(series: Sequence[Series], note: str, folder: Path, stem: str) -> list[Path]:
-    """The files written, PNG and SVG of each picture; none where matplotlib is missing or nothing is to be drawn."""
+def draw_plots(series: Sequence[Series], note: str, folder: Path, stem: str) -> list[Path]:
+    """Write each plot as PNG and SVG and return the paths; none without matplotlib or without data."""
     if not series:
         return []
     try:
@@ -23,39 +23,39 @@ def draw(series: Sequence[Series], note: str, folder: Path, stem: str) -> list[P
     from matplotlib import pyplot
 
     written = []
-    for name, drawn in pictures(series, note, pyplot).items():
+    for name, plot in build_plots(series, note, pyplot).items():
         for suffix in ("png", "svg"):
             path = folder / f"{stem}-{name}.{suffix}"
-            drawn.savefig(path, dpi=130)
+            plot.savefig(path, dpi=130)
             written.append(path)
-        pyplot.close(drawn)
+        pyplot.close(plot)
     return written
 
 
-def pictures(series: Sequence[Series], note: str, pyplot: Any) -> dict[str, Any]:
-    turns = [one for one in series if one.plot != STARTS]
-    starts = [one for one in series if one.plot == STARTS]
-    found = {}
+def build_plots(series: Sequence[Series], note: str, pyplot: Any) -> dict[str, Any]:
+    turns = [each for each in series if each.plot != STARTS]
+    starts = [each for each in series if each.plot == STARTS]
+    plots = {}
     if turns:
-        found["turns"] = lengths(turns, note, pyplot)
+        plots["turns"] = plot_turns(turns, note, pyplot)
     if starts:
-        found["starts"] = dots(starts, note, pyplot)
-    return found
+        plots["starts"] = plot_starts(starts, note, pyplot)
+    return plots
 
 
-def lengths(series: Sequence[Series], note: str, pyplot: Any) -> Any:
-    """A panel per way of storing, both axes logarithmic: a level line is a cost that does not grow."""
-    panels = list(dict.fromkeys(one.plot for one in series))
+def plot_turns(series: Sequence[Series], note: str, pyplot: Any) -> Any:
+    """Plot one panel for each kind of store, both axes logarithmic: a level line is a constant cost."""
+    panels = list(dict.fromkeys(each.plot for each in series))
     figure, axes = pyplot.subplots(1, len(panels), figsize=(5.5 * len(panels), 4.6), sharey=True, squeeze=False)
     for panel, axis in zip(panels, axes[0], strict=True):
-        for one in (one for one in series if one.plot == panel):
-            milliseconds = [second * 1e3 for second in one.seconds]
-            colour = COLOURS.get(one.name, OTHER)
-            axis.plot(one.at, milliseconds, marker="o", color=colour, label=one.name)
+        for each in (each for each in series if each.plot == panel):
+            milliseconds = [second * 1e3 for second in each.seconds]
+            colour = COLOURS.get(each.name, OTHER)
+            axis.plot(each.at, milliseconds, marker="o", color=colour, label=each.name)
             axis.annotate(
-                f"{milliseconds[-1]:.2g}", (one.at[-1], milliseconds[-1]), (6, -3), textcoords="offset points"
+                f"{milliseconds[-1]:.2g}", (each.at[-1], milliseconds[-1]), (6, -3), textcoords="offset points"
             )
-        ticks = sorted({turn for one in series for turn in one.at})
+        ticks = sorted({turn for each in series for turn in each.at})
         axis.set(title=panel, xlabel="turns of the run", xscale="log", yscale="log")
         axis.set_xticks(ticks, [str(turn) for turn in ticks])
         axis.minorticks_off()
@@ -65,31 +65,29 @@ def lengths(series: Sequence[Series], note: str, pyplot: Any) -> Any:
     axes[0][0].set_ylabel("processor time per turn, ms")
     handles = {label: line for axis in axes[0] for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles.keys(), loc="upper center", ncols=len(handles), bbox_to_anchor=(0.5, 0.94))
-    return captioned(figure, "The cost of a turn against the length of the run", note)
+    return add_caption(figure, "The cost of a turn against the length of the run", note)
 
 
-def dots(series: Sequence[Series], note: str, pyplot: Any) -> Any:
-    """Every start as a faint dot, the median as a full one with its value. No bars: they would begin nowhere."""
-    ordered = sorted(series, key=lambda one: percentile(one.seconds, 0.5), reverse=True)
+def plot_starts(series: Sequence[Series], note: str, pyplot: Any) -> Any:
+    """Plot every start as a faint dot and the median as a full one; bars would need a zero on the logarithmic axis."""
+    ordered = sorted(series, key=lambda each: percentile(each.seconds, 0.5), reverse=True)
     figure, axis = pyplot.subplots(figsize=(9, 3.9))
-    for row, one in enumerate(ordered):
-        times = [second * 1e3 for second in one.seconds]
-        middle, colour = percentile(times, 0.5), COLOURS["standfast"] if "worker" in one.name else OTHER
+    for row, each in enumerate(ordered):
+        times = [second * 1e3 for second in each.seconds]
+        median, colour = percentile(times, 0.5), COLOURS["standfast"] if "worker" in each.name else OTHER
         axis.plot(times, [row] * len(times), "o", color=colour, alpha=0.2, markersize=5, markeredgewidth=0)
-        axis.plot(middle, row, "o", color=colour, markersize=11)
-        value = f"{middle:,.0f} ms" if middle >= 100 else f"{middle:.1f} ms"
-        axis.annotate(value, (middle, row), (0, 10), textcoords="offset points", ha="center")
-    axis.set_yticks(range(len(ordered)), [f"{one.name} ({len(one.at)} starts)" for one in ordered])
-    axis.set(
-        xscale="log", xlabel="ms until it can be used; the full dot is the median", ylim=(-0.5, len(ordered) - 0.3)
-    )
+        axis.plot(median, row, "o", color=colour, markersize=11)
+        value = f"{median:,.0f} ms" if median >= 100 else f"{median:.1f} ms"
+        axis.annotate(value, (median, row), (0, 10), textcoords="offset points", ha="center")
+    axis.set_yticks(range(len(ordered)), [f"{each.name} ({len(each.at)} starts)" for each in ordered])
+    axis.set(xscale="log", xlabel="ms until ready; the full dot is the median", ylim=(-0.5, len(ordered) - 0.3))
     axis.xaxis.set_major_formatter("{x:g}")
     axis.margins(x=0.12)
     axis.grid(visible=True, axis="x", alpha=0.3)
-    return captioned(figure, "Starting a Python to work with", note)
+    return add_caption(figure, "Start of a Python process", note)
 
 
-def captioned(figure: Any, title: str, note: str) -> Any:
+def add_caption(figure: Any, title: str, note: str) -> Any:
     figure.suptitle(title)
     figure.text(0.01, 0.01, textwrap.fill(note, 130), fontsize=7, color="#555555")
     figure.tight_layout(rect=(0, 0.07, 1, 0.93 if figure.legends else 1))

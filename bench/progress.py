@@ -1,4 +1,4 @@
-"""What is being measured right now: a line that moves on a terminal where rich is installed, else a line each."""
+"""Progress messages: one updated line on a terminal if rich is installed, otherwise one line for each message."""
 
 import sys
 import time
@@ -10,8 +10,8 @@ _line: Any = None
 
 
 @contextmanager
-def moving() -> Iterator[None]:
-    """Let ``tell`` move one line while the block lasts; what is printed meanwhile appears above it."""
+def progress_line() -> Iterator[None]:
+    """Let ``show_progress`` update one line inside the block; other output appears above it."""
     global _line
     try:
         from rich.console import Console
@@ -30,8 +30,8 @@ def moving() -> Iterator[None]:
             _line = None
 
 
-def tell(text: str) -> None:
-    """Say what is measured next."""
+def show_progress(text: str) -> None:
+    """Show what is measured next."""
     stamped = f"{time.strftime('%H:%M:%S')} {text}"
     if _line is None:
         print(f"  {stamped}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""How much is measured: everything as the targets say, or with ``--quick`` enough to see that it works."""
+"""The sizes of measurements: those of the targets, or small ones with ``--quick``."""
 
 import os
 from typing import TypeVar
@@ -8,11 +8,11 @@ VARIABLE = "STANDFAST_BENCH_QUICK"
 Size = TypeVar("Size")
 
 
-def quick() -> bool:
-    """Said in the environment, so that the processes of the peers know it too."""
+def is_quick() -> bool:
+    """Whether this is a quick run; an environment variable, so that processes of competitors know it too."""
     return os.environ.get(VARIABLE) == "1"
 
 
-def pick(full: Size, small: Size) -> Size:
-    """The size of a measurement. Groups choose when they are imported, and so do the processes of the peers."""
-    return small if quick() else full
+def pick_size(full: Size, small: Size) -> Size:
+    """Return the size of a measurement. Groups call this when they are imported, in all processes."""
+    return small if is_quick() else full

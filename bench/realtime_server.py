@@ -1,4 +1,4 @@
-"""A realtime server in a process of its own: says where it listens, and serves until its standard input ends."""
+"""A realtime server in its own process: prints its URL and serves until its standard input ends."""
 
 import asyncio
 import subprocess
@@ -14,7 +14,7 @@ LONG = "a long answer that goes on and on " * 8
 
 
 async def serve(greetings: int) -> None:
-    """Whoever asks first gets a short answer, so many times; then answers are long."""
+    """Serve ``greetings`` short answers, and long ones after that."""
     script = ["Hello."] * greetings + [LONG] * 1000
     async with RealtimeServer(script, tts=ToneTTS(), pace=1.0) as server:
         print(server.url, flush=True)
@@ -23,7 +23,7 @@ async def serve(greetings: int) -> None:
 
 @contextmanager
 def server_process(greetings: int = 0) -> Iterator[str]:
-    """The address of a server that speaks as fast as people do."""
+    """Start a server that sends audio in real time, and yield its URL."""
     command = [sys.executable, "-m", "bench.realtime_server", str(greetings)]
     root = Path(__file__).parent.parent
     with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -1,4 +1,4 @@
-"""How long it takes until a Python is there to be used: workers of ours, a Jupyter kernel, a bare interpreter."""
+"""The start time of our workers, of a Jupyter kernel and of a bare interpreter."""
 
 import asyncio
 import subprocess
@@ -6,83 +6,91 @@ import sys
 import time
 from collections.abc import Iterable
 
-from bench.environments import Peer
-from bench.progress import tell
-from bench.quick import pick
-from bench.rows import Figure, Series, at_least, compared, micro, percentile, without_peer
+from bench.environments import Competitor
+from bench.figures import Figure, Series, at_least, format_seconds, not_compared, percentile, without_target
+from bench.progress import show_progress
+from bench.quick import pick_size
 from standfast.workers import PoolConfig, SandboxPolicy, SessionConfig, SessionPool, WorkerSession, fork_server
 
 CONFIG = SessionConfig(sandbox=SandboxPolicy(require="namespaces"), output_limit=None)
 SPAWNED = SessionConfig(mode="spawn", sandbox=SandboxPolicy(require="namespaces"))
-ROUNDS, STARTS, ACQUIRES = pick(10, 3), 5, pick(40, 10)
+ROUNDS, STARTS, ACQUIRES = pick_size(10, 3), 5, pick_size(40, 10)
 OURS, SPAWN, KERNEL, PLAIN = "sandboxed worker", "sandboxed worker, spawned", "Jupyter kernel", "python -c pass"
-Taken = dict[str, list[float]]
+StartTimes = dict[str, list[float]]
 
 
-async def worker(config: SessionConfig) -> float:
+async def start_worker(config: SessionConfig) -> float:
     session = WorkerSession(config)
-    begin = time.perf_counter()
+    start = time.perf_counter()
     await session.start()
-    taken = time.perf_counter() - begin
+    seconds = time.perf_counter() - start
     await session.terminate()
-    return taken
+    return seconds
 
 
-def interpreter() -> float:
-    begin = time.perf_counter()
+def start_interpreter() -> float:
+    start = time.perf_counter()
     subprocess.run([sys.executable, "-c", "pass"], check=True)
-    return time.perf_counter() - begin
+    return time.perf_counter() - start
 
 
-async def starts(kernel: Peer | None) -> Taken:
-    """Everybody's starts in turns; of the quick ones several in each round. A fork-server is there already."""
-    found: Taken = {OURS: [], SPAWN: [], PLAIN: []} | ({KERNEL: []} if kernel else {})
+async def measure_starts(kernel: Competitor | None) -> StartTimes:
+    """Measure all starts in turns, with several of the fast ones in each round. The fork-server runs already."""
+    times: StartTimes = {OURS: [], SPAWN: [], PLAIN: []} | ({KERNEL: []} if kernel else {})
     for number in range(ROUNDS):
-        tell(f"workers: starts, round {number + 1} of {ROUNDS}")
+        show_progress(f"workers: starts, round {number + 1} of {ROUNDS}")
         for _ in range(STARTS):
-            found[OURS].append(await worker(CONFIG))
-            found[PLAIN].append(interpreter())
-        found[SPAWN].append(await worker(SPAWNED))
+            times[OURS].append(await start_worker(CONFIG))
+            times[PLAIN].append(start_interpreter())
+        times[SPAWN].append(await start_worker(SPAWNED))
         if kernel:
-            found[KERNEL].append(kernel.ask("start"))
+            times[KERNEL].append(kernel.ask("start"))
     if kernel:
         kernel.ask("stop")
-    return found
+    return times
 
 
-async def first_start() -> float:
-    """A start that has to start the fork-server first."""
-    begin = time.perf_counter()
+async def measure_first_start() -> float:
+    """Return the seconds of a start that must start the fork-server first."""
+    start = time.perf_counter()
     async with fork_server(CONFIG):
-        await worker(CONFIG)
-        return time.perf_counter() - begin
+        await start_worker(CONFIG)
+        return time.perf_counter() - start
 
 
-async def acquires() -> list[float]:
-    taken = []
+async def measure_acquires() -> list[float]:
+    seconds = []
     async with SessionPool(PoolConfig(session=CONFIG, min_idle=4, max_sessions=8)) as pool:
         for _ in range(ACQUIRES):
-            begin = time.perf_counter()
+            start = time.perf_counter()
             session = await pool.lease()
-            taken.append(time.perf_counter() - begin)
+            seconds.append(time.perf_counter() - start)
             pool.release(session)
             while pool.info()["idle"] < 4:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
-    return taken
+    return seconds
 
 
-def started(found: Taken) -> Iterable[Figure | Series]:
-    """The lines and the plot. One line says what the fastest start took: the least that the machine allows."""
-    for name, taken in found.items():
-        yield Series("start", name, tuple(range(len(taken))), tuple(taken))
-    ours, plain = percentile(found[OURS], 0.5), percentile(found[PLAIN], 0.5)
-    yield Figure("sandboxed start to ready, p50", micro(ours), "10 ms", round(ours / 0.01, 3), "<= 10 ms", ours <= 0.01)
-    yield compared("  ... the fastest", micro(min(found[OURS])), "10 ms", min(found[OURS]) / 0.01)
-    yield compared("  ... p50 beside python -c pass", micro(ours), micro(plain), plain / ours)
-    spawned = percentile(found[SPAWN], 0.5)
-    yield compared("  ... p50 without a fork-server (spawned)", micro(spawned), micro(plain), plain / spawned)
-    if KERNEL in found:
-        kernel = percentile(found[KERNEL], 0.5)
-        yield at_least("start beside a Jupyter kernel, p50", micro(ours), micro(kernel), kernel / ours, 40)
+def build_start_figures(times: StartTimes) -> Iterable[Figure | Series]:
+    """Yield the figures and the plot. One figure is the fastest start: the minimum on this machine."""
+    for name, seconds in times.items():
+        yield Series("start", name, tuple(range(len(seconds))), tuple(seconds))
+    ours, plain = percentile(times[OURS], 0.5), percentile(times[PLAIN], 0.5)
+    yield Figure(
+        "sandboxed start to ready, p50", format_seconds(ours), "10 ms", round(ours / 0.01, 3), "<= 10 ms", ours <= 0.01
+    )
+    yield without_target("  ... the fastest", format_seconds(min(times[OURS])), "10 ms", min(times[OURS]) / 0.01)
+    yield without_target(
+        "  ... p50 compared with python -c pass", format_seconds(ours), format_seconds(plain), plain / ours
+    )
+    spawned = percentile(times[SPAWN], 0.5)
+    yield without_target(
+        "  ... p50 without a fork-server (spawned)", format_seconds(spawned), format_seconds(plain), plain / spawned
+    )
+    if KERNEL in times:
+        kernel = percentile(times[KERNEL], 0.5)
+        yield at_least(
+            "start compared with a Jupyter kernel, p50", format_seconds(ours), format_seconds(kernel), kernel / ours, 40
+        )
     else:
-        yield without_peer("start beside a Jupyter kernel, p50", micro(ours), ">= 40x")
+        yield not_compared("start compared with a Jupyter kernel, p50", format_seconds(ours), ">= 40x")

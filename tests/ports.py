@@ -1,4 +1,4 @@
-"""Ports of this machine."""
+"""TCP ports of test servers."""
 
 import asyncio
 import socket
@@ -10,9 +10,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-async def listening(port: int, process: asyncio.subprocess.Process) -> None:
-    """Until the process, or a child of it, accepts connections at the port."""
-    async with asyncio.timeout(30):
+async def wait_for_port(port: int, process: asyncio.subprocess.Process) -> None:
+    """Wait until the process, or a child of it, accepts connections on the port."""
+    async with asyncio.timeout(120):
         while process.returncode is None:
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -1,4 +1,4 @@
-"""A listener between a client and PostgreSQL: it counts what is said and can cut the line."""
+"""A proxy between a client and PostgreSQL that counts round trips and can cut the connection."""
 
 import asyncio
 import contextlib
@@ -12,23 +12,23 @@ Trigger = Callable[[bytes], bool]
 
 
 class RequestAfter:
-    """The request with these bytes in it, or so many after it."""
+    """True for the request that contains ``marker``, or for a given number of requests after it."""
 
     def __init__(self, marker: bytes, requests: int) -> None:
         self.marker = marker
-        self.left = requests
-        self.met = False
+        self.remaining = requests
+        self.marker_seen = False
 
     def __call__(self, data: bytes) -> bool:
-        if not self.met:
-            self.met = self.marker in data
-        elif self.left:
-            self.left -= 1
-        return self.met and not self.left
+        if not self.marker_seen:
+            self.marker_seen = self.marker in data
+        elif self.remaining:
+            self.remaining -= 1
+        return self.marker_seen and not self.remaining
 
 
 class Wiretap:
-    """A proxy on a port of this machine. ``turns`` counts the requests that waited for an answer."""
+    """A proxy on a loopback port. ``turns`` counts the round trips, ``said`` are the bytes of the client."""
 
     def __init__(self, url: str) -> None:
         self.url = sqlalchemy.make_url(url)
@@ -63,7 +63,7 @@ class Wiretap:
         return tapped.render_as_string(hide_password=False)
 
     def listen(self) -> None:
-        """Forget what was heard so far."""
+        """Reset ``turns`` and ``said``."""
         self.turns, self.said = 0, b""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -71,9 +71,9 @@ class Wiretap:
         assert task is not None
         self.tasks.add(task)
         try:
-            there, back = await self.connect()
-            with contextlib.closing(back), contextlib.closing(writer):
-                await self.relay(reader, writer, there, back)
+            server_reader, server_writer = await self.connect()
+            with contextlib.closing(server_writer), contextlib.closing(writer):
+                await self.relay(reader, writer, server_reader, server_writer)
         except (OSError, asyncio.CancelledError):
             pass
         finally:
@@ -89,34 +89,36 @@ class Wiretap:
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        there: asyncio.StreamReader,
-        back: asyncio.StreamWriter,
+        server_reader: asyncio.StreamReader,
+        server_writer: asyncio.StreamWriter,
     ) -> None:
         cut = asyncio.Event()
-        line = {"asked": False}
+        awaits_answer = False
 
-        async def forth() -> None:
+        async def forward_requests() -> None:
+            nonlocal awaits_answer
             while data := await reader.read(65536):
-                if not line["asked"]:
+                if not awaits_answer:
                     self.turns += 1
-                line["asked"] = True
+                awaits_answer = True
                 self.said += data
                 if self.cut_at is not None and self.cut_at(data):
                     self.cut_at = None
                     cut.set()
-                back.write(data)
+                server_writer.write(data)
 
-        async def answer() -> None:
-            while data := await there.read(65536):
+        async def forward_answers() -> None:
+            nonlocal awaits_answer
+            while data := await server_reader.read(65536):
                 if cut.is_set():
-                    return  # it was done over there, and nobody here will hear of it
-                line["asked"] = False
+                    return  # The server executed the request, but the client never gets the answer.
+                awaits_answer = False
                 writer.write(data)
 
-        both = [asyncio.create_task(forth()), asyncio.create_task(answer())]
+        tasks = [asyncio.create_task(forward_requests()), asyncio.create_task(forward_answers())]
         try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in both:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*both, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)

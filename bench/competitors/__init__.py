@@ -1,1 +1,1 @@
-"""What is measured side by side, each in a process of its own; those of others in an environment of their own."""
+"""The measured libraries, each in its own process, and those of others in their own environment."""

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 TURNS, LONG = 100, 200
-ENOUGH = 4.0  # seconds, after which a measurement is not repeated
+ENOUGH_SECONDS = 4.0  # seconds, after which a measurement is not repeated
 
 
-class Durable(Protocol):
-    """A library that stores a run while it runs: a call of a tool in every turn but the last."""
+class DurableLibrary(Protocol):
+    """A library that stores each step of a run: a tool call in every turn but the last."""
 
-    def opened(self, path: Path, turns: int) -> AbstractAsyncContextManager[Any]: ...
-    async def run(self, opened: Any, turns: int) -> None: ...
+    def open_store(self, path: Path, turns: int) -> AbstractAsyncContextManager[Any]: ...
+    async def run(self, open_store: Any, turns: int) -> None: ...
 
 
 class Standfast:
@@ -27,7 +27,7 @@ class Standfast:
         self.synchronous = synchronous
 
     @asynccontextmanager
-    async def opened(self, path: Path, turns: int) -> Any:
+    async def open_store(self, path: Path, turns: int) -> Any:
         from bench.competitors.runners import Runners
         from standfast import Runtime
 
@@ -35,54 +35,54 @@ class Standfast:
         async with Runtime.open(f"sqlite:///{path}?synchronous={self.synchronous}", agents=[agent]) as runtime:
             yield runtime
 
-    async def run(self, opened: Any, turns: int) -> None:
-        outcome = await (await opened.start("worker", "go", session_id="s", max_turns=turns + 1)).wait()
+    async def run(self, open_store: Any, turns: int) -> None:
+        outcome = await (await open_store.start("worker", "go", session_id="s", max_turns=turns + 1)).wait()
         assert outcome.final_output == "done", outcome
 
 
 class LangGraph:
     @asynccontextmanager
-    async def opened(self, path: Path, turns: int) -> Any:
+    async def open_store(self, path: Path, turns: int) -> Any:
         from bench.competitors import langgraph
 
-        rival = langgraph.LangGraph()
-        store = await rival.opened(path.parent, path.stem)
-        yield rival, rival.agent(turns), store
-        await rival.closed(store)
+        library = langgraph.LangGraph()
+        store = await library.open_store(path.parent, path.stem)
+        yield library, library.agent(turns), store
+        await library.close_store(store)
 
-    async def run(self, opened: Any, turns: int) -> None:
-        rival, agent, store = opened
-        await rival.run(agent, turns, store)
+    async def run(self, open_store: Any, turns: int) -> None:
+        library, agent, store = open_store
+        await library.run(agent, turns, store)
 
 
-async def taken(rival: Durable, paths: Iterator[Path], turns: int) -> tuple[float, int]:
-    """Seconds of a run, and the bytes on the disk when it is closed, beyond those of an empty store."""
+async def measure_run(library: DurableLibrary, paths: Iterator[Path], turns: int) -> tuple[float, int]:
+    """Return the seconds of a run and the size of its closed store, less the size of an empty store."""
     path, empty = next(paths), next(paths)
-    async with rival.opened(empty, turns):
+    async with library.open_store(empty, turns):
         pass
-    async with rival.opened(path, turns) as opened:
+    async with library.open_store(path, turns) as open_store:
         gc.collect()
-        begin = time.perf_counter()
-        await rival.run(opened, turns)
-        seconds = time.perf_counter() - begin
-    return seconds, size(path) - size(empty)
+        start = time.perf_counter()
+        await library.run(open_store, turns)
+        seconds = time.perf_counter() - start
+    return seconds, get_size(path) - get_size(empty)
 
 
-async def repeated(rival: Durable, paths: Iterator[Path], turns: int) -> list[tuple[float, int]]:
-    """Some rounds, as many as there is time for."""
-    found: list[tuple[float, int]] = []
-    while len(found) < 5 and sum(seconds for seconds, _ in found) < ENOUGH:
-        found.append(await taken(rival, paths, turns))
-    return found
+async def measure_runs(library: DurableLibrary, paths: Iterator[Path], turns: int) -> list[tuple[float, int]]:
+    """Return up to five runs, fewer if they take long."""
+    results: list[tuple[float, int]] = []
+    while len(results) < 5 and sum(seconds for seconds, _ in results) < ENOUGH_SECONDS:
+        results.append(await measure_run(library, paths, turns))
+    return results
 
 
-def size(path: Path) -> int:
+def get_size(path: Path) -> int:
     return sum(part.stat().st_size for part in path.parent.glob(f"{path.name}*"))
 
 
-async def measured(rival: Durable, folder: Path) -> dict[str, float]:
+async def measure(library: DurableLibrary, folder: Path) -> dict[str, float]:
     paths = (folder / f"{number}.db" for number in range(1000))
-    short, long = await repeated(rival, paths, TURNS), await repeated(rival, paths, LONG)
+    short, long = await measure_runs(library, paths, TURNS), await measure_runs(library, paths, LONG)
     return {
         "turn": min(seconds for seconds, _ in short) / TURNS,
         "long turn": min(seconds for seconds, _ in long) / LONG,
@@ -92,6 +92,6 @@ async def measured(rival: Durable, folder: Path) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    one: Durable = LangGraph() if sys.argv[1] == "langgraph" else Standfast(sys.argv[2])
-    with tempfile.TemporaryDirectory() as place:
-        print(json.dumps(asyncio.run(measured(one, Path(place)))))
+    library_: DurableLibrary = LangGraph() if sys.argv[1] == "langgraph" else Standfast(sys.argv[2])
+    with tempfile.TemporaryDirectory() as folder:
+        print(json.dumps(asyncio.run(measure(library_, Path(folder)))))

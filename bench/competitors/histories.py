@@ -1,4 +1,4 @@
-"""openai-agents' SQLiteSession, appended to as ours is."""
+"""Appends to the SQLiteSession of openai-agents."""
 
 import asyncio
 import tempfile
@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.competitors.serving import serve
+from bench.competitors.server import serve
 
 TURN: list[Any] = [
     {"role": "user", "content": "Where is my order 1234? I placed it on Monday and have heard nothing since."},
@@ -17,17 +17,17 @@ TURN: list[Any] = [
 def main(folder: Path) -> None:
     from agents import SQLiteSession
 
-    session = SQLiteSession("peer", folder / "peer.db")
+    session = SQLiteSession("competitor", folder / "competitor.db")
 
     async def append(calls: int, callers: int) -> float:
-        """Seconds of one append, by the clock, in rounds of so many callers at once."""
-        begin = time.perf_counter()
+        """Return the seconds per append with concurrent callers."""
+        start = time.perf_counter()
         for _ in range(calls):
             if callers == 1:
                 await session.add_items(TURN)
             else:
                 await asyncio.gather(*(session.add_items(TURN) for _ in range(callers)))
-        return (time.perf_counter() - begin) / calls / callers
+        return (time.perf_counter() - start) / calls / callers
 
     serve({"append": append})
     session.close()

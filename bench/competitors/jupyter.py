@@ -6,22 +6,22 @@ from typing import Any
 
 from jupyter_client.manager import start_new_async_kernel  # type: ignore[import-not-found]
 
-from bench.competitors.serving import serve
+from bench.competitors.server import serve
 
 
 class Kernel:
-    """One kernel at a time: a start ends the one before it, outside of what is timed."""
+    """One kernel at a time: a start first stops the previous kernel, which is not timed."""
 
     def __init__(self) -> None:
         self.manager: Any = None
         self.client: Any = None
 
     async def start(self) -> float:
-        """Seconds until the client has heard that the kernel is ready."""
+        """Return the seconds until the client knows that the kernel is ready."""
         await self.stop()
-        begin = time.perf_counter()
+        start = time.perf_counter()
         self.manager, self.client = await start_new_async_kernel(kernel_name="python3", stderr=subprocess.DEVNULL)
-        return time.perf_counter() - begin
+        return time.perf_counter() - start
 
     async def stop(self) -> None:
         if self.manager is not None:
@@ -30,7 +30,7 @@ class Kernel:
             self.manager = None
 
     async def run(self, code: str) -> int:
-        """Execute, and wait for idle and for the reply, as a client must to have all output. How much was printed."""
+        """Execute code, wait for idle and for the reply, and return the number of printed characters."""
         request, printed = self.client.execute(code), 0
         while True:
             message = await self.client.get_iopub_msg(timeout=60)
@@ -44,18 +44,18 @@ class Kernel:
         return printed
 
     async def trips(self, calls: int) -> list[float]:
-        taken = []
+        times = []
         for _ in range(calls):
-            begin = time.perf_counter()
+            start = time.perf_counter()
             await self.run("1+1")
-            taken.append(time.perf_counter() - begin)
-        return taken
+            times.append(time.perf_counter() - start)
+        return times
 
     async def rate(self, lines: int) -> float:
-        """Megabytes per second of lines of 100 bytes. Jupyter may drop output: what counts is what arrived."""
-        begin = time.perf_counter()
+        """Return the megabytes per second of lines of 100 bytes. Jupyter may drop output; received output counts."""
+        start = time.perf_counter()
         printed = await self.run(f"for _ in range({lines}): print('y' * 99)")
-        return printed / 1e6 / (time.perf_counter() - begin)
+        return printed / 1e6 / (time.perf_counter() - start)
 
 
 if __name__ == "__main__":

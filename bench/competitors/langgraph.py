@@ -1,4 +1,4 @@
-"""langgraph: its ready-made agent, stored by its SQLite checkpointer."""
+"""langgraph: its prebuilt agent with its SQLite checkpointer."""
 
 import warnings
 from collections.abc import Iterator
@@ -11,19 +11,19 @@ from langchain_core.outputs import ChatGeneration, ChatResult  # type: ignore[im
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver  # type: ignore[import-not-found]
 from langgraph.prebuilt import create_react_agent  # type: ignore[import-not-found]
 
-from bench.competitors.measuring import report
+from bench.competitors.agent_library import report
 
 warnings.simplefilter("ignore")
 
 
-class Instant(BaseChatModel):  # type: ignore[misc]
+class InstantModel(BaseChatModel):  # type: ignore[misc]
     steps: Any
 
     @property
     def _llm_type(self) -> str:
         return "instant"
 
-    def bind_tools(self, *_: Any, **__: Any) -> "Instant":
+    def bind_tools(self, *_: Any, **__: Any) -> "InstantModel":
         return self
 
     def _generate(self, *_: Any, **__: Any) -> ChatResult:
@@ -39,15 +39,15 @@ async def add(a: int, b: int) -> int:
 
 
 class LangGraph:
-    imported = "import langgraph.prebuilt; langgraph.prebuilt.create_react_agent"
+    import_statement = "import langgraph.prebuilt; langgraph.prebuilt.create_react_agent"
 
-    async def opened(self, folder: Path, name: str) -> Any:
+    async def open_store(self, folder: Path, name: str) -> Any:
         owner = AsyncSqliteSaver.from_conn_string(str(folder / f"{name}.db"))
         saver = await owner.__aenter__()
         await saver.setup()
         return owner, saver
 
-    async def closed(self, store: Any) -> None:
+    async def close_store(self, store: Any) -> None:
         await store[0].__aexit__(None, None, None)
 
     def agent(self, turns: int) -> Any:
@@ -60,7 +60,7 @@ class LangGraph:
         yield AIMessage("done")
 
     async def run(self, agent: Any, turns: int, store: Any) -> None:
-        graph = create_react_agent(Instant(steps=agent), [add], checkpointer=store and store[1])
+        graph = create_react_agent(InstantModel(steps=agent), [add], checkpointer=store and store[1])
         config = {"recursion_limit": 2 * turns + 5, "configurable": {"thread_id": "one"}}
         await graph.ainvoke({"messages": [("user", "go")]}, config)
 

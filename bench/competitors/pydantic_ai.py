@@ -1,4 +1,4 @@
-"""pydantic-ai. It has no stored conversations: what was said is handed over from run to run."""
+"""pydantic-ai. It has no stored conversations: the program passes messages from run to run."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +9,11 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart  # type: 
 from pydantic_ai.models import Model  # type: ignore[import-not-found]
 from pydantic_ai.usage import RequestUsage, UsageLimits  # type: ignore[import-not-found]
 
-from bench.competitors.measuring import report
+from bench.competitors.agent_library import report
 
 
-class Instant(Model):  # type: ignore[misc]
-    """Not ``FunctionModel``, which counts the words of the whole conversation at every request."""
+class InstantModel(Model):  # type: ignore[misc]
+    """A replacement of ``FunctionModel``, which counts the words of the whole conversation at every request."""
 
     model_name = "instant"
     system = "bench"
@@ -31,17 +31,17 @@ async def add(a: int, b: int) -> int:
 
 
 class PydanticAI:
-    imported = "import pydantic_ai; pydantic_ai.Agent"
+    import_statement = "import pydantic_ai; pydantic_ai.Agent"
 
-    async def opened(self, folder: Path, name: str) -> None:
+    async def open_store(self, folder: Path, name: str) -> None:
         return None
 
-    async def closed(self, store: Any) -> None:
+    async def close_store(self, store: Any) -> None:
         pass
 
     def agent(self, turns: int) -> Any:
         steps = [[ToolCallPart("add", {"a": 1, "b": 2}, tool_call_id=f"call_{turn}")] for turn in range(turns - 1)]
-        return Agent(Instant(iter([*steps, [TextPart("done")]])), tools=[add])
+        return Agent(InstantModel(iter([*steps, [TextPart("done")]])), tools=[add])
 
     async def run(self, agent: Any, turns: int, store: Any) -> None:
         await agent.run("go", usage_limits=UsageLimits(request_limit=None))

@@ -1,4 +1,4 @@
-"""standfast and openai-agents: the same program, but for its import. The name of the module is the argument."""
+"""standfast and openai-agents: the same program except for its import. The argument is the name of the module."""
 
 import gc
 import importlib
@@ -8,27 +8,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.competitors.measuring import SNAPSHOT, report
+from bench.competitors.agent_library import SNAPSHOT, report
 
 
 class Runners:
     def __init__(self, module: str) -> None:
         self.library: Any = importlib.import_module(module)
-        self.words: Any = importlib.import_module(f"{module}.testing")
-        self.imported = f"import {module}; {module}.Runner"
+        self.testing: Any = importlib.import_module(f"{module}.testing")
+        self.import_statement = f"import {module}; {module}.Runner"
         if module != "standfast":
             self.library.set_tracing_disabled(True)
 
-    async def opened(self, folder: Path, name: str) -> Any:
-        session = self.library.SQLiteSession(name, folder / "rival.db")
-        await session.get_items()  # opening the file is no part of a turn
+    async def open_store(self, folder: Path, name: str) -> Any:
+        session = self.library.SQLiteSession(name, folder / "sessions.db")
+        await session.get_items()  # opening the file is not part of a turn
         return session
 
-    async def closed(self, store: Any) -> None:
+    async def close_store(self, store: Any) -> None:
         store.close()
 
     def agent(self, turns: int, *, approval: bool = False) -> Any:
-        library, call = self.library, self.words.function_call
+        library, call = self.library, self.testing.function_call
 
         @library.function_tool
         async def add(a: int, b: int) -> int:
@@ -39,14 +39,14 @@ class Runners:
             return "yes"
 
         steps = [[call("add", {"a": 1, "b": 2}, call_id=f"call_{turn}")] for turn in range(turns - 1)]
-        last = call("ask", {}, call_id="last") if approval else self.words.assistant_message("done")
-        return library.Agent("worker", tools=[add, ask], model=self.instant(iter([*steps, [last]])))
+        last = call("ask", {}, call_id="last") if approval else self.testing.assistant_message("done")
+        return library.Agent("worker", tools=[add, ask], model=self.make_model(iter([*steps, [last]])))
 
-    def instant(self, steps: Iterator[list[Any]]) -> Any:
-        """A model that answers with the next step and keeps nothing."""
+    def make_model(self, steps: Iterator[list[Any]]) -> Any:
+        """Return a model that answers with the next step."""
         library = self.library
 
-        class Instant(library.Model):  # type: ignore[misc]
+        class InstantModel(library.Model):  # type: ignore[misc]
             async def get_response(self, *_: Any, **__: Any) -> Any:
                 usage = library.Usage(requests=1, input_tokens=1, output_tokens=1, total_tokens=2)
                 return library.ModelResponse(output=next(steps), usage=usage, response_id="r")
@@ -54,7 +54,7 @@ class Runners:
             def stream_response(self, *_: Any, **__: Any) -> Any:
                 raise NotImplementedError
 
-        return Instant()
+        return InstantModel()
 
     async def run(self, agent: Any, turns: int, store: Any) -> None:
         await self.library.Runner.run(agent, "go", max_turns=turns + 1, session=store)
@@ -65,13 +65,13 @@ class Runners:
     async def snapshot(self) -> tuple[float, int]:
         agent = self.agent(SNAPSHOT, approval=True)
         state = (await self.library.Runner.run(agent, "go", max_turns=SNAPSHOT + 1)).to_state()
-        taken = []
+        seconds = []
         for _ in range(5):
             gc.collect()
-            begin = time.process_time()
+            start = time.process_time()
             await self.library.RunState.from_json(agent, state.to_json())
-            taken.append(time.process_time() - begin)
-        return min(taken), len(state.to_string())
+            seconds.append(time.process_time() - start)
+        return min(seconds), len(state.to_string())
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""standfast's and openai-agents' realtime sessions: the same program, but for its import, and the same conversation
-told by a model that is only there. The name of the module is the argument."""
+"""Realtime sessions of standfast and openai-agents: the same program except for its import, with a model that does
+nothing. The argument is the name of the module."""
 
 import asyncio
 import gc
@@ -16,14 +16,14 @@ AUDIO = b"\0" * 4800
 
 
 class Sessions:
-    """One conversation after the other in sessions of the library."""
+    """Sessions of a library and the events of a conversation."""
 
     def __init__(self, module: str) -> None:
         self.library: Any = importlib.import_module(f"{module}.realtime")
         self.items: Any = importlib.import_module(f"{module}.realtime.items")
 
-    def silent_model(self) -> Any:
-        class Silent(self.library.RealtimeModel):  # type: ignore[misc, name-defined]
+    def make_silent_model(self) -> Any:
+        class SilentModel(self.library.RealtimeModel):  # type: ignore[misc, name-defined]
             async def connect(self, options: Any) -> None: ...
 
             def add_listener(self, listener: Any) -> None: ...
@@ -34,10 +34,10 @@ class Sessions:
 
             async def close(self) -> None: ...
 
-        return Silent()
+        return SilentModel()
 
     def conversation(self) -> Iterator[tuple[str, Any]]:
-        """What a model tells in some turns of speech, with the kind of each event."""
+        """Yield the events of a model in some spoken turns, each with its kind."""
         library, items = self.library, self.items
         for turn in range(TURNS):
             question = items.UserMessageItem(
@@ -55,52 +55,52 @@ class Sessions:
             yield "other", library.RealtimeModelTurnEndedEvent(response_id=response)
 
     async def stream(self) -> float:
-        """Seconds of processor time per event, with somebody who reads what the session tells."""
+        """Return the seconds of processor time per event, with a reader of the session."""
         session = self.session()
-        told = [event for _, event in self.conversation()]
+        events = [event for _, event in self.conversation()]
         read = 0
 
-        async def reading() -> None:
+        async def read_events() -> None:
             nonlocal read
             async for _ in session:
                 read += 1
 
         async with session:
-            reader = asyncio.ensure_future(reading())
+            reader = asyncio.ensure_future(read_events())
             await asyncio.sleep(0)
             gc.collect()
-            begin = time.process_time()
-            for number, event in enumerate(told):
+            start = time.process_time()
+            for number, event in enumerate(events):
                 await session.on_event(event)
                 if number % 10 == 0:
                     await asyncio.sleep(0)
             await asyncio.sleep(0)
-            seconds = (time.process_time() - begin) / len(told)
+            seconds = (time.process_time() - start) / len(events)
             reader.cancel()
-        assert read > len(told), "not everything was read"
+        assert read > len(events), "some events were not read"
         return seconds
 
     async def deltas(self) -> dict[str, float]:
-        """Seconds at the median until the session has an event, by kind; nobody reads."""
+        """Return the median seconds to handle an event, by kind, without a reader."""
         session = self.session()
-        taken: dict[str, list[int]] = {"audio": [], "transcript": [], "other": []}
+        times: dict[str, list[int]] = {"audio": [], "transcript": [], "other": []}
         async with session:
             for kind, event in self.conversation():
                 start = time.perf_counter_ns()
                 await session.on_event(event)
-                taken[kind].append(time.perf_counter_ns() - start)
-        return {kind: statistics.median(values) / 1e9 for kind, values in taken.items()}
+                times[kind].append(time.perf_counter_ns() - start)
+        return {kind: statistics.median(values) / 1e9 for kind, values in times.items()}
 
     def session(self) -> Any:
         library = self.library
-        return library.RealtimeSession(self.silent_model(), library.RealtimeAgent(name="a"), None)
+        return library.RealtimeSession(self.make_silent_model(), library.RealtimeAgent(name="a"), None)
 
 
-async def measured(sessions: Sessions) -> dict[str, float]:
+async def measure(sessions: Sessions) -> dict[str, float]:
     medians = [await sessions.deltas() for _ in range(ROUNDS)]
-    found = {kind: min(each[kind] for each in medians) for kind in ("audio", "transcript")}
-    return {"event": min([await sessions.stream() for _ in range(ROUNDS)]), **found}
+    medians = {kind: min(each[kind] for each in medians) for kind in ("audio", "transcript")}
+    return {"event": min([await sessions.stream() for _ in range(ROUNDS)]), **medians}
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(measured(Sessions(sys.argv[1])))))
+    print(json.dumps(asyncio.run(measure(Sessions(sys.argv[1])))))

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs
 import httpx2
 from fastapi import FastAPI, HTTPException, Request
 from releases import agent
-from signing import is_genuine
+from signatures import is_genuine
 
 from standfast import Approval, Event, NotFound, RunHandle, Runtime, StandfastError
 

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import httpx2
 from fastapi import FastAPI, Header
-from signing import signed
+from signatures import signed
 
 
 class ChatService:

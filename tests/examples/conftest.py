@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import pytest
-from kit import EXAMPLES
+from processes import EXAMPLES
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from kit import printed
+from processes import printed
 
 from ports import free_port
 
@@ -18,7 +18,7 @@ pytest.importorskip("fastapi")
 
 @pytest.fixture
 def made(example: Callable[[str], ModuleType], tmp_path: Path) -> Any:
-    demo, signing = example("approval_bot/demo.py"), example("approval_bot/signing.py")
+    demo, signing = example("approval_bot/demo.py"), example("approval_bot/signatures.py")
     return SimpleNamespace(demo=demo, signing=signing, store=f"sqlite:///{tmp_path / 'bot.db'}")
 
 

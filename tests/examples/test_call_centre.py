@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from kit import printed
+from processes import printed
 
 from standfast import FunctionModel, Runner, open_store
 from standfast.realtime import LocalRealtimeModel

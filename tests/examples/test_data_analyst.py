@@ -7,7 +7,7 @@ from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
-from kit import printed
+from processes import printed
 
 from standfast import FunctionModel
 from standfast.workers import PoolConfig, SessionPool

@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-from desks import Desk, desk
+from desk_client import Desk, desk
 
 __all__ = ["desk"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desks import Desk, desk
+from desk_client import Desk, desk
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 

@@ -9,7 +9,7 @@ from standfast.testing import RealtimeServer
 
 @pytest.fixture
 def server_elsewhere() -> Iterator[RealtimeServer]:
-    """A server in a thread of its own: it outlives a loop, and its tasks are not taken for those of what is tested."""
+    """A server in its own thread: it outlives an event loop, and its tasks are not seen by the leak check."""
     started, stop = threading.Event(), threading.Event()
     server = RealtimeServer()
 

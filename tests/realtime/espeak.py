@@ -1,4 +1,4 @@
-"""A real voice for tests: the program ``espeak-ng``, or its library where only that is installed."""
+"""Real speech for tests: from the program ``espeak-ng``, or from its library if only that is installed."""
 
 import importlib.util
 import os
@@ -11,7 +11,7 @@ import pytest
 from standfast.realtime.local.tts import EspeakTTS
 
 
-def espeak_voice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> EspeakTTS:
+def make_espeak_tts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> EspeakTTS:
     if shutil.which("espeak-ng") is None:
         if importlib.util.find_spec("espeakng_loader") is None:
             pytest.skip("neither espeak-ng nor espeakng-loader is installed")
@@ -22,6 +22,6 @@ def espeak_voice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> EspeakTTS:
     return EspeakTTS()
 
 
-async def spoken(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
-    words = await espeak_voice(folder, monkeypatch).synthesize(text)
+async def speak_with_espeak(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    words = await make_espeak_tts(folder, monkeypatch).synthesize(text)
     return b"".join(word.audio for word in words)

@@ -1,6 +1,6 @@
-"""The server side of the realtime protocol inside the program: an engine, and what thinks, hears and speaks for it.
+"""A realtime model that runs in the process: the server side of the protocol, responders, speech and detection.
 
-Names are resolved on first use.
+Names are imported on first use.
 """
 
 from standfast.base.lazy import attach_stub

@@ -7,7 +7,7 @@ from standfast.realtime.local.responder import ScriptExhausted as ScriptExhauste
 from standfast.realtime.local.responder import ScriptedResponder as ScriptedResponder
 from standfast.realtime.local.engine import Engine as Engine
 from standfast.realtime.local.model import LocalRealtimeModel as LocalRealtimeModel
-from standfast.realtime.local.model_responder import TextModelResponder as TextModelResponder
+from standfast.realtime.local.responder import TextModelResponder as TextModelResponder
 from standfast.realtime.local.tts import EspeakTTS as EspeakTTS
 from standfast.realtime.local.tts import ToneTTS as ToneTTS
 from standfast.realtime.local.tts import TextToSpeech as TextToSpeech

@@ -1,4 +1,4 @@
-"""What leaves the engine: frames for the client, and wishes to whoever runs the engine."""
+"""The output of the engine: frames for the client, and actions for the runner of the engine."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -7,7 +7,7 @@ Frame: TypeAlias = dict[str, Any]
 
 
 class InvalidRequest(Exception):
-    """The client asked for something that cannot be. It is told so in an ``error`` frame; nothing was changed."""
+    """An invalid request of the client, answered with an ``error`` frame. It changed nothing."""
 
     def __init__(self, code: str, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
@@ -16,21 +16,21 @@ class InvalidRequest(Exception):
 
 @dataclass(frozen=True)
 class GenerateResponse:
-    """Let the brain answer, and give its answer to the response."""
+    """Ask the responder for output and add it to the response."""
 
     response_id: str
 
 
 @dataclass(frozen=True)
 class CancelGeneration:
-    """The response is over: what the brain would still say is of no use."""
+    """Stop the responder: the response has ended and further output is of no use."""
 
     response_id: str
 
 
 @dataclass(frozen=True)
 class TranscribeAudio:
-    """Find out what was said in an item. ``audio`` is in the engine's own format."""
+    """Transcribe the audio of an item. ``audio`` is 16-bit mono PCM at 24 kHz."""
 
     item_id: str
     audio: bytes
@@ -48,7 +48,7 @@ Action: TypeAlias = GenerateResponse | CancelGeneration | TranscribeAudio | Clos
 
 
 class Outbox:
-    """Numbers the frames and keeps them, with the wishes, in the order in which they came about."""
+    """Numbers frames and keeps frames and actions in order until they are drained."""
 
     def __init__(self) -> None:
         self._pending: list[Frame | Action] = []
@@ -72,6 +72,6 @@ class Outbox:
         self.emit("error", error=error)
 
     def drain(self) -> list[Frame | Action]:
-        """Everything since the last time."""
-        taken, self._pending = self._pending, []
-        return taken
+        """Return everything since the last call."""
+        drained, self._pending = self._pending, []
+        return drained

@@ -1,4 +1,4 @@
-"""Audio as the wire carries it, and as the engine works with it: 16 bits, mono, 24 kHz."""
+"""Audio formats of the protocol, and their conversion to the engine's format: 16-bit mono PCM at 24 kHz."""
 
 import sys
 from array import array
@@ -12,15 +12,15 @@ BYTES_PER_MS = SAMPLE_RATE * 2 // 1000
 
 
 def pcm_to_samples(pcm: bytes | bytearray | memoryview) -> "array[int]":
-    """The numbers in little-endian 16-bit audio; half a sample at the end is left out."""
-    found = array("h", bytes(pcm[: len(pcm) // 2 * 2]))
+    """Convert little-endian 16-bit PCM to samples; an incomplete sample at the end is dropped."""
+    samples = array("h", bytes(pcm[: len(pcm) // 2 * 2]))
     if sys.byteorder == "big":
-        found.byteswap()
-    return found
+        samples.byteswap()
+    return samples
 
 
 def samples_to_pcm(samples: "array[int]") -> bytes:
-    """Little-endian 16-bit audio of these numbers."""
+    """Convert samples to little-endian 16-bit PCM."""
     if sys.byteorder == "big":
         samples = samples[:]
         samples.byteswap()
@@ -33,11 +33,11 @@ def make_silence(milliseconds: int) -> bytes:
 
 @dataclass(frozen=True)
 class AudioCodec:
-    """A format of the wire. ``to_pcm`` and ``from_pcm`` translate to and from the engine's own."""
+    """An audio format of the protocol. ``to_pcm`` and ``from_pcm`` convert to and from the engine's format."""
 
     name: str
     bytes_per_ms: int
-    sample_width: int  # of a sample, in bytes
+    sample_width: int  # bytes per sample
     to_pcm: Callable[[bytes], bytes]
     from_pcm: Callable[[bytes], bytes]
 
@@ -65,15 +65,15 @@ def _decode_alaw_byte(byte: int) -> int:
 
 @cache
 def _build_compression_table(decode_byte: Callable[[int], int]) -> bytes:
-    """For each sample, without its two lowest bits, the byte whose value is nearest."""
-    known = sorted((decode_byte(byte), byte) for byte in range(256))
-    values = [value for value, _ in known]
-    found = bytearray()
+    """Build a table of the byte with the nearest value for each sample without its two lowest bits."""
+    decoded = sorted((decode_byte(byte), byte) for byte in range(256))
+    values = [value for value, _ in decoded]
+    table = bytearray()
     for sample in range(-32768, 32768, 4):
-        place = bisect_left(values, sample + 2)
-        near = min(known[max(0, place - 1) : place + 1], key=lambda entry: abs(entry[0] - sample - 2))
-        found.append(near[1])
-    return bytes(found)
+        index = bisect_left(values, sample + 2)
+        nearest = min(decoded[max(0, index - 1) : index + 1], key=lambda entry: abs(entry[0] - sample - 2))
+        table.append(nearest[1])
+    return bytes(table)
 
 
 def _make_decoder(decode_byte: Callable[[int], int]) -> Callable[[bytes], bytes]:
@@ -87,26 +87,26 @@ def _make_decoder(decode_byte: Callable[[int], int]) -> Callable[[bytes], bytes]
 
 def _make_encoder(decode_byte: Callable[[int], int]) -> Callable[[bytes], bytes]:
     def compress(pcm: bytes) -> bytes:
-        table, numbers = _build_compression_table(decode_byte), pcm_to_samples(pcm)
-        thirds = zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=False)
-        return bytes([table[(a + b + c) // 3 + 32768 >> 2] for a, b, c in thirds])
+        table, samples = _build_compression_table(decode_byte), pcm_to_samples(pcm)
+        triples = zip(samples[0::3], samples[1::3], samples[2::3], strict=False)
+        return bytes([table[(a + b + c) // 3 + 32768 >> 2] for a, b, c in triples])
 
     return compress
 
 
 def _upsample_threefold(samples: "array[int]") -> "array[int]":
-    """From 8 to 24 kHz, on straight lines between the samples."""
+    """Resample from 8 to 24 kHz by linear interpolation."""
     following = samples[1:] + samples[-1:]
-    found = array("h", bytes(len(samples) * 6))
-    found[0::3] = samples
-    found[1::3] = array("h", [(2 * a + b) // 3 for a, b in zip(samples, following, strict=True)])
-    found[2::3] = array("h", [(a + 2 * b) // 3 for a, b in zip(samples, following, strict=True)])
-    return found
+    result = array("h", bytes(len(samples) * 6))
+    result[0::3] = samples
+    result[1::3] = array("h", [(2 * a + b) // 3 for a, b in zip(samples, following, strict=True)])
+    result[2::3] = array("h", [(a + 2 * b) // 3 for a, b in zip(samples, following, strict=True)])
+    return result
 
 
 CODECS = {
-    format.name: format
-    for format in [
+    codec.name: codec
+    for codec in [
         AudioCodec("audio/pcm", BYTES_PER_MS, 2, _pass_through, _pass_through),
         AudioCodec("audio/pcmu", 8, 1, _make_decoder(_decode_ulaw_byte), _make_encoder(_decode_ulaw_byte)),
         AudioCodec("audio/pcma", 8, 1, _make_decoder(_decode_alaw_byte), _make_encoder(_decode_alaw_byte)),

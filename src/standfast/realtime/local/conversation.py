@@ -1,4 +1,4 @@
-"""What a server remembers of a conversation: items in their order, their audio, and how much of it was heard."""
+"""The conversation of a session on the server side: items in order, their audio, and where it was truncated."""
 
 import base64
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ MAX_AUDIO_BYTES = 16 * 2**20
 
 @dataclass(frozen=True)
 class WordTiming:
-    """A word and where it lies in the audio."""
+    """A word and its position in the audio."""
 
     text: str
     start_ms: int
@@ -28,22 +28,22 @@ class WordTiming:
 
 @dataclass
 class ConversationEntry:
-    """An item with what does not travel in every frame: its audio, its words, and where it was cut."""
+    """An item with the data that frames do not carry: audio, word timings and the point of truncation."""
 
     item: Item
     codec: AudioCodec = CODECS["audio/pcm"]
     audio: bytearray = field(default_factory=bytearray)
     discarded_bytes: int = 0
-    """How many bytes of its audio are not kept any more."""
+    """The number of bytes of its audio that were discarded."""
     words: list[WordTiming] = field(default_factory=list)
     truncated_at_ms: int | None = None
     transcript: str | None = None
-    """What a recogniser understood, whether the client wants transcripts or not."""
+    """The output of the transcriber, kept even if the client does not want transcripts."""
 
     @property
     def id(self) -> str:
-        found: str = self.item["id"]
-        return found
+        item_id: str = self.item["id"]
+        return item_id
 
     @property
     def audio_ms(self) -> int:
@@ -51,16 +51,16 @@ class ConversationEntry:
 
     @property
     def text(self) -> str:
-        """What was written or said, as far as it was heard: of audio that was cut, the words that ended before."""
+        """The text or transcript; of truncated audio only the words that ended before the truncation."""
         if self.truncated_at_ms is not None:
             return "".join(word.text for word in self.words if word.end_ms <= self.truncated_at_ms).strip()
         if self.transcript is not None:
             return self.transcript
         parts = self.item.get("content") or []
-        return "\n".join(found for part in parts if (found := part.get("text") or part.get("transcript")))
+        return "\n".join(text for part in parts if (text := part.get("text") or part.get("transcript")))
 
     def truncate(self, audio_end_ms: int) -> None:
-        """Forget the audio from there on, and the transcript: it would tell more than was heard."""
+        """Discard the audio from there on, and the transcript, which would contain more than was played."""
         self.truncated_at_ms = audio_end_ms
         size = audio_end_ms * self.codec.bytes_per_ms
         self.discarded_bytes = min(self.discarded_bytes, size)
@@ -69,18 +69,18 @@ class ConversationEntry:
             part.pop("transcript", None)
 
     def discard_audio(self) -> None:
-        """Keep of the audio only how long it was."""
+        """Discard the audio but keep its duration."""
         self.discarded_bytes += len(self.audio)
         self.audio.clear()
 
     def to_wire(self) -> Item:
-        """The item as a frame carries it: a copy that later deltas and cuts do not change."""
+        """Return a copy of the item for a frame, which later deltas and truncations do not change."""
         if "content" not in self.item:
             return dict(self.item)
         return {**self.item, "content": [dict(part) for part in self.item["content"]]}
 
     def to_wire_with_audio(self) -> Item:
-        """The item with its audio in it, if all of that is there."""
+        """Return the item with its audio, if none of it was discarded."""
         if self.discarded_bytes or not self.audio:
             return self.to_wire()
         audio = base64.b64encode(self.audio).decode()
@@ -89,7 +89,7 @@ class ConversationEntry:
 
 
 class EngineConversation:
-    """Items in order. Every change is refused whole or made whole."""
+    """Items in order. A change that raises has changed nothing."""
 
     def __init__(self, id: str) -> None:
         self.id = id
@@ -107,7 +107,7 @@ class EngineConversation:
 
     @property
     def items(self) -> list[Item]:
-        """The items as the wire shows them, without audio."""
+        """The items as frames contain them, without audio."""
         return [entry.to_wire() for entry in self]
 
     @property
@@ -115,18 +115,21 @@ class EngineConversation:
         return self._order[-1] if self._order else None
 
     def get_entry(self, item_id: str, *, operation: str = "retrieve") -> ConversationEntry:
-        found = self._entries.get(item_id)
-        if found is None:
+        entry = self._entries.get(item_id)
+        if entry is None:
             raise InvalidRequest(
                 f"item_{operation}_invalid_item_id", f"Item with item_id not found: {item_id}", param="item_id"
             )
-        return found
+        return entry
 
     def add(self, entry: ConversationEntry, *, after: str | None = None) -> str | None:
-        """Put an item behind another (at the end, unless told; ``root`` is the front) and name the one before it."""
-        place = len(self._order)
+        """Insert an item after another, at the end by default, or at the front for ``root``.
+
+        Returns the id of the item before it.
+        """
+        index = len(self._order)
         if after == "root":
-            place = 0
+            index = 0
         elif after is not None:
             if after not in self._entries:
                 raise InvalidRequest(
@@ -134,17 +137,17 @@ class EngineConversation:
                     f"Previous item not found: {after}",
                     param="previous_item_id",
                 )
-            place = self._order.index(after) + 1
+            index = self._order.index(after) + 1
         if entry.id in self._entries:
             raise InvalidRequest("item_create_duplicate_item_id", f"Item already exists: {entry.id}", param="item.id")
-        self._order.insert(place, entry.id)
+        self._order.insert(index, entry.id)
         self._entries[entry.id] = entry
-        return self._order[place - 1] if place else None
+        return self._order[index - 1] if index else None
 
     def get_previous_id(self, item_id: str) -> str | None:
-        """The item in front of this one."""
-        place = self._order.index(item_id)
-        return self._order[place - 1] if place else None
+        """Return the id of the item before this one."""
+        index = self._order.index(item_id)
+        return self._order[index - 1] if index else None
 
     def delete(self, item_id: str) -> None:
         self.get_entry(item_id, operation="delete")
@@ -152,7 +155,7 @@ class EngineConversation:
         self._order.remove(item_id)
 
     def truncate(self, item_id: str, content_index: int, audio_end_ms: int) -> None:
-        """Keep of a spoken item only what was heard."""
+        """Truncate a spoken item to the audio that was played."""
         entry = self.get_entry(item_id, operation="truncate")
         parts = entry.item.get("content") or []
         if entry.item.get("role") != "assistant" or not any(map(_is_audio_part, parts)):
@@ -168,11 +171,11 @@ class EngineConversation:
         entry.truncate(audio_end_ms)
 
     def discard_old_audio(self) -> None:
-        """Keep the latest ``MOST_AUDIO`` bytes, in whole items: a call of an hour would take ten times as much."""
-        kept = 0
+        """Keep the latest ``MAX_AUDIO_BYTES`` of audio, in whole items; an hour of speech has ten times as much."""
+        size = 0
         for entry in reversed(list(self)):
-            kept += len(entry.audio)
-            if kept > MAX_AUDIO_BYTES:
+            size += len(entry.audio)
+            if size > MAX_AUDIO_BYTES:
                 entry.discard_audio()
 
     def has_call(self, call_id: str) -> bool:
@@ -187,7 +190,7 @@ def _is_audio_part(part: Item) -> bool:
 
 
 class MessageContentPart(Struct, forbid_unknown_fields=True):
-    """A part of a message that a client may write."""
+    """A content part of a message that a client creates."""
 
     type: Literal["input_text", "input_audio", "input_image", "output_text", "output_audio", "text", "audio"]
     text: str | None = None
@@ -231,13 +234,13 @@ _PART_TYPES_BY_ROLE = {
 
 
 def validate_item(item: Any, *, param_prefix: str = "item") -> Item:
-    """An item as a client wrote it, or :class:`Refused`."""
-    found = convert(item, MessageItem | FunctionCallItem | FunctionCallOutputItem, param_prefix=param_prefix)
-    if isinstance(found, MessageItem):
-        for index, part in enumerate(found.content):
-            if part.type not in _PART_TYPES_BY_ROLE[found.role]:
+    """Return a copy of an item that a client sent. Raises :class:`InvalidRequest` if it is malformed."""
+    parsed = convert(item, MessageItem | FunctionCallItem | FunctionCallOutputItem, param_prefix=param_prefix)
+    if isinstance(parsed, MessageItem):
+        for index, part in enumerate(parsed.content):
+            if part.type not in _PART_TYPES_BY_ROLE[parsed.role]:
                 param = f"{param_prefix}.content[{index}].type"
                 raise InvalidRequest(
-                    "invalid_value", f"A {found.role} message cannot have '{part.type}' in it.", param=param
+                    "invalid_value", f"A {parsed.role} message cannot contain '{part.type}'.", param=param
                 )
     return dict(item)

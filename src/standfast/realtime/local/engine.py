@@ -1,4 +1,4 @@
-"""The server side of one realtime session, without I/O: client frames and time in, frames and wishes out."""
+"""The server side of one realtime session, sans I/O: client frames and time in, frames and actions out."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,11 +25,11 @@ _RATE_LIMITS = [
 
 
 class Engine:
-    """One session. Methods are told the time, none of them waits, and no frame makes one raise.
+    """One session. Methods take the time as an argument, never wait, and do not raise for any frame of the client.
 
-    What is to be sent or done is taken with :meth:`take` after each call. At :attr:`due` the engine wants
-    :meth:`advance` to be called. What the brain answers is given to the response that :meth:`response` finds, and
-    then :meth:`settle` is called.
+    After each call, the caller takes the frames to send and the actions to execute with :meth:`drain_outbox`. It
+    calls :meth:`advance` at :attr:`deadline`. It adds the output of the responder to the response that
+    :meth:`get_response` returns, and then calls :meth:`process_ended_responses`.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class Engine:
         self._pace = pace
         self._limit_seconds, self._session_deadline, self._expires_at = limit_seconds, now + limit_seconds, expires_at
         self.outbox.emit("session.created", session=self.to_wire())
-        about = {"id": self.conversation.id, "object": "realtime.conversation"}
-        self.outbox.emit("conversation.created", conversation=about)
+        conversation = {"id": self.conversation.id, "object": "realtime.conversation"}
+        self.outbox.emit("conversation.created", conversation=conversation)
 
     @property
     def deadline(self) -> float | None:
-        """When :meth:`advance` should be called next, if nothing comes before; ``None`` once it is closed."""
+        """When :meth:`advance` must be called next; ``None`` once the session is closed."""
         if self.closed:
             return None
         times = [
@@ -72,30 +72,30 @@ class Engine:
 
     @property
     def active_response(self) -> EngineResponse | None:
-        """The response that is being given in the conversation. There is never a second one."""
-        running = (found for found in self._responses.values() if not found.ended)
-        return next((found for found in running if found.in_conversation), None)
+        """The active response of the conversation; there is at most one."""
+        running = (response for response in self._responses.values() if not response.ended)
+        return next((response for response in running if response.in_conversation), None)
 
     @property
     def responses(self) -> list[EngineResponse]:
-        """All that are being given: the active one, and those that are no part of the conversation."""
+        """All responses in progress: the active one and those out of band."""
         return list(self._responses.values())
 
     def get_response(self, response_id: str) -> EngineResponse | None:
-        """A response that is still being given."""
+        """Return a response in progress, or ``None``."""
         return self._responses.get(response_id)
 
     def drain_outbox(self) -> list[Frame | Action]:
-        """Frames to send and wishes to fulfil, in order."""
+        """Return the frames to send and the actions to execute, in order."""
         return self.outbox.drain()
 
     def to_wire(self) -> dict[str, Any]:
-        """The session as the wire shows it."""
-        about = {"id": self.id, "object": "realtime.session", "expires_at": self._expires_at}
-        return {**about, **settings_to_wire(self.settings)}
+        """Return the ``session`` object of the protocol."""
+        identity = {"id": self.id, "object": "realtime.session", "expires_at": self._expires_at}
+        return {**identity, **settings_to_wire(self.settings)}
 
     def advance(self, now: float) -> None:
-        """Time has passed."""
+        """Send the output that is due and act on timeouts."""
         if self.closed:
             return
         for response in self.responses:
@@ -106,7 +106,7 @@ class Engine:
         self.process_ended_responses(now)
 
     def receive(self, data: str | bytes | Mapping[str, Any], now: float) -> None:
-        """A frame from the client, whatever it is. A wrong one is answered with an ``error`` frame."""
+        """Handle a frame of the client. An invalid one is answered with an ``error`` frame."""
         if self.closed:
             return
         event_id: Any = None
@@ -115,15 +115,15 @@ class Engine:
             event_id = event.get("event_id")
             request = parse_client_event(event)
             CLIENT_EVENT_HANDLERS[type(request)](self, request, now)
-        except InvalidRequest as refused:
-            self.outbox.emit_error(refused, event_id=event_id if isinstance(event_id, str) else None)
+        except InvalidRequest as error:
+            self.outbox.emit_error(error, event_id=event_id if isinstance(event_id, str) else None)
         self.process_ended_responses(now)
 
     def start_response(self, now: float, overrides: ResponseSettings | None = None) -> EngineResponse:
-        """Begin to answer; :class:`Refused` while the conversation has an active response."""
+        """Start a response. Raises :class:`InvalidRequest` while the conversation has an active one."""
         overrides = overrides or ResponseSettings()
-        own = overrides.conversation == "auto"
-        if own and (active := self.active_response) is not None:
+        in_conversation = overrides.conversation == "auto"
+        if in_conversation and (active := self.active_response) is not None:
             raise InvalidRequest(
                 "conversation_already_has_active_response",
                 f"Conversation already has an active response in progress: {active.id}. "
@@ -132,7 +132,7 @@ class Engine:
         response = EngineResponse(
             self.new_id("resp"),
             settings=overrides.apply_to(self.settings),
-            conversation=self.conversation if own else None,
+            conversation=self.conversation if in_conversation else None,
             context=select_context(self.conversation, overrides.input),
             outbox=self.outbox,
             new_id=self.new_id,
@@ -147,14 +147,14 @@ class Engine:
         return response
 
     def add_item(self, entry: ConversationEntry, *, after: str | None = None) -> None:
-        """Put an item into the conversation and tell of it."""
+        """Add an item to the conversation and emit its events."""
         previous = self.conversation.add(entry, after=after)
         self.conversation.discard_old_audio()
         self.outbox.emit("conversation.item.added", previous_item_id=previous, item=entry.to_wire())
         self.outbox.emit("conversation.item.done", previous_item_id=previous, item=entry.to_wire())
 
     def add_transcript(self, item_id: str, text: str) -> None:
-        """What was said in an item. The client is told if it asked for transcripts."""
+        """Add the transcript of an item; it is sent to the client if the session has transcription."""
         if item_id not in self.conversation:
             return
         entry = self.conversation.get_entry(item_id)
@@ -162,30 +162,30 @@ class Engine:
         if self.settings.audio.input.transcription is None:
             return
         entry.item["content"][0]["transcript"] = text
-        where = {"item_id": item_id, "content_index": 0}
+        location = {"item_id": item_id, "content_index": 0}
         for index, word in enumerate(text.split()):
-            self.outbox.emit(f"{_TRANSCRIPTION_EVENT}.delta", **where, delta=f" {word}" if index else word)
+            self.outbox.emit(f"{_TRANSCRIPTION_EVENT}.delta", **location, delta=f" {word}" if index else word)
         usage = {"type": "duration", "seconds": entry.audio_ms / 1000}
-        self.outbox.emit(f"{_TRANSCRIPTION_EVENT}.completed", **where, transcript=text, usage=usage)
+        self.outbox.emit(f"{_TRANSCRIPTION_EVENT}.completed", **location, transcript=text, usage=usage)
 
     def report_transcription_failure(self, item_id: str, message: str) -> None:
-        """What was said could not be found out. The client is told if it asked for transcripts."""
+        """Report a failed transcription to the client if the session has transcription."""
         if self.settings.audio.input.transcription is not None:
             error = {"type": "transcription_error", "code": "transcription_failed", "message": message}
             self.outbox.emit(f"{_TRANSCRIPTION_EVENT}.failed", item_id=item_id, content_index=0, error=error)
 
     def expire(self) -> None:
-        """End the session as one that has reached its longest duration."""
+        """Close the session because it has reached its maximum duration."""
         message = f"Your session hit the maximum duration of {self._limit_seconds / 60:g} minutes."
         self.outbox.emit_error(InvalidRequest("session_expired", message))
         self.outbox.add_action(CloseConnection(1001, "session expired"))
         self.closed = True
 
     def process_ended_responses(self, now: float) -> None:
-        """See to what follows when responses have ended."""
+        """Remove ended responses and start a pending one."""
         if self.closed:
             return
-        for response in [found for found in self._responses.values() if found.ended]:
+        for response in [each for each in self._responses.values() if each.ended]:
             del self._responses[response.id]
             self.outbox.emit("rate_limits.updated", rate_limits=_RATE_LIMITS)
             self.turns.handle_response_ended(response, now)

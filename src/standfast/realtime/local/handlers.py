@@ -1,4 +1,4 @@
-"""What each of a client's events does to a session."""
+"""The events of a client as structs, and what each of them does to a session."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -81,22 +81,22 @@ ClientEvent: TypeAlias = (
 
 
 def decode_client_frame(data: str | bytes) -> dict[str, Any]:
-    """The JSON object in a frame, or :class:`Refused`."""
+    """Decode the JSON object in a frame. Raises :class:`InvalidRequest`."""
     try:
-        found = msgspec.json.decode(data)
+        event = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidRequest("invalid_json", f"The frame is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise InvalidRequest("invalid_json", f"The frame is no JSON object but {type(found).__name__}.")
-    return found
+        raise InvalidRequest("invalid_json", f"The frame is not valid JSON: {error}") from None
+    if not isinstance(event, dict):
+        raise InvalidRequest("invalid_json", f"The frame must be a JSON object, got {type(event).__name__}.")
+    return event
 
 
 def parse_client_event(event: dict[str, Any]) -> ClientEvent:
-    """The event that a JSON object is, or :class:`Refused` with the parameter that is wrong."""
+    """Convert a JSON object to an event. Raises :class:`InvalidRequest` with the invalid parameter."""
     if "type" not in event:
         raise InvalidRequest("missing_required_parameter", "Missing required parameter: 'type'.", param="type")
-    found: ClientEvent = convert(event, ClientEvent, param_prefix="")
-    return found
+    parsed: ClientEvent = convert(event, ClientEvent, param_prefix="")
+    return parsed
 
 
 def update_session(engine: "Engine", event: UpdateSession, now: float) -> None:
@@ -141,9 +141,13 @@ def create_item(engine: "Engine", event: CreateItem, now: float) -> None:
         raise InvalidRequest("invalid_tool_call_id", message, param="item.call_id")
     if item["type"] == "function_call":
         item["call_id"] = item.get("call_id") or engine.new_id("call")
-    named = {**item, "id": item.get("id") or engine.new_id("item"), "object": "realtime.item"}
-    entry = ConversationEntry({**named, "status": item.get("status") or "completed"})
-    engine.add_item(entry, after=event.previous_item_id)
+    complete = {
+        **item,
+        "id": item.get("id") or engine.new_id("item"),
+        "object": "realtime.item",
+        "status": item.get("status") or "completed",
+    }
+    engine.add_item(ConversationEntry(complete), after=event.previous_item_id)
 
 
 def retrieve_item(engine: "Engine", event: RetrieveItem, now: float) -> None:
@@ -153,9 +157,13 @@ def retrieve_item(engine: "Engine", event: RetrieveItem, now: float) -> None:
 
 
 def truncate_item(engine: "Engine", event: TruncateItem, now: float) -> None:
-    where = {"item_id": event.item_id, "content_index": event.content_index, "audio_end_ms": event.audio_end_ms}
-    engine.conversation.truncate(**where)  # type: ignore[arg-type]
-    engine.outbox.emit("conversation.item.truncated", **where)
+    engine.conversation.truncate(event.item_id, event.content_index, event.audio_end_ms)
+    engine.outbox.emit(
+        "conversation.item.truncated",
+        item_id=event.item_id,
+        content_index=event.content_index,
+        audio_end_ms=event.audio_end_ms,
+    )
 
 
 def delete_item(engine: "Engine", event: DeleteItem, now: float) -> None:
@@ -168,10 +176,10 @@ def create_response(engine: "Engine", event: CreateResponse, now: float) -> None
 
 
 def cancel_response(engine: "Engine", event: CancelResponse, now: float) -> None:
-    found = engine.active_response if event.response_id is None else engine.get_response(event.response_id)
-    if found is None:
+    response = engine.active_response if event.response_id is None else engine.get_response(event.response_id)
+    if response is None:
         raise InvalidRequest("response_cancel_not_active", "Cancellation failed: no active response found")
-    found.cancel("client_cancelled")
+    response.cancel("client_cancelled")
 
 
 CLIENT_EVENT_HANDLERS: dict[type[Struct], Callable[["Engine", Any, float], None]] = {
@@ -190,7 +198,7 @@ CLIENT_EVENT_HANDLERS: dict[type[Struct], Callable[["Engine", Any, float], None]
 
 
 def select_context(conversation: EngineConversation, input: list[Item] | None) -> list[ConversationEntry]:
-    """What a response is an answer to: the conversation, or what the client chose in its place."""
+    """Return the context of a response: the conversation, or the ``input`` that the client chose instead."""
     if input is None:
         return list(conversation)
     return [

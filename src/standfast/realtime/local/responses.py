@@ -1,8 +1,8 @@
-"""One answer being given, at the pace of speech, from ``response.created`` to ``response.done``."""
+"""Responses of the engine: output sent at the pace of speech from ``response.created`` to ``response.done``."""
 
 import base64
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -10,13 +10,12 @@ from standfast.realtime.local.actions import CancelGeneration, Outbox
 from standfast.realtime.local.audio import AudioCodec
 from standfast.realtime.local.conversation import ConversationEntry, EngineConversation, Item, WordTiming
 from standfast.realtime.local.settings import EngineSessionSettings, settings_to_wire
-from standfast.realtime.local.usage import build_usage, count_output_audio_tokens, count_text_tokens
 
 ARGUMENTS_CHUNK_SIZE = 64
 
 
 class ResponseOutput:
-    """Tells of items piece by piece. At most one message is open at a time; it is always the last item."""
+    """Emits the items of a response as deltas. At most one message is open at a time, always the last item."""
 
     def __init__(
         self,
@@ -38,7 +37,7 @@ class ResponseOutput:
         self._emit("response.output_text.delta", **self._part_location(entry), delta=text)
 
     def add_word(self, word: str, duration_ms: int) -> None:
-        """A word that is going to be heard next, and how long it takes."""
+        """Add the transcript of a word whose audio follows."""
         entry = self._get_open_message("output_audio", "transcript")
         if entry.truncated_at_ms is None:
             entry.item["content"][0]["transcript"] += word
@@ -53,30 +52,30 @@ class ResponseOutput:
         self._emit("response.output_audio.delta", **self._part_location(entry), delta=delta)
 
     def add_call(self, name: str, arguments: str, call_id: str) -> None:
-        """A whole function call."""
+        """Add a complete function call."""
         self.close("completed")
         entry = self._add_item({"type": "function_call", "name": name, "call_id": call_id, "arguments": ""})
-        where = {**self._item_location(), "item_id": entry.id, "call_id": call_id}
+        location = {**self._item_location(), "item_id": entry.id, "call_id": call_id}
         for start in range(0, len(arguments), ARGUMENTS_CHUNK_SIZE):
             delta = arguments[start : start + ARGUMENTS_CHUNK_SIZE]
-            self._emit("response.function_call_arguments.delta", **where, delta=delta)
+            self._emit("response.function_call_arguments.delta", **location, delta=delta)
         entry.item["arguments"] = arguments
-        self._emit("response.function_call_arguments.done", **where, name=name, arguments=arguments)
+        self._emit("response.function_call_arguments.done", **location, name=name, arguments=arguments)
         self._finish_item(entry, "completed")
 
     def close(self, status: str) -> None:
-        """End the message that is open, if there is one."""
+        """Close the open message, if there is one."""
         entry, self._open_entry = self._open_entry, None
         if entry is None:
             return
-        where, part = self._part_location(entry), entry.item["content"][0]
+        location, part = self._part_location(entry), entry.item["content"][0]
         if part["type"] == "output_audio":
-            self._emit("response.output_audio.done", **where)
-            said = "".join(word.text for word in entry.words)
-            self._emit("response.output_audio_transcript.done", **where, transcript=said)
+            self._emit("response.output_audio.done", **location)
+            transcript = "".join(word.text for word in entry.words)
+            self._emit("response.output_audio_transcript.done", **location, transcript=transcript)
         else:
-            self._emit("response.output_text.done", **where, text=part["text"])
-        self._emit("response.content_part.done", **where, part=_part_to_wire(part))
+            self._emit("response.output_text.done", **location, text=part["text"])
+        self._emit("response.content_part.done", **location, part=_part_to_wire(part))
         self._finish_item(entry, status)
 
     def _get_open_message(self, part_type: str, text_key: str) -> ConversationEntry:
@@ -91,45 +90,45 @@ class ResponseOutput:
         return self._open_entry
 
     def _add_item(self, item: Item) -> ConversationEntry:
-        named = {"id": self._new_id("item"), "object": "realtime.item", **item, "status": "in_progress"}
-        entry = ConversationEntry(named, self._codec)
+        started = {"id": self._new_id("item"), "object": "realtime.item", **item, "status": "in_progress"}
+        entry = ConversationEntry(started, self._codec)
         self.entries.append(entry)
-        self._emit("response.output_item.added", **self._item_location(), item=dict(named))
+        self._emit("response.output_item.added", **self._item_location(), item=dict(started))
         if self._conversation is not None:
             previous = self._conversation.add(entry)
-            self._emit("conversation.item.added", previous_item_id=previous, item=dict(named))
+            self._emit("conversation.item.added", previous_item_id=previous, item=dict(started))
         return entry
 
     def _finish_item(self, entry: ConversationEntry, status: str) -> None:
         entry.item["status"] = status
-        shown = entry.to_wire()
-        self._emit("response.output_item.done", **self._item_location(), item=shown)
+        item = entry.to_wire()
+        self._emit("response.output_item.done", **self._item_location(), item=item)
         if self._conversation is not None and entry.id in self._conversation:
             previous = self._conversation.get_previous_id(entry.id)
-            self._emit("conversation.item.done", previous_item_id=previous, item=shown)
+            self._emit("conversation.item.done", previous_item_id=previous, item=item)
 
     def _item_location(self) -> dict[str, Any]:
-        """The place of the last item."""
+        """Return the fields that locate the last item."""
         return {"response_id": self._response_id, "output_index": len(self.entries) - 1}
 
     def _part_location(self, entry: ConversationEntry) -> dict[str, Any]:
-        """The place of the one part of a message."""
+        """Return the fields that locate the only content part of a message."""
         return {**self._item_location(), "item_id": entry.id, "content_index": 0}
 
 
 def _part_to_wire(part: Item) -> Item:
-    """A part in a frame of its own is called ``audio`` or ``text``, other than in its item."""
+    """Return a content part for its own frame, where its type is ``audio`` or ``text`` without ``output_``."""
     return {**part, "type": part["type"].removeprefix("output_")}
 
 
 ResponseStatus: TypeAlias = Literal["in_progress", "completed", "cancelled", "failed", "incomplete"]
 
-CHUNK_MS = 100  # the longest piece of audio in one frame, and so what an interruption can be late by
+CHUNK_MS = 100  # the longest audio in one frame, and so the longest delay of an interruption
 
 
 @dataclass(frozen=True, slots=True)
 class OutputChunk:
-    """Something to tell, and for how long the wire is then busy."""
+    """Output to emit, and the seconds of audio that it contains."""
 
     emit: Callable[[], None]
     queued_at: float
@@ -137,10 +136,10 @@ class OutputChunk:
 
 
 class EngineResponse:
-    """Takes what the brain says, in pieces, and tells the client of each when its time has come.
+    """Queues the output of the responder and sends each chunk when it is due.
 
-    ``pace`` is how many seconds of audio may be told in a second; ``None`` tells everything at once. ``context`` is
-    what the brain is shown: the conversation as it was, or the input that the client chose for this response.
+    ``pace`` is the number of seconds of audio sent per second; ``None`` sends everything at once. ``context`` is the
+    input of the responder: the conversation at the start, or the ``input`` that the client chose for this response.
     """
 
     def __init__(
@@ -180,12 +179,12 @@ class EngineResponse:
 
     @property
     def audio_ms(self) -> int:
-        """How much audio was told so far, as far as nobody cut it."""
+        """The milliseconds of audio sent so far, without truncated audio."""
         return sum(entry.audio_ms for entry in self._output.entries)
 
     @property
     def deadline(self) -> float | None:
-        """When there is something to tell next."""
+        """When the next chunk is due; ``None`` without one."""
         return max(self._next_send_at, self._chunks[0].queued_at) if self._chunks else None
 
     def start(self) -> None:
@@ -195,20 +194,20 @@ class EngineResponse:
         self._enqueue(OutputChunk(lambda: self._output.add_text(text), now))
 
     def add_word(self, word: str, pcm: bytes, now: float) -> None:
-        """A word and its audio, in the engine's own format."""
-        format = self.settings.output_codec
-        audio = format.from_pcm(pcm)
-        self._enqueue(OutputChunk(lambda: self._output.add_word(word, format.get_duration_ms(len(audio))), now))
-        size = CHUNK_MS * format.bytes_per_ms
+        """Add a word and its audio, 16-bit mono PCM at 24 kHz."""
+        codec = self.settings.output_codec
+        audio = codec.from_pcm(pcm)
+        self._enqueue(OutputChunk(lambda: self._output.add_word(word, codec.get_duration_ms(len(audio))), now))
+        size = CHUNK_MS * codec.bytes_per_ms
         for start in range(0, len(audio), size):
             self._enqueue(self._make_audio_chunk(audio[start : start + size], now))
 
     def add_call(self, name: str, arguments: str, now: float, *, call_id: str | None = None) -> None:
-        known = call_id or self._new_id("call")
-        self._enqueue(OutputChunk(lambda: self._output.add_call(name, arguments, known), now))
+        new_call_id = call_id or self._new_id("call")
+        self._enqueue(OutputChunk(lambda: self._output.add_call(name, arguments, new_call_id), now))
 
     def finish(self, now: float) -> None:
-        """The brain has nothing more to say."""
+        """End the response once its queued output is sent: the responder has no more."""
         self._finished = True
         self.advance(now)
 
@@ -220,18 +219,18 @@ class EngineResponse:
         self.end("cancelled", {"type": "cancelled", "reason": reason})
 
     def advance(self, now: float) -> None:
-        """Tell what is due. Ends the response when everything was told and the brain has finished."""
-        while (due := self.deadline) is not None and due <= now:
-            piece = self._chunks.popleft()
-            piece.emit()
+        """Send the output that is due. Ends the response when all is sent and the responder has finished."""
+        while (deadline := self.deadline) is not None and deadline <= now:
+            chunk = self._chunks.popleft()
+            chunk.emit()
             if self._pace is not None:
-                self._next_send_at = due + piece.duration / self._pace
+                self._next_send_at = deadline + chunk.duration / self._pace
             self._enforce_token_limit()
         if self._finished and not self._chunks:
             self.end("completed", None)
 
     def end(self, status: ResponseStatus, details: dict[str, Any] | None) -> None:
-        """Close what is open and say how it ended. Nothing more is told afterwards."""
+        """Close the open item and emit ``response.done``. Queued output is dropped."""
         if self.ended:
             return
         self._chunks.clear()
@@ -243,10 +242,10 @@ class EngineResponse:
             self._outbox.add_action(CancelGeneration(self.id))
 
     def to_wire(self) -> dict[str, Any]:
-        """The response as the wire shows it."""
+        """Return the ``response`` object of the protocol."""
         settings = settings_to_wire(self.settings)
-        speech = settings["audio"]["output"]
-        voice = speech["voice"] if isinstance(speech["voice"], str) else speech["voice"]["id"]
+        audio = settings["audio"]["output"]
+        voice = audio["voice"] if isinstance(audio["voice"], str) else audio["voice"]["id"]
         return {
             "object": "realtime.response",
             "id": self.id,
@@ -256,7 +255,7 @@ class EngineResponse:
             "conversation_id": None if self._conversation is None else self._conversation.id,
             "output_modalities": settings["output_modalities"],
             "max_output_tokens": settings["max_output_tokens"],
-            "audio": {"output": {"format": speech["format"], "voice": voice}},
+            "audio": {"output": {"format": audio["format"], "voice": voice}},
             "usage": self._usage,
             "metadata": self.metadata,
         }
@@ -274,6 +273,54 @@ class EngineResponse:
         limit = self.settings.max_output_tokens
         if limit == "inf":
             return
-        written = sum(count_text_tokens(entry.text) for entry in self._output.entries)
-        if written + count_output_audio_tokens(self.audio_ms) > limit:
+        text_tokens = sum(count_text_tokens(entry.text) for entry in self._output.entries)
+        if text_tokens + count_output_audio_tokens(self.audio_ms) > limit:
             self.end("incomplete", {"type": "incomplete", "reason": "max_output_tokens"})
+
+
+# Tokens are counted as providers count them: four letters of text, 100 ms of input audio, 50 ms of output audio.
+
+
+def count_text_tokens(text: str) -> int:
+    return -(-len(text) // 4)
+
+
+def count_output_audio_tokens(audio_ms: int) -> int:
+    return -(-audio_ms // 50)
+
+
+def count_input_audio_tokens(audio_ms: int) -> int:
+    return -(-audio_ms // 100)
+
+
+def build_usage(
+    context: Iterable[ConversationEntry], output: Iterable[ConversationEntry], instructions: str
+) -> dict[str, Any]:
+    """Build the ``usage`` of a ``response.done``."""
+    text_in, audio_in = count_text_tokens(instructions), 0
+    for entry in context:
+        text_in += _count_entry_text_tokens(entry)
+        count = count_output_audio_tokens if entry.item.get("role") == "assistant" else count_input_audio_tokens
+        audio_in += count(entry.audio_ms)
+    entries = list(output)
+    text_out = sum(map(_count_entry_text_tokens, entries))
+    audio_out = sum(count_output_audio_tokens(entry.audio_ms) for entry in entries)
+    cached = {"text_tokens": 0, "audio_tokens": 0, "image_tokens": 0}
+    return {
+        "total_tokens": text_in + audio_in + text_out + audio_out,
+        "input_tokens": text_in + audio_in,
+        "output_tokens": text_out + audio_out,
+        "input_token_details": {
+            "text_tokens": text_in,
+            "audio_tokens": audio_in,
+            "image_tokens": 0,
+            "cached_tokens": 0,
+            "cached_tokens_details": cached,
+        },
+        "output_token_details": {"text_tokens": text_out, "audio_tokens": audio_out},
+    }
+
+
+def _count_entry_text_tokens(entry: ConversationEntry) -> int:
+    parts = (entry.item.get("arguments"), entry.item.get("output"))
+    return count_text_tokens(entry.text) + sum(count_text_tokens(part) for part in parts if isinstance(part, str))

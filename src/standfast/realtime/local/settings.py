@@ -1,4 +1,4 @@
-"""The settings of a session and of a response: what may be set, what it is by default, and why it was refused."""
+"""The settings of a session and of a response: their fields, defaults, validation and merging."""
 
 import re
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ class ServerVad(Struct, tag_field="type", tag="server_vad", forbid_unknown_field
 
 
 class SemanticVad(Struct, tag_field="type", tag="semantic_vad", forbid_unknown_fields=True):
-    """Told apart by the length of the pause only: eager ones answer sooner."""
+    """Semantic turn detection, imitated by the length of the pause: the more eager, the sooner the response."""
 
     eagerness: Literal["low", "medium", "high", "auto"] = "auto"
     create_response: bool = True
@@ -126,7 +126,7 @@ Modalities = Annotated[list[Literal["audio", "text"]], Meta(min_length=1, max_le
 MaxTokens = Annotated[int, Meta(ge=1, le=4096)] | Literal["inf"]
 ToolChoice = Literal["auto", "none", "required"] | NamedTool
 
-# Settings that are checked, and then kept and shown as the client wrote them.
+# Settings that are validated, and then kept as the client sent them.
 _OPAQUE_SETTINGS: dict[str, Any] = {
     "tool_choice": ToolChoice,
     "max_output_tokens": MaxTokens,
@@ -138,7 +138,7 @@ _OPAQUE_SETTINGS: dict[str, Any] = {
 
 
 class EngineSessionSettings(Struct, forbid_unknown_fields=True):
-    """A session's settings, in the shape of the wire."""
+    """The settings of a session, in the structure of the protocol."""
 
     type: Literal["realtime"] = "realtime"
     model: str = "local"
@@ -165,7 +165,7 @@ class EngineSessionSettings(Struct, forbid_unknown_fields=True):
 
 
 class ResponseSettings(Struct, forbid_unknown_fields=True):
-    """What ``response.create`` may say about the one response."""
+    """The options of one response in ``response.create``."""
 
     conversation: Literal["auto", "none"] = "auto"
     input: list[dict[str, Any]] | None = None
@@ -181,14 +181,17 @@ class ResponseSettings(Struct, forbid_unknown_fields=True):
     reasoning: Any = None
 
     def apply_to(self, session: EngineSessionSettings) -> EngineSessionSettings:
-        """The session's settings with what is set here in their place."""
-        own = ("conversation", "input", "metadata")
-        given = {name: value for name, value in msgspec.structs.asdict(self).items() if name not in own}
-        given = {name: value for name, value in given.items() if value is not None}
-        return merge_settings(session, given, param_prefix="response")
+        """Return the settings of the session, overridden by the options that are set here."""
+        response_only = ("conversation", "input", "metadata")
+        overrides = {
+            name: value
+            for name, value in msgspec.structs.asdict(self).items()
+            if name not in response_only and value is not None
+        }
+        return merge_settings(session, overrides, param_prefix="response")
 
 
-# Settings inside these are changed one by one; everything else is replaced as a whole.
+# Objects at these paths are merged key by key; all other values are replaced.
 _MERGED_PATHS = frozenset(
     ["", "audio", "audio.input", "audio.output", "audio.input.turn_detection", "audio.input.noise_reduction"]
 )
@@ -199,21 +202,21 @@ _UNKNOWN_FIELD = re.compile(r"unknown field `(?P<name>.*)`")
 def merge_settings(
     settings: EngineSessionSettings, changes: Mapping[str, Any], *, param_prefix: str = "session"
 ) -> EngineSessionSettings:
-    """New settings, or :class:`Refused` with the parameter that is wrong."""
+    """Return the settings with changes applied. Raises :class:`InvalidRequest` with the invalid parameter."""
     merged = _merge(msgspec.to_builtins(settings), changes, "")
-    found: EngineSessionSettings = convert(merged, EngineSessionSettings, param_prefix=param_prefix)
+    result: EngineSessionSettings = convert(merged, EngineSessionSettings, param_prefix=param_prefix)
     for name, kind in _OPAQUE_SETTINGS.items():
-        convert(getattr(found, name), kind, param_prefix=f"{param_prefix}.{name}")
-    return found
+        convert(getattr(result, name), kind, param_prefix=f"{param_prefix}.{name}")
+    return result
 
 
 def convert(value: Any, target_type: Any, *, param_prefix: str) -> Any:
-    """``value`` in the shape of ``kind``, or :class:`Refused` with the path of what does not fit."""
+    """Convert a value to ``target_type``. Raises :class:`InvalidRequest` with the path of the invalid parameter."""
     try:
         return msgspec.convert(value, target_type)
     except msgspec.ValidationError as error:
-        told = _ERROR_PATH.match(str(error))
-        problem, path = (str(error), "") if told is None else (told["problem"], told["path"] or "")
+        match = _ERROR_PATH.match(str(error))
+        problem, path = (str(error), "") if match is None else (match["problem"], match["path"] or "")
         param = ".".join(part for part in (param_prefix, path) if part)
         unknown = _UNKNOWN_FIELD.search(problem)
         if unknown is not None:
@@ -223,9 +226,9 @@ def convert(value: Any, target_type: Any, *, param_prefix: str) -> Any:
 
 
 def settings_to_wire(settings: EngineSessionSettings) -> dict[str, Any]:
-    """The settings as a ``session`` frame shows them."""
-    shown: dict[str, Any] = msgspec.to_builtins(settings)
-    return shown
+    """Return the settings as JSON values, as a ``session`` frame contains them."""
+    values: dict[str, Any] = msgspec.to_builtins(settings)
+    return values
 
 
 def _merge(old: Any, new: Any, path: str) -> Any:

@@ -1,4 +1,4 @@
-"""Recognisers: audio in, text out. None is built in; a program plugs in its own, a test plays a script."""
+"""Speech to text: the protocol of transcribers and a scripted one for tests. No speech recognition is built in."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -6,14 +6,17 @@ from typing import Protocol
 
 
 class Transcriber(Protocol):
-    """Understands speech."""
+    """Transcribes speech."""
 
     async def transcribe(self, audio: bytes) -> str:
-        """What is said in this audio: 16 bits mono at 24 kHz. Raising fails the transcription, not the session."""
+        """Return the words in the audio, 16-bit mono PCM at 24 kHz.
+
+        An exception fails the transcription, not the session.
+        """
 
 
 class ScriptedTranscriber:
-    """Hears the next text of a script in every piece of audio, whatever is in it, and nothing when it is over."""
+    """Returns the next text of a script for each audio, whatever it contains, and ``default`` at its end."""
 
     def __init__(self, texts: Iterable[str] = (), *, default: str = "") -> None:
         self._texts = deque(texts)

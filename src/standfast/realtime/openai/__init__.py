@@ -1,1 +1,1 @@
-"""The client side of the realtime wire protocol: a core without I/O, and the connections around it."""
+"""Realtime models that speak OpenAI's realtime protocol: a sans-I/O client and the connections around it."""

@@ -1,4 +1,4 @@
-"""A link with the protocol's client around it: who reads, who writes, who waits, and how it ends."""
+"""One connection of a realtime model: the tasks that read and write frames, the timer, pending updates and the end."""
 
 import asyncio
 from collections import deque
@@ -21,13 +21,13 @@ from standfast.realtime.model_events import (
 from standfast.realtime.model_inputs import RealtimeModelSendEvent
 from standfast.realtime.openai._protocol.client import RealtimeClient
 from standfast.realtime.openai._protocol.codec import prepend_raw_event
-from standfast.realtime.openai._protocol.session_updates import PendingSessionUpdate
+from standfast.realtime.openai._protocol.session_settings import PendingSessionUpdate
 from standfast.realtime.openai.listeners import ListenerRegistry
 from standfast.realtime.openai.transport import Transport, TransportClosed
 
 
 class FrameWriter:
-    """Writes what it finds in ``frames``, whoever put it there and when."""
+    """Writes the frames of a shared queue to a transport, in order."""
 
     def __init__(self, frames: deque[bytes]) -> None:
         self._frames = frames
@@ -38,11 +38,11 @@ class FrameWriter:
         self._error: Exception | None = None
 
     def wake(self) -> None:
-        """There is something to write."""
+        """Report that the queue has new frames."""
         self._wakeup.set()
 
     async def run(self, transport: Transport) -> None:
-        """Write until the link ends, and raise ``LinkClosed`` then."""
+        """Write until the transport is closed, then raise :class:`TransportClosed`."""
         while True:
             while self._frames:
                 self._writing = True
@@ -59,7 +59,7 @@ class FrameWriter:
             await self._wakeup.wait()
 
     async def flush(self) -> None:
-        """Wait until everything that is here now was written, so that a slow peer holds up who sends."""
+        """Wait until all frames queued so far are written, so that a slow peer slows down the sender."""
         if self._error is not None:
             raise self._error
         if not self._frames and not self._writing:
@@ -69,7 +69,7 @@ class FrameWriter:
         await written
 
     def fail(self, error: Exception) -> None:
-        """Nothing will be written any more: whoever waits, and whoever will, is told so."""
+        """Make all present and future calls of :meth:`flush` raise ``error``: nothing more will be written."""
         self._error = error
         while self._waiters:
             _, written = self._waiters.popleft()
@@ -81,11 +81,11 @@ TransportFactory: TypeAlias = Callable[[], Awaitable[Transport]]
 
 _MAX_FRAMES_BEFORE_YIELD = 64
 _READER_DRAIN_TIMEOUT = 0.5
-"""How long the reader of a link that has ended may take to come to the end of it."""
+"""How long, in seconds, the reader may take to reach the end of a transport that failed while writing."""
 
 
 class ModelConnection:
-    """One connection, from dialling to its end. It serves once."""
+    """One connection from opening to its end. It is used once; a reconnect makes a new one."""
 
     def __init__(
         self,
@@ -116,46 +116,50 @@ class ModelConnection:
         self._closure: TransportClosed | None = None
         self._last_server_error: str | None = None
         self.was_aborted = False
-        """Whether it was ended although the server took no leave."""
+        """Whether it was closed without a close handshake."""
 
     @property
     def playback(self) -> Playback:
-        """What was heard of what came over this connection."""
+        """How much of the audio of this connection was played."""
         return self._client.playback
 
     @property
     def ended(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Whether it no longer accepts events to send."""
         return self._closure is not None or self._owner.closing
 
     @property
     def closed(self) -> bool:
-        """Whether everything is released."""
+        """Whether all its resources are released."""
         return self._owner.closed
 
     async def open(self) -> None:
-        """Connect and agree on the settings. When it raises, nothing is left open."""
+        """Connect and wait until the server has accepted the initial settings.
+
+        When it raises, nothing is left open.
+        """
         await self._owner.start()
 
     async def close(self, *, deadline: Deadline) -> None:
-        """End it, from any task. A listener that asks while it is being told something does not wait."""
+        """Close it, from any task. Called by a listener that is handling an event, it returns without waiting."""
         await self._owner.close(deadline=deadline)
 
     async def send(self, event: RealtimeModelSendEvent) -> None:
-        """Returns when it was written, so that a server that takes nothing holds up the sender."""
+        """Send an event and return when it was written, so that a server that does not read slows down the sender."""
         self._ensure_connected()
-        told = self._client.send(event)
+        events = self._client.send(event)
         self._process_client_output()
-        if told:
-            # In a task of its own: a sender that is cancelled must not take away what listeners are due.
-            await asyncio.wait({self._scope.start(self._listeners.notify(told))})
+        if events:
+            # In a separate task: cancelling the sender must not drop events that listeners are due.
+            await asyncio.wait({self._scope.start(self._listeners.notify(events))})
         await self._frame_writer.flush()
 
     async def update_settings(self, settings: RealtimeSessionModelSettings) -> None:
-        """Change the settings. Returns when the server has taken them.
+        """Change the settings and return when the server has accepted them.
 
-        Raises ``SettingsRejected``, ``Unacknowledged`` or ``ConnectionLost``. Inside a listener nobody would
-        read the answer, so there it returns when the settings were written.
+        Raises :class:`SettingsRejected`, :class:`AcknowledgementTimeout` or :class:`ConnectionLost`. A listener
+        blocks the reader, which could not receive the answer; called there, this returns when the settings were
+        written.
         """
         self._ensure_connected()
         update = self._client.update_settings(settings)
@@ -171,13 +175,13 @@ class ModelConnection:
 
     @asynccontextmanager
     async def _lifespan(self) -> AsyncIterator[None]:
-        last = TransportClosed(1000, "closed here")
+        last = TransportClosed(1000, "closed by the client")
         try:
             async with self._scope as scope:
-                link = await self._open_transport()
-                scope.push_callback(lambda: self._close_transport(link), name="realtime link")
-                self._reader = scope.start(self._read(link), name="realtime reader")
-                scope.start(self._write(link), name="realtime writer")
+                transport = await self._open_transport()
+                scope.push_callback(lambda: self._close_transport(transport), name="realtime transport")
+                self._reader = scope.start(self._read(transport), name="realtime reader")
+                scope.start(self._write(transport), name="realtime writer")
                 update = self._client.send_initial_settings()
                 self._process_client_output()
                 await self._wait_for_acknowledgement(update)
@@ -189,25 +193,25 @@ class ModelConnection:
                 scope.cancel()
         except BaseException as failure:
             last = TransportClosed(
-                None, f"it failed here: {failure!r}", failure if isinstance(failure, Exception) else None
+                None, f"the client failed: {failure!r}", failure if isinstance(failure, Exception) else None
             )
             if not self._is_open and self._last_server_error is not None:
-                failure.add_note(f"the server had said: {self._last_server_error}")
+                failure.add_note(f"the last error of the server was: {self._last_server_error}")
             if not self._is_open or last.error is None:
                 self._mark_ended(last)
                 raise
-        end = self._mark_ended(last)
-        lost = self._client.handle_connection_lost(self._make_connection_lost(end))
-        error = None if end.is_clean else self._make_connection_lost(end)
-        gone = RealtimeModelConnectionStatusEvent("disconnected", error=error, code=end.code)
-        await self._listeners.notify([*lost, gone, RealtimeModelEndOfStreamEvent()])
+        closure = self._mark_ended(last)
+        events = self._client.handle_connection_lost(self._make_connection_lost(closure))
+        error = None if closure.is_clean else self._make_connection_lost(closure)
+        disconnected = RealtimeModelConnectionStatusEvent("disconnected", error=error, code=closure.code)
+        await self._listeners.notify([*events, disconnected, RealtimeModelEndOfStreamEvent()])
 
     async def _close_transport(self, transport: Transport) -> None:
         self.was_aborted = bool(await transport.close())
 
     async def _read(self, transport: Transport) -> None:
-        """Understand frames until the link ends. Nothing that a frame or a listener does ends it."""
-        client, audience = self._client, self._listeners
+        """Handle frames until the transport is closed. Neither a bad frame nor a failing listener stops it."""
+        client, listeners = self._client, self._listeners
         for number in count(1):
             try:
                 frame = await transport.receive()
@@ -216,27 +220,27 @@ class ModelConnection:
                 if self._is_open:
                     await self._owner.close()
                 return
-            told = client.receive(frame)
+            events = client.receive(frame)
             if not self._is_open:
-                self._note_server_errors(told)
-            answered = self._process_client_output()
-            if audience.wants_raw_events:
-                told = prepend_raw_event(frame, told)
-            if told:
-                await audience.notify(told)
-            if answered or number % _MAX_FRAMES_BEFORE_YIELD == 0:
-                # Whoever waited for it acts on it before the next frame means anything. And where many frames wait,
-                # because the reader was held up, the others in the loop have their turn all the same.
+                self._note_server_errors(events)
+            resolved = self._process_client_output()
+            if listeners.wants_raw_events:
+                events = prepend_raw_event(frame, events)
+            if events:
+                await listeners.notify(events)
+            if resolved or number % _MAX_FRAMES_BEFORE_YIELD == 0:
+                # The task that waits for an acknowledgement continues before the next frame is handled. And with a
+                # long backlog of frames, other tasks of the event loop still get their turn.
                 await asyncio.sleep(0)
 
     def _note_server_errors(self, events: Iterable[RealtimeModelEvent]) -> None:
-        """Whoever connects hears of nothing but the failure; the reason may have come before it."""
+        """Remember errors that precede a failed connect: the exception of the connect names the last one."""
         for event in events:
             if isinstance(event, RealtimeModelErrorEvent):
                 self._last_server_error = describe_error(event.error)
 
     async def _write(self, transport: Transport) -> None:
-        """Write until the link ends. The reader finds that out, too, unless a listener that it tells holds it up."""
+        """Write until the transport is closed. The reader notices it too, unless a listener blocks it."""
         try:
             await self._frame_writer.run(transport)
         except TransportClosed as closed:
@@ -247,9 +251,9 @@ class ModelConnection:
                 await self._owner.close()
 
     def _process_client_output(self) -> bool:
-        """See to what the client has left behind: frames to write, answers that came, a new deadline.
+        """Act on the client's state after a call: write frames, set the timer, resolve pending updates.
 
-        Tells whether there was an answer that somebody waits for.
+        Returns True if a pending update was resolved.
         """
         client = self._client
         if client.outgoing:
@@ -260,18 +264,18 @@ class ModelConnection:
         return bool(self._pending_updates) and self._resolve_pending_updates()
 
     def _resolve_pending_updates(self) -> bool:
-        passed = False
+        resolved = False
         for update, answer in self._pending_updates:
             if update.answered and not answer.done():
-                passed = True
+                resolved = True
                 if update.error is None:
                     answer.set_result(None)
                 else:
                     answer.set_exception(update.error)
-        return passed
+        return resolved
 
     async def _wait_for_acknowledgement(self, update: PendingSessionUpdate) -> None:
-        """Wait for the server's word on a change of settings."""
+        """Wait until the server accepts or rejects a change of settings."""
         answer: asyncio.Future[None] = self._loop.create_future()
         if self._closure is not None:
             raise self._make_connection_lost(self._closure)
@@ -296,13 +300,13 @@ class ModelConnection:
         self._timer_at = self._timer = None
         if self.ended:
             return
-        told = self._client.tick()
+        events = self._client.tick()
         self._process_client_output()
-        if told:
-            self._scope.start(self._listeners.notify(told))
+        if events:
+            self._scope.start(self._listeners.notify(events))
 
     def _mark_ended(self, closure: TransportClosed) -> TransportClosed:
-        """Nothing can be sent or answered any more. Gives how it ended, which is the first that was heard."""
+        """Fail everything that waits for the server. Returns the first closure that was reported."""
         if self._closure is None:
             self._closure = closure
             self._set_timer(None)
@@ -313,7 +317,7 @@ class ModelConnection:
         return self._closure
 
     def _make_connection_lost(self, closure: TransportClosed) -> ConnectionLost:
-        told = f"the realtime connection ended ({closure.code}): {closure.reason or 'no reason given'}"
-        error = ConnectionLost(told, close_code=closure.code, reason=closure.reason)
+        message = f"the realtime connection ended ({closure.code}): {closure.reason or 'no reason given'}"
+        error = ConnectionLost(message, close_code=closure.code, reason=closure.reason)
         error.__cause__ = closure.error
         return error

@@ -1,4 +1,4 @@
-"""Telling listeners, one event after the other."""
+"""The listeners of a realtime model."""
 
 import asyncio
 import logging
@@ -14,9 +14,9 @@ log = logging.getLogger("standfast.realtime")
 
 
 class ListenerRegistry:
-    """The listeners of a model. Each is told every event in order, and never two at a time.
+    """Delivers every event to each listener, in order and one at a time.
 
-    A listener that raises is reported in the log and told the next event all the same.
+    An exception of a listener is logged; the listener still gets the next event.
     """
 
     def __init__(self) -> None:
@@ -29,20 +29,23 @@ class ListenerRegistry:
             self._listeners = (*self._listeners, listener)
 
     def remove(self, listener: RealtimeModelListener) -> None:
-        self._listeners = tuple(known for known in self._listeners if known != listener)
+        self._listeners = tuple(other for other in self._listeners if other != listener)
 
     @property
     def wants_raw_events(self) -> bool:
-        """Whether anybody wants the messages of the server as they came."""
+        """Whether any listener wants the unparsed messages of the server."""
         return True in map(_accepts_raw_events, self._listeners)
 
     @property
     def is_current_task_notifying(self) -> bool:
-        """Whether the current task is telling: then it is a listener that asks."""
+        """Whether the caller is a listener that is handling an event."""
         return self._notifying_task is not None and self._notifying_task is asyncio.current_task()
 
     async def notify(self, events: Iterable[RealtimeModelEvent]) -> None:
-        """Tell everybody. If some task is telling already, it tells these too, and this returns at once."""
+        """Deliver events to all listeners.
+
+        If another task is delivering already, it takes these over and this returns at once.
+        """
         self._pending_events.extend(events)
         if self._notifying_task is not None:
             return
@@ -65,5 +68,5 @@ class ListenerRegistry:
 
 
 def _accepts_raw_events(listener: RealtimeModelListener) -> bool:
-    # A listener need not inherit from the class that says so.
+    # Listeners are duck-typed: they need not inherit the default of RealtimeModelListener.
     return getattr(listener, "raw_server_events", True)

@@ -1,4 +1,4 @@
-"""A realtime model that speaks the wire protocol, over whatever carries frames."""
+"""The base of realtime models that speak OpenAI's realtime protocol, over any transport of frames."""
 
 import asyncio
 from abc import abstractmethod
@@ -22,10 +22,11 @@ from standfast.realtime.openai.transport import Transport
 
 
 class RealtimeProtocolModel(RealtimeModel):
-    """Connects, sends and closes; a subclass says how to get a link.
+    """Connects, sends and closes; subclasses implement :meth:`open_transport`.
 
-    ``connect`` returns when the server has taken the initial settings, and ``send_event`` with new settings when it
-    has taken those. Listeners hear ``disconnected`` however the connection ended; then ``connect`` may be called again.
+    ``connect`` returns when the server has accepted the initial settings, and ``send_event`` with new settings when
+    it has accepted those. However a connection ends, listeners get the status ``disconnected``; after that,
+    ``connect`` may be called again.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class RealtimeProtocolModel(RealtimeModel):
 
     @abstractmethod
     async def open_transport(self, options: RealtimeModelConfig) -> Transport:
-        """Open a link. When it raises or is cancelled, nothing is left open."""
+        """Open a transport. When it raises or is cancelled, nothing may be left open."""
 
     def add_listener(self, listener: RealtimeModelListener) -> None:
         self._listeners.add(listener)
@@ -51,23 +52,23 @@ class RealtimeProtocolModel(RealtimeModel):
     async def connect(self, options: RealtimeModelConfig) -> None:
         """Connect. When it raises, nothing is left open."""
         if self._active_connection is not None:
-            raise AlreadyConnected("this realtime model is connected: close it first, or use another one")
+            raise AlreadyConnected("the realtime model is already connected: close it first, or use another one")
         self._closing_connections = [
             old for old in (*self._closing_connections, self._connection) if old is not None and not old.closed
         ]
-        self._connection = made = ModelConnection(
+        self._connection = connection = ModelConnection(
             lambda: self._open_recorded_transport(options),
             options,
             self._listeners,
             acknowledge_timeout=self._acknowledge_timeout,
             previous_playback=self._playback,
         )
-        self._playback = made.playback
+        self._playback = connection.playback
         try:
             await self._listeners.notify([RealtimeModelConnectionStatusEvent("connecting")])
-            await made.open()
+            await connection.open()
         except BaseException:
-            if self._connection is made:
+            if self._connection is connection:
                 self._connection = None
             raise
 
@@ -82,7 +83,7 @@ class RealtimeProtocolModel(RealtimeModel):
             await connection.send(event)
 
     async def send_event_if(self, event: RealtimeModelSendEvent, send_if: Callable[[], bool]) -> bool:
-        """Send if ``send_if()`` holds. Nothing happens between the question and the sending."""
+        """Send the event if ``send_if()`` is true; no other task runs between the check and the sending."""
         self._require_connection()
         if not send_if():
             return False
@@ -93,9 +94,9 @@ class RealtimeProtocolModel(RealtimeModel):
         return self._listeners.is_current_task_notifying
 
     async def close(self) -> None:
-        """End the connection, within the time that was set whatever the server does. Harmless if there is none.
+        """Close the connection within twice the close timeout, whatever the server does. Does nothing without one.
 
-        Cancelling it cuts the connection at once.
+        Cancelling this call aborts the connection at once.
         """
         deadline = Deadline.after(self._close_timeout * 2)
         current = self._connection
@@ -122,11 +123,11 @@ class RealtimeProtocolModel(RealtimeModel):
         try:
             return RecordingTransport(await self.open_transport(options), self._recording)
         except BaseException:
-            self._recording.close(None, "no connection came about")
+            self._recording.close(None, "connecting failed")
             raise
 
     async def _stop_playback(self, response_id: str | None) -> None:
-        """Cut what still plays of a connection that is gone."""
+        """Stop the audio of a former connection that still plays."""
         if self._playback is not None:
             cuts = self._playback.stop(
                 asyncio.get_running_loop().time(), response_id=response_id, include_previous=True
@@ -135,10 +136,10 @@ class RealtimeProtocolModel(RealtimeModel):
 
     @property
     def _active_connection(self) -> ModelConnection | None:
-        """The connection, as long as anything can be sent over it."""
+        """The connection, unless it has ended."""
         return None if self._connection is None or self._connection.ended else self._connection
 
     def _require_connection(self) -> ModelConnection:
         if self._active_connection is None:
-            raise NotConnected("this realtime model is not connected: call connect() first")
+            raise NotConnected("the realtime model is not connected: call connect() first")
         return self._active_connection

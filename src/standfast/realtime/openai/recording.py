@@ -1,8 +1,9 @@
-"""Recordings of realtime connections: JSON Lines with what passed in both directions, and when.
+"""Recordings of realtime connections: JSON Lines with the frames of both directions and their times.
 
-A line is ``{"at": seconds, "way": "sent" | "received", "frame": {...}}``, with ``"text"`` instead of ``"frame"`` for
-what is no message. Each connection begins with a line whose way is ``"opened"`` and ends with ``"closed"``, its code
-and its reason. ``sent`` is what the client said. Keys and tokens are never written; audio only if that is asked for.
+A line is ``{"at": seconds, "way": "sent" | "received", "frame": {...}}``, with ``"text"`` instead of ``"frame"`` if the
+frame is not a JSON message. ``sent`` are the frames of the client. Each connection starts with a line whose ``way`` is
+``"opened"`` and ends with ``"closed"``, its close code and reason. Keys and tokens are never written, audio only on
+request.
 """
 
 import base64
@@ -34,7 +35,7 @@ _SECRET_KEY = re.compile(
 _URL_PARTS = re.compile(r"(https?|wss?)://(?:[^/?#]*@)?([^/?#]*)(.*)", re.I | re.S)
 _AUDIO_PLACEHOLDER = re.compile(r"^\[(\d+) bytes of audio\]$")
 _AUDIO_CHUNK_KEYS = {"response.output_audio.delta": "delta", "input_audio_buffer.append": "audio"}
-# Where audio is: in messages of these types, and in parts of items.
+# The key of base64 audio, by the type of the message or of the content part.
 _AUDIO_KEYS = {**_AUDIO_CHUNK_KEYS, "input_audio": "audio", "output_audio": "audio", "audio": "audio"}
 
 
@@ -49,20 +50,20 @@ class RecordingEntry:
     code: int | None = None
     reason: str = ""
     line: int = 0
-    """Which line of the file it is."""
+    """The line number in the file."""
 
     @property
     def type(self) -> str | None:
-        """The type of the message, if it is one."""
+        """The type of the message; ``None`` for other lines."""
         return None if self.frame is None else self.frame["type"]
 
     def as_frame(self) -> bytes | str:
-        """What was on the wire; where audio was left out, silence of the same length."""
+        """Return the frame as it was sent, with silence of the same length in place of omitted audio."""
         return self.text or "" if self.frame is None else encode_message(_replace_audio(self.frame, _fill_with_silence))
 
 
 class Recording:
-    """A file that is written while a model is connected; a model that connects again goes on with it."""
+    """A file to which a model writes its frames; a model that reconnects appends to it."""
 
     def __init__(self, path: str | Path, *, audio: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._include_audio, self._clock = Path(path), audio, clock
@@ -70,14 +71,14 @@ class Recording:
         self._started_at: float | None = None
 
     def start(self) -> None:
-        """A connection begins. The first one replaces what was in the file."""
+        """Start recording a connection. The first one replaces the content of the file."""
         mode = "w" if self._started_at is None else "a"
         self._file = open(self._path, mode, encoding="utf-8", opener=_open_private)  # noqa: SIM115 - kept open
         self._started_at = self._clock() if self._started_at is None else self._started_at
         self._write_line("opened")
 
     def record_frame(self, direction: Direction, frame: bytes | str) -> None:
-        """Write down a frame. What is not audio is on disk when this returns."""
+        """Record a frame. Everything but audio is flushed to the file when this returns."""
         try:
             message = decode_message_dict(frame)
         except BadFrame:
@@ -89,14 +90,15 @@ class Recording:
                 flush=message["type"] not in _AUDIO_CHUNK_KEYS,
             )
 
-    def close(self, code: int | None = 1000, reason: str = "closed here") -> None:
+    def close(self, code: int | None = 1000, reason: str = "closed by the client") -> None:
+        """End the recording of the current connection, if there is one."""
         self._write_line("closed", code=code, reason=reason)
         self._close_file()
 
     def _close_file(self) -> None:
         file, self._file = self._file, None
         if file is not None:
-            with suppress(OSError):  # What could not be written before cannot be written now.
+            with suppress(OSError):  # Closing flushes, and fails again after a failed write.
                 file.close()
 
     def _write_line(self, direction: Direction, *, flush: bool = True, **fields: Any) -> None:
@@ -108,17 +110,17 @@ class Recording:
             if flush:
                 self._file.flush()
         except OSError:
-            log.exception("the recording %s ends here; the connection continues", self._path)
+            log.exception("writing to %s failed: the recording stops, the connection continues", self._path)
             self._close_file()
 
 
 def _open_private(path: str, flags: int) -> int:
-    """What people say to each other is not for everybody on the machine."""
+    """Open a file that only its owner can read: recordings contain conversations."""
     return os.open(path, flags, 0o600)
 
 
 class RecordingTransport:
-    """A link whose frames are written down as they pass, in a recording that was started."""
+    """Wraps a transport and writes its frames to a recording that was started."""
 
     def __init__(self, transport: Transport, recording: Recording) -> None:
         self._transport, self._recording = transport, recording
@@ -144,9 +146,9 @@ class RecordingTransport:
 
 
 def read_recording(path: str | Path) -> list[list[RecordingEntry]]:
-    """The connections in a recording, each with its lines.
+    """Return the connections of a recording, each as the list of its entries.
 
-    Raises :class:`InvalidInput` with the number of a line that does not belong into a recording.
+    Raises :class:`InvalidInput` with the number of the first line that is not a valid entry.
     """
     connections: list[list[RecordingEntry]] = []
     with Path(path).open(encoding="utf-8", errors="replace") as file:
@@ -164,22 +166,22 @@ def _parse_entries(lines: IO[str], source: str) -> Iterator[RecordingEntry]:
                 yield RecordingEntry(**json.loads(line), line=number)
             except (ValueError, TypeError) as error:
                 if not line.endswith("\n"):
-                    return  # Whoever wrote it was killed meanwhile.
-                raise InvalidInput(f"{source}, line {number} is not of a recording: {error}") from error
+                    return  # The recording process was killed while writing the last line.
+                raise InvalidInput(f"{source}, line {number}: not a valid recording entry: {error}") from error
 
 
 def redact(message: dict[str, Any], *, include_audio: bool = False) -> dict[str, Any]:
-    """The message without secrets and, unless wanted, without audio."""
+    """Return the message without secrets and, unless ``include_audio`` is set, without audio."""
     safe: dict[str, Any] = _remove_secrets(message)
     return safe if include_audio else _replace_audio(safe, _describe_omitted_audio)
 
 
 def _redact_url(url: str) -> str:
-    """An address may have its key anywhere behind or before the host."""
-    found = _URL_PARTS.fullmatch(url)
-    if found is None or url == f"{found[1]}://{found[2]}":
+    """Keep the scheme and host only: user info, path and query may contain a key."""
+    parts = _URL_PARTS.fullmatch(url)
+    if parts is None or url == f"{parts[1]}://{parts[2]}":
         return url
-    return f"{found[1]}://{found[2]}/{REDACTED}"
+    return f"{parts[1]}://{parts[2]}/{REDACTED}"
 
 
 def _remove_secrets(value: Any, name: str = "") -> Any:
@@ -194,15 +196,15 @@ def _remove_secrets(value: Any, name: str = "") -> Any:
 
 
 def _replace_audio(value: Any, replace: Callable[[str], str]) -> Any:
-    """The message with other audio in the places of its own."""
+    """Return the value with ``replace`` applied to all base64 audio in it."""
     if isinstance(value, list):
         return [_replace_audio(part, replace) for part in value]
     if not isinstance(value, dict):
         return value
     kind = value.get("type")
-    place = _AUDIO_KEYS.get(kind) if isinstance(kind, str) else None
+    audio_key = _AUDIO_KEYS.get(kind) if isinstance(kind, str) else None
     return {
-        key: replace(part) if key == place and isinstance(part, str) else _replace_audio(part, replace)
+        key: replace(part) if key == audio_key and isinstance(part, str) else _replace_audio(part, replace)
         for key, part in value.items()
     }
 
@@ -215,5 +217,5 @@ def _describe_omitted_audio(audio: str) -> str:
 
 
 def _fill_with_silence(audio: str) -> str:
-    left_out = _AUDIO_PLACEHOLDER.match(audio)
-    return audio if left_out is None else base64.b64encode(bytes(int(left_out[1]))).decode()
+    placeholder = _AUDIO_PLACEHOLDER.match(audio)
+    return audio if placeholder is None else base64.b64encode(bytes(int(placeholder[1]))).decode()

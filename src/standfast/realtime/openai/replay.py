@@ -1,4 +1,4 @@
-"""Playing recordings: the server's part to a session, or the client's part to a server."""
+"""Replay of recordings: the frames of the server to a session, or the frames of the client to a server."""
 
 import asyncio
 from collections import deque
@@ -15,21 +15,22 @@ from standfast.realtime.openai.protocol_model import RealtimeProtocolModel
 from standfast.realtime.openai.recording import RecordingEntry, read_recording
 from standfast.realtime.openai.transport import Transport, TransportClosed
 
-# Of these there are more or fewer each time, so nobody waits for a certain one.
+# The number of these messages varies from run to run, so replay does not wait for them.
 _UNMATCHED_SUFFIXES = ("input_audio_buffer.append", ".delta", "rate_limits.updated")
-_RECORDED_ACKNOWLEDGE_TIMEOUT = (
-    10.0  # seconds that the server had when it was recorded, unless the program said otherwise
-)
+_RECORDED_ACKNOWLEDGE_TIMEOUT = 10.0  # seconds; the default of the model that was recorded
 _ID_KEYS = frozenset(["id", "item_id", "response_id", "call_id", "previous_item_id", "event_id"])
 
 
 class ReplayDiverged(StandfastError):
-    """The other side did not say what it said in the recording. ``heard`` is what it said since."""
+    """The peer did not send the message that the recording expects.
+
+    ``received`` are the types of the messages that it sent instead.
+    """
 
     code = "realtime-replay-diverged"
 
     def __init__(self, line: int, expected: str, received: Sequence[str]) -> None:
-        super().__init__(f"line {line} of the recording: {expected!r} was expected, heard was {list(received)}")
+        super().__init__(f"line {line} of the recording: expected {expected!r}, got {list(received)}")
         self.line, self.expected, self.received = line, expected, tuple(received)
 
 
@@ -38,22 +39,22 @@ def _is_matched(event_type: str | None) -> bool:
 
 
 class _ReplayClock:
-    """When something is due that was said then: as much later, in all, as the other side was too late."""
+    """Maps times of the recording to the event loop's clock, shifted by the total delay of the peer."""
 
     def __init__(self, entries: Sequence[RecordingEntry], speed: float | None) -> None:
         self._loop, self._speed = asyncio.get_running_loop(), validate_pace(speed, "speed")
         self._recording_start, self._replay_start = entries[0].at if entries else 0.0, self._loop.time()
 
     async def sleep_until(self, at: float) -> None:
-        if left := self.get_delay(at):
-            await asyncio.sleep(left)
+        if delay := self.get_delay(at):
+            await asyncio.sleep(delay)
 
     def mark_reached(self, at: float) -> None:
-        """The other side has said what it said then."""
+        """Report that the peer has sent the message of this time; later ones shift if it was late."""
         self._replay_start += max(0.0, -self._get_signed_delay(at))
 
     def get_delay(self, at: float) -> float:
-        """How long it is until then."""
+        """Return the seconds until a time of the recording is due."""
         return max(0.0, self._get_signed_delay(at))
 
     def _get_signed_delay(self, at: float) -> float:
@@ -65,10 +66,10 @@ class _ReplayClock:
 
 
 class ReplayTransport:
-    """The server of a recording. It says what it said, when the client has said what came before.
+    """Replays the server of a recording: each frame follows once the client has sent what came before it.
 
-    ``speed`` is how fast: 1.0 as it was, ``None`` without pauses. What a client does not say when its time has come is
-    waited for ``patience`` seconds; then the link ends with :class:`ReplayDiverged` as its error.
+    ``speed`` 1.0 is the recorded speed, ``None`` is without pauses. If the client does not send an expected message
+    within ``timeout`` seconds after its time, the transport closes with :class:`ReplayDiverged` as its error.
     """
 
     def __init__(self, entries: Sequence[RecordingEntry], *, speed: float | None = None, timeout: float = 5.0) -> None:
@@ -95,7 +96,7 @@ class ReplayTransport:
                     return entry.as_frame()
                 case "closed":
                     raise TransportClosed(entry.code, entry.reason)
-        raise TransportClosed(1000, "the recording ends here")
+        raise TransportClosed(1000, "end of the recording")
 
     async def close(self) -> None:
         self._entries.clear()
@@ -113,50 +114,50 @@ class ReplayTransport:
 
 
 class ReplayedRealtimeModel(RealtimeProtocolModel):
-    """A model that answers as a recording has it: a bug report that can be run.
+    """A model that replays a recording, for example one attached to a bug report.
 
-    Each time it is connected, it plays the next connection of the recording.
+    Each ``connect`` replays the next connection of the recording.
     """
 
     def __init__(self, path: str | Path, *, speed: float | None = None, timeout: float = 5.0) -> None:
-        # A server that is played slowly takes longer to acknowledge; without pauses it does so at once, or never did.
+        # A slow replay acknowledges later than the recording; without pauses it does so at once or never.
         pace = validate_pace(speed, "speed")
-        within = timeout / 2 if pace is None else max(timeout, _RECORDED_ACKNOWLEDGE_TIMEOUT / pace)
-        super().__init__(acknowledge_timeout=within)
+        acknowledge_timeout = timeout / 2 if pace is None else max(timeout, _RECORDED_ACKNOWLEDGE_TIMEOUT / pace)
+        super().__init__(acknowledge_timeout=acknowledge_timeout)
         self._connections = deque(read_recording(path))
         self._speed, self._timeout = speed, timeout
 
     async def open_transport(self, options: RealtimeModelConfig) -> Transport:
         if not self._connections:
-            raise ConnectFailed("the recording has no further connection")
+            raise ConnectFailed("the recording has no further connection to replay")
         return ReplayTransport(self._connections.popleft(), speed=self._speed, timeout=self._timeout)
 
 
 async def replay_client(
     transport: Transport, entries: Sequence[RecordingEntry], *, speed: float | None = None, timeout: float = 5.0
 ) -> list[dict[str, Any]]:
-    """Say to a server what the client said, each time after the server has said what came before.
+    """Send the client's frames of a recording to a server, each once the server has sent what came before it.
 
-    The server's own names for items, responses and calls take the place of the recorded ones. Gives everything the
-    server said up to the last recorded message that is waited for; pieces and rate limits are not. Raises
-    :class:`ReplayDiverged`, or ``LinkClosed`` if the server ends it earlier than it did.
+    Ids of items, responses and calls are replaced by those that the server assigns. Returns the messages of the
+    server up to the last recorded one that replay waits for, which excludes deltas and rate limits. Raises
+    :class:`ReplayDiverged`, or :class:`TransportClosed` if the server closes earlier than in the recording.
     """
     server = _MessageReader(transport)
-    names: dict[str, str] = {}
-    pace = _ReplayClock(entries, speed)
+    id_map: dict[str, str] = {}
+    clock = _ReplayClock(entries, speed)
     for entry in entries:
         if entry.way == "sent" and entry.frame is not None:
-            await pace.sleep_until(entry.at)
-            await transport.send(encode_message(_replace_ids(decode_message_dict(entry.as_frame()), names)))
+            await clock.sleep_until(entry.at)
+            await transport.send(encode_message(_replace_ids(decode_message_dict(entry.as_frame()), id_map)))
         elif entry.way == "received" and entry.frame is not None and _is_matched(entry.type):
-            said = await server.read_next(str(entry.type), entry.line, timeout=pace.get_delay(entry.at) + timeout)
-            _map_ids(entry.frame, said, names)
-            pace.mark_reached(entry.at)
+            message = await server.read_next(str(entry.type), entry.line, timeout=clock.get_delay(entry.at) + timeout)
+            _map_ids(entry.frame, message, id_map)
+            clock.mark_reached(entry.at)
     return server.messages
 
 
 class _MessageReader:
-    """What a server says, to be taken by type: their order may differ a little from the recording."""
+    """Reads messages of a server by type, because their order may differ from the recording."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -166,12 +167,12 @@ class _MessageReader:
     async def read_next(self, event_type: str, line: int, *, timeout: float) -> dict[str, Any]:
         try:
             async with asyncio.timeout(timeout):
-                while (said := self._pop_message(event_type)) is None:
+                while (message := self._pop_message(event_type)) is None:
                     self.messages.append(decode_message_dict(await self._transport.receive()))
                     self._unmatched.append(self.messages[-1])
         except TimeoutError:
-            raise ReplayDiverged(line, event_type, [message["type"] for message in self._unmatched]) from None
-        return said
+            raise ReplayDiverged(line, event_type, [unmatched["type"] for unmatched in self._unmatched]) from None
+        return message
 
     def _pop_message(self, event_type: str) -> dict[str, Any] | None:
         for message in self._unmatched:
@@ -182,7 +183,7 @@ class _MessageReader:
 
 
 def _map_ids(recorded: Any, replayed: Any, id_map: dict[str, str]) -> None:
-    """What the server calls now what was called otherwise in the recording."""
+    """Add the ids of a recorded message to ``id_map``, with the ids in their places in the replayed one."""
     if isinstance(recorded, dict) and isinstance(replayed, dict):
         for key in recorded.keys() & replayed.keys():
             if key in _ID_KEYS and isinstance(recorded[key], str) and isinstance(replayed[key], str):

@@ -1,4 +1,4 @@
-"""Realtime models at the other end of a telephone call."""
+"""OpenAI's realtime models in telephone calls (SIP)."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class OpenAIRealtimeSIPModel(OpenAIRealtimeWebSocketModel):
-    """Joins a call that was accepted before; ``call_id`` says which."""
+    """Joins the accepted call that ``call_id`` in the model config names."""
 
     async def connect(self, options: RealtimeModelConfig) -> None:
-        """Join the call. Raises :class:`UserError` if none is named."""
+        """Join the call. Raises :class:`UserError` without a ``call_id``."""
         if not options.get("call_id"):
-            raise UserError("a SIP model joins a call: put its call_id into the model config")
+            raise UserError("OpenAIRealtimeSIPModel needs the call_id of an accepted call in the model config")
         await super().connect(options)
 
     @staticmethod
@@ -36,9 +36,9 @@ class OpenAIRealtimeSIPModel(OpenAIRealtimeWebSocketModel):
         run_config: RealtimeRunConfig | None = None,
         overrides: RealtimeSessionModelSettings | None = None,
     ) -> "OpenAISessionCreateRequest":
-        """What to accept a call with, so that the agent is there from the first word.
+        """Build the payload to accept a call with, so that the agent answers from the first word.
 
-        The same settings as a session with this agent would send; ``overrides`` go before them.
+        It has the settings that a session with this agent would send; ``overrides`` replace them.
         """
         config = run_config or {}
         initial = (model_config or {}).get("initial_model_settings") or {}

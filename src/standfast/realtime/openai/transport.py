@@ -1,4 +1,4 @@
-"""Frames over a WebSocket."""
+"""Transports of frames: the protocol that connections use, and its implementation over a WebSocket."""
 
 import asyncio
 from collections import deque
@@ -10,29 +10,32 @@ if TYPE_CHECKING:
 
 
 class TransportClosed(Exception):
-    """The other side is gone. ``error`` is what happened to the link, if that is known."""
+    """The transport is closed. ``error`` is the exception that closed it, if it is known."""
 
     def __init__(self, code: int | None, reason: str, error: Exception | None = None) -> None:
-        super().__init__(f"the link was closed ({code}): {reason or 'no reason given'}")
+        super().__init__(f"the transport was closed ({code}): {reason or 'no reason given'}")
         self.code, self.reason, self.error = code, reason, error
 
     @property
     def is_clean(self) -> bool:
-        """Whether it said goodbye, and not because something went wrong."""
+        """Whether the peer closed it with a close handshake and not because of an error."""
         return self.code in (1000, 1001)
 
 
 class Transport(Protocol):
-    """Frames both ways, in order. One task sends and one receives."""
+    """Carries frames in both directions, in order. At most one task sends and one receives."""
 
     async def send(self, frame: bytes) -> None:
-        """Hand over a frame, waiting while the other side takes none. Raises ``LinkClosed``."""
+        """Send a frame, waiting while the peer reads nothing. Raises :class:`TransportClosed`."""
 
     async def receive(self) -> bytes | str:
-        """The next frame. Raises ``LinkClosed`` when there will be none."""
+        """Return the next frame. Raises :class:`TransportClosed` when no more will come."""
 
     async def close(self) -> bool | None:
-        """End the link, soon and whatever the other side does. True if that took no leave: it was cut."""
+        """Close it within a bounded time, whatever the peer does.
+
+        Returns True if the connection was aborted without a close handshake.
+        """
 
 
 MAX_READ_AHEAD_BYTES = 16 * 2**20
@@ -41,10 +44,11 @@ _ABNORMAL_CLOSURE = 1006
 
 
 class WebSocketTransport:
-    """Reads ahead of whoever receives, up to ``MOST_AHEAD`` bytes, so that pings are answered also by a busy one.
+    """A transport over a WebSocket of the ``websockets`` library.
 
-    A server is gone when it was asked for a sign of life and gave none for ``ping_timeout`` seconds, although
-    everything that it sent was read. Whatever it sends is such a sign.
+    It reads up to ``MAX_READ_AHEAD_BYTES`` ahead of ``receive()``, so that pings are answered while the receiver is
+    busy. The server counts as lost when it sends nothing for ``ping_timeout`` seconds after a ping, although
+    everything that it sent was read; any frame counts as a sign of life, not only a pong.
     """
 
     def __init__(
@@ -66,8 +70,8 @@ class WebSocketTransport:
         self._closure: TransportClosed | None = None
         self._tasks = [asyncio.create_task(self._read_ahead(), name="realtime socket")]
         if ping_interval is not None:
-            asking = self._keep_alive(ping_interval, ping_timeout)
-            self._tasks.append(asyncio.create_task(asking, name="realtime pings"))
+            keep_alive = self._keep_alive(ping_interval, ping_timeout)
+            self._tasks.append(asyncio.create_task(keep_alive, name="realtime pings"))
 
     async def send(self, frame: bytes) -> None:
         try:
@@ -88,8 +92,8 @@ class WebSocketTransport:
         return frame
 
     async def close(self) -> bool:
-        """Say goodbye, and cut the connection if that takes too long or is interrupted."""
-        was_up = self._socket.close_code is None
+        """Run the close handshake, and abort the connection if that takes too long or is cancelled."""
+        was_open = self._socket.close_code is None
         try:
             async with asyncio.timeout(self._close_timeout):
                 await self._socket.close()
@@ -101,7 +105,7 @@ class WebSocketTransport:
                 task.cancel()
         await asyncio.wait(self._tasks)
         await self._socket.wait_closed()
-        return was_up and self._socket.close_code == _ABNORMAL_CLOSURE
+        return was_open and self._socket.close_code == _ABNORMAL_CLOSURE
 
     async def _read_ahead(self) -> None:
         try:
@@ -118,28 +122,28 @@ class WebSocketTransport:
         except self._closed_exception as error:
             self._closure = self._closure or _to_transport_closed(error)
         finally:
-            self._closure = self._closure or TransportClosed(1000, "closed here")
+            self._closure = self._closure or TransportClosed(1000, "closed by the client")
             self._frame_available.set()
 
     async def _keep_alive(self, interval: float, timeout: float | None) -> None:
-        """Ask now and then. A question that cannot even be written, because nobody takes it, has no answer either."""
+        """Ping the server at intervals. A ping that cannot be written because the peer does not read is unanswered."""
         pause = interval
         while True:
             await asyncio.sleep(pause)
-            signs, answer = self._activity_count, asyncio.ensure_future(self._ping())
+            count_before, pong = self._activity_count, asyncio.ensure_future(self._ping())
             try:
-                # In several looks: a loop that is held up sees time pass, but neither asks nor reads meanwhile.
+                # The timeout is split: while the event loop is blocked, time passes but nothing is read.
                 for _ in range(_PING_CHECKS):
-                    await asyncio.wait({answer}, timeout=None if timeout is None else timeout / _PING_CHECKS)
+                    await asyncio.wait({pong}, timeout=None if timeout is None else timeout / _PING_CHECKS)
             finally:
-                answer.cancel()
-            if answer.done():
-                if not answer.result():
+                pong.cancel()
+            if pong.done():
+                if not pong.result():
                     return
                 pause = interval
-            elif self._activity_count == signs and self._space_available.is_set():
+            elif self._activity_count == count_before and self._space_available.is_set():
                 self._closure = TransportClosed(
-                    _ABNORMAL_CLOSURE, f"the server gave no sign of life for {timeout:g} s", TimeoutError()
+                    _ABNORMAL_CLOSURE, f"the server sent nothing for {timeout:g} s after a ping", TimeoutError()
                 )
                 self._socket.transport.abort()
                 return
@@ -147,7 +151,7 @@ class WebSocketTransport:
                 pause = 0.0
 
     async def _ping(self) -> bool:
-        """Whether the server has answered; if not, the connection has ended."""
+        """Return True once the server has answered, False if the connection ended first."""
         try:
             await (await self._socket.ping())
         except self._closed_exception:

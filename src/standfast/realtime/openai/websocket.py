@@ -1,4 +1,4 @@
-"""Realtime models behind a WebSocket."""
+"""OpenAI's realtime models over a WebSocket."""
 
 import asyncio
 import logging
@@ -24,40 +24,40 @@ from standfast.realtime.openai.transport import Transport, WebSocketTransport
 
 _DEFAULT_URL = "wss://api.openai.com/v1/realtime"
 _MAX_SIZE = 16 * 2**20
-_MAX_PUBLIC_WORD_LENGTH = 7  # "Bearer" is no secret.
+_MAX_PUBLIC_WORD_LENGTH = 7  # longer words of a header may be secrets; "Bearer" is not one
 _wire_log = logging.getLogger("standfast.realtime.wire")
-_wire_log.setLevel(logging.INFO)  # Below that the library logs every header, with the key, and all that is said.
+_wire_log.setLevel(logging.INFO)  # At DEBUG, websockets logs all headers, including the API key, and all frames.
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 
 class TransportConfig(TypedDict):
-    """How the connection is kept. Times are in seconds; ``None`` for a ping switches it off."""
+    """Options of the WebSocket connection. Times are in seconds; ``None`` for a ping option switches it off."""
 
     ping_interval: NotRequired[float | None]
     ping_timeout: NotRequired[float | None]
     handshake_timeout: NotRequired[float]
-    """How long the server may take to accept the connection, and a function to give the key for it."""
+    """How long the server may take to accept the connection, and an ``api_key`` function to return the key."""
     max_size: NotRequired[int | None]
     close_timeout: NotRequired[float]
-    """How long the server may take to say goodbye; then the connection is cut."""
+    """How long the close handshake may take; then the connection is aborted."""
     acknowledge_timeout: NotRequired[float]
-    """How long the server may take to accept settings or to begin a response."""
+    """How long the server may take to accept settings or to start a response."""
 
 
 async def get_api_key(key: str | Callable[[], MaybeAwaitable[str]] | None) -> str | None:
-    """The key itself, what the function gives, or else the default one."""
+    """Return the key, the result of the function or, without ``key``, the default key."""
     if key is None:
         return get_default_openai_key()
-    found = await maybe_await(key()) if callable(key) else key
-    if not isinstance(found, str | None):
-        raise UserError(f"api_key must be a string or a function that gives one, not {type(found).__name__}")
-    return found
+    value = await maybe_await(key()) if callable(key) else key
+    if not isinstance(value, str | None):
+        raise UserError(f"api_key must be a string or a function that returns one, got {type(value).__name__}")
+    return value
 
 
 class OpenAIRealtimeWebSocketModel(RealtimeProtocolModel):
-    """OpenAI's realtime models, or a server like them. One object serves one session at a time.
+    """OpenAI's realtime models, or a compatible server. One object serves one session at a time.
 
-    With a ``recording``, everything that passes is written down there.
+    With a ``recording``, all frames of the connections are written to it.
     """
 
     def __init__(self, *, transport_config: TransportConfig | None = None, recording: Recording | None = None) -> None:
@@ -70,28 +70,28 @@ class OpenAIRealtimeWebSocketModel(RealtimeProtocolModel):
 
     async def open_transport(self, options: RealtimeModelConfig) -> Transport:
         library, transport = _import_websockets(), self._transport_config
-        url, patience = build_realtime_url(options), transport.get("handshake_timeout", 10.0)
+        url, handshake_timeout = build_realtime_url(options), transport.get("handshake_timeout", 10.0)
         _validate_url(url, library)
-        headers = await _build_headers_with_timeout(patience, options)
+        headers = await _build_headers_with_timeout(handshake_timeout, options)
         try:
             socket = await library.asyncio.client.connect(
                 url,
                 additional_headers=headers,
                 logger=_wire_log,
                 user_agent_header=f"standfast/{__version__}",
-                compression=None,  # Audio does not get smaller, only later.
-                open_timeout=patience,
-                ping_interval=None,  # The link asks itself: it knows whether it is the one who does not read.
+                compression=None,  # Compressing audio saves no bytes and adds latency.
+                open_timeout=handshake_timeout,
+                ping_interval=None,  # WebSocketTransport pings itself: it knows whether it was reading.
                 close_timeout=self._close_timeout,
                 max_size=transport.get("max_size", _MAX_SIZE),
             )
-        except library.exceptions.InvalidProxy as error:  # It has the whole address, with the password.
-            raise ConnectFailed(f"the environment names a proxy that is none: {error.msg}") from None
+        except library.exceptions.InvalidProxy as error:  # str(error) has the whole URL, including a password.
+            raise ConnectFailed(f"the proxy in the environment is invalid: {error.msg}") from None
         except (OSError, TimeoutError, library.exceptions.WebSocketException) as error:
             status = getattr(getattr(error, "response", None), "status_code", None)
             host = urlsplit(url).netloc.rpartition("@")[2]
             raise ConnectFailed(
-                f"no realtime connection to {host}: {error}{_describe_rejection(error, headers)}", status=status
+                f"connecting to {host} failed: {error}{_describe_rejection(error, headers)}", status=status
             ) from error
         return WebSocketTransport(
             socket,
@@ -102,11 +102,11 @@ class OpenAIRealtimeWebSocketModel(RealtimeProtocolModel):
 
 
 def build_realtime_url(options: RealtimeModelConfig) -> str:
-    """Where to connect."""
+    """Return the URL to connect to. Raises :class:`UserError` for a call with a model name."""
     settings: Mapping[str, Any] = options.get("initial_model_settings") or {}
     call_id, model = options.get("call_id"), settings.get("model_name")
     if call_id and model:
-        raise UserError("a call has its model already: leave out either call_id or model_name")
+        raise UserError("call_id and model_name exclude each other: an accepted call already has a model")
     if (url := options.get("url")) is not None:
         return url
     return (
@@ -117,20 +117,20 @@ def build_realtime_url(options: RealtimeModelConfig) -> str:
 
 
 def _validate_url(url: str, library: ModuleType) -> None:
-    # Checked here because whoever connects would tell the whole address, with the password in it.
+    # Checked here because the error of the library would contain the whole URL, including a password.
     try:
         library.uri.parse_uri(url)
     except (ValueError, library.exceptions.InvalidURI):
-        raise UserError("the url of a realtime model must be like wss://host/path or ws://host:port/path") from None
+        raise UserError("the url of a realtime model must look like wss://host/path or ws://host:port/path") from None
 
 
 async def build_request_headers(options: RealtimeModelConfig) -> dict[str, str]:
-    """The headers that were given, else an authorization with the key."""
+    """Return the configured headers, or else an authorization header with the API key."""
     if (headers := options.get("headers")) is not None:
         return _validate_headers(dict(headers))
     key = await get_api_key(options.get("api_key"))
     if not key:
-        raise ApiKeyMissing("there is no API key: pass api_key, call set_default_openai_key or set OPENAI_API_KEY")
+        raise ApiKeyMissing("no API key: pass api_key, call set_default_openai_key() or set OPENAI_API_KEY")
     return _validate_headers({"Authorization": f"Bearer {key}"})
 
 
@@ -139,32 +139,32 @@ async def _build_headers_with_timeout(timeout: float, options: RealtimeModelConf
         async with asyncio.timeout(timeout) as clock:
             return await build_request_headers(options)
     except TimeoutError as error:
-        if not clock.expired():  # one of the program's own
+        if not clock.expired():  # raised by the function itself
             raise
-        raise ConnectFailed(f"the function that gives the API key was not done after {timeout:g} s") from error
+        raise ConnectFailed(f"the api_key function did not return within {timeout:g} s") from error
 
 
 def _validate_headers(headers: dict[str, str]) -> dict[str, str]:
-    # Checked here because whoever writes the request would log the whole header, with the key in it.
+    # Checked here because the error of the library would contain the whole header, including the API key.
     for name, value in headers.items():
         if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
             raise UserError(
-                f"the header {name} cannot be sent: it has a line break or another character that none may have"
+                f"the header {name} cannot be sent: a header value must be a string without control characters"
             )
     return headers
 
 
 def _describe_rejection(error: Exception, headers: Mapping[str, str]) -> str:
-    """Why the server turned us away, in its own words, as far as it gave any, and without what is ours to keep."""
+    """Return the error message of the server's response, with the secrets of our headers replaced."""
     body = getattr(getattr(error, "response", None), "body", None) or b""
     try:
-        said = str(msgspec.json.decode(body)["error"]["message"])
+        message = str(msgspec.json.decode(body)["error"]["message"])
     except (msgspec.DecodeError, KeyError, TypeError):
-        said = body.decode(errors="replace")
+        message = body.decode(errors="replace")
     for secret in {word for value in headers.values() for word in value.split() if len(word) > _MAX_PUBLIC_WORD_LENGTH}:
-        said = said.replace(secret, "***")
-    said = " ".join(said.split())[:300]
-    return f": {said}" if said else ""
+        message = message.replace(secret, "***")
+    message = " ".join(message.split())[:300]
+    return f": {message}" if message else ""
 
 
 def _import_websockets() -> ModuleType:

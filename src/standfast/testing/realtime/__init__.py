@@ -1,1 +1,1 @@
-"""A realtime server with fault injection."""
+"""A realtime server with fault injection, for tests."""

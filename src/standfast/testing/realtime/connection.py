@@ -1,4 +1,4 @@
-"""One connection of a :class:`~standfast.testing.RealtimeServer`: the socket, the faults on it, and what passed."""
+"""One connection of a :class:`~standfast.testing.RealtimeServer`: its socket, frames and faults."""
 
 import asyncio
 from typing import Any
@@ -11,7 +11,7 @@ from standfast.lifecycle.scope import Scope
 from standfast.realtime.local.actions import Frame, InvalidRequest
 from standfast.realtime.local.conversation import EngineConversation
 from standfast.realtime.local.engine import Engine
-from standfast.realtime.local.server import EngineRunner
+from standfast.realtime.local.engine_runner import EngineRunner
 from standfast.testing.realtime.faults import (
     Collide,
     Delay,
@@ -33,13 +33,12 @@ except ImportError as error:
 
 _encode = msgspec.json.Encoder().encode
 
-# Codes that mean that there was no closing handshake, and so cannot be sent in one.
+# Close codes that stand for a missing close handshake and so cannot be sent in one.
 _UNSENDABLE_CODES = (None, 1005, 1006, 1015)
 
 
 class RealtimeConnection:
-    """What a server knows of one client. ``received`` and ``sent`` are the frames in order; text that is no JSON
-    object is kept as text."""
+    """A connection of one client. ``received`` and ``sent`` are its frames in order, as text if they are not JSON."""
 
     def __init__(self, index: int, socket: ServerConnection, fault_plan: FaultPlan) -> None:
         self.index = index
@@ -60,7 +59,7 @@ class RealtimeConnection:
 
     @property
     def query(self) -> dict[str, str]:
-        """The parameters in the URL that the client asked for."""
+        """The query parameters of the URL."""
         return dict(parse_qsl(urlsplit(self.path).query))
 
     @property
@@ -70,31 +69,31 @@ class RealtimeConnection:
 
     @property
     def conversation(self) -> EngineConversation:
-        """What the server remembers."""
+        """The conversation on the server side."""
         return self.engine.conversation
 
     @property
     def session(self) -> dict[str, Any]:
-        """The session with its settings, as the wire shows it."""
+        """The ``session`` object of the protocol, with the current settings."""
         return self.engine.to_wire()
 
     def get_received(self, event_type: str) -> list[Frame]:
-        """The client's frames of one type."""
+        """Return the frames of one type that the client sent."""
         return [frame for frame in self.received if isinstance(frame, dict) and frame.get("type") == event_type]
 
     def get_sent(self, event_type: str) -> list[Frame]:
-        """The frames of one type that were put on the wire."""
+        """Return the frames of one type that the server sent."""
         return [frame for frame in self.sent if isinstance(frame, dict) and frame.get("type") == event_type]
 
     async def wait_for_frame(self, event_type: str, *, count: int = 1) -> Frame:
-        """Wait for the client's frame of that type and number."""
+        """Wait until the client has sent ``count`` frames of this type, and return the last of them."""
         while len(self.get_received(event_type)) < count:
             self._frame_received.clear()
             await self._frame_received.wait()
         return self.get_received(event_type)[count - 1]
 
     def start_unsolicited_response(self) -> None:
-        """Begin a response that the client did not ask for, as a turn of speech does; nothing if one is active."""
+        """Start a response that the client did not request, as speech does. Does nothing if one is active."""
         try:
             self.engine.start_response(asyncio.get_running_loop().time())
         except InvalidRequest:
@@ -102,36 +101,36 @@ class RealtimeConnection:
         self._flush()
 
     def close(self, code: int | None = None, reason: str = "") -> None:
-        """End the connection once what was sent before is on the wire; without a code, break it.
+        """Close the connection after the frames sent before; without a code, abort it.
 
-        What the client sends from now on is not read any more.
+        Frames that the client sends from now on are ignored.
         """
         self._closing = True
         self._outgoing.put_nowait(Disconnect(code, reason))
 
     def abort(self) -> None:
-        """Break the connection now, whatever is still to be written."""
+        """Abort the connection now, without writing the remaining frames."""
         self._socket.transport.abort()
 
     def expire(self) -> None:
-        """End the session as one that has reached its longest duration."""
+        """Close the session as if it had reached its maximum duration."""
         self.engine.expire()
         self._flush()
 
     def stall(self) -> None:
-        """Neither read nor write from now on; nor answer a closing handshake."""
+        """Stop reading and writing, including the answer to a close handshake."""
         self._not_stalled.clear()
         self._socket.transport.pause_reading()
 
     def resume(self) -> None:
-        """Go on after :meth:`stall`."""
+        """Continue after :meth:`stall`."""
         if not self._not_stalled.is_set():
             self._not_stalled.set()
             if not self._socket.transport.is_closing():
                 self._socket.transport.resume_reading()
 
     def send(self, frame: Frame | str) -> None:
-        """Put a frame on the wire, as it is if it is text. The faults that wait for it strike now."""
+        """Send a frame, text as it is, and apply the faults that are planned for it."""
         kind = frame["type"] if isinstance(frame, dict) else ""
         for fault in self._fault_plan.take_faults(kind, self.index) if kind else ():
             match fault:
@@ -155,7 +154,7 @@ class RealtimeConnection:
         self._release_held_frames(kind)
 
     async def serve(self, runner: EngineRunner, scope: Scope) -> None:
-        """Read until the connection ends; write beside it."""
+        """Read until the connection ends, and write concurrently."""
         self._runner = runner
         writer = scope.start(self._write())
         runner.start()
@@ -213,7 +212,7 @@ class RealtimeConnection:
                         self.sent.append(frame)
                         await self._socket.send(frame if isinstance(frame, str) else _encode(frame), text=True)
         except ConnectionClosed:
-            return  # the reader notices
+            return  # serve() notices it too
 
     async def _close_socket(self, code: int | None, reason: str) -> None:
         self.is_open = False
@@ -223,7 +222,7 @@ class RealtimeConnection:
             await self._socket.close(code, reason)
 
     def _release_held_frames(self, event_type: str) -> None:
-        """Let go of the frames that were held until one of this type had passed."""
+        """Send the frames that were held until a frame of this type was sent."""
         for entry in [held for held in self._held_frames if held[0] == event_type]:
             self._held_frames.remove(entry)
             self._outgoing.put_nowait(entry[1])

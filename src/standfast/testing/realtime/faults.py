@@ -1,8 +1,8 @@
-"""What can go wrong on a realtime connection, to be told to a :class:`~standfast.testing.RealtimeServer`.
+"""Faults of realtime connections, to be injected into a :class:`~standfast.testing.RealtimeServer`.
 
-``server.inject("response.output_audio.delta", Drop(code=1011), skip=3)`` lets three such frames pass and drops the
-connection in place of the fourth. The name is that of a client's or of a server's event, ``"connect"`` for the
-opening handshake, or ``"*"`` for any frame of the server.
+``server.inject("response.output_audio.delta", Disconnect(code=1011), skip=3)`` lets three such frames pass and
+disconnects instead of sending the fourth. The first argument is the type of a client or server event, ``"connect"`` for
+the opening handshake, or ``"*"`` for any frame of the server.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from standfast.realtime.local.handlers import CLIENT_EVENT_HANDLERS
 
 @dataclass(frozen=True)
 class Disconnect:
-    """End the connection instead. Without a code there is no closing handshake: the socket just breaks."""
+    """Close the connection instead. Without a code it is aborted, without a close handshake."""
 
     code: int | None = None
     reason: str = ""
@@ -21,52 +21,52 @@ class Disconnect:
 
 @dataclass(frozen=True)
 class Delay:
-    """Send this frame so many seconds late, and everything behind it too."""
+    """Send this frame, and all frames after it, this many seconds later."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Reorder:
-    """Send this frame only behind the next one of another type: out of order."""
+    """Send this frame out of order: after the next frame of another type."""
 
     after: str
 
 
 @dataclass(frozen=True)
 class Discard:
-    """Never send this frame; or, if it is the client's, never answer it."""
+    """Do not send this frame or, if it is a frame of the client, ignore it."""
 
 
 @dataclass(frozen=True)
 class Insert:
-    """Send something else first: text that is no JSON, or an event that nobody knows."""
+    """Send another frame first, such as text that is not JSON or an unknown event."""
 
     frame: str | dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Collide:
-    """Begin a response first, as a turn of speech does, just before the client's frame is read."""
+    """Start a response, as speech does, just before the client's frame is handled."""
 
 
 @dataclass(frozen=True)
 class Expire:
-    """End the session as one that has reached its longest duration."""
+    """Close the session as if it had reached its maximum duration."""
 
 
 @dataclass(frozen=True)
 class Reject:
-    """Answer the client's frame with an error. For ``"connect"``, ``status`` is the answer to the handshake."""
+    """Answer the client's frame with an error. For ``"connect"``, ``status`` is the HTTP status of the handshake."""
 
     code: str = "invalid_request"
-    message: str = "refused by the test"
+    message: str = "rejected by the test"
     status: int = 503
 
 
 @dataclass(frozen=True)
 class Stall:
-    """Stop reading from the socket and writing to it, without closing it: the peer hangs."""
+    """Stop reading and writing without closing the socket, like a peer that hangs."""
 
 
 Fault: TypeAlias = Disconnect | Delay | Reorder | Discard | Insert | Collide | Expire | Reject | Stall
@@ -74,7 +74,7 @@ Fault: TypeAlias = Disconnect | Delay | Reorder | Discard | Insert | Collide | E
 
 @dataclass
 class PlannedFault:
-    """A fault that is waiting for its frame. ``connection`` counts from 0; ``None`` is any."""
+    """A fault that waits for its frame. ``connection`` is an index from 0; ``None`` means any connection."""
 
     on: str
     fault: Fault
@@ -84,7 +84,7 @@ class PlannedFault:
     trigger_count: int = 0
 
     def try_trigger(self, event_type: str, connection: int) -> bool:
-        """Whether it is the turn of this frame; each asking counts."""
+        """Whether the fault applies to this frame; each call counts as one frame."""
         if self.on not in (event_type, "*") or self.connection not in (None, connection):
             return False
         if self.skip:
@@ -96,24 +96,25 @@ class PlannedFault:
         return True
 
 
-# The events of a client that a server may refuse, or begin a response in front of.
+# The events of a client, to which Reject and Collide can be applied.
 CLIENT_EVENT_TYPES = frozenset(kind.__struct_config__.tag for kind in CLIENT_EVENT_HANDLERS)
 
 
 class FaultPlan:
-    """The faults of a server, in the order in which they were told."""
+    """The planned faults of a server, in order."""
 
     def __init__(self) -> None:
         self._faults: list[PlannedFault] = []
 
     def add(self, planned: PlannedFault) -> PlannedFault:
-        """Plan it; :class:`ValueError` when such a fault cannot happen to such a frame."""
+        """Plan a fault. Raises :class:`ValueError` if it does not apply to frames of this direction."""
         from_client = planned.on in CLIENT_EVENT_TYPES or (
             planned.on == "connect" and isinstance(planned.fault, Reject)
         )
-        wanted = {Reject: True, Collide: True, Reorder: False}.get(type(planned.fault), from_client)
-        if from_client is not wanted:
-            raise ValueError(f"{planned.fault} cannot happen to {planned.on!r}: that comes from the other side")
+        needs_client = {Reject: True, Collide: True, Reorder: False}.get(type(planned.fault), from_client)
+        if from_client is not needs_client:
+            side = "client" if needs_client else "server"
+            raise ValueError(f"{planned.fault} applies to events of the {side} only, not to {planned.on!r}")
         self._faults.append(planned)
         return planned
 
@@ -121,5 +122,5 @@ class FaultPlan:
         self._faults.clear()
 
     def take_faults(self, event_type: str, connection: int) -> list[Fault]:
-        """What is to happen to this frame."""
+        """Return the faults that apply to this frame."""
         return [planned.fault for planned in self._faults if planned.try_trigger(event_type, connection)]

@@ -1,4 +1,4 @@
-"""A realtime server on a real websocket, for tests: scripted or driven by a model, and able to fail in many ways."""
+"""A realtime server on a WebSocket for tests, scripted or driven by a model, with fault injection."""
 
 import asyncio
 import time
@@ -11,9 +11,8 @@ from standfast.lifecycle.scope import Scope
 from standfast.models.interface import Model
 from standfast.realtime.audio import validate_pace
 from standfast.realtime.local.engine import Engine
-from standfast.realtime.local.model_responder import as_responder
-from standfast.realtime.local.responder import Responder, ScriptedResponder, ScriptTurn
-from standfast.realtime.local.server import EngineRunner
+from standfast.realtime.local.engine_runner import EngineRunner
+from standfast.realtime.local.responder import Responder, ScriptedResponder, ScriptTurn, as_responder
 from standfast.realtime.local.stt import Transcriber
 from standfast.realtime.local.tts import TextToSpeech, ToneTTS
 from standfast.realtime.local.vad import DetectorFactory, EnergyDetector
@@ -28,18 +27,18 @@ except ImportError as error:
     raise MissingExtra("realtime", "a realtime server for tests") from error
 
 _CLOSE_TIMEOUT = 1.0
-"""How many seconds clients have for the closing handshake."""
+"""The seconds that clients have for the close handshake."""
 
 
 class RealtimeServer:
-    """Listens on loopback while its block lasts::
+    """An async context manager that listens on the loopback interface::
 
         async with RealtimeServer(["Good morning."]) as server:
             model_config = {"url": server.url, "api_key": "test"}
 
-    ``brain`` is what answers: a text model, a script of turns, or anything else that can. All connections ask the same
-    one. ``pace`` is how many seconds of audio are sent in a second: 1.0 is real time, ``None`` as fast as the socket
-    takes it. ``connections`` keeps what each of them received, sent and remembers, also after it has ended.
+    ``responder`` is a text model, a script of turns or a :class:`~standfast.realtime.local.Responder`; all connections
+    share it. ``pace`` is the number of seconds of audio sent per second: 1.0 is real time, ``None`` is without pauses.
+    ``connections`` keeps the frames and the conversation of each connection, also after it has ended.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class RealtimeServer:
         self.responder = as_responder(ScriptedResponder(default="Okay.") if responder is None else responder)
         self.connections: list[RealtimeConnection] = []
         self.rejected_count = 0
-        """How many handshakes were turned away."""
+        """The number of handshakes that were rejected."""
         self._tts, self._transcriber, self._detector = tts or ToneTTS(), transcriber, detector
         self._pace, self._session_seconds, self._api_key = validate_pace(pace), session_seconds, api_key
         self._fault_plan = FaultPlan()
@@ -84,13 +83,13 @@ class RealtimeServer:
         closing = asyncio.ensure_future(self._server.wait_closed())
         await asyncio.wait({closing}, timeout=_CLOSE_TIMEOUT)
         for connection in self.connections:
-            connection.abort()  # A client that reads nothing does not read a goodbye either.
+            connection.abort()  # A client that does not read never completes the close handshake.
         await closing
 
     @property
     def url(self) -> str:
-        """Where it listens; known once the block was entered."""
-        assert self._server is not None, "enter the server first"
+        """The URL of the server, available inside the ``async with`` block."""
+        assert self._server is not None, "the server is not running: use it in an async with block"
         port = next(iter(self._server.sockets)).getsockname()[1]
         return f"ws://127.0.0.1:{port}/v1/realtime"
 
@@ -101,15 +100,15 @@ class RealtimeServer:
     def inject(
         self, on: str, fault: Fault, *, skip: int = 0, times: int | None = 1, connection: int | None = None
     ) -> PlannedFault:
-        """Let ``fault`` happen to frames of the type ``on``: ``skip`` of them pass, then it strikes ``times`` times."""
+        """Apply ``fault`` to frames of the type ``on``: the first ``skip`` pass, then it applies ``times`` times."""
         return self._fault_plan.add(PlannedFault(on, fault, skip, times, connection))
 
     def clear_faults(self) -> None:
-        """From now on nothing fails of what was injected before."""
+        """Remove all faults that were injected before."""
         self._fault_plan.clear()
 
     async def wait_for_connection(self, count: int = 1) -> RealtimeConnection:
-        """Wait for the connection of that number, counting from 1."""
+        """Wait until ``count`` connections were made, and return the last of them."""
         while len(self.connections) < count:
             self._connection_added.clear()
             await self._connection_added.wait()
@@ -140,7 +139,7 @@ class RealtimeServer:
             has_transcriber=self._transcriber is not None,
         )
         async with Scope() as scope:
-            host = EngineRunner(
+            runner = EngineRunner(
                 engine,
                 scope=scope,
                 responder=self.responder,
@@ -150,9 +149,9 @@ class RealtimeServer:
                 close_connection=connection.close,
             )
             try:
-                await connection.serve(host, scope)
+                await connection.serve(runner, scope)
             except ConnectionClosed:
                 connection.is_open = False
             finally:
-                host.stop()
+                runner.stop()
                 scope.cancel()

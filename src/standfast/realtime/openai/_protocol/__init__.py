@@ -1,1 +1,1 @@
-"""The client's side of the realtime protocol, without I/O."""
+"""The client side of OpenAI's realtime protocol, sans I/O."""

@@ -1,6 +1,7 @@
-"""The client's half of the wire protocol. No I/O: what a model is told becomes frames, frames become model events.
+"""The client of the realtime protocol, sans I/O: it turns model inputs into frames and frames into model events.
 
-Frames to be sent are in ``outgoing``, in order; whoever calls a method sends what it finds there afterwards.
+Frames to send are appended to ``outgoing``, in order. The caller of any method sends the frames that are there
+afterwards.
 """
 
 import time
@@ -41,15 +42,18 @@ from standfast.realtime.openai._protocol.items import ItemTracker
 from standfast.realtime.openai._protocol.out_of_band import OutOfBandResponses
 from standfast.realtime.openai._protocol.response_queue import RequestContext, ResponseQueue
 from standfast.realtime.openai._protocol.server_events import SERVER_EVENT_HANDLERS, handle_other
-from standfast.realtime.openai._protocol.session_settings import build_session_payload
-from standfast.realtime.openai._protocol.session_updates import PendingSessionUpdate, SessionUpdateTracker
+from standfast.realtime.openai._protocol.session_settings import (
+    PendingSessionUpdate,
+    SessionUpdateTracker,
+    build_session_payload,
+)
 
-_MAX_RECENT = 16  # responses of which late messages may still come
+_MAX_RECENT = 16  # responses whose messages may still arrive late
 _TEXT_DELTA_EVENTS = {TranscriptDelta: RealtimeModelTranscriptDeltaEvent, TextDelta: RealtimeModelOutputTextDeltaEvent}
 
 
 class RealtimeClient:
-    """One connection's state: whose turn it is, what was heard, what was not acknowledged."""
+    """The protocol state of one connection."""
 
     def __init__(
         self,
@@ -68,40 +72,40 @@ class RealtimeClient:
         self._tracing: Any = None
         self._prompt_sent = False
         self.outgoing: deque[bytes] = deque()
-        desk = RequestContext(self.queue_message, self._emit_refusal, clock, timeout=acknowledge_timeout)
-        self.response_queue, self.out_of_band = ResponseQueue(desk), OutOfBandResponses(desk)
+        context = RequestContext(self.queue_message, self._emit_refusal, clock, timeout=acknowledge_timeout)
+        self.response_queue, self.out_of_band = ResponseQueue(context), OutOfBandResponses(context)
         self.session_updates = SessionUpdateTracker()
         self.item_tracker = ItemTracker()
         self.playback = Playback(options.get("playback_tracker"))
         if previous_playback is not None:
             self.playback.continue_from(previous_playback, clock())
         self.server_playing_response_id: str | None = None
-        """The response that the server itself lets somebody hear, in a call that was joined."""
+        """The response whose audio the server plays itself, in a telephone or WebRTC call."""
         self.server_interrupts = False
-        """Whether the server cancels its response by itself when the user begins to speak."""
+        """Whether the server cancels its response itself when the user starts to speak."""
         self.server_transcribes = True
-        """Whether what the user says is going to be written down."""
+        """Whether the server transcribes the audio of the user."""
         self.server_creates_responses = False
-        """Whether the server begins a response by itself when the user has stopped."""
+        """Whether the server starts a response itself when the user stops speaking."""
 
     @property
     def deadline(self) -> float | None:
-        """When :meth:`tick` wants to be called, on the given clock."""
-        own, aside = self.response_queue.deadline, self.out_of_band.deadline
-        return own if aside is None or (own is not None and own < aside) else aside
+        """When :meth:`tick` must be called, in seconds of the clock; ``None`` if nothing is pending."""
+        queued, out_of_band = self.response_queue.deadline, self.out_of_band.deadline
+        return queued if out_of_band is None or (queued is not None and queued < out_of_band) else out_of_band
 
     def send_initial_settings(self) -> PendingSessionUpdate:
-        """Send the first settings."""
+        """Send the initial settings of the model config."""
         return self.update_settings(self._options.get("initial_model_settings") or {})
 
     def update_settings(self, settings: RealtimeSessionModelSettings) -> PendingSessionUpdate:
-        """Send settings; the answer will be found in what this gives."""
+        """Send settings. The returned update is marked ``answered`` when the server has accepted or rejected it."""
         session = build_session_payload(settings, joins_call="call_id" in self._options)
-        # A session's tracing can be set once; saying it again is an error.
+        # The tracing of a session can be set once; setting it again is an error.
         if session.get("tracing") == self._tracing:
             session.pop("tracing", None)
         if self._prompt_sent:
-            session.setdefault("prompt", None)  # Left out, the prompt of the agent before would go on.
+            session.setdefault("prompt", None)  # If omitted, the prompt of the previous agent would stay.
         update = self.session_updates.create(session)
         self.queue_message({"type": "session.update", "event_id": update.event_id, "session": session})
         self.session_updates.mark_sent(update)
@@ -110,15 +114,15 @@ class RealtimeClient:
         return update
 
     def send(self, event: RealtimeModelSendEvent) -> Sequence[RealtimeModelEvent]:
-        """Do what the model was told. Gives what listeners have to know about it."""
-        sayer = next((SEND_HANDLERS[kind] for kind in type(event).__mro__ if kind in SEND_HANDLERS), None)
-        if sayer is None:
-            raise TypeError(f"a realtime model cannot be told {event!r}")
-        sayer(self, event)
+        """Send a model input. Returns the events that result from it."""
+        handler = next((SEND_HANDLERS[kind] for kind in type(event).__mro__ if kind in SEND_HANDLERS), None)
+        if handler is None:
+            raise TypeError(f"a realtime model cannot send {event!r}")
+        handler(self, event)
         return self._take_events()
 
     def receive(self, frame: bytes | str) -> Sequence[RealtimeModelEvent]:
-        """Understand a frame. What cannot be understood becomes an error event, never an exception."""
+        """Handle a frame of the server. A malformed one becomes an error event, never an exception."""
         try:
             message = decode_message(frame)
             kind = type(message)
@@ -126,9 +130,9 @@ class RealtimeClient:
                 return (RealtimeModelOtherEvent(decode_message_dict(frame)),)
             if kind is AudioDelta:
                 return self._handle_audio_delta(message)
-            if (words := _TEXT_DELTA_EVENTS.get(kind)) is not None:
+            if (text_event := _TEXT_DELTA_EVENTS.get(kind)) is not None:
                 index = message.content_index
-                return (words(message.item_id, message.delta, message.response_id, content_index=index),)
+                return (text_event(message.item_id, message.delta, message.response_id, content_index=index),)
             validate_ids(message)
             SERVER_EVENT_HANDLERS.get(message["type"], handle_other)(self, message)
         except BadFrame as error:
@@ -138,15 +142,15 @@ class RealtimeClient:
         return self._take_events()
 
     def tick(self) -> Sequence[RealtimeModelEvent]:
-        """Call this when the deadline has passed."""
+        """Act on passed deadlines; to be called when ``deadline`` has come."""
         self.response_queue.tick()
         self.out_of_band.tick()
         return self._take_events()
 
     def handle_connection_lost(self, error: Exception | None = None) -> Sequence[RealtimeModelEvent]:
-        """The connection is gone: what was under way has ended, and nothing more can be sent."""
-        if (died := self.response_queue.handle_connection_lost(error)) is not None:
-            self.end_turn(RealtimeModelTurnEndedEvent(response_id=died, status="lost", error=error))
+        """End the active response, refuse all pending requests and drop the outgoing frames."""
+        if (response_id := self.response_queue.handle_connection_lost(error)) is not None:
+            self.end_turn(RealtimeModelTurnEndedEvent(response_id=response_id, status="lost", error=error))
         self.out_of_band.handle_connection_lost(error)
         self.outgoing.clear()
         return self._take_events()
@@ -158,23 +162,23 @@ class RealtimeClient:
         self._pending_events.append(event)
 
     def end_turn(self, event: RealtimeModelTurnEndedEvent) -> None:
-        """Tell that a response is over, once: a response that was given up may still be reported by the server."""
+        """Emit the end of a response, once: the server may still report one that the client gave up."""
         if event.response_id is None or event.response_id not in self._ended_responses:
             self._ended_responses.append(event.response_id)
             self.emit(event)
 
     def has_ended(self, response_id: str | None) -> bool:
-        """Whether the end of this response was told already."""
+        """Whether the end of this response was emitted already."""
         return response_id is not None and response_id in self._ended_responses
 
     def mark_usage_counted(self, response_id: str | None) -> bool:
-        """Whether what a response took is to be counted: once, however often its end is told."""
+        """Mark the usage of a response as counted. Returns False if it was counted before."""
         if response_id is None:
             return True
-        new = response_id not in self._counted_responses
-        if new:
+        is_new = response_id not in self._counted_responses
+        if is_new:
             self._counted_responses.append(response_id)
-        return new
+        return is_new
 
     def set_audio_format(self, format: AudioFormat) -> None:
         if format != self.playback.format:
@@ -182,21 +186,21 @@ class RealtimeClient:
         self.emit(RealtimeModelAudioFormatEvent(format.as_wire()))
 
     def stop_playback(self, response_id: str | None = None, *, include_previous: bool = False) -> None:
-        """Cut what was not heard, here and at the server, and emit no more of it."""
-        cuts = self.playback.stop(
+        """Truncate audio that was not played, locally and at the server, and emit no more of its responses."""
+        truncations = self.playback.stop(
             self._clock(),
             response_id=response_id,
             active_response_id=self.response_queue.active_response_id,
             include_previous=include_previous,
         )
-        for cut in cuts:
-            self.mute(cut.response_id)
-            self.emit(make_interrupted_event(cut))
-            if not cut.from_previous_connection:
-                self._truncate(cut.item_id, cut.content_index, cut.heard_ms)
+        for truncation in truncations:
+            self.mute(truncation.response_id)
+            self.emit(make_interrupted_event(truncation))
+            if not truncation.from_previous_connection:
+                self._truncate(truncation.item_id, truncation.content_index, truncation.heard_ms)
 
     def clear_server_output(self, response_id: str | None = None) -> None:
-        """Stop what the server plays itself. It wants to be told to cancel the response before this."""
+        """Stop the audio that the server plays itself. The server requires a cancelled response before this."""
         if self.server_playing_response_id is not None and response_id in (None, self.server_playing_response_id):
             self.server_playing_response_id = None
             self.queue_message({"type": "output_audio_buffer.clear"})
@@ -210,14 +214,14 @@ class RealtimeClient:
         return response_id in self._muted_responses
 
     def _is_out_of_band(self, message: Any) -> bool:
-        named = message.get("response_id") if type(message) is dict else message.response_id
-        return named in self.out_of_band.response_ids
+        response_id = message.get("response_id") if type(message) is dict else message.response_id
+        return response_id in self.out_of_band.response_ids
 
     def _handle_audio_delta(self, message: AudioDelta) -> Sequence[RealtimeModelEvent]:
         response_id = message.response_id
         item_id, index, data = message.item_id, message.content_index, message.delta
         if self._muted_responses and response_id in self._muted_responses:
-            if (item_id, index) not in self._truncated_parts:  # Nothing of it was heard.
+            if (item_id, index) not in self._truncated_parts:  # None of it was played.
                 self._truncate(item_id, index, 0)
                 self.emit(RealtimeModelItemTruncatedEvent(item_id, index, 0))
             return self._take_events()
@@ -235,15 +239,15 @@ class RealtimeClient:
     def _take_events(self) -> Sequence[RealtimeModelEvent]:
         if not self._pending_events:
             return ()
-        told, self._pending_events = self._pending_events, []
-        return told
+        events, self._pending_events = self._pending_events, []
+        return events
 
 
-def make_interrupted_event(cut: AudioTruncation) -> RealtimeModelAudioInterruptedEvent:
+def make_interrupted_event(truncation: AudioTruncation) -> RealtimeModelAudioInterruptedEvent:
     return RealtimeModelAudioInterruptedEvent(
-        cut.item_id,
-        cut.content_index,
-        response_id=cut.response_id,
-        audio_end_ms=cut.heard_ms,
-        from_previous_connection=cut.from_previous_connection,
+        truncation.item_id,
+        truncation.content_index,
+        response_id=truncation.response_id,
+        audio_end_ms=truncation.heard_ms,
+        from_previous_connection=truncation.from_previous_connection,
     )

@@ -1,4 +1,4 @@
-"""What a model is told, as messages of the client: one small function for each kind, listed at the end."""
+"""Client events: one function for each kind of model input, listed in ``SEND_HANDLERS``."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from standfast.realtime.openai._protocol.out_of_band import is_out_of_band
 if TYPE_CHECKING:
     from standfast.realtime.openai._protocol.client import RealtimeClient
 
-_MAX_AUDIO_CHUNK = 2**20  # bytes of audio in one message; servers take 15 MiB
+_MAX_AUDIO_CHUNK = 2**20  # bytes of audio in one message; servers accept 15 MiB
 
 
 def send_audio(client: "RealtimeClient", event: RealtimeModelSendAudio) -> None:
@@ -33,7 +33,7 @@ def send_audio(client: "RealtimeClient", event: RealtimeModelSendAudio) -> None:
 def send_user_input(client: "RealtimeClient", event: RealtimeModelSendUserInput) -> None:
     item = build_user_item(event.user_input)
     if event.follow_up:
-        item["id"] = new_id("item")  # It is recognised by that when the server has it.
+        item["id"] = new_id("item")  # The server's confirmation is recognised by this id.
     client.queue_message({"type": "conversation.item.create", "item": item})
     client.response_queue.request("user", after_item_id=item.get("id"))
 
@@ -65,13 +65,13 @@ def send_raw_message(client: "RealtimeClient", event: RealtimeModelSendRawMessag
     message = event.message
     parts = message.get("other_data") or {}
     if not isinstance(message.get("type"), str):
-        raise UserError("a raw message needs a type: {'type': 'response.create', 'other_data': {...}}")
+        raise UserError("a raw message must have a type: {'type': 'response.create', 'other_data': {...}}")
     _validate_raw_parts(parts)
     match message["type"]:
         case "response.create":
-            wanted = parts.get("response") or {}
-            who = client.out_of_band if is_out_of_band(wanted) else client.response_queue
-            who.request("raw", wanted, event_id=parts.get("event_id"))
+            response = parts.get("response") or {}
+            queue = client.out_of_band if is_out_of_band(response) else client.response_queue
+            queue.request("raw", response, event_id=parts.get("event_id"))
         case "session.update":
             update = client.session_updates.create(parts.get("session"), parts.get("event_id"))
             client.queue_message({"type": "session.update", **parts, "event_id": update.event_id})
@@ -85,11 +85,11 @@ def send_raw_message(client: "RealtimeClient", event: RealtimeModelSendRawMessag
 
 
 def _validate_raw_parts(parts: dict[str, Any]) -> None:
-    """What cannot be sent is refused at once, and not when its turn has come: then others would wait behind it."""
+    """Reject at once what cannot be sent: later, in the queue, it would block the requests behind it."""
     try:
         encode_message(parts)
     except (TypeError, ValueError) as error:
-        raise UserError(f"a raw message must be JSON: {error}") from error
+        raise UserError(f"the other_data of a raw message must be JSON serialisable: {error}") from error
     response = parts.get("response") or {}
     if not isinstance(response, dict) or not isinstance(response.get("metadata") or {}, dict):
         raise UserError("the response in a raw message must be a dict, and so must its metadata")

@@ -1,4 +1,4 @@
-"""Reading and writing messages of the wire protocol. The frequent ones are read straight into their types."""
+"""Encoding and decoding of protocol messages. Deltas, the most frequent ones, are decoded directly into structs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from standfast.realtime.model_events import RealtimeModelErrorEvent, RealtimeMod
 
 
 class AudioDelta(msgspec.Struct, tag_field="type", tag="response.output_audio.delta", gc=False):
-    """A piece of speech; reading it decodes it."""
+    """A chunk of speech; ``delta`` is decoded from base64."""
 
     response_id: str
     item_id: str
@@ -19,7 +19,7 @@ class AudioDelta(msgspec.Struct, tag_field="type", tag="response.output_audio.de
 
 
 class TranscriptDelta(msgspec.Struct, tag_field="type", tag="response.output_audio_transcript.delta", gc=False):
-    """The next spoken words."""
+    """The next words of the transcript of speech."""
 
     response_id: str
     item_id: str
@@ -28,7 +28,7 @@ class TranscriptDelta(msgspec.Struct, tag_field="type", tag="response.output_aud
 
 
 class TextDelta(msgspec.Struct, tag_field="type", tag="response.output_text.delta", gc=False):
-    """The next written words."""
+    """The next words of written output."""
 
     response_id: str
     item_id: str
@@ -47,9 +47,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 def decode_message(frame: bytes | str) -> Any:
-    """The message in a frame: one of the types above, else a dict with a ``type``.
+    """Decode a frame into one of the structs above, or else into a dict with a ``type``.
 
-    Raises :class:`BadFrame` for everything that is no message.
+    Raises :class:`BadFrame` if it is not a message.
     """
     try:
         return _decode_delta(frame)
@@ -58,27 +58,27 @@ def decode_message(frame: bytes | str) -> Any:
 
 
 def decode_message_dict(frame: bytes | str) -> dict[str, Any]:
-    """The message in a frame as a dict, whatever it is."""
+    """Decode a frame into a dict, whatever its type. Raises :class:`BadFrame` if it is not a message."""
     try:
         message = _decode_json(frame)
     except _DECODE_ERRORS as error:
         raise BadFrame(str(error), frame_to_text(frame)) from error
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise BadFrame("it has no type", frame_to_text(frame))
+        raise BadFrame("it has no string 'type'", frame_to_text(frame))
     return message
 
 
 def validate_ids(message: dict[str, Any]) -> None:
-    """Raises where a name is no text: whatever is known by it could not be found again."""
+    """Raise :class:`TypeError` if an id of the message is not a string: ids are keys of lookups everywhere."""
     response = message.get("response")
     inner = response.get("id") if isinstance(response, dict) else None
-    for name in (inner, message.get("response_id"), message.get("item_id"), message.get("previous_item_id")):
-        if name is not None and not isinstance(name, str):
-            raise TypeError(f"{name!r} is no name")
+    for value in (inner, message.get("response_id"), message.get("item_id"), message.get("previous_item_id")):
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"an id must be a string, got {value!r}")
 
 
 def frame_to_text(frame: bytes | str) -> str:
-    """A frame as text, whatever is in it."""
+    """Return a frame as text; bytes that are not UTF-8 are replaced."""
     return frame if isinstance(frame, str) else frame.decode("utf-8", "replace")
 
 
@@ -87,12 +87,12 @@ def encode_message(message: Any) -> bytes:
 
 
 def encode_audio_append(audio: bytes) -> bytes:
-    """The frame that adds audio to the input buffer."""
+    """Build the frame that appends audio to the input buffer."""
     return _encode(_AppendAudioMessage(audio))
 
 
 class LazyRawServerEvent(RealtimeModelRawServerEvent):
-    """A message whose ``data`` is read from the frame when it is asked for."""
+    """A raw server event whose ``data`` is decoded on first access."""
 
     __slots__ = ("_data", "_frame", "size")
 
@@ -110,7 +110,7 @@ class LazyRawServerEvent(RealtimeModelRawServerEvent):
 
 
 def prepend_raw_event(frame: bytes | str, events: Sequence[RealtimeModelEvent]) -> Sequence[RealtimeModelEvent]:
-    """What a frame meant, with the frame itself in front. A frame that is no message has no such event."""
+    """Return the events of a frame with its raw server event in front; a frame that is not a message has none."""
     if events and type(events[-1]) is RealtimeModelErrorEvent:
         try:
             return [RealtimeModelRawServerEvent(decode_message_dict(frame)), *events]

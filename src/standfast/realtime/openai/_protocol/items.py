@@ -1,4 +1,4 @@
-"""Items of the wire protocol, as the session knows them. Audio bytes inside items are never kept."""
+"""Conversion of protocol items and usage to the types of the session. Audio bytes of items are dropped."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +29,7 @@ _KINDS = ("text_tokens", "audio_tokens", "image_tokens")
 
 
 def build_usage_event(usage: Mapping[str, Any], response_id: str | None) -> RealtimeModelUsageEvent:
-    spent = Usage(
+    total = Usage(
         requests=1,
         input_tokens=usage.get("input_tokens") or 0,
         output_tokens=usage.get("output_tokens") or 0,
@@ -37,7 +37,7 @@ def build_usage_event(usage: Mapping[str, Any], response_id: str | None) -> Real
         input_tokens_details=InputTokensDetails.coerce(usage.get("input_token_details")),
     )
     return RealtimeModelUsageEvent(
-        spent,
+        total,
         _parse_input_details(usage.get("input_token_details")),
         _parse_output_details(usage.get("output_token_details")),
         response_id=response_id,
@@ -70,18 +70,18 @@ _MAX_REMEMBERED_ITEMS = 512
 
 
 def parse_message_item(item: Mapping[str, Any], previous_item_id: str | None) -> RealtimeItem | None:
-    """A message; ``None`` if it is not one, or of a role that is not known."""
-    place = {"item_id": item["id"], "previous_item_id": previous_item_id}
+    """Parse a message item; returns ``None`` for an unknown role."""
+    ids = {"item_id": item["id"], "previous_item_id": previous_item_id}
     content = item.get("content") or ()
     match item.get("role"):
         case "user":
-            return UserMessageItem(**place, content=[part for raw in content if (part := _parse_input_part(raw))])
+            return UserMessageItem(**ids, content=[part for raw in content if (part := _parse_input_part(raw))])
         case "system":
-            return SystemMessageItem(**place, content=[InputText(text=raw.get("text")) for raw in content])
+            return SystemMessageItem(**ids, content=[InputText(text=raw.get("text")) for raw in content])
         case "assistant":
             status = item.get("status")
-            said = [spoken for raw in content if (spoken := _parse_output_part(raw))]
-            return AssistantMessageItem(**place, status=status, content=said)
+            parts = [output for raw in content if (output := _parse_output_part(raw))]
+            return AssistantMessageItem(**ids, status=status, content=parts)
     return None
 
 
@@ -106,16 +106,16 @@ def _parse_output_part(raw: Mapping[str, Any]) -> AssistantText | AssistantAudio
 
 
 def build_user_item(user_input: RealtimeModelUserInput) -> dict[str, Any]:
-    """What the user wrote or showed, for the wire."""
+    """Build the protocol item for text or a structured message of the user."""
     if isinstance(user_input, str):
         return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": user_input}]}
     return {**user_input, "content": [dict(part) for part in user_input["content"]]}
 
 
 class ItemTracker:
-    """What the server told about items earlier and does not repeat: their place, and the calls behind outputs.
+    """Remembers facts of items that the server does not repeat: the previous item, and the call of an output.
 
-    Remembers a bounded number of the latest ones.
+    It keeps a bounded number of the latest items.
     """
 
     def __init__(self) -> None:
@@ -124,14 +124,14 @@ class ItemTracker:
         self._announced_calls: BoundedDict[str, None] = BoundedDict(_MAX_REMEMBERED_ITEMS)
 
     def resolve_previous_id(self, item_id: str, previous_item_id: str | None) -> str | None:
-        """The item before this one: as told now, or else as told before."""
+        """Return the id of the previous item: the given one, or else the one that was remembered."""
         if previous_item_id is not None:
             self._previous[item_id] = previous_item_id
         return self._previous.get(item_id)
 
     def record_call(self, item: Mapping[str, Any], previous_item_id: str | None) -> RealtimeToolCallItem:
-        """A call that the model made, not answered yet."""
-        made = RealtimeToolCallItem(
+        """Remember a tool call and return its item, still in progress."""
+        call = RealtimeToolCallItem(
             item_id=item["id"],
             previous_item_id=previous_item_id,
             call_id=item["call_id"],
@@ -139,17 +139,17 @@ class ItemTracker:
             arguments=item["arguments"],
             name=item["name"],
         )
-        self._calls[item["call_id"]] = made
-        return made
+        self._calls[item["call_id"]] = call
+        return call
 
     def claim_call(self, call_id: str) -> bool:
-        """Whether this call is to be made: true the first time only."""
-        first = call_id not in self._announced_calls
+        """Return True the first time a call is seen, which is when it must be made."""
+        is_first = call_id not in self._announced_calls
         self._announced_calls[call_id] = None
-        return first
+        return is_first
 
     def match_output(self, item: Mapping[str, Any]) -> RealtimeToolCallItem | None:
-        """The call that an output answers, with the output; ``None`` if the call was never seen."""
+        """Return the completed call of an output; ``None`` if the call was never seen."""
         call = self._calls.get(item["call_id"])
         if call is None:
             return None

@@ -1,4 +1,4 @@
-"""What the messages of the server mean: one small function for each type, listed at the end."""
+"""Server events: one function for each type of message, listed in ``SERVER_EVENT_HANDLERS``."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -33,7 +33,7 @@ ServerEventHandler: TypeAlias = "Callable[[RealtimeClient, ServerEvent], None]"
 
 
 def handle_other(client: "RealtimeClient", message: ServerEvent) -> None:
-    """Nothing to be done about it here; a listener may know better."""
+    """Pass a message on to listeners as it is."""
     client.emit(RealtimeModelOtherEvent(message))
 
 
@@ -41,13 +41,13 @@ def handle_session(client: "RealtimeClient", message: ServerEvent) -> None:
     audio = message["session"].get("audio") or {}
     if (format := parse_audio_format((audio.get("output") or {}).get("format"))) is not None:
         client.set_audio_format(format)
-    heard = audio.get("input") or {}
-    client.server_transcribes = heard.get("transcription", "not told") is not None
-    detection = heard.get("turn_detection") or {}
+    audio_input = audio.get("input") or {}
+    client.server_transcribes = audio_input.get("transcription", "unknown") is not None
+    detection = audio_input.get("turn_detection") or {}
     client.server_interrupts = detection.get("interrupt_response") is True
     client.server_creates_responses = bool(detection) and detection.get("create_response") is not False
     if not detection:
-        client.response_queue.end_user_turn(server_responds=False)  # Nobody listens for the end of it any more.
+        client.response_queue.end_user_turn(server_responds=False)  # Without detection its end is never reported.
     if message["type"] == "session.updated":
         client.session_updates.handle_accepted(message["session"])
     else:
@@ -56,46 +56,46 @@ def handle_session(client: "RealtimeClient", message: ServerEvent) -> None:
 
 
 def handle_error(client: "RealtimeClient", message: ServerEvent) -> None:
-    """What concerns a request or a change of settings is told to whoever made it."""
-    told = message["error"]
-    if client.out_of_band.handle_error(told):
+    """Report an error to the request or settings update that caused it, or else to listeners."""
+    error = message["error"]
+    if client.out_of_band.handle_error(error):
         return
     active = client.response_queue.active_response_id
-    settled = client.response_queue.handle_error(told)
+    handled = client.response_queue.handle_error(error)
     if active is not None and client.response_queue.active_response_id is None:
-        client.end_turn(RealtimeModelTurnEndedEvent(response_id=active, status="lost", reason=told["code"]))
-    if not settled and not client.session_updates.handle_rejected(told):
-        client.emit(RealtimeModelErrorEvent(told))
+        client.end_turn(RealtimeModelTurnEndedEvent(response_id=active, status="lost", reason=error["code"]))
+    if not handled and not client.session_updates.handle_rejected(error):
+        client.emit(RealtimeModelErrorEvent(error))
 
 
 def handle_item(client: "RealtimeClient", message: ServerEvent) -> None:
     raw, response_id = message["item"], message.get("response_id")
     previous = client.item_tracker.resolve_previous_id(raw["id"], message.get("previous_item_id"))
-    found: RealtimeItem | None = None
+    item: RealtimeItem | None = None
     match raw.get("type"):
         case "message":
             client.response_queue.confirm_item(raw["id"])
-            found = parse_message_item(raw, previous)
+            item = parse_message_item(raw, previous)
         case "function_call" if message["type"] == "response.output_item.done":
             emit_function_call(client, raw, response_id)
             return
         case "function_call" if raw.get("status") == "completed":
-            found = client.item_tracker.record_call(raw, previous)
+            item = client.item_tracker.record_call(raw, previous)
         case "function_call_output":
             client.response_queue.confirm_item(raw["call_id"])
-            found = client.item_tracker.match_output(raw)
-    if found is None:
+            item = client.item_tracker.match_output(raw)
+    if item is None:
         handle_other(client, message)
         return
-    client.emit(RealtimeModelItemUpdatedEvent(found, response_id=response_id))
-    if isinstance(found, UserMessageItem) and not client.server_transcribes:
-        for index, part in enumerate(found.content):
+    client.emit(RealtimeModelItemUpdatedEvent(item, response_id=response_id))
+    if isinstance(item, UserMessageItem) and not client.server_transcribes:
+        for index, part in enumerate(item.content):
             if isinstance(part, InputAudio) and part.transcript is None:
-                client.emit(RealtimeModelInputAudioTranscriptionFailedEvent(found.item_id, index, None))
+                client.emit(RealtimeModelInputAudioTranscriptionFailedEvent(item.item_id, index, None))
 
 
 def emit_function_call(client: "RealtimeClient", raw: ServerEvent, response_id: str | None) -> None:
-    """A call that is complete is announced once; one that was cut off is not."""
+    """Emit a complete tool call once; an incomplete one is never emitted."""
     if raw.get("status") not in (None, "completed") or not client.item_tracker.claim_call(raw["call_id"]):
         return
     previous = client.item_tracker.resolve_previous_id(raw["id"], None)
@@ -133,7 +133,7 @@ def handle_transcription_failed(client: "RealtimeClient", message: ServerEvent) 
 
 
 def handle_speech_started(client: "RealtimeClient", message: ServerEvent) -> None:
-    """The user speaks, so the model stops. Where the server stops its response itself, late audio is dropped."""
+    """Stop the model because the user speaks. Late audio is dropped if the server stops its response itself."""
     client.emit(RealtimeModelSpeechStartedEvent(message.get("item_id"), message.get("audio_start_ms")))
     client.response_queue.start_user_turn()
     client.stop_playback()
@@ -151,7 +151,7 @@ def handle_speech_stopped(client: "RealtimeClient", message: ServerEvent) -> Non
 
 
 def handle_buffer_emptied(client: "RealtimeClient", message: ServerEvent) -> None:
-    """What the user was saying was made an item by the program, or thrown away: its end will not be told."""
+    """End the user's turn: its end is not reported for audio that the program committed or cleared itself."""
     client.response_queue.end_user_turn(server_responds=False)
     handle_other(client, message)
 
@@ -173,7 +173,7 @@ def handle_idle_timeout(client: "RealtimeClient", message: ServerEvent) -> None:
 
 def handle_response_created(client: "RealtimeClient", message: ServerEvent) -> None:
     response = message["response"]
-    # Out of order, its end came first, and it must not seem active for ever.
+    # If its end came first, out of order, it must not stay active for ever.
     if client.out_of_band.claim(
         response, in_conversation=client.response_queue.is_own_response(response)
     ) or client.has_ended(response["id"]):
@@ -234,13 +234,13 @@ def handle_audio_done(client: "RealtimeClient", message: ServerEvent) -> None:
 
 def _require_text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"expected a string, got {value!r}")
     return value
 
 
 def reject_malformed_delta(client: "RealtimeClient", message: ServerEvent) -> None:
-    """A delta that could not be read as one."""
-    raise ValueError("a delta has other parts")
+    """Raise for a delta that did not match its struct."""
+    raise ValueError("the delta has missing or invalid fields")
 
 
 SERVER_EVENT_HANDLERS: dict[str, ServerEventHandler] = {

@@ -1,4 +1,4 @@
-"""Who is gone and who is only busy: pings on a connection whose reader, or whose writer, is held up."""
+"""Pings of the WebSocket transport while its reader, its writer or the event loop is blocked."""
 
 import asyncio
 import json
@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import Any
 
-from tests.realtime_kit import at, calling
 from websockets.asyncio.server import serve
 
+from realtime_kit import at, calling
 from standfast import function_tool
 from standfast.realtime import (
     ConnectionLost,
@@ -27,33 +27,34 @@ from standfast.realtime.openai.transport import MAX_READ_AHEAD_BYTES
 from standfast.testing import RealtimeServer
 
 PINGS: Any = {"ping_interval": 0.05, "ping_timeout": 0.1, "close_timeout": 0.2}
-LONG = 0.5  # as seen by those pings
+LONG = 0.5  # seconds, much more than the ping timeout
+TIMEOUT = 60.0
 
 
-class Busy(RealtimeModelListener):
-    """Is held up by the first thing of a kind that it is told."""
+class BlockingListener(RealtimeModelListener):
+    """Blocks on the first event of a type."""
 
     raw_server_events = True
 
-    def __init__(self, by: str | None = None) -> None:
-        self._by = by
-        self.told: list[str] = []
-        self.end: Any = None
-        self.held_up, self.may_go_on = asyncio.Event(), asyncio.Event()
-        self.caught_up, self.over = asyncio.Event(), asyncio.Event()
+    def __init__(self, blocks_on: str | None = None) -> None:
+        self._blocks_on = blocks_on
+        self.types: list[str] = []
+        self.disconnected: Any = None
+        self.blocked, self.released = asyncio.Event(), asyncio.Event()
+        self.last_received, self.ended = asyncio.Event(), asyncio.Event()
 
     async def on_event(self, event: Any) -> None:
-        raw = event.data.get("type", "") if event.type == "raw_server_event" else event.type
-        self.told.append(raw)
-        if raw == self._by:
-            self.held_up.set()
-            await self.may_go_on.wait()
-        elif raw == "the.last":
-            self.caught_up.set()
-        elif raw == "connection_status" and event.status == "disconnected":
-            self.end = event
-        elif raw == "end_of_stream":
-            self.over.set()
+        event_type = event.data.get("type", "") if event.type == "raw_server_event" else event.type
+        self.types.append(event_type)
+        if event_type == self._blocks_on:
+            self.blocked.set()
+            await self.released.wait()
+        elif event_type == "the.last":
+            self.last_received.set()
+        elif event_type == "connection_status" and event.status == "disconnected":
+            self.disconnected = event
+        elif event_type == "end_of_stream":
+            self.ended.set()
 
 
 def stream(count: int, size: int) -> Iterable[dict[str, Any]]:
@@ -65,26 +66,26 @@ def stream(count: int, size: int) -> Iterable[dict[str, Any]]:
 
 @contextmanager
 def server_in_a_thread() -> Iterator[str]:
-    """Its url. It answers whatever this loop is doing."""
-    begun: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+    """Run a server that answers even while this event loop is blocked, and yield its URL."""
+    started: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def run() -> None:
         async with RealtimeServer() as server:
-            over = asyncio.Event()
-            begun.set_result((server.url, asyncio.get_running_loop(), over))
-            await over.wait()
+            stop = asyncio.Event()
+            started.set_result((server.url, asyncio.get_running_loop(), stop))
+            await stop.wait()
 
     thread = threading.Thread(target=asyncio.run, args=(run(),))
     thread.start()
-    url, loop, over = begun.result(10)
+    url, loop, stop = started.result(TIMEOUT)
     try:
         yield url
     finally:
-        loop.call_soon_threadsafe(over.set)
+        loop.call_soon_threadsafe(stop.set)
         thread.join()
 
 
-async def test_a_tool_that_holds_up_the_conversation_does_not_cost_the_connection() -> None:
+async def test_a_slow_tool_does_not_cost_the_connection() -> None:
     @function_tool
     async def slow() -> str:
         """Takes its time."""
@@ -103,98 +104,98 @@ async def test_a_tool_that_holds_up_the_conversation_does_not_cost_the_connectio
         assert heard.of("error") == []
 
 
-async def test_a_listener_may_be_further_behind_than_is_read_ahead() -> None:
+async def test_a_listener_may_lag_behind_the_read_ahead_limit() -> None:
     count, size = 60, 2**20
     assert count * size > 3 * MAX_READ_AHEAD_BYTES
     async with RealtimeServer() as server:
-        model, listener = OpenAIRealtimeWebSocketModel(transport_config=PINGS), Busy("the.first")
+        model, listener = OpenAIRealtimeWebSocketModel(transport_config=PINGS), BlockingListener("the.first")
         model.add_listener(listener)
         await model.connect(at(server))
         for frame in stream(count, size):
             server.connections[0].send(frame)
-        await listener.held_up.wait()
+        await listener.blocked.wait()
         await asyncio.sleep(LONG)
         assert len(server.connections[0].get_sent("some.frame")) < count, "all of it was read ahead"
-        listener.may_go_on.set()
-        await asyncio.wait_for(listener.caught_up.wait(), 10)
-        assert listener.told.count("some.frame") == count
-        assert listener.end is None
+        listener.released.set()
+        await asyncio.wait_for(listener.last_received.wait(), TIMEOUT)
+        assert listener.types.count("some.frame") == count
+        assert listener.disconnected is None
         await model.close()
 
 
-async def test_the_pings_of_a_server_are_answered_while_a_listener_is_busy() -> None:
-    listener = Busy("the.first")
+async def test_pings_of_the_server_are_answered_while_a_listener_is_busy() -> None:
+    listener = BlockingListener("the.first")
 
-    async def talk(socket: Any) -> None:
+    async def handle(socket: Any) -> None:
         await socket.send(json.dumps({"type": "session.created", "session": {}}))
         settings = json.loads(await socket.recv())
         await socket.send(json.dumps({"type": "session.updated", "session": settings["session"]}))
         *frames, last = stream(400, 2000)
         for frame in frames:
             await socket.send(json.dumps(frame))
-        await listener.may_go_on.wait()
+        await listener.released.wait()
         await socket.send(json.dumps(last))
         await socket.wait_closed()
 
-    async with serve(talk, "127.0.0.1", 0, ping_interval=0.05, ping_timeout=0.5) as server:
+    async with serve(handle, "127.0.0.1", 0, ping_interval=0.05, ping_timeout=0.5) as server:
         port = next(iter(server.sockets)).getsockname()[1]
         model = OpenAIRealtimeWebSocketModel()
         model.add_listener(listener)
         await model.connect({"url": f"ws://127.0.0.1:{port}", "api_key": "test"})
-        await listener.held_up.wait()
+        await listener.blocked.wait()
         await asyncio.sleep(0.8)
-        listener.may_go_on.set()
-        await asyncio.wait_for(listener.caught_up.wait(), 10)
-        assert listener.end is None
+        listener.released.set()
+        await asyncio.wait_for(listener.last_received.wait(), TIMEOUT)
+        assert listener.disconnected is None
         await model.close()
 
 
-async def test_a_reader_that_catches_up_does_not_hold_up_the_loop() -> None:
+async def test_a_reader_with_a_backlog_does_not_block_the_event_loop() -> None:
     async with RealtimeServer() as server:
-        model, listener = OpenAIRealtimeWebSocketModel(), Busy("the.first")
+        model, listener = OpenAIRealtimeWebSocketModel(), BlockingListener("the.first")
         model.add_listener(listener)
         await model.connect(at(server))
         for frame in stream(3000, 10):
             server.connections[0].send(frame)
-        await listener.held_up.wait()
+        await listener.blocked.wait()
         await asyncio.sleep(0.3)
-        listener.may_go_on.set()
-        told = []
-        while not listener.caught_up.is_set():
-            told.append(len(listener.told))
+        listener.released.set()
+        counts = []
+        while not listener.last_received.is_set():
+            counts.append(len(listener.types))
             await asyncio.sleep(0)
-        assert max(after - before for before, after in pairwise([*told, len(listener.told)])) <= 3 * 64
+        assert max(after - before for before, after in pairwise([*counts, len(listener.types)])) <= 3 * 64
         await model.close()
 
 
-async def test_a_loop_that_is_held_up_for_longer_than_a_ping_may_take_costs_no_connection() -> None:
+async def test_an_event_loop_blocked_longer_than_the_ping_timeout_costs_no_connection() -> None:
     with server_in_a_thread() as url:
         pings: Any = {"ping_interval": 0.01, "ping_timeout": 0.3}
-        model, listener = OpenAIRealtimeWebSocketModel(transport_config=pings), Busy()
+        model, listener = OpenAIRealtimeWebSocketModel(transport_config=pings), BlockingListener()
         model.add_listener(listener)
         await model.connect({"url": url, "api_key": "test"})
-        for turn in range(8):
-            time.sleep(0.4)  # noqa: ASYNC251 - which is what is wrong, and happens
-            for _ in range(1 + turn % 4):
+        for iterations in (1, 2, 3, 4):
+            time.sleep(0.4)  # noqa: ASYNC251 - blocking the event loop is what is tested
+            for _ in range(iterations):
                 await asyncio.sleep(0)
-        assert listener.end is None
+        assert listener.disconnected is None
         await model.close()
 
 
-async def test_a_server_that_hangs_is_noticed_also_while_much_is_sent_to_it() -> None:
+async def test_a_server_that_hangs_is_detected_while_much_is_sent_to_it() -> None:
     async with RealtimeServer() as server:
-        model, listener = OpenAIRealtimeWebSocketModel(transport_config=PINGS), Busy()
+        model, listener = OpenAIRealtimeWebSocketModel(transport_config=PINGS), BlockingListener()
         model.add_listener(listener)
         await model.connect(at(server))
         server.connections[0].stall()
 
-        async def speak() -> None:
+        async def send_audio() -> None:
             with suppress(ConnectionLost, NotConnected):
                 while True:
                     await model.send_event(RealtimeModelSendAudio(bytes(480_000)))
 
-        speaking = asyncio.ensure_future(speak())
-        await asyncio.wait_for(listener.over.wait(), 5)
-        assert "no sign of life" in str(listener.end.error)
-        await speaking
+        sender = asyncio.ensure_future(send_audio())
+        await asyncio.wait_for(listener.ended.wait(), TIMEOUT)
+        assert "sent nothing for 0.1 s after a ping" in str(listener.disconnected.error)
+        await sender
         await model.close()

@@ -1,4 +1,4 @@
-"""The clients of other people against our server: openai-agents' realtime session, and the ``openai`` package."""
+"""Third-party clients against our server: the realtime session of openai-agents, and the ``openai`` package."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,18 +6,18 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import agents
-from agents import realtime as peer
+from agents import realtime as agents_realtime
 from openai import AsyncOpenAI
 
-from realtime.wire import speech
-from realtime.wire_types import CLIENT_EVENTS, SERVER_EVENTS, faults
+from factories.realtime_protocol import speech
+from realtime.openai_types import CLIENT_EVENTS, SERVER_EVENTS, find_type_errors
 from realtime_kit import eventually
 from standfast.realtime.local.responder import CallTool, ResponderRequest, Say
 from standfast.testing import RealtimeServer
 
 
-class Clerk:
-    """Answers by what was said last, however often it is asked."""
+class ShopResponder:
+    """Answers the last message, any number of times."""
 
     async def respond(self, request: ResponderRequest) -> AsyncIterator[Any]:
         last = request.items[-1]
@@ -37,14 +37,14 @@ class Clerk:
 
 
 @asynccontextmanager
-async def serving(**options: Any) -> AsyncIterator[RealtimeServer]:
-    """A server that is understood and that understands: no frame is wrong, and nothing is refused."""
-    async with RealtimeServer(Clerk(), **options) as server:
+async def checked_server(**options: Any) -> AsyncIterator[RealtimeServer]:
+    """Run a server, and check that no frame is invalid and no error was sent."""
+    async with RealtimeServer(ShopResponder(), **options) as server:
         yield server
     for connection in server.connections:
         assert connection.get_sent("error") == []
-        assert [fault for frame in connection.received for fault in faults(frame, CLIENT_EVENTS)] == []
-        assert [fault for frame in connection.sent for fault in faults(frame, SERVER_EVENTS)] == []
+        assert [problem for frame in connection.received for problem in find_type_errors(frame, CLIENT_EVENTS)] == []
+        assert [problem for frame in connection.sent for problem in find_type_errors(frame, SERVER_EVENTS)] == []
 
 
 @agents.function_tool
@@ -54,63 +54,63 @@ async def opening_hours(day: str) -> str:
 
 
 @asynccontextmanager
-async def calling(server: RealtimeServer) -> AsyncIterator[tuple[peer.RealtimeSession, list[Any]]]:
-    billing = peer.RealtimeAgent(name="billing", instructions="You do the billing.")
-    front = peer.RealtimeAgent(name="front", tools=[opening_hours], handoffs=[billing])
+async def open_session(server: RealtimeServer) -> AsyncIterator[tuple[agents_realtime.RealtimeSession, list[Any]]]:
+    billing = agents_realtime.RealtimeAgent(name="billing", instructions="You do the billing.")
+    front = agents_realtime.RealtimeAgent(name="front", tools=[opening_hours], handoffs=[billing])
     config: Any = {"url": server.url, "api_key": "test"}
-    runner = peer.RealtimeRunner(front, config={"tracing_disabled": True})
-    heard: list[Any] = []
+    runner = agents_realtime.RealtimeRunner(front, config={"tracing_disabled": True})
+    events: list[Any] = []
 
-    async def listen(session: peer.RealtimeSession) -> None:
+    async def listen(session: agents_realtime.RealtimeSession) -> None:
         async for event in session:
-            heard.append(event)  # noqa: PERF401 - it is read meanwhile
+            events.append(event)  # noqa: PERF401 - the list is read concurrently
 
     async with await runner.run(model_config=config) as session:
         listener = asyncio.create_task(listen(session))
         try:
-            yield session, heard
+            yield session, events
         finally:
             listener.cancel()
             await asyncio.wait({listener})
-    assert [event for event in heard if event.type == "error"] == []
+    assert select(events, "error") == []
 
 
-def of(heard: list[Any], kind: str) -> list[Any]:
-    return [event for event in heard if event.type == kind]
+def select(events: list[Any], event_type: str) -> list[Any]:
+    return [event for event in events if event.type == event_type]
 
 
-def said(heard: list[Any]) -> list[str]:
-    """The words in the history as the peer has it now."""
-    history = of(heard, "history_updated")[-1].history
+def get_texts(events: list[Any]) -> list[str]:
+    """Return the texts of the latest history of the client."""
+    history = select(events, "history_updated")[-1].history
     parts = [part for item in history if item.type == "message" for part in item.content]
     return [getattr(part, "text", None) or part.transcript for part in parts]
 
 
-async def test_openai_agents_holds_written_turns_calls_tools_and_hands_over():
-    async with serving() as server, calling(server) as (session, heard):
+async def test_openai_agents_can_chat_call_tools_and_hand_off():
+    async with checked_server() as server, open_session(server) as (session, events):
         await session.send_message("Hello.")
-        await eventually(lambda: len(of(heard, "agent_end")) == 1)
-        assert said(heard) == ["Hello.", "Good morning."]
-        assert of(heard, "audio")
+        await eventually(lambda: len(select(events, "agent_end")) == 1)
+        assert get_texts(events) == ["Hello.", "Good morning."]
+        assert select(events, "audio")
         await session.send_message("When do you open?")
-        await eventually(lambda: len(of(heard, "agent_end")) == 3)
-        assert [event.output for event in of(heard, "tool_end")] == ["9 to 5 on Monday", "9 to 5 on Tuesday"]
-        assert said(heard)[-1] == "I see: 9 to 5 on Tuesday"
+        await eventually(lambda: len(select(events, "agent_end")) == 3)
+        assert [event.output for event in select(events, "tool_end")] == ["9 to 5 on Monday", "9 to 5 on Tuesday"]
+        assert get_texts(events)[-1] == "I see: 9 to 5 on Tuesday"
         await session.send_message("It is about my bill.")
-        await eventually(lambda: len(of(heard, "agent_end")) == 5)
-        assert [event.to_agent.name for event in of(heard, "handoff")] == ["billing"]
+        await eventually(lambda: len(select(events, "agent_end")) == 5)
+        assert [event.to_agent.name for event in select(events, "handoff")] == ["billing"]
         assert server.connections[0].session["instructions"] == "You do the billing."
 
 
-async def test_openai_agents_speaks_and_interrupts():
-    async with serving(pace=4.0) as server, calling(server) as (session, heard):
+async def test_openai_agents_can_speak_and_interrupt():
+    async with checked_server(pace=4.0) as server, open_session(server) as (session, events):
         await session.send_message("Count.")
-        await eventually(lambda: len(of(heard, "audio")) > 1)
+        await eventually(lambda: len(select(events, "audio")) > 1)
         pcm = await speech()
         for start in range(0, len(pcm), 4800):
             await session.send_audio(pcm[start : start + 4800])
-        await eventually(lambda: len(of(heard, "agent_end")) == 2)
-        assert of(heard, "audio_interrupted")
+        await eventually(lambda: len(select(events, "agent_end")) == 2)
+        assert select(events, "audio_interrupted")
         connection = server.connections[0]
         assert [frame["response"]["status"] for frame in connection.get_sent("response.done")] == [
             "cancelled",
@@ -120,8 +120,8 @@ async def test_openai_agents_speaks_and_interrupts():
         assert [entry.item["role"] for entry in connection.conversation] == ["user", "assistant", "user", "assistant"]
 
 
-async def test_the_openai_package_holds_a_conversation():
-    async with serving() as server:
+async def test_the_openai_package_can_hold_a_conversation():
+    async with checked_server() as server:
         client = AsyncOpenAI(api_key="test", websocket_base_url=server.url.removesuffix("/realtime"))
         async with client, client.realtime.connect(model="gpt-realtime") as connection:
             tool: Any = {"type": "function", "name": "opening_hours", "parameters": {"type": "object"}}
@@ -129,23 +129,23 @@ async def test_the_openai_package_holds_a_conversation():
                 session={"type": "realtime", "output_modalities": ["text"], "tools": [tool]}
             )
 
-            async def answered() -> Any:
+            async def get_response() -> Any:
                 await connection.response.create()
                 async for event in connection:
                     if event.type == "response.done":
                         return event.response.output
                 raise AssertionError("the connection ended")
 
-            async def tell(text: str) -> Any:
+            async def send(text: str) -> Any:
                 part: Any = {"type": "input_text", "text": text}
                 await connection.conversation.item.create(item={"type": "message", "role": "user", "content": [part]})
-                return await answered()
+                return await get_response()
 
-            assert (await tell("Hello."))[0].content[0].text == "Good morning."
-            calls = await tell("When do you open?")
+            assert (await send("Hello."))[0].content[0].text == "Good morning."
+            calls = await send("When do you open?")
             assert [call.arguments for call in calls] == ['{"day": "Monday"}', '{"day": "Tuesday"}']
             for call in calls:
                 output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "always"}
                 await connection.conversation.item.create(item=output)
-            assert (await answered())[0].content[0].text == "I see: always"
+            assert (await get_response())[0].content[0].text == "I see: always"
             assert server.connections[0].session["model"] == "gpt-realtime"

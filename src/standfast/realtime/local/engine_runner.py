@@ -1,4 +1,4 @@
-"""Runs an engine in an event loop: keeps its time, and fulfils its wishes with a brain, a voice and a recogniser."""
+"""Runs an engine in an event loop: sets its timer, and executes its actions with a responder, TTS and transcriber."""
 
 import asyncio
 import logging
@@ -31,9 +31,9 @@ _SENTENCE_END = re.compile(r"[.!?…:;]\s+|\n")
 
 
 class EngineRunner:
-    """One engine, alive. Give it frames; it sends frames and, at the end, hangs up.
+    """Runs one engine: passes it the client's frames, sends its frames and closes the connection at the end.
 
-    Its tasks belong to ``scope``: they end with it. ``stop`` keeps it from waking up again.
+    Its tasks belong to ``scope`` and end with it. After :meth:`stop`, the timer does not fire again.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class EngineRunner:
         self._stopped = self._flushing = self._warned_no_transcriber = False
 
     def start(self) -> None:
-        """Say what a server says first."""
+        """Send the first frames of the session."""
         self.flush()
 
     def receive(self, data: str | bytes | Mapping[str, Any]) -> None:
-        """A frame from the client."""
+        """Handle a frame of the client."""
         self.engine.receive(data, self._loop.time())
         self.flush()
 
@@ -71,30 +71,30 @@ class EngineRunner:
             self._timer.cancel()
 
     def flush(self) -> None:
-        """Send what there is to send and do what is wished for. To be called after any change of the engine."""
+        """Send the engine's frames and execute its actions; to be called after any change of the engine."""
         self.engine.process_ended_responses(self._loop.time())
-        if self._flushing:  # whoever is at it sends this too, in its turn
+        if self._flushing:  # The outer call sends these too, in order.
             return
         self._flushing = True
         try:
-            while taken := self.engine.drain_outbox():
-                for each in taken:
-                    self._execute(each)
+            while outgoing := self.engine.drain_outbox():
+                for action in outgoing:
+                    self._execute(action)
         finally:
             self._flushing = False
         self._set_timer()
 
     def _set_timer(self) -> None:
-        due = self.engine.deadline
+        deadline = self.engine.deadline
         if self._timer is not None:
-            if due == self._timer.when():
+            if deadline == self._timer.when():
                 return
             self._timer.cancel()
-        self._timer = None if due is None or self._stopped else self._loop.call_at(due, self._on_timer)
+        self._timer = None if deadline is None or self._stopped else self._loop.call_at(deadline, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
-        # A timer may come a little before its time, and what is due must be due then.
+        # A timer may fire slightly early, and what is due must be sent nevertheless.
         self.engine.advance(max(self._loop.time(), self.engine.deadline or 0.0))
         self.flush()
 
@@ -123,10 +123,10 @@ class EngineRunner:
             return
         try:
             await self._stream_response(response)
-        except (Exception, asyncio.CancelledError) as error:  # A brain is anybody's code.
+        except (Exception, asyncio.CancelledError) as error:  # The responder is code of the user.
             if isinstance(error, asyncio.CancelledError) and is_cancelling():
                 raise
-            log.warning("the brain of a realtime model failed", exc_info=error)
+            log.warning("the responder of a realtime model failed", exc_info=error)
             response.fail(str(getattr(error, "code", "") or "server_error"), _describe_error(error))
         else:
             response.finish(self._loop.time())
@@ -134,15 +134,15 @@ class EngineRunner:
 
     async def _stream_response(self, response: EngineResponse) -> None:
         tools = msgspec.to_builtins(response.settings.tools)
-        unsaid = ""
+        buffer = ""
         async with aclosing(self._responder.respond(build_responder_request(response, tools))) as parts:
             async for part in parts:
                 match part:
                     case Say(text):
-                        unsaid = await self._output_text(response, unsaid + text)
+                        buffer = await self._output_text(response, buffer + text)
                     case CallTool(name, _, call_id):
-                        await self._output_text(response, unsaid, final=True)
-                        unsaid = ""
+                        await self._output_text(response, buffer, final=True)
+                        buffer = ""
                         response.add_call(
                             _replace_surrogates(name),
                             _replace_surrogates(part.arguments_json),
@@ -150,10 +150,10 @@ class EngineRunner:
                             call_id=call_id,
                         )
                 self.flush()
-        await self._output_text(response, unsaid, final=True)
+        await self._output_text(response, buffer, final=True)
 
     async def _output_text(self, response: EngineResponse, text: str, *, final: bool = False) -> str:
-        """Say the whole sentences in a text, and give back what is not one yet. Writing waits for none."""
+        """Speak the complete sentences of a text and return the rest. Written output does not wait for sentences."""
         if not response.has_audio_output:
             for piece in split_words(_replace_surrogates(text)):
                 response.add_text(piece, self._loop.time())
@@ -170,20 +170,20 @@ class EngineRunner:
 
     def _start_transcription(self, item_id: str, audio: bytes) -> None:
         if self._transcriber is not None:
-            transcribing = self._transcribe(item_id, audio, self._transcriber)
-            self._transcription_tasks[item_id] = task = self._scope.start(transcribing)
+            transcription = self._transcribe(item_id, audio, self._transcriber)
+            self._transcription_tasks[item_id] = task = self._scope.start(transcription)
             task.add_done_callback(lambda _: self._transcription_tasks.pop(item_id, None))
         elif not self._warned_no_transcriber:
             self._warned_no_transcriber = True
             log.warning(
-                "somebody speaks to a realtime model that has no recogniser: its brain is told for how long, "
-                "but not what was said; give the model a transcriber, or write to it"
+                "a realtime model without a transcriber received speech: its responder learns the duration, but not "
+                "the words; pass transcriber= to the model, or send text"
             )
 
     async def _transcribe(self, item_id: str, audio: bytes, transcriber: Transcriber) -> None:
         try:
             self.engine.add_transcript(item_id, _replace_surrogates(await transcriber.transcribe(audio)))
-        except (Exception, asyncio.CancelledError) as error:  # A recogniser is anybody's code.
+        except (Exception, asyncio.CancelledError) as error:  # The transcriber is code of the user.
             if isinstance(error, asyncio.CancelledError) and is_cancelling():
                 raise
             self.engine.report_transcription_failure(item_id, _describe_error(error))
@@ -195,5 +195,5 @@ def _describe_error(error: BaseException) -> str:
 
 
 def _replace_surrogates(text: str) -> str:
-    """The text without halves of characters, as streams may leave behind: no frame could carry them."""
+    """Replace lone surrogates, which a split stream may contain and which JSON frames cannot carry."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,4 +1,4 @@
-"""Settings as programs write them, and as the wire has them."""
+"""Conversion of the settings of a program to the session object of the protocol."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from standfast.realtime.openai._protocol.session_settings import build_session_p
 PCM = {"type": "audio/pcm", "rate": 24000}
 
 
-def test_the_defaults() -> None:
+def test_default_settings_are_sent() -> None:
     assert build_session_payload({}) == {
         "type": "realtime",
         "output_modalities": ["audio"],
@@ -33,12 +33,12 @@ def test_a_call_keeps_its_formats() -> None:
     audio = build_session_payload({}, joins_call=True)["audio"]
     assert "format" not in audio["input"]
     assert "format" not in audio["output"]
-    asked_for = build_session_payload({"output_audio_format": "g711_ulaw"}, joins_call=True)["audio"]
-    assert asked_for["output"]["format"] == {"type": "audio/pcmu"}
+    explicit = build_session_payload({"output_audio_format": "g711_ulaw"}, joins_call=True)["audio"]
+    assert explicit["output"]["format"] == {"type": "audio/pcmu"}
 
 
-def test_flat_keys_have_their_nested_places() -> None:
-    found = build_session_payload(
+def test_flat_keys_are_moved_to_their_nested_positions() -> None:
+    payload = build_session_payload(
         {
             "input_audio_format": "g711_alaw",
             "output_audio_format": "g711_ulaw",
@@ -49,7 +49,7 @@ def test_flat_keys_have_their_nested_places() -> None:
             "speed": 1.2,
         }
     )["audio"]
-    assert found == {
+    assert payload == {
         "input": {
             "format": {"type": "audio/pcma"},
             "noise_reduction": {"type": "near_field"},
@@ -60,28 +60,28 @@ def test_flat_keys_have_their_nested_places() -> None:
     }
 
 
-def test_nested_keys_go_before_flat_ones() -> None:
-    found = build_session_payload(
+def test_nested_keys_override_flat_ones() -> None:
+    payload = build_session_payload(
         {
             "voice": "ash",
             "turn_detection": None,
             "audio": {"input": {"turn_detection": {"type": "server_vad"}}, "output": {"voice": "sage"}},
         }
     )["audio"]
-    assert found["input"]["turn_detection"] == {"type": "server_vad"}
-    assert found["output"]["voice"] == "sage"
+    assert payload["input"]["turn_detection"] == {"type": "server_vad"}
+    assert payload["output"]["voice"] == "sage"
 
 
 @pytest.mark.parametrize("key", ["turn_detection", "input_audio_noise_reduction", "input_audio_transcription"])
-def test_none_switches_off(key: str) -> None:
+def test_none_switches_a_feature_off(key: str) -> None:
     nested = key.removeprefix("input_audio_")
     assert build_session_payload({key: None})["audio"]["input"][nested] is None
     assert build_session_payload({"audio": {"input": {nested: None}}})["audio"]["input"][nested] is None
 
 
-def test_camel_case_in_turn_detection_is_understood() -> None:
-    given = {"type": "server_vad", "createResponse": True, "silenceDurationMs": 300, "idle_timeout_ms": 5}
-    assert build_session_payload({"turn_detection": given})["audio"]["input"]["turn_detection"] == {
+def test_turn_detection_accepts_camel_case() -> None:
+    settings = {"type": "server_vad", "createResponse": True, "silenceDurationMs": 300, "idle_timeout_ms": 5}
+    assert build_session_payload({"turn_detection": settings})["audio"]["input"]["turn_detection"] == {
         "type": "server_vad",
         "create_response": True,
         "silence_duration_ms": 300,
@@ -90,7 +90,7 @@ def test_camel_case_in_turn_detection_is_understood() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "name"),
+    ("value", "name"),
     [
         ("pcm16", "pcm16"),
         ("PCM", "pcm16"),
@@ -105,22 +105,22 @@ def test_camel_case_in_turn_detection_is_understood() -> None:
         (None, None),
     ],
 )
-def test_formats_have_many_spellings(given: Any, name: str | None) -> None:
-    found = parse_audio_format(given)
-    assert (found.name if found else None) == name
+def test_audio_formats_have_several_spellings(value: Any, name: str | None) -> None:
+    parsed = parse_audio_format(value)
+    assert (parsed.name if parsed else None) == name
 
 
-def test_an_unknown_format_is_left_to_the_server() -> None:
+def test_an_unknown_format_is_not_sent() -> None:
     assert "format" not in build_session_payload({"output_audio_format": "mp3"})["audio"]["output"]
 
 
-@pytest.mark.parametrize(("given", "length", "ms"), [("pcm16", 48_000, 1000), ("g711_ulaw", 8_000, 1000)])
-def test_how_long_bytes_play(given: str, length: int, ms: float) -> None:
-    assert parse_audio_format(given).duration_ms(length) == ms
+@pytest.mark.parametrize(("name", "size", "ms"), [("pcm16", 48_000, 1000), ("g711_ulaw", 8_000, 1000)])
+def test_the_duration_of_audio_follows_from_its_format(name: str, size: int, ms: float) -> None:
+    assert parse_audio_format(name).duration_ms(size) == ms
 
 
-def test_the_rest_goes_as_it_is() -> None:
-    found = build_session_payload(
+def test_other_settings_are_passed_through() -> None:
+    payload = build_session_payload(
         {
             "model_name": "gpt-realtime",
             "instructions": "Be kind.",
@@ -132,7 +132,7 @@ def test_the_rest_goes_as_it_is() -> None:
             "tracing": {"workflow_name": "w"},
         }
     )
-    assert {key: value for key, value in found.items() if key != "audio"} == {
+    assert {key: value for key, value in payload.items() if key != "audio"} == {
         "type": "realtime",
         "instructions": "Be kind.",
         "prompt": {"id": "p"},
@@ -153,33 +153,33 @@ def add(a: int, b: int) -> int:
 
 
 def test_tools_and_handoffs_are_functions() -> None:
-    way = handoff(Agent(name="Billing"))
+    transfer = handoff(Agent(name="Billing"))
     server = HostedMCPTool(
         {"type": "mcp", "server_label": "docs", "server_url": "https://x", "require_approval": "never"}
     )
-    tools = build_session_payload({"tools": [add, server], "handoffs": [way]})["tools"]
+    tools = build_session_payload({"tools": [add, server], "handoffs": [transfer]})["tools"]
     assert [tool.get("name", tool["type"]) for tool in tools] == ["add", "mcp", "transfer_to_billing"]
     assert tools[0]["parameters"]["properties"].keys() == {"a", "b"}
     assert set(tools[0]) == {"type", "name", "description", "parameters"}
 
 
-def test_no_tools_are_said_as_well() -> None:
+def test_an_empty_list_of_tools_is_sent() -> None:
     assert build_session_payload({"tools": []})["tools"] == []
     assert "tools" not in build_session_payload({})
 
 
-def test_tools_that_a_realtime_model_cannot_call_are_refused() -> None:
-    with pytest.raises(Exception, match="functions and hosted MCP"):
+def test_unsupported_tools_are_rejected() -> None:
+    with pytest.raises(Exception, match="function tools and hosted MCP"):
         build_session_payload({"tools": [WebSearchTool()]})
 
 
 @pytest.mark.parametrize(
-    ("given", "wire"),
+    ("choice", "expected"),
     [
         ("auto", "auto"),
         ("add", {"type": "function", "name": "add"}),
         (MCPToolChoice("docs", "find"), {"type": "mcp", "server_label": "docs", "name": "find"}),
     ],
 )
-def test_what_the_model_has_to_call(given: Any, wire: Any) -> None:
-    assert build_session_payload({"tool_choice": given})["tool_choice"] == wire
+def test_tool_choice_is_converted(choice: Any, expected: Any) -> None:
+    assert build_session_payload({"tool_choice": choice})["tool_choice"] == expected

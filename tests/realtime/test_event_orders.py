@@ -1,15 +1,14 @@
-"""A server tells of a turn in many orders: which of them it chooses changes nothing in what a session remembers."""
+"""Events of a turn in any order that a server may choose: the resulting history is the same."""
 
 import asyncio
 import base64
 import random
-from collections import deque
 from typing import Any
 
 import msgspec
 import pytest
 
-from realtime.wire_types import SERVER_EVENTS, faults
+from realtime.openai_types import SERVER_EVENTS, find_type_errors
 from realtime_kit import Heard, said, talking, virtually
 from standfast import function_tool
 from standfast.realtime import RealtimeAgent
@@ -26,22 +25,21 @@ def response(status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
     return {"id": "r1", "object": "realtime.response", "status": status, "conversation_id": "conv", "output": output}
 
 
-def frame(kind: str, **parts: Any) -> dict[str, Any]:
-    made = {"type": kind, "event_id": f"event_{kind}", **parts}
-    assert faults(made, SERVER_EVENTS) == []
-    return made
+def frame(event_type: str, **fields: Any) -> dict[str, Any]:
+    result = {"type": event_type, "event_id": f"event_{event_type}", **fields}
+    assert find_type_errors(result, SERVER_EVENTS) == []
+    return result
 
 
 def turn(added: str) -> dict[str, tuple[list[str], dict[str, Any]]]:
-    """The messages about a spoken turn and the answer to it: each with those that come before it, wherever they do."""
-    where = {"response_id": "r1", "item_id": "a1", "output_index": 0, "content_index": 0}
+    """Return the messages of a spoken turn and its response by name, each with the names that must precede it."""
+    location = {"response_id": "r1", "item_id": "a1", "output_index": 0, "content_index": 0}
     of_call = {"response_id": "r1", "item_id": "f1", "output_index": 1, "call_id": "c1"}
-    heard = {**USER, "content": [{"type": "input_audio", "transcript": None}]}
-    empty, whole = (
-        {**ANSWER, "status": "in_progress", "content": []},
-        {**ANSWER, "status": "completed", "content": SPOKEN},
-    )
-    begun, made = {**CALL, "status": "in_progress", "arguments": ""}, {**CALL, "status": "completed", "arguments": "{}"}
+    speech = {**USER, "content": [{"type": "input_audio", "transcript": None}]}
+    empty = {**ANSWER, "status": "in_progress", "content": []}
+    complete = {**ANSWER, "status": "completed", "content": SPOKEN}
+    started_call = {**CALL, "status": "in_progress", "arguments": ""}
+    complete_call = {**CALL, "status": "completed", "arguments": "{}"}
     item, transcription = "conversation.item", "conversation.item.input_audio_transcription.completed"
     usage = {"type": "duration", "seconds": 1.0}
     at = {"response_id": "r1", "output_index": 0}
@@ -51,8 +49,8 @@ def turn(added: str) -> dict[str, tuple[list[str], dict[str, Any]]]:
         "started": ([], frame("input_audio_buffer.speech_started", audio_start_ms=0, item_id="u1")),
         "stopped": (["started"], frame("input_audio_buffer.speech_stopped", audio_end_ms=900, item_id="u1")),
         "committed": (["stopped"], frame("input_audio_buffer.committed", item_id="u1", previous_item_id=None)),
-        "user": (["committed"], frame(added, item=heard, previous_item_id=None)),
-        "user done": (["user"], frame(f"{item}.done", item=heard, previous_item_id=None)),
+        "user": (["committed"], frame(added, item=speech, previous_item_id=None)),
+        "user done": (["user"], frame(f"{item}.done", item=speech, previous_item_id=None)),
         "transcribed": (
             ["committed"],
             frame(transcription, item_id="u1", content_index=0, transcript="When do you open?", usage=usage),
@@ -60,18 +58,18 @@ def turn(added: str) -> dict[str, tuple[list[str], dict[str, Any]]]:
         "created": (["user"], frame("response.created", response=response("in_progress", []))),
         "out": (["created"], frame("response.output_item.added", **at, item=empty)),
         "answer": (["created"], frame(added, item=empty, previous_item_id="u1")),
-        "part": (["out"], frame("response.content_part.added", **where, part=part)),
-        "audio 1": (["part"], frame(f"{voice}.delta", **where, delta=SOUND)),
-        "audio 2": (["audio 1"], frame(f"{voice}.delta", **where, delta=SOUND)),
-        "audio done": (["audio 2"], frame(f"{voice}.done", **where)),
-        "word 1": (["part"], frame(f"{words}.delta", **where, delta="One")),
-        "word 2": (["word 1"], frame(f"{words}.delta", **where, delta=" moment.")),
-        "words": (["word 2"], frame(f"{words}.done", **where, transcript="One moment.")),
-        "part done": (["audio done", "words"], frame("response.content_part.done", **where, part=part)),
-        "out done": (["part done"], frame("response.output_item.done", **at, item=whole)),
-        "answer done": (["part done", "answer"], frame(f"{item}.done", item=whole, previous_item_id="u1")),
-        "call out": (["out"], frame("response.output_item.added", response_id="r1", output_index=1, item=begun)),
-        "call": (["created", "answer"], frame(added, item=begun, previous_item_id="a1")),
+        "part": (["out"], frame("response.content_part.added", **location, part=part)),
+        "audio 1": (["part"], frame(f"{voice}.delta", **location, delta=SOUND)),
+        "audio 2": (["audio 1"], frame(f"{voice}.delta", **location, delta=SOUND)),
+        "audio done": (["audio 2"], frame(f"{voice}.done", **location)),
+        "word 1": (["part"], frame(f"{words}.delta", **location, delta="One")),
+        "word 2": (["word 1"], frame(f"{words}.delta", **location, delta=" moment.")),
+        "words": (["word 2"], frame(f"{words}.done", **location, transcript="One moment.")),
+        "part done": (["audio done", "words"], frame("response.content_part.done", **location, part=part)),
+        "out done": (["part done"], frame("response.output_item.done", **at, item=complete)),
+        "answer done": (["part done", "answer"], frame(f"{item}.done", item=complete, previous_item_id="u1")),
+        "call out": (["out"], frame("response.output_item.added", response_id="r1", output_index=1, item=started_call)),
+        "call": (["created", "answer"], frame(added, item=started_call, previous_item_id="a1")),
         "arguments": (["call out"], frame("response.function_call_arguments.delta", **of_call, delta="{}")),
         "arguments done": (
             ["arguments"],
@@ -79,39 +77,42 @@ def turn(added: str) -> dict[str, tuple[list[str], dict[str, Any]]]:
         ),
         "call out done": (
             ["arguments done"],
-            frame("response.output_item.done", response_id="r1", output_index=1, item=made),
+            frame("response.output_item.done", response_id="r1", output_index=1, item=complete_call),
         ),
-        "call done": (["call", "arguments done"], frame(f"{item}.done", item=made, previous_item_id="a1")),
-        "done": (["out done", "call out done"], frame("response.done", response=response("completed", [whole, made]))),
+        "call done": (["call", "arguments done"], frame(f"{item}.done", item=complete_call, previous_item_id="a1")),
+        "done": (
+            ["out done", "call out done"],
+            frame("response.done", response=response("completed", [complete, complete_call])),
+        ),
     }
 
 
-def ordered(messages: dict[str, tuple[list[str], dict[str, Any]]], rng: random.Random) -> list[dict[str, Any]]:
-    """The messages in one of their orders. Some orders let one of two things run far ahead of the other."""
-    left, found = dict(messages), []
-    eager = {name: rng.random() for name in messages} if rng.random() < 0.5 else {}
-    while left:
-        ready = [name for name, (before, _) in left.items() if not left.keys() & set(before)]
-        chosen = max(ready, key=eager.__getitem__) if eager else rng.choice(ready)
-        found.append(left.pop(chosen)[1])
-    return found
+def shuffle(messages: dict[str, tuple[list[str], dict[str, Any]]], rng: random.Random) -> list[dict[str, Any]]:
+    """Return the messages in a valid order. Half of the orders let one strand run far ahead of another."""
+    remaining, result = dict(messages), []
+    priorities = {name: rng.random() for name in messages} if rng.random() < 0.5 else {}
+    while remaining:
+        ready = [name for name, (before, _) in remaining.items() if not remaining.keys() & set(before)]
+        chosen = max(ready, key=priorities.__getitem__) if priorities else rng.choice(ready)
+        result.append(remaining.pop(chosen)[1])
+    return result
 
 
-class Told:
-    """A link over which a test tells what it wants, and which takes every change of settings."""
+class ScriptedTransport:
+    """A transport that delivers the frames of a test and accepts every update of the settings."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
         self._frames: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
-    def tell(self, *frames: dict[str, Any]) -> None:
+    def deliver(self, *frames: dict[str, Any]) -> None:
         for each in frames:
             self._frames.put_nowait(each)
 
     async def send(self, data: bytes) -> None:
         self.sent.append(message := msgspec.json.decode(data))
         if message["type"] == "session.update":
-            self.tell(frame("session.updated", session=message["session"]))
+            self.deliver(frame("session.updated", session=message["session"]))
 
     async def receive(self) -> bytes:
         return msgspec.json.encode(await self._frames.get())
@@ -120,42 +121,42 @@ class Told:
         pass
 
 
-class ToldModel(RealtimeProtocolModel):
+class ScriptedTransportModel(RealtimeProtocolModel):
     def __init__(self) -> None:
         super().__init__()
-        self.link = Told()
+        self.transport = ScriptedTransport()
 
-    async def open_transport(self, options: Any) -> Told:
-        return self.link
+    async def open_transport(self, options: Any) -> ScriptedTransport:
+        return self.transport
 
 
-async def hold(frames: list[dict[str, Any]]) -> tuple[Any, Heard, list[Any]]:
-    made = deque[str]()
+async def run_session(frames: list[dict[str, Any]]) -> tuple[Any, Heard, list[Any]]:
+    calls = []
 
     @function_tool
     async def hours() -> str:
         """When the shop is open."""
-        made.append("made")
+        calls.append("hours")
         return "nine"
 
-    model: Any = ToldModel()
+    model: Any = ScriptedTransportModel()
     async with talking(RealtimeAgent(name="a", tools=[hours]), model) as (session, _, heard):
-        model.link.tell(*frames)
+        model.transport.deliver(*frames)
         await asyncio.sleep(1)
         output = {"id": "o1", "type": "function_call_output", "call_id": "c1", "output": "nine"}
-        model.link.tell(frame("conversation.item.added", item=output, previous_item_id="f1"))
+        model.transport.deliver(frame("conversation.item.added", item=output, previous_item_id="f1"))
         await asyncio.sleep(1)
-    assert list(made) == ["made"]
-    return session, heard, model.link.sent
+    assert calls == ["hours"]
+    return session, heard, model.transport.sent
 
 
 @virtually
 @pytest.mark.parametrize("added", ["conversation.item.added", "conversation.item.created"])
-async def test_a_turn_is_remembered_the_same_in_whatever_order_it_is_told(added):
+async def test_the_history_of_a_turn_does_not_depend_on_the_order_of_events(added):
     for seed in range(30):
-        frames = ordered(turn(added), random.Random(seed))
+        frames = shuffle(turn(added), random.Random(seed))
         try:
-            session, heard, sent = await hold(frames)
+            session, heard, sent = await run_session(frames)
             assert heard.of("error") == []
             assert [item.item_id for item in session.history] == ["u1", "a1", "f1"]
             assert said(session) == ["When do you open?", "One moment."]

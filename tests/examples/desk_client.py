@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import started
+from processes import started
 
-from ports import free_port, listening
+from ports import free_port, wait_for_port
 
 httpx2 = pytest.importorskip("httpx2")
 pytest.importorskip("fastapi")
@@ -27,7 +27,7 @@ class Desk:
     async def start(self) -> None:
         words = ["--folder", str(self.folder), "--port", str(self.port), "--lease", "0.5"]
         self.process = await self._running.enter_async_context(started("support_desk/app.py", *words, cwd=self.folder))
-        await listening(self.port, self.process)
+        await wait_for_port(self.port, self.process)
 
     async def kill(self) -> None:
         """As ``kill -9``."""

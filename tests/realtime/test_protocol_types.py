@@ -1,5 +1,4 @@
-"""Both halves of the wire protocol against the types of the ``openai`` package: no frame lacks a part, has one that
-nobody knows, or has a value that cannot be."""
+"""Frames of client and server against the types of the ``openai`` package: no missing, unknown or invalid fields."""
 
 from contextlib import asynccontextmanager
 
@@ -7,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from realtime.wire import USER, speech, wired
-from realtime.wire_types import CLIENT_EVENTS, SERVER_EVENTS, events, faults, one_by_one
+from factories.realtime_protocol import USER, open_raw_client, speech
+from realtime.openai_types import CLIENT_EVENTS, SERVER_EVENTS, enumerate_fields, events, find_type_errors
 from realtime_kit import calling, speak
 from standfast import function_tool
 from standfast.agents.hosted_tools import HostedMCPTool
@@ -25,21 +24,21 @@ FUNCTION = {"type": "function", "name": "weather", "description": "d", "paramete
 
 
 @asynccontextmanager
-async def serving(*turns, **options):
-    """A server, of which every frame is looked at in the end, and every frame of its clients."""
+async def checked_server(*turns, **options):
+    """Run a server, and check all frames that it and its clients sent."""
     async with RealtimeServer(list(turns), **options) as server:
         yield server
-    wrong = [
-        fault
+    problems = [
+        problem
         for connection in server.connections
         for frames, kinds in ((connection.received, CLIENT_EVENTS), (connection.sent, SERVER_EVENTS))
         for frame in frames
-        for fault in faults(frame, kinds)
+        for problem in find_type_errors(frame, kinds)
     ]
-    assert wrong == []
+    assert problems == []
 
 
-async def test_a_servers_frames_about_written_turns_and_items():
+async def test_server_frames_of_text_turns_and_items_match_the_types():
     items = [
         {"type": "message", "role": "system", "content": [{"type": "input_text", "text": "Be brief."}]},
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Yes?"}]},
@@ -54,54 +53,60 @@ async def test_a_servers_frames_about_written_turns_and_items():
         {"type": "function_call", "name": "weather", "arguments": "{}", "call_id": "c1"},
         {"type": "function_call_output", "call_id": "c1", "output": "sunny"},
     ]
-    async with serving("Good morning.", "Hello.") as server, wired(server) as wire:
+    async with checked_server("Good morning.", "Hello.") as server, open_raw_client(server) as client:
         for item in items:
-            await wire.send("conversation.item.create", item=item)
-        await wire.send("response.create")
-        await wire.until("rate_limits.updated")
-        await wire.send("response.create", response={"output_modalities": ["text"], "metadata": {"a": "b"}})
-        await wire.until("rate_limits.updated")
-        known = [entry.id for entry in server.connections[0].conversation]
-        assert len(known) == 7
-        for item_id in known:
-            await wire.send("conversation.item.retrieve", item_id=item_id)
-            await wire.until("conversation.item.retrieved")
-            await wire.send("conversation.item.delete", item_id=item_id)
-            await wire.until("conversation.item.deleted")
+            await client.send("conversation.item.create", item=item)
+        await client.send("response.create")
+        await client.read_until("rate_limits.updated")
+        await client.send("response.create", response={"output_modalities": ["text"], "metadata": {"a": "b"}})
+        await client.read_until("rate_limits.updated")
+        ids = [entry.id for entry in server.connections[0].conversation]
+        assert len(ids) == 7
+        for item_id in ids:
+            await client.send("conversation.item.retrieve", item_id=item_id)
+            await client.read_until("conversation.item.retrieved")
+            await client.send("conversation.item.delete", item_id=item_id)
+            await client.read_until("conversation.item.deleted")
 
 
-@pytest.mark.parametrize("heard", ["What time is it?", None])
-async def test_a_servers_frames_about_spoken_turns(heard):
-    class Deaf:
+@pytest.mark.parametrize("transcript", ["What time is it?", None])
+async def test_server_frames_of_spoken_turns_match_the_types(transcript):
+    class FailingTranscriber:
         async def transcribe(self, audio):
-            raise RuntimeError("no ears")
+            raise RuntimeError("no transcript")
 
-    transcriber = ScriptedTranscriber([heard]) if heard else Deaf()
-    async with serving([Pause(0.02), "Noon."], transcriber=transcriber) as server, wired(server) as wire:
-        await wire.send("session.update", session=TRANSCRIBED)
-        await wire.speak(await speech())
-        await wire.until("response.done")
-        told = "completed" if heard else "failed"
-        assert server.connections[0].get_sent(f"conversation.item.input_audio_transcription.{told}")
-        await wire.send("input_audio_buffer.clear")
-        await wire.until("input_audio_buffer.cleared")
+    transcriber = ScriptedTranscriber([transcript]) if transcript else FailingTranscriber()
+    async with (
+        checked_server([Pause(0.02), "Noon."], transcriber=transcriber) as server,
+        open_raw_client(server) as client,
+    ):
+        await client.send("session.update", session=TRANSCRIBED)
+        await client.send_speech(await speech())
+        await client.read_until("response.done")
+        outcome = "completed" if transcript else "failed"
+        assert server.connections[0].get_sent(f"conversation.item.input_audio_transcription.{outcome}")
+        await client.send("input_audio_buffer.clear")
+        await client.read_until("input_audio_buffer.cleared")
 
 
-async def test_a_servers_frames_about_an_interruption():
-    async with serving("One two three four five six seven.", pace=4.0) as server, wired(server) as wire:
-        await wire.send("response.create")
-        item_id = (await wire.until("response.output_audio.delta"))["item_id"]
-        await wire.speak(await speech(pause_ms=0))
-        assert (await wire.until("response.done"))["response"]["status"] == "cancelled"
+async def test_server_frames_of_an_interruption_match_the_types():
+    async with (
+        checked_server("One two three four five six seven.", pace=4.0) as server,
+        open_raw_client(server) as client,
+    ):
+        await client.send("response.create")
+        item_id = (await client.read_until("response.output_audio.delta"))["item_id"]
+        await client.send_speech(await speech(pause_ms=0))
+        assert (await client.read_until("response.done"))["response"]["status"] == "cancelled"
         for audio_end_ms in (50, 99_999):
-            where = {"item_id": item_id, "content_index": 0, "audio_end_ms": audio_end_ms}
-            await wire.send("conversation.item.truncate", **where)
-        await wire.until("error")
-        await wire.send("conversation.item.retrieve", item_id=item_id)
-        await wire.until("conversation.item.retrieved")
+            location = {"item_id": item_id, "content_index": 0, "audio_end_ms": audio_end_ms}
+            await client.send("conversation.item.truncate", **location)
+        await client.read_until("error")
+        await client.send("conversation.item.retrieve", item_id=item_id)
+        await client.read_until("conversation.item.retrieved")
 
 
-async def test_a_servers_frames_about_calls_failures_collisions_and_refusals():
+async def test_server_frames_of_calls_failures_and_errors_match_the_types():
     calls = [CallTool("weather", {"city": "Rome"}), CallTool("weather", {"city": "Oslo"})]
     failing = ["So far", RuntimeError("no more ideas")]
     settings = {
@@ -119,35 +124,35 @@ async def test_a_servers_frames_about_calls_failures_collisions_and_refusals():
         },
     }
     async with (
-        serving(calls, RuntimeError("none"), failing, "Many words.", [Pause(30), "Late."], "Aside.") as server,
-        wired(server) as wire,
+        checked_server(calls, RuntimeError("none"), failing, "Many words.", [Pause(30), "Late."], "Aside.") as server,
+        open_raw_client(server) as client,
     ):
-        await wire.send("session.update", session=settings)
-        for wanted, status in (
+        await client.send("session.update", session=settings)
+        for options, status in (
             ({}, "completed"),
             ({}, "failed"),
             ({}, "failed"),
             ({"max_output_tokens": 3}, "incomplete"),
         ):
-            await wire.send("response.create", response=wanted)
-            assert (await wire.until("response.done"))["response"]["status"] == status
-        await wire.send("response.create")
-        await wire.send("response.create")
-        await wire.until("error")
-        await wire.send("response.create", response={"conversation": "none", "input": [USER], "metadata": {"a": "b"}})
-        await wire.until("response.done")
-        await wire.send("output_audio_buffer.clear")
-        await wire.until("output_audio_buffer.cleared")
-        await wire.send("output_audio_buffer.clear")
-        await wire.send("response.cancel")
-        await wire.until("error")
-        await wire.send("session.update", session={"type": "realtime", "max_output_tokens": 0})
-        await wire.until("error")
+            await client.send("response.create", response=options)
+            assert (await client.read_until("response.done"))["response"]["status"] == status
+        await client.send("response.create")
+        await client.send("response.create")
+        await client.read_until("error")
+        await client.send("response.create", response={"conversation": "none", "input": [USER], "metadata": {"a": "b"}})
+        await client.read_until("response.done")
+        await client.send("output_audio_buffer.clear")
+        await client.read_until("output_audio_buffer.cleared")
+        await client.send("output_audio_buffer.clear")
+        await client.send("response.cancel")
+        await client.read_until("error")
+        await client.send("session.update", session={"type": "realtime", "max_output_tokens": 0})
+        await client.read_until("error")
         server.connections[0].expire()
-        await wire.until("error")
+        await client.read_until("error")
 
 
-def test_a_servers_frames_about_a_long_silence():
+def test_server_frames_of_an_idle_timeout_match_the_types():
     engine = Engine(now=0.0)
     detection = {"type": "server_vad", "idle_timeout_ms": 5000}
     update = {"type": "realtime", "audio": {"input": {"turn_detection": detection}}}
@@ -157,27 +162,27 @@ def test_a_servers_frames_about_a_long_silence():
     engine.advance(5.5)
     frames = [each for each in engine.drain_outbox() if isinstance(each, dict)]
     assert "input_audio_buffer.timeout_triggered" in [frame["type"] for frame in frames]
-    assert [fault for frame in frames for fault in faults(frame, SERVER_EVENTS)] == []
+    assert [problem for frame in frames for problem in find_type_errors(frame, SERVER_EVENTS)] == []
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(CLIENT_EVENTS)).flatmap(lambda kind: events(CLIENT_EVENTS[kind])))
-def test_a_servers_answer_to_any_frame_that_a_client_may_send(frame):
-    assert faults(frame, CLIENT_EVENTS) == []
-    assert [fault for each in told(frame) for fault in faults(each, SERVER_EVENTS)] == []
+def test_server_answers_to_any_client_event_match_the_types(frame):
+    assert find_type_errors(frame, CLIENT_EVENTS) == []
+    assert [problem for each in get_answers(frame) for problem in find_type_errors(each, SERVER_EVENTS)] == []
 
 
-def test_a_server_knows_every_part_of_every_frame_that_a_client_may_send():
+def test_the_server_accepts_every_field_of_every_client_event():
     unknown = set()
     for kind in CLIENT_EVENTS.values():
-        for frame in one_by_one(kind):
-            errors = [each["error"] for each in told(frame) if each["type"] == "error"]
+        for frame in enumerate_fields(kind):
+            errors = [each["error"] for each in get_answers(frame) if each["type"] == "error"]
             unknown |= {error["param"] for error in errors if error["code"] == "unknown_parameter"}
     assert unknown == set()
 
 
-def told(frame):
-    """What a server has to say to a frame, first of all."""
+def get_answers(frame):
+    """Return the frames with which a new session answers a frame."""
     engine = Engine(now=0.0)
     engine.receive(frame, 0.0)
     return [each for each in engine.drain_outbox() if isinstance(each, dict)]
@@ -243,14 +248,14 @@ async def cancel(order: str) -> str:
         {"turn_detection": {"createResponse": False}, "input_audio_transcription": None, "tool_choice": "none"},
     ],
 )
-async def test_a_clients_settings(settings):
+async def test_client_settings_match_the_types(settings):
     lab = {"type": "mcp", "server_label": "lab", "server_url": "https://example.com", "require_approval": "never"}
     agent = RealtimeAgent(name="a", instructions="Be brief.", tools=[hours, HostedMCPTool(tool_config=lab)])
-    async with serving() as server, calling(server, agent, model_settings=settings):
+    async with checked_server() as server, calling(server, agent, model_settings=settings):
         pass
 
 
-async def test_a_clients_frames_in_a_call_with_everything():
+async def test_client_frames_of_a_full_call_match_the_types():
     billing = RealtimeAgent(name="billing", instructions="You do the billing.")
     front = RealtimeAgent(name="front", tools=[hours, cancel], handoffs=[billing])
     calls = [
@@ -259,16 +264,16 @@ async def test_a_clients_frames_in_a_call_with_everything():
         CallTool("cancel", {"order": "A7"}),
     ]
     picture = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "high"}
-    shown = {"type": "message", "role": "user", "content": [picture, {"type": "input_text", "text": "My bill."}]}
-    aside = {"conversation": "none", "metadata": {"a": "b"}, "input": [USER]}
+    message = {"type": "message", "role": "user", "content": [picture, {"type": "input_text", "text": "My bill."}]}
+    out_of_band = {"conversation": "none", "metadata": {"a": "b"}, "input": [USER]}
     async with (
-        serving(calls, "Nine to five.", CallTool("transfer_to_billing"), *["Billing."] * 9) as server,
+        checked_server(calls, "Nine to five.", CallTool("transfer_to_billing"), *["Billing."] * 9) as server,
         calling(server, front) as (session, heard),
     ):
         await session.send_message("When do you open?")
         await session.approve_tool_call((await heard.until("tool_approval_required")).call_id)
         await heard.until("tool_end", 3)
-        await session.send_message(shown)
+        await session.send_message(message)
         await heard.until("agent_changed")
         await heard.until("audio")
         await speak(session, await speech())
@@ -276,11 +281,11 @@ async def test_a_clients_frames_in_a_call_with_everything():
         await session.interrupt()
         await session.send_audio(b"\0" * 9600, commit=True)
         await session.update_agent(front)
-        for message in (
-            {"type": "response.create", "other_data": {"response": aside}},
+        for raw in (
+            {"type": "response.create", "other_data": {"response": out_of_band}},
             {"type": "input_audio_buffer.clear"},
         ):
-            await session.model.send_event(RealtimeModelSendRawMessage(message))
+            await session.model.send_event(RealtimeModelSendRawMessage(raw))
         await server.connections[0].wait_for_frame("input_audio_buffer.clear")
         server.connections[0].close(1011)
         await heard.until("reconnected")
