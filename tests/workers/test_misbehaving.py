@@ -108,7 +108,7 @@ async def test_a_worker_cannot_fill_the_host_with_descriptors(session):
 async def test_a_worker_cannot_make_its_keeper_kill_somebody_else(session):
     victim = await asyncio.create_subprocess_exec("sleep", "60")
     try:
-        token = session._talk.link.token
+        token = session._router.connection.token
         code = f"import os, socket\nsocket.socket(fileno=os.dup(4)).send({f'{token} {victim.pid}'.encode()!r})\n'said'"
         assert (await session.run(code)).value == "said"
         assert (await session.run("1")).value == 1
@@ -353,13 +353,13 @@ def alive(pid: int) -> bool:
 
 TWISTED = """
 import sys
-from standfast.workers.child.loop import Runtime
+from standfast.workers.child.loop import WorkerLoop
 from standfast.workers.wire import messages as m
 frame = sys._getframe()
-while not isinstance(frame.f_locals.get("self"), Runtime):
+while not isinstance(frame.f_locals.get("self"), WorkerLoop):
     frame = frame.f_back
 worker = frame.f_locals["self"]
-worker._answers[m.NamespaceMessage] = lambda asked: worker.post.send({reply})
+worker._handlers[m.NamespaceMessage] = lambda asked: worker.channel.send({reply})
 """
 
 

@@ -294,7 +294,7 @@ async def test_starts_that_are_given_up_say_nothing(config, capfd):
 async def test_processes_started_by_user_code_do_not_outlive_the_session(session):
     code = "import subprocess; p = subprocess.Popen(['sleep', '300'], start_new_session=True); open('/proc/self/stat').close()"
     await session.run(code)
-    keeper = session._home.family.host_pid
+    keeper = session._resources.process_group.supervisor_pid
     with open(f"/proc/{keeper}/task/{keeper}/children") as file:
         worker = int(file.read().split()[0])
     with open(f"/proc/{worker}/task/{worker}/children") as file:

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -197,8 +198,8 @@ class ForkServer:
 
 def _spawn_process(python: str, sock: socket.socket) -> subprocess.Popen[bytes]:
     # The package's own location, so that a worker runs the same standfast as its host.
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    command = [python, "-I", "-X", "utf8", "-c", _BOOTSTRAP, package, str(sock.fileno())]
+    import_root = str(Path(__file__).resolve().parents[3])
+    command = [python, "-I", "-X", "utf8", "-c", _BOOTSTRAP, import_root, str(sock.fileno())]
     try:
         return subprocess.Popen(  # noqa: S603 - our own interpreter and code
             command, pass_fds=(sock.fileno(),), stdin=subprocess.DEVNULL, env=dict(_ENVIRONMENT), cwd="/",
