@@ -108,7 +108,7 @@ async def test_a_worker_cannot_fill_the_host_with_descriptors(session):
 async def test_a_worker_cannot_make_its_keeper_kill_somebody_else(session):
     victim = await asyncio.create_subprocess_exec("sleep", "60")
     try:
-        token = session._router.connection.token
+        token = session._worker.router.connection.token
         code = f"import os, socket\nsocket.socket(fileno=os.dup(4)).send({f'{token} {victim.pid}'.encode()!r})\n'said'"
         assert (await session.run(code)).value == "said"
         assert (await session.run("1")).value == 1

@@ -11,9 +11,8 @@ from standfast.base.errors import Closed
 from standfast.workers.errors import WorkerError
 from standfast.workers.formatting import as_text
 from standfast.workers.pool import SessionPool
-from standfast.workers.results import ExecutionResult, collect_result
+from standfast.workers.results import ExecutionResult
 from standfast.workers.session import WorkerSession
-from standfast.workers.wire.messages import ExecuteMessage
 
 __all__ = ["PythonCallResult", "PythonSessions", "current_conversation", "python_function"]
 
@@ -84,10 +83,8 @@ class PythonSessions:
         async with self._acquire_slot(key) as seat:
             session = await self._ensure_session(seat)
             news, seat.prior_state = seat.prior_state, _PriorState()
-            message = ExecuteMessage(code=code, allow_input=False)
-            return PythonCallResult(
-                await collect_result(session, message, timeout or self.timeout), news.carried_over, news.is_first_call
-            )
+            result = await session.run(code, timeout=timeout or self.timeout, allow_input=False)
+            return PythonCallResult(result, news.carried_over, news.is_first_call)
 
     @contextlib.asynccontextmanager
     async def session(self, key: str | None = None) -> AsyncIterator[WorkerSession]:

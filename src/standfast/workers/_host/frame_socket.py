@@ -21,10 +21,14 @@ class FrameSocket:
     """
 
     def __init__(
-        self, sock: socket.socket, *, on_frame: Callable[[bytes | OversizedFrame], None], on_disconnect: Callable[[], None],
+        self,
+        sock: socket.socket,
+        *,
+        on_frame: Callable[[bytes | OversizedFrame], None],
+        on_disconnect: Callable[[], None],
         limit: int = 16 << 20,
         accept_fds: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         sock.setblocking(False)
         self.sock, self.limit = sock, limit
         self.fds: list[int] = []

@@ -172,6 +172,24 @@ class MessageRouter:
             raise WorkerRequestFailed("ProtocolError", said)
         return reply
 
+    def send(self, message: m.Message) -> None:
+        """Send a message without waiting for a reply. A busy worker is woken to read it."""
+        connection = self.require_connection()
+        connection.send(message)
+        if self.execution is not None:
+            connection.wake()
+
+    async def receive_general(self, message_type: type[m.Message] | None) -> m.Message:
+        """Wait for a message of the general queue, of this type if given. Raises WorkerDied."""
+        while True:
+            message = self.general_queue.pop_oldest(message_type)
+            if message is not None:
+                return message
+            if self.cause is not None:
+                raise WorkerDied(self.cause)
+            self.message_arrived.clear()
+            await self.message_arrived.wait()
+
     cause: Cause | None = None
 
     def require_connection(self) -> WorkerConnection:
