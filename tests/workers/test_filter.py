@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from standfast.workers.child.sandbox import seccomp, syscalls
-from standfast.workers.child.sandbox.namespaces import get_socket_families
+from standfast.workers.child.sandbox.confinement import get_socket_families
 from standfast.workers.wire.control import SandboxSpec
 
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}

@@ -279,7 +279,7 @@ async def test_a_preload_that_breaks_the_server_falls_back_to_a_plain_start(tmp_
     async with WorkerSession(config) as session:
         assert (await session.run("1")).value == 1
         assert session.info.metadata["mode"] == "spawn"
-        assert "the fork-server ended" in session.info.metadata["start_notes"][0]
+        assert "the fork server ended" in session.info.metadata["start_notes"][0]
     async with SessionPool(PoolConfig(session=config, min_idle=1)) as pool, pool.acquire(timeout=10) as session:
         assert (await session.run("1")).value == 1
     config = SessionConfig(preload=("broken", "json", "decimal"), import_path=(str(tmp_path),), sandbox=policy)

@@ -98,7 +98,7 @@ async def test_too_many_waiting_callers_are_refused_at_once():
         async with pool.acquire():
             waiting = asyncio.create_task(pool.lease(timeout=20))
             await asyncio.sleep(0)
-            with pytest.raises(PoolExhausted, match="wait already"):
+            with pytest.raises(PoolExhausted, match="waiting already"):
                 await pool.lease(timeout=20)
         pool.release(await waiting)
 

@@ -12,6 +12,8 @@ from standfast.workers.wire import messages as m
 
 
 class Inspector:
+    """Answers questions about a session, also while code runs."""
+
     def __init__(self, config: SessionConfig, worker: Worker, executor: Executor, interceptors: Interceptors) -> None:
         self._config, self._worker, self._executor, self._interceptors = config, worker, executor, interceptors
 

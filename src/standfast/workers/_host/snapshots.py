@@ -18,6 +18,8 @@ from standfast.workers.wire import messages as m
 
 
 class Snapshots:
+    """Sends the requests that copy, save or restore the state of a worker."""
+
     def __init__(self, config: SessionConfig, worker: Worker, executor: Executor) -> None:
         self._config, self._worker, self._executor = config, worker, executor
 

@@ -1,6 +1,6 @@
 """The worker behind a session: its process, its connection and the state of the session.
 
-A session has one ``Worker`` for its whole life. A restart replaces the process, the router and the resources inside
+A session has one ``Worker`` object. A restart replaces the process, the router and the resources inside
 it. The executor, the inspector and the snapshots reach the process through ``require_router``.
 """
 
@@ -29,6 +29,8 @@ _USABLE_STATES = (SessionState.READY, SessionState.BUSY, SessionState.IDLE)
 
 
 class Worker:
+    """The current worker process of a session, its connection, and the state of the session."""
+
     def __init__(self, config: SessionConfig, session_id: str, *, interceptors: Interceptors) -> None:
         self.config, self.session_id = config, session_id
         self.created_at = time.time()
