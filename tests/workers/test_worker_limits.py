@@ -45,7 +45,7 @@ async def test_memory_that_no_process_is_blamed_for_ends_the_worker_and_the_caus
     session = await start(sandbox=dataclasses.replace(start.config.sandbox, memory_mb=100))
     result = await session.run(BOMBS[kind], timeout=30)
     assert (result.state, result.error.cause) == ("lost", "memory-limit")
-    assert "150 MB are allowed" in result.reason
+    assert "the limit is 150 MB" in result.reason
     assert session.info.cause.kind == "memory-limit"
 
 

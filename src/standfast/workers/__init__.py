@@ -1,6 +1,6 @@
-"""Worker sessions: isolated, persistent Python, forked in milliseconds.
+"""Worker sessions: sandboxed, persistent Python processes that start in milliseconds.
 
-Names are resolved on first use: a worker imports ``workers.wire`` only and pays for nothing else.
+Public names are imported on first use, so that a worker process loads ``workers.wire`` and ``workers.child`` only.
 """
 
 from standfast.base.lazy import attach_stub

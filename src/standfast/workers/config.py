@@ -1,4 +1,4 @@
-"""How sessions, their sandbox and pools are set up. Frozen values, checked when made."""
+"""Configuration of sessions, their sandbox and pools: frozen values, validated when they are created."""
 
 import ipaddress
 import os
@@ -14,60 +14,61 @@ from standfast.workers.wire.frames import DEFAULT_LIMIT
 
 MB = 1024 * 1024
 _HOST_PATTERN = re.compile(r"(?=.*[A-Za-z0-9*])[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*")
-# What no environment has, and what no message carries.
+# NUL cannot be in an environment variable, and lone surrogates cannot be in a message.
 _FORBIDDEN_CHARACTERS = re.compile("[\0\ud800-\udfff]")
 
 
 def _require_positive(name: str, value: float | None) -> None:
     if value is not None and value <= 0:
-        raise InvalidInput(f"{name} must be above zero, not {value}")
+        raise InvalidInput(f"{name} must be greater than zero, got {value}")
 
 
 def _check_hosts(names: tuple[str, ...]) -> None:
     if not names:
-        raise InvalidInput("a list of reachable hosts needs a name; network='none' reaches nothing")
+        raise InvalidInput("network must list at least one host name; use network='none' to allow none")
     for name in names:
         if not isinstance(name, str):
-            raise InvalidInput(f"{name!r} is not a host name")
+            raise InvalidInput(f"host names must be strings, got {name!r}")
         try:
             ipaddress.ip_address(name)
         except ValueError:
             if not _HOST_PATTERN.fullmatch(name):
                 raise InvalidInput(
-                    f"{name!r} is not a host name: write api.example.org or *.example.org, without scheme, port or path"
+                    f"{name!r} is not a host name; expected for example api.example.org or *.example.org, "
+                    "without scheme, port or path"
                 ) from None
 
 
 def _check_paths(name: str, paths: tuple[str, ...]) -> None:
     if not isinstance(paths, tuple) or not all(isinstance(path, str) and os.path.isabs(path) for path in paths):
-        raise InvalidInput(f"{name} is a tuple of absolute paths, as str(Path(...).resolve()) gives, not {paths!r}")
+        raise InvalidInput(f"{name} must be a tuple of absolute paths, such as str(Path(...).resolve()), got {paths!r}")
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:
     for name, value in environment.items():
         for text in (name, value):
             if not isinstance(text, str) or _FORBIDDEN_CHARACTERS.search(text):
-                raise InvalidInput(f"the environment takes text without NUL, not {name!r}: {value!r}")
+                raise InvalidInput(f"environment variables must be strings without NUL, got {name!r}: {value!r}")
         if not name or "=" in name:
-            raise InvalidInput(f"{name!r} is not the name of an environment variable")
+            raise InvalidInput(f"{name!r} cannot be the name of an environment variable")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxPolicy:
     """What code in a worker may reach.
 
-    ``level`` is the strongest level to use; ``require`` the weakest to accept. With the defaults a session
-    takes the best the machine offers and says in ``info`` which that was; demand more and it refuses to
-    start where that cannot be had.
+    ``level`` is the strongest sandbox level to use and ``require`` the weakest to accept. By default a session
+    takes the strongest level that the machine supports and reports it in ``info``. A session does not start where
+    the required level is not available.
 
-    ``memory_mb`` limits each process, which gets a MemoryError. All of a worker's processes together, with the
-    memory they share, may use half as much again; above that the worker is killed, within a moment.
+    ``memory_mb`` limits each process, which then gets a MemoryError. All processes of a worker together, including
+    the memory they share, may use one and a half times as much; above that, the worker is killed shortly after.
 
-    ``cgroup`` adds control groups where this process may make them: exact limits for all processes of a
-    worker together, for some milliseconds more at the start.
+    ``cgroup`` adds control groups where this process may create them: exact limits for all processes of a worker
+    together, at the cost of a few milliseconds at the start.
 
-    ``network``: ``none``, ``host``, or a tuple of host names (``api.example.org``, ``*.pypi.org``) that
-    are reachable by HTTP through a proxy, and nothing else. A list needs the level ``namespaces``.
+    ``network`` is ``none``, ``host``, or a tuple of host names (``api.example.org``, ``*.pypi.org``) that are
+    reachable by HTTP through a proxy, while nothing else is. A tuple needs the level ``namespaces``.
     """
 
     level: SandboxLevel = "namespaces"
@@ -85,31 +86,34 @@ class SandboxPolicy:
 
     @property
     def total_memory_mb(self) -> int | None:
-        """For all processes together: above the limit of one, whose MemoryError code can handle, below its double."""
+        """The limit of all processes together.
+
+        It is above the limit of one process, since code can handle a MemoryError but not the end of the worker.
+        """
         return None if self.memory_mb is None else self.memory_mb + self.memory_mb // 2
 
     def __post_init__(self) -> None:
         for name in ("memory_mb", "cpu_seconds", "processes", "open_files", "disk_mb"):
             _require_positive(name, getattr(self, name))
         if self.level not in SANDBOX_LEVELS or self.require not in SANDBOX_LEVELS:
-            raise InvalidInput(f"sandbox levels are {', '.join(SANDBOX_LEVELS)}")
+            raise InvalidInput(f"unknown sandbox level; expected one of {', '.join(SANDBOX_LEVELS)}")
         if SANDBOX_LEVELS.index(self.require) > SANDBOX_LEVELS.index(self.level):
-            raise InvalidInput(f"cannot require {self.require!r} and use at most {self.level!r}")
+            raise InvalidInput(f"cannot require level {self.require!r} with level {self.level!r}, which is weaker")
         for name in ("readable", "writable"):
             _check_paths(name, getattr(self, name))
         if isinstance(self.network, tuple):
             _check_hosts(self.network)
         elif self.network not in ("none", "host"):
-            raise InvalidInput("network is 'none', 'host' or a tuple of host names")
+            raise InvalidInput(f"network must be 'none', 'host' or a tuple of host names, got {self.network!r}")
         if isinstance(self.network, tuple) and self.require != "namespaces":
             object.__setattr__(self, "require", "namespaces")
             if self.level != "namespaces":
-                raise InvalidInput("a list of reachable hosts needs the level 'namespaces'")
+                raise InvalidInput("a tuple of host names as network needs the level 'namespaces'")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionConfig:
-    """One session: its interpreter, sandbox, limits and timeouts. Seconds and bytes throughout."""
+    """The interpreter, sandbox, limits and timeouts of one session. All times are seconds, all sizes bytes."""
 
     sandbox: SandboxPolicy = field(default_factory=SandboxPolicy)
     mode: Literal["fork", "spawn"] = "fork" if sys.platform.startswith("linux") else "spawn"
@@ -153,7 +157,7 @@ class SessionConfig:
 
     @property
     def worker_settings(self) -> dict[str, object]:
-        """What the worker itself must know."""
+        """The settings that are sent to the worker process."""
         return {
             "frame_limit": self.frame_limit,
             "repr_limit": self.repr_limit,
@@ -166,7 +170,7 @@ class SessionConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolConfig:
-    """A pool: how many workers, how long they live, what it does when they will not start."""
+    """How many workers a pool keeps, how long they live, and how it retries when they do not start."""
 
     session: SessionConfig = field(default_factory=SessionConfig)
     min_idle: int = 2
@@ -183,7 +187,7 @@ class PoolConfig:
 
     def __post_init__(self) -> None:
         if self.min_idle < 0 or self.max_sessions < 1 or self.min_idle > self.max_sessions:
-            raise InvalidInput("a pool needs 0 <= min_idle <= max_sessions and max_sessions >= 1")
+            raise InvalidInput("a pool needs 0 <= min_idle <= max_sessions, and max_sessions >= 1")
         for name in (
             "idle_timeout", "max_lifetime", "memory_budget_mb", "health_check_interval", "breaker_threshold",
             "breaker_backoff", "breaker_backoff_limit", "drain_timeout",

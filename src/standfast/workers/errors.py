@@ -1,4 +1,4 @@
-"""What can go wrong with a worker, and how one can end."""
+"""Errors of workers and pools, and the cause of a worker's end."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +10,7 @@ CauseKind = Literal["exit", "signal", "memory-limit", "cpu-limit", "sandbox", "k
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a worker ended. ``kind`` is stable; ``detail`` is for people."""
+    """Why a worker ended. Programs may rely on ``kind``; ``detail`` is for people."""
 
     kind: CauseKind
     detail: str
@@ -22,29 +22,29 @@ class Cause:
 
 
 class WorkerError(StandfastError):
-    """Something about a worker went wrong."""
+    """Base class of the errors of workers and pools."""
 
     code = "worker"
 
 
 class WorkerDied(WorkerError):
-    """The worker is gone, and its variables with it. ``cause`` says why."""
+    """The worker ended and its variables are lost. ``cause`` says why; ``restart`` starts a new one."""
 
     code = "worker-died"
 
     def __init__(self, cause: Cause) -> None:
-        super().__init__(f"the worker is gone ({cause})")
+        super().__init__(f"the worker has ended ({cause})")
         self.cause = cause
 
 
 class StartFailed(WorkerError):
-    """No worker could be started."""
+    """The worker could not be started."""
 
     code = "start-failed"
 
 
 class WorkerRequestFailed(WorkerError):
-    """The worker refused or could not do what was asked. It goes on."""
+    """A request to the worker failed. The worker keeps running."""
 
     code = "request-failed"
 
@@ -54,33 +54,33 @@ class WorkerRequestFailed(WorkerError):
 
 
 class SandboxUnavailable(Unsupported):
-    """The demanded sandbox level cannot be had on this machine; nothing was started."""
+    """The required sandbox level is not available on this machine; nothing was started."""
 
     code = "sandbox-unavailable"
 
     def __init__(self, required: str, available: str, reason: str) -> None:
-        super().__init__(f"the sandbox level {required!r} cannot be had here ({available!r} can): {reason}")
+        super().__init__(f"sandbox level {required!r} is not available here ({available!r} is): {reason}")
         self.required, self.available, self.reason = required, available, reason
 
 
 class ExecutionTimeout(WorkerError, TimeoutError):
-    """The code did not end in time and was stopped. ``state`` says whether the variables survived."""
+    """The code did not finish in time and was stopped. ``state`` says whether the variables survived."""
 
     code = "execution-timeout"
 
     def __init__(self, execution_id: str, timeout: float, state: str) -> None:
-        super().__init__(f"execution {execution_id} did not end within {timeout} s; variables {state}")
+        super().__init__(f"execution {execution_id} did not finish within {timeout} s; variables {state}")
         self.execution_id, self.timeout, self.state = execution_id, timeout, state
 
 
 class PoolExhausted(WorkerError, TimeoutError):
-    """No session became free in time, or too many callers wait already."""
+    """No session became free in time, or too many callers are waiting."""
 
     code = "pool-exhausted"
 
 
 class PoolBroken(WorkerError):
-    """Workers fail to start again and again; the pool waits before it tries once more."""
+    """Workers fail to start repeatedly; the pool waits ``retry_after`` seconds before the next attempt."""
 
     code = "pool-broken"
 

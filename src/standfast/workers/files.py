@@ -1,7 +1,7 @@
-"""The session's own directory, seen from the host.
+"""Access from the host to the directory of a session.
 
-Every step of a path is opened relative to the one before, and no link is followed: code in the worker may
-have put links there that point anywhere.
+Each component of a path is opened relative to its parent, and no symbolic link is followed: code in the worker may
+have created links that point anywhere.
 """
 
 import asyncio
@@ -12,34 +12,34 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from standfast.base.errors import InvalidInput, NotFound
+from standfast.lifecycle.cancellation import run_to_end
+
+MAX_DEPTH = 64
+"""How deep directories may be nested. User code can create thousands of levels, and each one needs a descriptor."""
 
 
 async def copy_work_directory(source: int, target: int) -> tuple[str, ...]:
-    """Copy what the code of one worker wrote to where that of the next one will look for it.
+    """Copy the files of one worker's directory into that of its successor. Symbolic links are copied as links.
 
-    No link is followed: links are carried as links. Returns the paths of what had to stay behind: sockets and
-    pipes, what cannot be read or does not fit, what is nested deeper than anybody means it.
+    Returns the paths that were not copied: sockets and pipes, files that cannot be read or do not fit, and
+    directories nested deeper than ``MAX_DEPTH``.
     """
 
     def work() -> tuple[str, ...]:
-        left: list[str] = []
+        skipped: list[str] = []
         try:
             with _open_at("work", os.O_DIRECTORY, source) as old, _open_at("work", os.O_DIRECTORY, target) as new:
-                _copy_tree(old, new, ".", left)
+                _copy_tree(old, new, ".", skipped)
         except OSError:
-            # The code itself moved its directory away.
-            left.append(".")
-        return tuple(left)
+            # User code has moved the directory away.
+            skipped.append(".")
+        return tuple(skipped)
 
-    copying = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(copying)
-    except asyncio.CancelledError:
-        # The descriptors are closed after this, and their numbers may soon belong to something else.
-        await asyncio.wait([copying])
-        raise
+    # Also when the caller is cancelled: it closes the descriptors then, and their numbers may be used again.
+    return await run_to_end(asyncio.to_thread(work), grace=None)
 
 
 def _copy_tree(source: int, target: int, prefix: str, skipped: list[str], depth: int = 0) -> None:
@@ -47,28 +47,28 @@ def _copy_tree(source: int, target: int, prefix: str, skipped: list[str], depth:
         path = os.path.normpath(f"{prefix}/{name}")
         try:
             with as_owner(target):
-                carried = _copy_entry(name, source, target)
-            if carried is None or (carried and depth == MAX_DEPTH):
+                kind = _copy_entry(name, source, target)
+            if kind == "other" or (kind == "directory" and depth == MAX_DEPTH):
                 skipped.append(path)
-            elif carried:
+            elif kind == "directory":
                 with _open_at(name, os.O_DIRECTORY, source) as inner, _open_at(name, os.O_DIRECTORY, target) as copy:
                     _copy_tree(inner, copy, path, skipped, depth + 1)
         except OSError:
             skipped.append(path)
 
 
-def _copy_entry(name: str, source: int, target: int) -> bool | None:
-    """Copy one thing: True when its content has to follow, False when that was all, None when it cannot be."""
-    facts = os.stat(name, dir_fd=source, follow_symlinks=False)
-    mode = stat.S_IMODE(facts.st_mode)
-    if stat.S_ISLNK(facts.st_mode):
+def _copy_entry(name: str, source: int, target: int) -> Literal["file", "directory", "other"]:
+    """Copy a file or a link, or create a directory whose content the caller copies. Nothing else can be copied."""
+    status = os.stat(name, dir_fd=source, follow_symlinks=False)
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISLNK(status.st_mode):
         os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
-        return False
-    if stat.S_ISDIR(facts.st_mode):
+        return "file"
+    if stat.S_ISDIR(status.st_mode):
         os.mkdir(name, mode | 0o700, dir_fd=target)
-        return True
-    if not stat.S_ISREG(facts.st_mode):
-        return None
+        return "directory"
+    if not stat.S_ISREG(status.st_mode):
+        return "other"
     with (
         _open_at(name, os.O_NONBLOCK, source) as old,
         _open_at(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, target) as new,
@@ -77,7 +77,7 @@ def _copy_entry(name: str, source: int, target: int) -> bool | None:
     ):
         shutil.copyfileobj(reader, writer, 1 << 20)
         os.fchmod(new, mode)
-    return False
+    return "file"
 
 
 @contextlib.contextmanager
@@ -89,12 +89,10 @@ def _open_at(name: str, flags: int, parent: int) -> Iterator[int]:
         os.close(fd)
 
 
-MAX_DEPTH = 64
-"""How many directories may lie in each other; code may make thousands, and each one costs a descriptor."""
-
-
 @dataclass(frozen=True)
 class FileEntry:
+    """A regular file below the session's directory."""
+
     path: str
     size: int
     modified_at: float
@@ -104,22 +102,22 @@ FileEntries = list[FileEntry]
 
 
 class Files:
-    """write, read, list and remove, by paths relative to the session's directory."""
+    """Write, read, list and remove files by their path relative to the session's directory."""
 
     def __init__(self, get_directory: Callable[[], tuple[int, str | None]]) -> None:
         self._get_directory = get_directory
 
     async def write(self, path: str, data: bytes | str) -> None:
-        """Create or replace a file, with its parent directories."""
+        """Create or replace a file and create its missing parent directories."""
         content = data.encode() if isinstance(data, str) else data
         await asyncio.to_thread(self._write, path, content)
 
     async def read(self, path: str, *, limit: int = 256 << 20) -> bytes:
-        """The whole file; InvalidInput above ``limit`` bytes."""
+        """Return the content of a file. Raises InvalidInput when it has more than ``limit`` bytes."""
         return await asyncio.to_thread(self._read, path, limit)
 
     async def list(self, path: str = ".") -> FileEntries:
-        """Every regular file below ``path``, sorted by path."""
+        """Return all regular files below ``path``, sorted by path."""
         return await asyncio.to_thread(self._list, path)
 
     async def remove(self, path: str) -> None:
@@ -142,9 +140,9 @@ class Files:
                     fd = os.open(name, flags, 0o644, dir_fd=parent)
                 with open(fd, "wb", buffering=0) as file:
                     _require_regular_file(file.fileno(), path)
-                    left = memoryview(content)
-                    while left:
-                        left = left[file.write(left) :]
+                    remaining = memoryview(content)
+                    while remaining:
+                        remaining = remaining[file.write(remaining) :]
             except OSError as problem:
                 raise InvalidInput(f"{path!r} cannot be written: {problem.strerror}") from problem
 
@@ -155,7 +153,9 @@ class Files:
             except FileNotFoundError:
                 raise NotFound("file", path) from None
             except OSError as problem:
-                raise InvalidInput(f"{path!r} is not a file of the session: {problem.strerror}") from problem
+                raise InvalidInput(
+                    f"{path!r} is not a file in the session's directory: {problem.strerror}"
+                ) from problem
             with open(fd, "rb") as file:
                 _require_regular_file(file.fileno(), path)
                 if os.fstat(file.fileno()).st_size > limit:
@@ -163,65 +163,67 @@ class Files:
                 return file.read(limit)
 
     def _list(self, path: str) -> FileEntries:
-        found: FileEntries = []
+        entries: FileEntries = []
         with self._open_parent(f"{path}/_", create=False) as (top, _):
-            _collect_files(top, os.path.normpath(path), found)
-        return sorted(found, key=lambda entry: entry.path)
+            _collect_files(top, os.path.normpath(path), entries)
+        return sorted(entries, key=lambda entry: entry.path)
 
     @contextlib.contextmanager
     def _open_parent(self, path: str, *, create: bool) -> Iterator[tuple[int, str]]:
-        """The open parent directory and the last name, reached without following a link."""
-        steps = _split_path(path)
-        base, outside = self._get_directory()
+        """Open the parent directory of a path without following links. Yields it and the last component."""
+        components = _split_path(path)
+        base, workdir = self._get_directory()
         try:
-            if outside is None:
-                at = os.open("work", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=base)
+            if workdir is None:
+                parent = os.open("work", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=base)
             else:
-                at = os.open(outside, os.O_RDONLY | os.O_DIRECTORY)
+                parent = os.open(workdir, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as problem:
-            raise InvalidInput(f"the session's directory was taken away: {problem.strerror}") from problem
+            raise InvalidInput(
+                f"the session's directory was moved or removed by its code: {problem.strerror}"
+            ) from problem
         try:
-            for step in steps[:-1]:
+            for name in components[:-1]:
                 if create:
-                    with contextlib.suppress(OSError), as_owner(at):
-                        os.mkdir(step, 0o755, dir_fd=at)
+                    with contextlib.suppress(OSError), as_owner(parent):
+                        os.mkdir(name, 0o755, dir_fd=parent)
                 try:
-                    following = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
+                    child = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
                 except FileNotFoundError:
                     raise NotFound("file", path.removesuffix("/_")) from None
                 except OSError as problem:
-                    raise InvalidInput(f"{path!r}: {step!r} is not a directory of the session") from problem
-                os.close(at)
-                at = following
-            yield at, steps[-1]
+                    raise InvalidInput(f"{path!r}: {name!r} is not a directory of the session") from problem
+                os.close(parent)
+                parent = child
+            yield parent, components[-1]
         finally:
-            os.close(at)
+            os.close(parent)
 
 
 def _split_path(path: str) -> list[str]:
     if path.startswith("/") or "\0" in path:
         raise InvalidInput(f"{path!r} is not a path inside the session's directory")
-    steps = [step for step in path.split("/") if step not in ("", ".")]
-    if not steps or ".." in steps:
+    components = [name for name in path.split("/") if name not in ("", ".")]
+    if not components or ".." in components:
         raise InvalidInput(f"{path!r} is not a path inside the session's directory")
-    return steps
+    return components
 
 
-def _collect_files(directory: int, prefix: str, found: FileEntries, depth: int = 0) -> None:
-    """The regular files in an open directory and below. What vanishes meanwhile is not there."""
+def _collect_files(directory: int, prefix: str, entries: FileEntries, depth: int = 0) -> None:
+    """Add the regular files in and below an open directory. Files that are removed meanwhile are skipped."""
     for name in os.listdir(directory):
         path = os.path.normpath(os.path.join(prefix, name))
         with contextlib.suppress(FileNotFoundError):
-            facts = os.stat(name, dir_fd=directory, follow_symlinks=False)
-            if stat.S_ISREG(facts.st_mode):
-                found.append(FileEntry(path, facts.st_size, facts.st_mtime))
-            elif stat.S_ISDIR(facts.st_mode):
-                _collect_subdirectory(directory, name, path, found, depth)
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode):
+                entries.append(FileEntry(path, status.st_size, status.st_mtime))
+            elif stat.S_ISDIR(status.st_mode):
+                _collect_subdirectory(directory, name, path, entries, depth)
 
 
-def _collect_subdirectory(directory: int, name: str, path: str, found: FileEntries, depth: int) -> None:
+def _collect_subdirectory(directory: int, name: str, path: str, entries: FileEntries, depth: int) -> None:
     if depth >= MAX_DEPTH:
-        raise InvalidInput(f"more than {MAX_DEPTH} directories lie in each other: {path!r}")
+        raise InvalidInput(f"directories are nested more than {MAX_DEPTH} levels deep: {path!r}")
     try:
         inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
     except NotADirectoryError:
@@ -229,7 +231,7 @@ def _collect_subdirectory(directory: int, name: str, path: str, found: FileEntri
     except PermissionError as problem:
         raise InvalidInput(f"{path!r} cannot be listed: {problem.strerror}") from problem
     try:
-        _collect_files(inner, path, found, depth + 1)
+        _collect_files(inner, path, entries, depth + 1)
     finally:
         os.close(inner)
 
@@ -241,9 +243,10 @@ def _require_regular_file(fd: int, path: str) -> None:
 
 @contextlib.contextmanager
 def as_owner(directory: int) -> Iterator[None]:
-    """What a host that is root writes belongs to the worker's user, like the directory it is in.
+    """Create files as the owner of ``directory``, when the host runs as root and the worker does not.
 
-    Changes the calling thread's user for files only. Inside the worker's file system root does not exist.
+    Changes the user of the calling thread for file access only. The root user does not exist in the worker's file
+    system.
     """
     owner = os.fstat(directory)
     if os.geteuid() != 0 or owner.st_uid == 0:

@@ -1,4 +1,4 @@
-"""Interceptors see every message before it is routed; a bad one is silenced, never allowed to hurt."""
+"""Callbacks that see every message before it is routed. A slow or failing one is disabled."""
 
 import logging
 import time
@@ -13,7 +13,7 @@ _log = logging.getLogger("standfast.workers")
 
 @dataclass
 class InterceptorStats:
-    """What an interceptor cost so far."""
+    """Calls, errors and running time of one interceptor."""
 
     calls: int = 0
     errors: int = 0
@@ -24,7 +24,11 @@ class InterceptorStats:
 
 
 class Interceptors:
-    """Called in order of registration, on the reader. Over budget or failing too often means quarantine."""
+    """The interceptors of a session, called in the order of their registration.
+
+    An interceptor that fails or takes longer than ``budget`` seconds gets a strike; after ``strikes`` of them it is
+    quarantined, which means that it is not called any more.
+    """
 
     def __init__(self, *, budget: float, strikes: int) -> None:
         self.budget, self.strikes = budget, strikes
@@ -39,9 +43,10 @@ class Interceptors:
     def notify(self, message: Message) -> None:
         if not self.stats:
             return
-        for interceptor, record in list(self.stats.items()):
-            if not record.quarantined and interceptor in self.stats:
-                self._notify_one(interceptor, record, message)
+        for interceptor, stats in list(self.stats.items()):
+            # An interceptor may have removed one of those behind it.
+            if not stats.quarantined and interceptor in self.stats:
+                self._notify_one(interceptor, stats, message)
 
     def _notify_one(self, interceptor: Interceptor, stats: InterceptorStats, message: Message) -> None:
         started = time.perf_counter()
@@ -50,10 +55,10 @@ class Interceptors:
             interceptor(message)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException:  # noqa: BLE001 - somebody else's code; logged and contained
+        except BaseException:  # noqa: BLE001 - code of the user must not stop the routing
             failed = True
             stats.errors += 1
-            _log.exception("an interceptor failed; the message is routed all the same")
+            _log.exception("an interceptor failed; the message is routed anyway")
         took = time.perf_counter() - started
         stats.calls += 1
         stats.seconds += took

@@ -1,4 +1,7 @@
-"""A pool's stock of warm workers: how it is kept as the plan says, whatever happens to them."""
+"""A pool of warm worker sessions.
+
+``pool_policy`` decides what to do from the status of the pool; this module does it.
+"""
 
 import asyncio
 import collections
@@ -37,7 +40,12 @@ class _IdleEntry:
     memory: int = 0
 
 
-class PoolBase:
+class SessionPool:
+    """``async with SessionPool(config) as pool: async with pool.acquire() as session: ...``
+
+    A leased session belongs to one caller and is terminated on release, so no caller finds the state of another.
+    """
+
     def __init__(self, config: PoolConfig | None = None) -> None:
         self.config = config or PoolConfig()
         self.metrics: collections.Counter[str] = collections.Counter()
@@ -57,11 +65,145 @@ class PoolBase:
         self._retry_timer: asyncio.TimerHandle | None = None
         self._close_callbacks: list[Callable[[], None]] = []
 
+    # -- life cycle
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Start the fork server and the first workers. Returns when ``min_idle`` of them are ready or have failed."""
+        if self._draining or self._started:
+            raise Closed("the pool was started already")
+        self._started = True
+        self._reconcile()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._create_task(self._run_health_checks())
+
+    async def close(self) -> None:
+        """Close the pool: waiting callers get Closed, leases get ``drain_timeout`` seconds, then all workers end."""
+        self._draining = True
+        for callback in self._close_callbacks:
+            callback()
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_exception(Closed("the pool is closed"))
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+        self._reconcile()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.config.drain_timeout):
+                while self._leased:
+                    self._lease_released.clear()
+                    await self._lease_released.wait()
+        await asyncio.gather(*(session.terminate() for session in list(self._leased.values())))
+        self._leased.clear()
+        for task in list(self._tasks):
+            if task.get_name() != "retire":
+                task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._reconcile()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server_stack.aclose()
+
+    def add_close_callback(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` when the pool starts to close; it should release the sessions that it keeps."""
+        self._close_callbacks.append(callback)
+
+    # -- leasing
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next lease has to wait for a release."""
+        status = self._get_status()
+        free = len(status.idle) + status.starting - status.waiting
+        return free <= 0 and status.total >= self.config.max_sessions
+
+    @asynccontextmanager
+    async def acquire(self, timeout: float | None = None) -> AsyncIterator[WorkerSession]:
+        """Lease a session until the block ends. Callers are served in order.
+
+        Raises PoolExhausted when no session is free in time or too many callers wait, and PoolBroken while workers
+        do not start.
+        """
+        session = await self.lease(timeout)
+        try:
+            yield session
+        finally:
+            self.release(session)
+
+    async def lease(self, timeout: float | None = None) -> WorkerSession:
+        """Lease a session as ``acquire`` does, until it is given to ``release``."""
+        started = time.monotonic()
+        self.metrics["acquisition_attempts"] += 1
+        if self._draining or not self._started:
+            raise Closed("the pool is closed" if self._draining else "the pool was not started")
+        self._check_capacity()
+        waiter: asyncio.Future[WorkerSession] = asyncio.get_running_loop().create_future()
+        self.metrics["pool_hits" if self._idle else "pool_misses"] += 1
+        self._waiters.append(waiter)
+        self._reconcile()
+        try:
+            if not waiter.done():
+                async with asyncio.timeout(timeout):
+                    await waiter
+        except TimeoutError as problem:
+            if waiter.cancelled() or not waiter.done():
+                self.metrics["acquisition_timeouts"] += 1
+                raise PoolExhausted(f"no session became free within {timeout} s") from problem
+        except asyncio.CancelledError:
+            # A session may have been assigned in the moment of the cancellation; it must not be lost.
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.release(waiter.result())
+            raise
+        finally:
+            with contextlib.suppress(ValueError):
+                self._waiters.remove(waiter)
+        self.metrics["acquisition_success"] += 1
+        self.metrics["acquisition_microseconds"] += int((time.monotonic() - started) * 1e6)
+        return waiter.result()
+
+    def _check_capacity(self) -> None:
+        delay = self._breaker.get_retry_delay(time.monotonic())
+        if delay and not self._idle:
+            raise PoolBroken(delay, self._breaker.last_error)
+        waiting = sum(not waiter.done() for waiter in self._waiters)
+        if waiting >= self.config.max_waiting and len(self._idle) <= waiting:
+            self.metrics["acquisition_refused"] += 1
+            raise PoolExhausted(f"{waiting} callers are waiting already; the limit is {self.config.max_waiting}")
+
+    def release(self, session: WorkerSession) -> None:
+        """Give a leased session back, which terminates it. Raises WorkerError when it is not leased from this pool."""
+        if self._leased.pop(session.session_id, None) is None:
+            raise WorkerError(f"session {session.session_id} is not leased from this pool")
+        self.metrics["sessions_released"] += 1
+        self._retire(session)
+        self._lease_released.set()
+        self._reconcile()
+
+    def info(self) -> dict[str, Any]:
+        """Return the number of sessions in each state, the circuit breaker and the metrics."""
+        status = self._get_status()
+        return {
+            "idle": len(status.idle),
+            "starting": status.starting,
+            "leased": status.leased,
+            "waiting": status.waiting,
+            "breaker": {"failures": self._breaker.failures, "blocked_for": status.retry_after},
+            "metrics": dict(self.metrics),
+        }
+
+    # -- assigning, starting and retiring
+
     def _get_status(self) -> PoolStatus:
         now = time.monotonic()
         idle = tuple(
-            IdleSession(key, item.session.is_alive, now - item.started_at, now - item.idle_since, item.memory)
-            for key, item in self._idle.items()
+            IdleSession(key, entry.session.is_alive, now - entry.started_at, now - entry.idle_since, entry.memory)
+            for key, entry in self._idle.items()
         )
         waiting = sum(not waiter.done() for waiter in self._waiters)
         return PoolStatus(
@@ -106,7 +248,7 @@ class PoolBase:
         try:
             await self._ensure_fork_server()
             await session.start()
-        except Exception as problem:  # noqa: BLE001 - counted; waiting callers are told by the breaker
+        except Exception as problem:  # noqa: BLE001 - counted; the breaker reports it to waiting callers
             self._starting -= 1
             self.metrics["start_failures"] += 1
             self._breaker = self._breaker.record_failure(self.config, time.monotonic(), str(problem))
@@ -127,21 +269,24 @@ class PoolBase:
                 self._reconcile()
 
     def _handle_start_failure(self) -> None:
-        blocked = self._breaker.get_retry_delay(time.monotonic())
-        if blocked:
-            _log.warning("workers do not start: %s", self._breaker.last_error)
+        delay = self._breaker.get_retry_delay(time.monotonic())
+        if delay:
+            _log.warning("workers fail to start: %s", self._breaker.last_error)
             while self._waiters:
                 waiter = self._waiters.popleft()
                 if not waiter.done():
-                    waiter.set_exception(PoolBroken(blocked, self._breaker.last_error))
+                    waiter.set_exception(PoolBroken(delay, self._breaker.last_error))
         if not self._draining:
             loop = asyncio.get_running_loop()
             if self._retry_timer is not None:
                 self._retry_timer.cancel()
-            self._retry_timer = loop.call_later(blocked, self._reconcile)
+            self._retry_timer = loop.call_later(delay, self._reconcile)
 
     async def _ensure_fork_server(self) -> None:
-        """Keep the fork-server up between sessions; a dead one is replaced. Sessions know what to do without one."""
+        """Keep the fork server running between sessions, and replace a dead one.
+
+        Without a fork server, a session starts its own process.
+        """
         if self.config.session.mode == "spawn":
             return
         async with self._server_lock:
@@ -164,10 +309,10 @@ class PoolBase:
             await self.check_health()
 
     async def check_health(self) -> None:
-        """Look at every idle session, measure memory, and act on it."""
+        """Check that every idle session answers, measure memory, and retire and start sessions accordingly."""
         self.metrics["health_check_runs"] += 1
-        items = list(self._idle.values())
-        await asyncio.gather(*(self._check_session(item) for item in items))
+        entries = list(self._idle.values())
+        await asyncio.gather(*(self._check_session(entry) for entry in entries))
         self._leased_memory = sum(session.usage().pss for session in self._leased.values())
         self._reconcile()
 
@@ -185,138 +330,3 @@ class PoolBase:
         task = asyncio.create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-class SessionPool(PoolBase):
-    """``async with SessionPool(config) as pool: async with pool.acquire() as session: ...``"""
-
-    # -- life
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
-
-    async def start(self) -> None:
-        """Start the fork-server and the first workers; returns when ``min_idle`` are ready or failing."""
-        if self._draining or self._started:
-            raise Closed("a pool is started once")
-        self._started = True
-        self._reconcile()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._create_task(self._run_health_checks())
-
-    async def close(self) -> None:
-        """Drain: nobody waits any longer, leases get ``drain_timeout`` to come back, then everything ends."""
-        self._draining = True
-        for tell in self._close_callbacks:
-            tell()
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_exception(Closed("the pool is closed"))
-        if self._retry_timer is not None:
-            self._retry_timer.cancel()
-        self._reconcile()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.config.drain_timeout):
-                while self._leased:
-                    self._lease_released.clear()
-                    await self._lease_released.wait()
-        await asyncio.gather(*(session.terminate() for session in list(self._leased.values())))
-        self._leased.clear()
-        for task in list(self._tasks):
-            if task.get_name() != "retire":
-                task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._reconcile()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._server_stack.aclose()
-
-    def add_close_callback(self, callback: Callable[[], None]) -> None:
-        """Whoever keeps leases between uses is told when the pool begins to stop, and gives them back."""
-        self._close_callbacks.append(callback)
-
-    # -- leasing
-
-    @property
-    def is_full(self) -> bool:
-        """Whether a lease would have to wait until another one ends."""
-        view = self._get_status()
-        free = len(view.idle) + view.starting - view.waiting
-        return free <= 0 and view.total >= self.config.max_sessions
-
-    @asynccontextmanager
-    async def acquire(self, timeout: float | None = None) -> AsyncIterator[WorkerSession]:
-        """A session of one's own until the block ends. Callers are served in order.
-
-        PoolExhausted when none was free in time or too many wait, PoolBroken while workers will not start.
-        """
-        session = await self.lease(timeout)
-        try:
-            yield session
-        finally:
-            self.release(session)
-
-    async def lease(self, timeout: float | None = None) -> WorkerSession:
-        """As ``acquire``, for callers who keep the session beyond a block; give it back with ``release``."""
-        started = time.monotonic()
-        self.metrics["acquisition_attempts"] += 1
-        if self._draining or not self._started:
-            raise Closed("the pool is closed" if self._draining else "the pool was not started")
-        self._check_capacity()
-        waiter: asyncio.Future[WorkerSession] = asyncio.get_running_loop().create_future()
-        self.metrics["pool_hits" if self._idle else "pool_misses"] += 1
-        self._waiters.append(waiter)
-        self._reconcile()
-        try:
-            if not waiter.done():
-                async with asyncio.timeout(timeout):
-                    await waiter
-        except TimeoutError as late:
-            if waiter.cancelled() or not waiter.done():
-                self.metrics["acquisition_timeouts"] += 1
-                raise PoolExhausted(f"no session was free within {timeout} s") from late
-        except asyncio.CancelledError:
-            # A session given at that very moment is not lost.
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self.release(waiter.result())
-            raise
-        finally:
-            with contextlib.suppress(ValueError):
-                self._waiters.remove(waiter)
-        self.metrics["acquisition_success"] += 1
-        self.metrics["acquisition_microseconds"] += int((time.monotonic() - started) * 1e6)
-        return waiter.result()
-
-    def _check_capacity(self) -> None:
-        blocked = self._breaker.get_retry_delay(time.monotonic())
-        if blocked and not self._idle:
-            raise PoolBroken(blocked, self._breaker.last_error)
-        waiting = sum(not waiter.done() for waiter in self._waiters)
-        if waiting >= self.config.max_waiting and len(self._idle) <= waiting:
-            self.metrics["acquisition_refused"] += 1
-            raise PoolExhausted(f"{waiting} callers wait already")
-
-    def release(self, session: WorkerSession) -> None:
-        """Give a session back; it ends. A foreign or a second release is an error."""
-        if self._leased.pop(session.session_id, None) is None:
-            raise WorkerError("this session is not leased from this pool")
-        self.metrics["sessions_released"] += 1
-        self._retire(session)
-        self._lease_released.set()
-        self._reconcile()
-
-    def info(self) -> dict[str, Any]:
-        """Counts and counters, for people and exporters."""
-        view = self._get_status()
-        return {
-            "idle": len(view.idle),
-            "starting": view.starting,
-            "leased": view.leased,
-            "waiting": view.waiting,
-            "breaker": {"failures": self._breaker.failures, "blocked_for": view.retry_after},
-            "metrics": dict(self.metrics),
-        }

@@ -1,4 +1,4 @@
-"""What a pool should do next, decided from facts alone."""
+"""The decisions of a pool as pure functions: which sessions to assign, retire and start."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from standfast.workers.config import MB, PoolConfig
 
 @dataclass(frozen=True)
 class IdleSession:
-    """A session in stock."""
+    """A session that waits in the pool."""
 
     id: str
     is_alive: bool = True
@@ -18,7 +18,7 @@ class IdleSession:
 
 @dataclass(frozen=True)
 class PoolStatus:
-    """The pool at one moment. ``blocked`` is the time until the breaker lets another start through."""
+    """The state of a pool. ``retry_after`` is the time until the circuit breaker allows the next start."""
 
     idle: tuple[IdleSession, ...] = ()
     starting: int = 0
@@ -35,14 +35,14 @@ class PoolStatus:
 
 @dataclass(frozen=True)
 class AssignSession:
-    """Hand this session to the caller who has waited longest."""
+    """Give this session to the caller that has waited longest."""
 
     id: str
 
 
 @dataclass(frozen=True)
 class RetireSession:
-    """Take this session out of stock and end it."""
+    """Remove this session from the pool and terminate it."""
 
     id: str
     reason: str
@@ -50,7 +50,7 @@ class RetireSession:
 
 @dataclass(frozen=True)
 class StartSessions:
-    """Start so many sessions."""
+    """Start ``count`` sessions."""
 
     count: int
 
@@ -59,68 +59,68 @@ PoolAction = AssignSession | RetireSession | StartSessions
 
 
 def plan_actions(config: PoolConfig, status: PoolStatus) -> tuple[PoolAction, ...]:
-    """Everything to do now.
+    """Return everything that the pool should do now.
 
-    Promises: never more than ``max_sessions``; nobody waits while a living session is idle; the oldest
-    stock is given first; no start while the breaker is open; a draining pool only retires.
+    There are never more than ``max_sessions``; no caller waits while a usable session is idle; the session that
+    was started first is assigned first; nothing is started while the breaker is open; a draining pool only retires.
     """
     if status.is_draining:
         return tuple(RetireSession(session.id, "draining") for session in status.idle)
     retired = {action.id: action for action in _find_unfit(config, status)}
-    stock = [session for session in status.idle if session.id not in retired]
-    given = [AssignSession(session.id) for session in stock[: status.waiting]]
-    rest = stock[len(given) :]
-    for action in (*_find_surplus(config, rest), *_find_over_budget(config, status, rest)):
+    usable = [session for session in status.idle if session.id not in retired]
+    assigned = [AssignSession(session.id) for session in usable[: status.waiting]]
+    unassigned = usable[len(assigned) :]
+    for action in (*_find_surplus(config, unassigned), *_find_over_budget(config, status, unassigned)):
         retired.setdefault(action.id, action)
-    left = [session for session in rest if session.id not in retired]
-    started = _count_starts(config, status, waiting=status.waiting - len(given), idle=len(left), assigned=len(given))
-    return (*retired.values(), *given, *((StartSessions(started),) if started else ()))
+    idle = sum(session.id not in retired for session in unassigned)
+    starts = _count_starts(config, status, waiting=status.waiting - len(assigned), idle=idle, assigned=len(assigned))
+    return (*retired.values(), *assigned, *((StartSessions(starts),) if starts else ()))
 
 
 def _find_unfit(config: PoolConfig, status: PoolStatus) -> list[RetireSession]:
-    found = []
+    unfit = []
     for session in status.idle:
         if not session.is_alive:
-            found.append(RetireSession(session.id, "dead"))
+            unfit.append(RetireSession(session.id, "dead"))
         elif config.max_lifetime is not None and session.age > config.max_lifetime:
-            found.append(RetireSession(session.id, "lifetime"))
-    return found
+            unfit.append(RetireSession(session.id, "lifetime"))
+    return unfit
 
 
 def _find_surplus(config: PoolConfig, idle: list[IdleSession]) -> list[RetireSession]:
-    """Idle for too long, beyond what is kept warm in any case: retiring those would only bring new ones."""
+    """Return sessions that are idle for too long. ``min_idle`` of them stay: they would be replaced at once."""
     if config.idle_timeout is None:
         return []
-    late = [session for session in idle if session.idle_for > config.idle_timeout]
-    return [RetireSession(session.id, "idle") for session in late[: max(0, len(idle) - config.min_idle)]]
+    expired = [session for session in idle if session.idle_for > config.idle_timeout]
+    return [RetireSession(session.id, "idle") for session in expired[: max(0, len(idle) - config.min_idle)]]
 
 
 def _find_over_budget(config: PoolConfig, status: PoolStatus, idle: list[IdleSession]) -> list[RetireSession]:
     if config.memory_budget_mb is None:
         return []
     excess = status.leased_memory + sum(s.memory for s in idle) - config.memory_budget_mb * MB
-    found = []
+    retired = []
     for session in sorted(idle, key=lambda s: -s.memory):
         if excess <= 0:
             break
-        found.append(RetireSession(session.id, "memory"))
+        retired.append(RetireSession(session.id, "memory"))
         excess -= session.memory
-    return found
+    return retired
 
 
 def _count_starts(config: PoolConfig, status: PoolStatus, *, waiting: int, idle: int, assigned: int) -> int:
     if status.retry_after > 0:
         return 0
-    busy = status.leased + assigned + status.starting + idle
-    wanted = waiting + config.min_idle - idle - status.starting
+    total = status.leased + assigned + status.starting + idle
+    needed = waiting + config.min_idle - idle - status.starting
     if config.memory_budget_mb is not None and status.leased_memory >= config.memory_budget_mb * MB:
-        wanted = waiting - status.starting
-    return max(0, min(wanted, config.max_sessions - busy))
+        needed = waiting - status.starting
+    return max(0, min(needed, config.max_sessions - total))
 
 
 @dataclass(frozen=True)
 class CircuitBreaker:
-    """Counts start failures in a row and says how long to wait before the next attempt."""
+    """Counts consecutive start failures and tells how long to wait before the next attempt."""
 
     failures: int = 0
     retry_at: float = 0.0
@@ -128,13 +128,13 @@ class CircuitBreaker:
 
     def record_failure(self, config: PoolConfig, now: float, error: str) -> "CircuitBreaker":
         failures = self.failures + 1
-        over = failures - config.breaker_threshold
-        pause = min(config.breaker_backoff * 2 ** min(max(0, over), 30), config.breaker_backoff_limit)
-        return CircuitBreaker(failures, now + pause if over >= 0 else 0.0, error)
+        excess = failures - config.breaker_threshold
+        delay = min(config.breaker_backoff * 2 ** min(max(0, excess), 30), config.breaker_backoff_limit)
+        return CircuitBreaker(failures, now + delay if excess >= 0 else 0.0, error)
 
     def record_success(self) -> "CircuitBreaker":
         return CircuitBreaker()
 
     def get_retry_delay(self, now: float) -> float:
-        """Seconds until a start is allowed again."""
+        """Return the seconds until the next start is allowed; 0 when it is allowed now."""
         return max(0.0, self.retry_at - now)

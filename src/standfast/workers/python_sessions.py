@@ -1,4 +1,4 @@
-"""Python as a function for agents: each conversation has its own persistent session."""
+"""Python as a tool for agents: each conversation has its own persistent session from a pool."""
 
 import asyncio
 import contextlib
@@ -9,11 +9,9 @@ from typing import Literal, TypeAlias
 from standfast.base.context import current_conversation
 from standfast.base.errors import Closed
 from standfast.workers.errors import WorkerError
-from standfast.workers.formatting import as_text
 from standfast.workers.pool import SessionPool
-from standfast.workers.results import ExecutionResult, collect_result
+from standfast.workers.results import ExecutionResult, as_text
 from standfast.workers.session import WorkerSession
-from standfast.workers.wire.messages import ExecuteMessage
 
 __all__ = ["PythonCallResult", "PythonSessions", "current_conversation", "python_function"]
 
@@ -25,9 +23,9 @@ CarriedOver: TypeAlias = Literal["variables", "files", "nothing"]
 
 @dataclass(frozen=True)
 class PythonCallResult:
-    """One call of a conversation, and what it found: the variables of the calls before, their files, or nothing.
+    """The result of one call, and what it still had of the calls before it: their variables, their files, or nothing.
 
-    ``first`` says that nobody knows of calls before.
+    ``is_first_call`` is True when no earlier call of the conversation is known.
     """
 
     result: ExecutionResult
@@ -37,7 +35,7 @@ class PythonCallResult:
 
 @dataclass(frozen=True)
 class _PriorState:
-    """What the next call has to be told about its session."""
+    """What the next call finds in its session."""
 
     carried_over: CarriedOver = "variables"
     is_first_call: bool = False
@@ -45,7 +43,7 @@ class _PriorState:
 
 @dataclass(eq=False)
 class _ConversationSlot:
-    """A conversation's place: calls take it in turn, and ``callers`` have it or wait for it."""
+    """The session of one conversation. ``caller_count`` callers hold the lock or wait for it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     session: WorkerSession | None = None
@@ -56,9 +54,9 @@ class _ConversationSlot:
 class PythonSessions:
     """The sessions of many conversations over one pool.
 
-    Calls of one conversation queue in order; their time begins when it is their turn. When the pool is full, the
-    session that was not used for the longest time is given up, and its conversation begins anew. Stopping the
-    pool, or ``close``, gives all of them back.
+    Calls of one conversation run one after the other; the timeout of a call starts when it runs. When the pool is
+    full, the least recently used session is released, and its conversation starts again with an empty one. Closing
+    the pool, or ``close``, releases all sessions.
     """
 
     def __init__(self, pool: SessionPool, *, timeout: float = 30.0) -> None:
@@ -71,56 +69,54 @@ class PythonSessions:
 
     @classmethod
     def for_pool(cls, pool: SessionPool) -> "PythonSessions":
-        """The sessions of this pool's conversations, the same ones for everybody who asks until they are closed."""
+        """Return the object that all users of this pool share until it is closed."""
         if pool not in _sessions_by_pool:
             _sessions_by_pool[pool] = cls(pool)
         return _sessions_by_pool[pool]
 
     async def run(self, code: str, *, key: str | None = None, timeout: float | None = None) -> PythonCallResult:
-        """Run in the session of the conversation ``key`` (by default, the current one).
+        """Run code in the session of the conversation ``key``, by default the current one.
 
-        Whatever the code does is in the result. ``input()`` fails at once, since nobody would answer.
+        Errors of the code are in the result. ``input()`` raises at once, since there is nothing to answer it.
         """
-        async with self._acquire_slot(key) as seat:
-            session = await self._ensure_session(seat)
-            news, seat.prior_state = seat.prior_state, _PriorState()
-            message = ExecuteMessage(code=code, allow_input=False)
-            return PythonCallResult(
-                await collect_result(session, message, timeout or self.timeout), news.carried_over, news.is_first_call
-            )
+        async with self._acquire_slot(key) as slot:
+            session = await self._ensure_session(slot)
+            prior, slot.prior_state = slot.prior_state, _PriorState()
+            result = await session.run(code, timeout=timeout or self.timeout, allow_input=False)
+            return PythonCallResult(result, prior.carried_over, prior.is_first_call)
 
     @contextlib.asynccontextmanager
     async def session(self, key: str | None = None) -> AsyncIterator[WorkerSession]:
-        """The session of the conversation ``key`` itself, to put files there or to take files out.
+        """Hold the session of the conversation ``key``, for example to read or write its files.
 
         Calls of the conversation wait until the block ends.
         """
-        async with self._acquire_slot(key) as seat:
-            yield await self._ensure_session(seat)
+        async with self._acquire_slot(key) as slot:
+            yield await self._ensure_session(slot)
 
     @contextlib.asynccontextmanager
     async def _acquire_slot(self, key: str | None) -> AsyncIterator[_ConversationSlot]:
-        """The conversation's place, when it is this caller's turn."""
         name = current_conversation.get() if key is None else key
-        seat = self._slots[name] = self._slots.pop(name) if name in self._slots else _ConversationSlot()
-        seat.caller_count += 1
+        # Moved to the end, so that the first slot is the least recently used one.
+        slot = self._slots[name] = self._slots.pop(name) if name in self._slots else _ConversationSlot()
+        slot.caller_count += 1
         try:
-            async with seat.lock:
-                if seat.session is None:
-                    seat.prior_state = _PriorState("nothing", is_first_call=name not in self._evicted)
-                yield seat
+            async with slot.lock:
+                if slot.session is None:
+                    slot.prior_state = _PriorState("nothing", is_first_call=name not in self._evicted)
+                yield slot
                 self._evicted.pop(name, None)
         finally:
-            seat.caller_count -= 1
-            if not seat.caller_count and (self._closed or seat.session is None):
+            slot.caller_count -= 1
+            if not slot.caller_count and (self._closed or slot.session is None):
                 self.end_conversation(name)
             elif self._pending_leases and self.pool.is_full:
-                # Somebody waits for what this conversation might not need again for long.
+                # Another conversation waits for a session, and this one may not need its own again soon.
                 self._evict_idle_session()
 
     async def _ensure_session(self, slot: _ConversationSlot) -> WorkerSession:
         if self._closed:
-            raise Closed("these sessions were closed")
+            raise Closed("the Python sessions are closed")
         if slot.session is not None:
             if slot.session.is_alive:
                 return slot.session
@@ -142,8 +138,8 @@ class PythonSessions:
         return slot.session
 
     def _evict_idle_session(self) -> None:
-        for name, seat in self._slots.items():
-            if not seat.caller_count:
+        for name, slot in self._slots.items():
+            if not slot.caller_count:
                 self._evicted[name] = None
                 if len(self._evicted) > _MAX_EVICTED:
                     del self._evicted[next(iter(self._evicted))]
@@ -151,14 +147,14 @@ class PythonSessions:
                 return
 
     def end_conversation(self, key: str = "") -> None:
-        """The conversation is over. Its session ends, after the call that is being made if there is one."""
-        seat = self._slots.get(key)
-        if seat is not None and not seat.caller_count:
+        """Release the session of a conversation. A session in use stays with its conversation."""
+        slot = self._slots.get(key)
+        if slot is not None and not slot.caller_count:
             del self._slots[key]
-            self._release_session(seat)
+            self._release_session(slot)
 
     def close(self) -> None:
-        """Give every session back; those in use when their calls have ended. Nothing can be run any more."""
+        """Release every session, those in use when their calls end. Later calls raise Closed."""
         self._closed = True
         if _sessions_by_pool.get(self.pool) is self:
             del _sessions_by_pool[self.pool]
@@ -176,11 +172,11 @@ _sessions_by_pool: dict[SessionPool, PythonSessions] = {}
 
 
 def python_function(pool: SessionPool, *, timeout: float = 30.0) -> Callable[[str], Awaitable[str]]:
-    """A plain ``async (code) -> str`` for any framework's tool decorator.
+    """Return a plain ``async (code) -> str`` function for any framework's tool decorator.
 
-    Variables persist between calls of one conversation: runs of standfast say which that is, other programs set
-    ``conversation``; without one, all calls share a session. The text holds what was printed, the last value or
-    the traceback, and says so when the variables were lost.
+    Variables persist between the calls of one conversation. Runs of standfast set the conversation themselves; other
+    programs set ``current_conversation``, and without it all calls share one session. The text contains the output,
+    the last value or the traceback, and a note when the variables were lost.
     """
     sessions = PythonSessions.for_pool(pool)
 
@@ -190,8 +186,8 @@ def python_function(pool: SessionPool, *, timeout: float = 30.0) -> Callable[[st
         Args:
             code: The Python code to run. Variables, imports and files stay for the next call.
         """
-        ran = await sessions.run(code, timeout=timeout)
-        return as_text(ran.result, carried_over="variables" if ran.is_first_call else ran.carried_over)
+        call = await sessions.run(code, timeout=timeout)
+        return as_text(call.result, carried_over="variables" if call.is_first_call else call.carried_over)
 
     run_python.sessions = sessions  # type: ignore[attr-defined]
     return run_python

@@ -1,26 +1,35 @@
-"""Gathering the messages of one execution into a result."""
+"""What the methods of a session return, and a result as text for a model."""
 
+import base64
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, NamedTuple
 
 import msgspec
 
-from standfast.workers.errors import Cause, ExecutionTimeout
+from standfast.workers.errors import Cause
 from standfast.workers.state import SessionState
-from standfast.workers.wire import messages as m
-from standfast.workers.wire.messages import DisplayMessage, ErrorMessage, ExecutionUsage
+from standfast.workers.wire.messages import (
+    OMITTED_MIME_TYPE,
+    DisplayMessage,
+    ErrorMessage,
+    ExecutionUsage,
+    NamespaceState,
+)
 
-if TYPE_CHECKING:
-    from standfast.workers._host.executions import ExecutionMixin
-
-NamespaceState = Literal["preserved", "lost"]
+_IMAGE_TYPES = ("image/png", "image/jpeg")
+_CARRY_OVER_NOTES = {
+    "variables": "",
+    "files": "[this is a new Python session: the variables of earlier calls are gone, their files are still there]",
+    "nothing": "[this is a new Python session: variables and files of earlier calls are gone]",
+}
 
 
 class ExecutionResult(msgspec.Struct, frozen=True):
     """Everything one execution produced.
 
-    ``error`` is None when the code ran to its end. ``state`` says whether the session's variables are still
-    there, from the worker's own word; ``reason`` why not.
+    ``error`` is None when the code ran to its end. ``state`` says whether the session still has its variables, and
+    ``reason`` why it has not.
     """
 
     execution_id: str
@@ -46,7 +55,10 @@ class ExecutionResult(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class InterruptResult:
-    """How an interrupt or a cancel went. ``stopped`` is False when nothing was running."""
+    """The outcome of an interrupt or a cancel. It is true when the variables survived.
+
+    ``stopped`` is False when no execution was running.
+    """
 
     stopped: bool
     state: NamespaceState
@@ -58,7 +70,7 @@ class InterruptResult:
 
 @dataclass(frozen=True)
 class SnapshotPoint:
-    """A place to go back to, within the life of this worker."""
+    """A snapshot of a worker, which ends with the worker. ``hazards`` lists what was not copied."""
 
     id: str
     hazards: tuple[str, ...] = ()
@@ -66,7 +78,10 @@ class SnapshotPoint:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A namespace as bytes. Only a worker can read them; the host never does."""
+    """A namespace as bytes, which only a worker unpickles, never the host.
+
+    ``kept`` are the saved names; ``lost`` has the reason for each name that could not be saved.
+    """
 
     data: bytes
     name: str = ""
@@ -78,7 +93,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class RestoreResult:
-    """What a checkpoint brought back."""
+    """The names that a checkpoint restored, and the reason for each that it could not."""
 
     kept: tuple[str, ...]
     lost: dict[str, str]
@@ -86,7 +101,7 @@ class RestoreResult:
 
 @dataclass(frozen=True)
 class WorkerUsage:
-    """Memory by the kernel's fair accounting (PSS), private bytes, processor seconds: of all processes."""
+    """Resources of all processes of a worker: proportional set size (PSS) and private memory in bytes, CPU seconds."""
 
     pss: int = 0
     private: int = 0
@@ -96,7 +111,7 @@ class WorkerUsage:
 
 @dataclass(frozen=True)
 class SessionInfo:
-    """A session at one moment."""
+    """The state of a session at one moment. Memory, CPU and namespace size are those of the last heartbeat."""
 
     session_id: str
     state: SessionState
@@ -114,65 +129,61 @@ class SessionInfo:
     telemetry: dict[str, Any] = field(default_factory=dict)
 
 
-_FINAL_TYPES = (m.ResultMessage, m.ErrorMessage)
+class EncodedImage(NamedTuple):
+    mime: str
+    base64: str
 
 
-async def collect_result(
-    session: "ExecutionMixin", message: m.ExecuteMessage, timeout: float | None
-) -> ExecutionResult:
-    """Run and gather. A timeout is a result too: what was printed until then is in it."""
-    output: list[m.OutputMessage] = []
-    displays: list[m.DisplayMessage] = []
-    last: m.ResultMessage | m.ErrorMessage | None = None
-    late: ExecutionTimeout | None = None
-    running = await session.open_execution(message, timeout)
-    outlet = running.queue
-    try:
-        while (item := outlet.get_nowait() or await outlet.get()) is not None:
-            # What every execution has is tried first: that a struct is not of a kind takes long to find out.
-            if isinstance(item, m.AckMessage):
-                continue
-            if isinstance(item, _FINAL_TYPES):
-                last = item
-                break
-            if isinstance(item, m.OutputMessage):
-                output.append(item)
-            elif isinstance(item, m.DisplayMessage):
-                displays.append(item)
-    except TimeoutError:
-        late = await session.finish_timed_out(running)
-    finally:
-        session.close_execution(running)
-    stdout, stderr, dropped = _join_output(output) if output else ("", "", {})
-    shown = tuple(displays)
-    if late is not None:
-        error = m.ErrorMessage(exception_type="ExecutionTimeout", exception_message=str(late), execution_id=message.id)
-        return ExecutionResult(
-            execution_id=message.id, stdout=stdout, stderr=stderr, dropped=dropped, displays=shown, error=error,
-            timed_out=True, state="lost" if late.state == "lost" else "preserved", reason=str(late),
-        )  # fmt: skip
-    if isinstance(last, m.ResultMessage):
-        return ExecutionResult(
-            execution_id=message.id, stdout=stdout, stderr=stderr, dropped=dropped, displays=shown,
-            value=last.value, repr=last.repr, data=last.data, usage=last.usage,
-            execution_time=last.execution_time, rolled_back=last.rolled_back,
-        )  # fmt: skip
-    assert last is not None  # noqa: S101 - a stream ends in one of the two
-    return ExecutionResult(
-        execution_id=message.id, stdout=stdout, stderr=stderr, dropped=dropped, displays=shown,
-        error=last, usage=last.usage, execution_time=last.execution_time,
-        rolled_back=last.rolled_back, state=last.state,
-        reason=last.exception_message if last.state == "lost" else "",
-    )  # fmt: skip
+def as_text(result: ExecutionResult, *, carried_over: str = "variables", limit: int = 20_000) -> str:
+    """Return a result as text for a model: output, displays and value or traceback, and whether variables were lost.
+
+    ``carried_over`` says what the code still had of earlier calls: ``variables``, ``files`` or ``nothing``. A text
+    over the limit keeps its head and its tail.
+    """
+    parts = [_CARRY_OVER_NOTES[carried_over], result.stdout]
+    if result.stderr:
+        parts.append(f"[stderr]\n{result.stderr}")
+    parts += [_format_mime_bundle(item.data) for item in result.displays]
+    if result.repr:
+        parts.append(_format_mime_bundle({**result.data, "text/plain": result.repr}))
+    text = "\n".join(part.rstrip("\n") for part in (*parts, *_format_problems(result)) if part)
+    if len(text) > limit:
+        text = f"{text[: limit // 2]}\n... {len(text) - limit} characters left out ...\n{text[-limit // 2 :]}"
+    return text or "[no output]"
 
 
-def _join_output(output: list[m.OutputMessage]) -> tuple[str, str, dict[str, int]]:
-    """What reached stdout and stderr, and how many bytes of each were left out."""
-    text: dict[str, list[str]] = {"stdout": [], "stderr": []}
-    dropped: dict[str, int] = {}
-    for item in output:
-        if item.dropped:
-            dropped[item.stream] = dropped.get(item.stream, 0) + item.dropped
-            text[item.stream].append(f"\n... {item.dropped} bytes left out ...\n")
-        text[item.stream].append(item.data)
-    return "".join(text["stdout"]), "".join(text["stderr"]), dropped
+def extract_images(result: ExecutionResult) -> list[EncodedImage]:
+    """Return the images among the displays, in order, and that of the last value."""
+    bundles = [*(item.data for item in result.displays), result.data]
+    return [EncodedImage(mime, text) for data in bundles for mime, text in _find_images(data)]
+
+
+def _find_images(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for mime in _IMAGE_TYPES:
+        content = data.get(mime)
+        if isinstance(content, bytes):
+            yield mime, base64.b64encode(content).decode()
+            return
+        if isinstance(content, str):  # already encoded, as notebooks have it
+            yield mime, content.strip()
+            return
+
+
+def _format_mime_bundle(data: dict[str, Any]) -> str:
+    text = str(data.get("text/markdown") or data.get("text/plain") or "")
+    notes = [f"[{mime}]" for mime, _ in _find_images(data)]
+    omitted = data.get(OMITTED_MIME_TYPE)
+    if isinstance(omitted, dict):
+        notes += [f"[{mime} left out: {size} bytes are too many]" for mime, size in omitted.items()]
+    return "\n".join([text, *notes] if text else notes)
+
+
+def _format_problems(result: ExecutionResult) -> Iterator[str]:
+    error = result.error
+    if result.timed_out:
+        variables = "; the variables are still there" if result.state == "preserved" else ""
+        yield f"[stopped: the code took too long{variables}]"
+    elif error is not None and result.state == "preserved":
+        yield error.traceback or f"{error.exception_type}: {error.exception_message}"
+    if result.state == "lost":
+        yield f"[the Python session was lost ({result.reason}): all variables are gone]"

@@ -1,31 +1,55 @@
-"""A worker session: one persistent Python, from start to termination.
+"""A worker session: one persistent, sandboxed Python process, from start to termination.
 
-Every method may be called from any task at any time. What cannot be done any more raises ``Closed`` or
-``WorkerDied`` at once; nothing waits for a worker that is gone.
+Every method may be called from any task at any time. A method that the session cannot serve any more raises
+``Closed`` or ``WorkerDied`` at once; no call waits for a worker that has ended.
 """
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import Self, cast
+from typing import Self
 
 from standfast.base.errors import Closed
-from standfast.workers._host.connection import WorkerConnection, WorkerEndpoints
-from standfast.workers._host.executions import ExecutionMixin
-from standfast.workers._host.launcher import WorkerResources, start_worker
-from standfast.workers._host.router import MessageRouter
-from standfast.workers.errors import Cause, ExecutionTimeout, StartFailed, WorkerDied, WorkerRequestFailed
-from standfast.workers.files import copy_work_directory
-from standfast.workers.looking import InspectionMixin
-from standfast.workers.returning import SnapshotMixin
+from standfast.lifecycle.cancellation import is_cancelling
+from standfast.workers._host.executor import UNSET, Executor
+from standfast.workers._host.inspector import Inspector
+from standfast.workers._host.snapshots import Snapshots
+from standfast.workers._host.worker import Worker
+from standfast.workers.config import SessionConfig
+from standfast.workers.errors import Cause, ExecutionTimeout, StartFailed, WorkerDied
+from standfast.workers.files import Files
+from standfast.workers.interceptors import Interceptor, Interceptors
+from standfast.workers.results import (
+    Checkpoint,
+    ExecutionResult,
+    InterruptResult,
+    RestoreResult,
+    SessionInfo,
+    SnapshotPoint,
+    WorkerUsage,
+)
 from standfast.workers.state import SessionState, WorkerSessionEvent
 from standfast.workers.wire import messages as m
 
-_KILL_TIMEOUT = 5.0
 
-
-class WorkerSession(ExecutionMixin, InspectionMixin, SnapshotMixin):
+class WorkerSession:
     """``async with WorkerSession(config) as session: result = await session.run("6 * 7")``"""
+
+    def __init__(self, config: SessionConfig | None = None, *, session_id: str | None = None) -> None:
+        self.config = config or SessionConfig()
+        self.session_id = session_id or m.new_id()
+        self.interceptors = Interceptors(budget=self.config.interceptor_budget, strikes=self.config.interceptor_strikes)
+        self.files = Files(self._get_directory)
+        self._worker = Worker(self.config, self.session_id, interceptors=self.interceptors)
+        self._executor = Executor(self.config, self._worker)
+        self._inspector = Inspector(self.config, self._worker, self._executor, self.interceptors)
+        self._snapshots = Snapshots(self.config, self._worker, self._executor)
+        self._lifecycle_lock = asyncio.Lock()
+        self._launch_task: asyncio.Task[None] | None = None
+        self._close_task: asyncio.Task[None] | None = None
+
+    # -- life cycle
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -34,80 +58,53 @@ class WorkerSession(ExecutionMixin, InspectionMixin, SnapshotMixin):
     async def __aexit__(self, *exc_info: object) -> None:
         await self.shutdown()
 
+    @property
+    def state(self) -> SessionState:
+        return self._worker.state
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the session can run code, now or after the executions that are queued."""
+        return self._worker.is_alive
+
+    @property
+    def info(self) -> SessionInfo:
+        """A copy of the session's state, counters and metadata as they are now."""
+        return self._inspector.info()
+
     async def start(self) -> None:
         """Start the worker and run the warm-up code. Returns when the session is ready, or raises."""
         async with self._lifecycle_lock:
-            await self._start_locked()
+            await self._start()
 
-    async def _start_locked(self) -> None:
-        if self.state is not SessionState.CREATING:
-            raise Closed(f"a session that is {self.state.value} cannot be started")
-        self._fire(WorkerSessionEvent.STARTED)
+    async def _start(self, previous_directory: int | None = None) -> None:
+        worker = self._worker
+        if worker.state is not SessionState.CREATING:
+            raise Closed(f"a session in state {worker.state.value!r} cannot be started")
+        worker.fire(WorkerSessionEvent.STARTED)
         try:
             async with asyncio.timeout(self.config.ready_timeout):
-                self._launch_task = asyncio.create_task(self._launch(), name="worker-birth")
+                self._launch_task = asyncio.create_task(worker.launch(previous_directory), name="worker-launch")
                 await self._launch_task
             await self._warm_up()
         except BaseException as problem:
-            self._fire(WorkerSessionEvent.START_FAILED)
-            await self._tear_down(Cause("start", "the start failed"))
-            if self._close_task is not None and not isinstance(problem, Exception) and not _is_cancelling():
-                raise Closed("the session was stopped while it started") from None
+            worker.fire(WorkerSessionEvent.START_FAILED)
+            await worker.tear_down(Cause("start", "the start failed"))
+            if self._close_task is not None and not isinstance(problem, Exception) and not is_cancelling():
+                raise Closed("the session was stopped while it was starting") from None
             if isinstance(problem, TimeoutError) and not isinstance(problem, ExecutionTimeout):
-                raise StartFailed(f"not ready within {self.config.ready_timeout} s") from problem
+                raise StartFailed(f"the worker was not ready within {self.config.ready_timeout} s") from problem
             if isinstance(problem, WorkerDied):
-                raise StartFailed(f"{problem}{self._describe_last_error()}") from problem
+                raise StartFailed(f"{problem}{worker.describe_last_error()}") from problem
             raise
-        if not self._machine.allows(WorkerSessionEvent.BECAME_READY) or self._close_task is not None:
-            await self._tear_down(Cause("shutdown", "stopped while starting"))
-            raise Closed("the session was stopped while it started")
-        self._fire(WorkerSessionEvent.BECAME_READY)
-        if self._router is not None and self._router.execution is not None:
-            # Somebody was quick, and waited only for the warm-up.
-            self._fire(WorkerSessionEvent.EXECUTION_STARTED)
-        self._schedule_heartbeat()
-
-    async def _launch(self) -> None:
-        talk, greeted = self._create_router()
-        self._resources, talk.connection = await start_worker(self.config, self.session_id, talk)
-        await greeted
-        self._record_metadata(self._resources)
-        carried, self._previous_directory = self._previous_directory, None
-        if carried is not None and self._resources.process_group.directory_fd is not None:
-            self.metadata["left_behind"] = await copy_work_directory(
-                carried, self._resources.process_group.directory_fd
-            )
-
-    def _create_router(self) -> tuple[MessageRouter, "asyncio.Future[None]"]:
-        """A new conversation, and the moment at which the worker has said that it is ready."""
-        self._exit_cause = None
-        self._ready = asyncio.get_running_loop().create_future()
-        self._router = MessageRouter(
-            self.config,
-            interceptors=self.interceptors,
-            on_session_message=self._on_session_message,
-            on_worker_exit=self._on_worker_exit,
-        )
-        return self._router, self._ready
-
-    def _describe_last_error(self) -> str:
-        """What the worker said about its death, if it could."""
-        said = self._router.general_queue.pop_oldest(m.ErrorMessage) if self._router is not None else None
-        return f": {cast(m.ErrorMessage, said).exception_message}" if said is not None else ""
-
-    def _record_metadata(self, resources: WorkerResources) -> None:
-        self.metadata |= {
-            "mode": "spawn" if resources.fallback_reason else self.config.mode,
-            "sandbox": resources.sandbox.level,
-            "sandbox_notes": (
-                *resources.server_info.notes,
-                *resources.process_group.cgroups.notes,
-                *self.metadata.pop("notes", ()),
-            ),
-            "start_notes": (resources.fallback_reason,) if resources.fallback_reason else (),
-            "preloaded": dict(resources.server_info.preloaded),
-            "preload_failed": dict(resources.server_info.failed),
-        }
+        if not worker.allows(WorkerSessionEvent.BECAME_READY) or self._close_task is not None:
+            await worker.tear_down(Cause("shutdown", "the session was stopped while it was starting"))
+            raise Closed("the session was stopped while it was starting")
+        worker.fire(WorkerSessionEvent.BECAME_READY)
+        if worker.router is not None and worker.router.execution is not None:
+            # Another task has queued code behind the warm-up, and it runs already.
+            worker.fire(WorkerSessionEvent.EXECUTION_STARTED)
+        worker.schedule_heartbeat()
 
     async def _warm_up(self) -> None:
         if self.config.warmup_code is None:
@@ -117,176 +114,196 @@ class WorkerSession(ExecutionMixin, InspectionMixin, SnapshotMixin):
             raise StartFailed(f"the warm-up code failed: {result.error.traceback or result.error}")
 
     async def shutdown(self, reason: str = "") -> None:
-        """Stop in good order, within bounds: questions closed, running code interrupted, then a goodbye."""
+        """Stop the session in an orderly way, within ``shutdown_timeout``.
+
+        Open input requests get EOFError, running code is interrupted, then the worker is asked to exit. A worker
+        that does not exit in time is killed.
+        """
         if self.state is SessionState.TERMINATED:
             return
         if self._close_task is None:
-            self._fire(WorkerSessionEvent.SHUTDOWN_REQUESTED)
-            self._close_task = asyncio.create_task(self._shutdown_gracefully(reason), name="worker-shutdown")
+            self._worker.fire(WorkerSessionEvent.SHUTDOWN_REQUESTED)
+            self._close_task = asyncio.create_task(self._shut_down(reason), name="worker-shutdown")
         await asyncio.shield(self._close_task)
 
-    async def _shutdown_gracefully(self, reason: str) -> None:
-        talk = self._router
-        if talk is not None and talk.connection is not None and talk.cause is None:
+    async def _shut_down(self, reason: str) -> None:
+        router = self._worker.router
+        if router is not None and router.connection is not None and router.cause is None:
             with contextlib.suppress(TimeoutError, WorkerDied):
                 async with asyncio.timeout(self.config.shutdown_timeout):
-                    if self._close_input_requests(talk) and talk.execution is not None:
-                        # Code that was only waiting for an answer may end by itself.
-                        with contextlib.suppress(TimeoutError):
-                            async with asyncio.timeout(self.config.grace):
-                                await talk.execution.wait_until_ended()
-                    if talk.execution is not None:
-                        self._increment_metric("cancel_event_triggers")
-                        await self._stop_execution(talk, talk.execution, self.config.grace)
-                    talk.connection.send(m.ShutdownMessage(reason=reason))
-                    await asyncio.shield(talk.connection.exit_future)
+                    await self._executor.stop_for_shutdown(router)
+                    router.connection.send(m.ShutdownMessage(reason=reason))
+                    await asyncio.shield(router.connection.exit_future)
         await self._close()
 
     async def terminate(self) -> None:
-        """Kill the worker, now. Returns when it is gone and everything of it is released."""
+        """Kill the worker immediately. Returns when the process is gone and its resources are released."""
         if self.state is SessionState.TERMINATED:
             return
-        if self._router is not None and self._router.connection is not None:
-            self._router.connection.kill(Cause("shutdown", "the session was terminated"))
+        router = self._worker.router
+        if router is not None and router.connection is not None:
+            router.connection.kill(Cause("shutdown", "the session was terminated"))
         if self._close_task is None:
-            self._fire(WorkerSessionEvent.SHUTDOWN_REQUESTED)
+            self._worker.fire(WorkerSessionEvent.SHUTDOWN_REQUESTED)
             self._close_task = asyncio.create_task(self._close(), name="worker-terminate")
         await asyncio.shield(self._close_task)
 
     async def _close(self) -> None:
         if self._launch_task is not None:
             self._launch_task.cancel()
-        await self._tear_down(Cause("shutdown", "the session was closed"))
-        # A start that was under way cleans up after itself.
+        await self._worker.tear_down(Cause("shutdown", "the session was closed"))
+        # A start that is under way holds the lock until it has cleaned up.
         async with self._lifecycle_lock:
-            self._fire(WorkerSessionEvent.CLOSED)
+            self._worker.fire(WorkerSessionEvent.CLOSED)
 
     async def restart(self) -> None:
-        """A new worker with an empty namespace; the session and its files stay. Not after termination.
+        """Replace the worker by a new one with an empty namespace; the session and its files stay.
 
-        Files that could not be kept are named in ``info.metadata["left_behind"]``.
+        Files that could not be copied are listed in ``info.metadata["left_behind"]``. A terminated session cannot
+        be restarted.
         """
         async with self._lifecycle_lock:
-            self._fire(WorkerSessionEvent.RESTARTED)
+            self._worker.fire(WorkerSessionEvent.RESTARTED)
             async with AsyncExitStack() as until_started:
-                if self._resources is not None:
-                    self._previous_directory = await until_started.enter_async_context(self._resources.hold_directory())
-                await self._tear_down(Cause("shutdown", "the session was restarted"))
-                await self._start_locked()
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether code could be run now or after what runs now."""
-        usable = self.state in (SessionState.READY, SessionState.BUSY, SessionState.IDLE)
-        return usable and self._router is not None and self._router.cause is None
-
-    async def _tear_down(self, reason: Cause) -> None:
-        for timer in (self._heartbeat_timer, self._memory_timer):
-            if timer is not None:
-                timer.cancel()
-        self._memory_timer = None
-        talk, home, self._resources = self._router, self._resources, None
-        if talk is not None and talk.connection is not None:
-            talk.connection.kill(reason)
-            try:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_KILL_TIMEOUT):
-                        await asyncio.shield(talk.connection.exit_future)
-            finally:
-                # Also when nobody waits for it any more.
-                if talk.cause is None:
-                    talk.on_exit(reason)
-                if home is not None:
-                    await home.release(talk.connection)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+                directory = None
+                if self._worker.resources is not None:
+                    directory = await until_started.enter_async_context(self._worker.resources.hold_directory())
+                await self._worker.tear_down(Cause("shutdown", "the session was restarted"))
+                await self._start(directory)
 
     def mark_idle(self) -> None:
-        """Mark a ready session as idle: a pool keeps it in stock."""
+        """Record that a ready session waits in a pool."""
         if self.state in (SessionState.READY, SessionState.IDLE):
-            self._fire(WorkerSessionEvent.BECAME_IDLE)
+            self._worker.fire(WorkerSessionEvent.BECAME_IDLE)
+
+    def _get_directory(self) -> tuple[int, str | None]:
+        resources = self._worker.resources
+        if resources is None or resources.process_group.directory_fd is None:
+            raise Closed("the session has no directory: its worker is gone")
+        return resources.process_group.directory_fd, self.config.workdir
+
+    # -- running code
+
+    def execute(self, message: m.ExecuteMessage, timeout: float | None = UNSET) -> AsyncIterator[m.Message]:
+        """Run code and stream its messages: Ack, then output, displays and input requests, then Result or Error.
+
+        Concurrent calls are queued in order. The timeout covers waiting and running; when it expires, the code is
+        stopped and ExecutionTimeout is raised. Leaving the iteration early stops the code as well. When the worker
+        dies, the stream ends with an ErrorMessage whose ``state`` is ``lost``.
+        """
+        return self._executor.execute(message, timeout)
+
+    async def run(
+        self,
+        code: str,
+        *,
+        timeout: float | None = UNSET,
+        transaction: m.TransactionPolicy = "commit_always",
+        allow_input: bool | None = None,
+    ) -> ExecutionResult:
+        """Run code to its end and return everything it produced. Errors of the code are in the result, not raised.
+
+        ``allow_input`` overrides the session's setting; without it, ``input()`` raises at once.
+        """
+        message = m.ExecuteMessage(code=code, transaction_policy=transaction, allow_input=allow_input)
+        return await self._executor.collect(message, timeout)
+
+    async def input_response(self, input_id: str, data: str = "", *, eof: bool = False) -> bool:
+        """Answer an InputMessage, or end the input with ``eof``. Returns False when the request is no longer open."""
+        return self._executor.respond_to_input(m.InputResponseMessage(input_id=input_id, data=data, eof=eof))
+
+    async def interrupt(self, *, force_restart: bool = False) -> InterruptResult:
+        """Stop the running code now, keeping the worker and its variables if possible.
+
+        Returns once the execution has ended; the result says whether the variables survived. If the code does not
+        stop within the grace period, the worker is killed, and with ``force_restart`` a new one is started.
+        """
+        result = await self._executor.interrupt()
+        if result.state == "lost" and force_restart:
+            await self.restart()
+        return result
+
+    async def cancel(self, execution_id: str, grace: float = 0.5) -> InterruptResult:
+        """Stop this execution, as ``interrupt`` does. An execution that is still queued never runs.
+
+        The caller of the execution receives an ErrorMessage with ``interrupted`` set.
+        """
+        return await self._executor.cancel(execution_id, grace)
+
+    # -- inspection
+
+    async def namespace(self) -> tuple[m.NamespaceEntry, ...]:
+        """The user's variables: names, types and sizes, never values. Answered also while code runs."""
+        return await self._inspector.namespace()
+
+    async def complete(self, code: str) -> tuple[str, ...]:
+        """Names that could complete the end of ``code``. Answered also while code runs."""
+        return await self._inspector.complete(code)
+
+    async def heartbeat(self) -> m.HeartbeatMessage:
+        """Ask the worker for a heartbeat. Answered also while code runs."""
+        return await self._inspector.heartbeat()
+
+    def usage(self) -> WorkerUsage:
+        """Memory and processor time of the worker and its processes, as measured by the kernel."""
+        return self._inspector.usage()
+
+    # -- snapshots
+
+    async def snapshot(self) -> SnapshotPoint:
+        """Save the worker's exact state; ``rollback`` returns to it, any number of times."""
+        return await self._snapshots.take()
+
+    async def rollback(self, point: SnapshotPoint) -> None:
+        """Restore every variable exactly as it was at ``point``. Snapshots taken after it are dropped."""
+        await self._snapshots.rollback(point)
+
+    async def drop(self, point: SnapshotPoint) -> None:
+        """Delete a snapshot and free its memory."""
+        await self._snapshots.drop(point)
 
     async def fork(self) -> "WorkerSession":
-        """A second session with a copy of everything in this one; both share sandbox and directory.
+        """Return a second session with a copy of every variable. Both share the sandbox and the directory.
 
-        What a copy does not have, threads for one, is named in its ``info.metadata["hazards"]``.
+        What the copy lacks, for example threads, is listed in its ``info.metadata["hazards"]``.
         """
-        home, talk = self._resources, self._require_router()
-        if home is None:
-            raise Closed("the session's worker is gone")
-        twin, endpoints, token = type(self)(self.config), WorkerEndpoints(), m.new_id()
-        conversation, greeted = twin._create_router()
-        conversation.connection = WorkerConnection(
-            home.process_group, token, endpoints, conversation, limit=self.config.frame_limit
-        )
-        twin._resources = home.acquire()
-        twin._fire(WorkerSessionEvent.STARTED)
+        twin = type(self)(self.config)
         try:
-            message = m.SnapshotMessage(action="fork", point=token)
-            reply = cast(
-                m.SnapshotMessage, await self._request_when_idle(message, fds=endpoints.remote_fds, router=talk)
-            )
-            async with asyncio.timeout(self.config.ready_timeout):
-                await greeted
-            twin.metadata |= {**self.metadata, "hazards": reply.hazards}
-            twin._fire(WorkerSessionEvent.BECAME_READY)
-        except BaseException as problem:
-            if isinstance(problem, WorkerRequestFailed):
-                conversation.connection.mark_never_started()
+            await self._snapshots.fork(twin._worker)
+        except BaseException:
             await twin.terminate()
             raise
-        finally:
-            endpoints.close_remote()
-        twin._schedule_heartbeat()
         return twin
 
-    # -- what the worker says about itself
+    async def checkpoint(self, name: str = "") -> Checkpoint:
+        """Return the namespace as bytes that another worker can restore, and what could not be saved."""
+        return await self._snapshots.checkpoint(name)
 
-    def _on_session_message(self, message: m.Message) -> None:
-        if isinstance(message, m.HeartbeatMessage):
-            self._last_heartbeat = message
-        greeted = self._ready
-        if greeted is None or greeted.done():
-            # User code can say hello as well; what was negotiated stands.
-            return
-        if isinstance(message, m.HelloMessage):
-            self.metadata |= {
-                "protocol": message.versions[0] if message.versions else None,
-                "features": message.features,
-                "python": message.settings.get("python"),
-                "notes": tuple(message.settings.get("notes", ())),
-            }
-        elif isinstance(message, m.ReadyMessage):
-            greeted.set_result(None)
+    async def restore(self, checkpoint: Checkpoint | bytes, *, clear_existing: bool = True) -> RestoreResult:
+        """Load a checkpoint inside the worker. An invalid one raises WorkerRequestFailed and changes nothing."""
+        data = checkpoint if isinstance(checkpoint, bytes) else checkpoint.data
+        return await self._snapshots.restore(data, clear_existing=clear_existing)
 
-    def _on_worker_exit(self, cause: Cause) -> None:
-        self._exit_cause = cause
-        if self._ready is not None and not self._ready.done():
-            self._ready.set_exception(WorkerDied(cause))
-            self._ready.exception()
-        if self.state not in (SessionState.CREATING, SessionState.TERMINATED):
-            self._fire(WorkerSessionEvent.WORKER_EXITED)
+    # -- messages
 
-    def _schedule_heartbeat(self) -> None:
-        interval = self.config.heartbeat_interval
-        if interval is None:
-            return
-        if self._router is not None and self._router.cause is None and self._router.connection is not None:
-            loop = asyncio.get_running_loop()
-            self._heartbeat_timer = loop.call_later(interval, self._request_heartbeat)
+    def add_message_interceptor(self, interceptor: Interceptor) -> None:
+        """Call ``interceptor`` with every incoming message before it is routed. It must not block."""
+        self.interceptors.add(interceptor)
 
-    def _request_heartbeat(self) -> None:
-        talk = self._router
-        if talk is not None and talk.connection is not None and talk.cause is None:
-            talk.connection.send(m.HeartbeatMessage())
-            if talk.execution is not None:
-                talk.connection.wake()
-            self._schedule_memory_check()
-            self._schedule_heartbeat()
+    def remove_message_interceptor(self, interceptor: Interceptor) -> None:
+        self.interceptors.remove(interceptor)
 
+    async def send_message(self, message: m.Message) -> None:
+        """Send any message unchanged. Replies that no call waits for are returned by ``receive_message``."""
+        self._worker.require_router().send(message)
 
-def _is_cancelling() -> bool:
-    """Whether somebody wants the task that runs this to end."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    async def receive_message(
+        self, message_type: type[m.Message] | None = None, timeout: float | None = None
+    ) -> m.Message:
+        """Return the oldest message, of this type if given, that belongs to no call.
+
+        Those are background output and late or unexpected messages. Raises TimeoutError after ``timeout`` seconds.
+        """
+        router = self._worker.require_router()
+        async with asyncio.timeout(timeout):
+            return await router.receive_general(message_type)

@@ -1,4 +1,4 @@
-"""The life of a session, as data. The diagram in the documentation is drawn from this table."""
+"""The life cycle of a session as a transition table. The diagram in the documentation is drawn from it."""
 
 from enum import Enum, StrEnum
 
@@ -6,7 +6,9 @@ from standfast.lifecycle.state_machine import TransitionTable
 
 
 class SessionState(StrEnum):
-    # An enum's own hash is a call of Python code, in every step through the table.
+    """The states of a session, from ``creating`` to ``terminated``."""
+
+    # The hash of an Enum is Python code, which every transition would run.
     __hash__ = str.__hash__
 
     CREATING = "creating"
@@ -20,17 +22,19 @@ class SessionState(StrEnum):
 
 
 class WorkerSessionEvent(Enum):
+    """What can happen to a session."""
+
     __hash__ = object.__hash__
 
     STARTED = "started"
-    BECAME_READY = "said ready"
-    EXECUTION_STARTED = "began code"
-    EXECUTION_ENDED = "ended code"
-    BECAME_IDLE = "rested"
-    START_FAILED = "failed to start"
-    WORKER_EXITED = "exited"
+    BECAME_READY = "ready"
+    EXECUTION_STARTED = "execution started"
+    EXECUTION_ENDED = "execution ended"
+    BECAME_IDLE = "idle"
+    START_FAILED = "start failed"
+    WORKER_EXITED = "worker exited"
     RESTARTED = "restarted"
-    SHUTDOWN_REQUESTED = "asked to stop"
+    SHUTDOWN_REQUESTED = "shutdown requested"
     CLOSED = "closed"
 
 
@@ -41,7 +45,7 @@ _EXIT_TRANSITIONS = {E.WORKER_EXITED: S.ERROR, E.START_FAILED: S.ERROR, E.RESTAR
 
 TRANSITIONS: dict[SessionState, dict[WorkerSessionEvent, SessionState]] = {
     S.CREATING: {E.STARTED: S.WARMING, **_EXIT_TRANSITIONS, **_SHUTDOWN_TRANSITIONS},
-    # Warm-up code runs before anybody is told that the session is ready.
+    # The warm-up code runs before the session is ready.
     S.WARMING: {
         E.BECAME_READY: S.READY,
         E.EXECUTION_STARTED: S.WARMING,
@@ -58,7 +62,7 @@ TRANSITIONS: dict[SessionState, dict[WorkerSessionEvent, SessionState]] = {
     },
     S.BUSY: {E.EXECUTION_ENDED: S.READY, **_EXIT_TRANSITIONS, **_SHUTDOWN_TRANSITIONS},
     S.IDLE: {E.EXECUTION_STARTED: S.BUSY, E.BECAME_IDLE: S.IDLE, **_EXIT_TRANSITIONS, **_SHUTDOWN_TRANSITIONS},
-    # The end of code is told after the end of its worker; it does not bring the session back.
+    # The end of an execution is reported after the exit of its worker, and does not make the session usable.
     S.ERROR: {E.EXECUTION_ENDED: S.ERROR, **_EXIT_TRANSITIONS, **_SHUTDOWN_TRANSITIONS},
     S.SHUTTING_DOWN: {
         **dict.fromkeys(

@@ -1,1 +1,1 @@
-"""The host's side of a worker: processes, connection, protocol and output."""
+"""The host's side of a worker: processes, connection, protocol, output, and the parts of a session."""

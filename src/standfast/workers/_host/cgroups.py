@@ -1,10 +1,10 @@
-"""Control groups, where this process may make them: exact limits for a worker and all its processes.
+"""Control groups: exact limits for a worker and all its processes, where this process may create groups.
 
-Version 2 with delegation, or version 1 as root. Where neither is to be had, nothing is done: resource
-limits and namespaces hold all the same.
+Supported are version 2 with delegation and version 1 as root. Without them, resource limits and namespaces still
+apply.
 
-Of version 2, only a group without processes of its own may hand its controllers on. A program that has its
-group for itself is moved into one below it, beside those of its workers.
+In version 2, only a group without processes of its own can delegate controllers to its subgroups. A program that is
+alone in its group is therefore moved into a subgroup, beside those of its workers.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ _HOST_GROUP = "standfast-host"
 
 
 class ControlGroups:
-    """The groups of one worker: its keeper is admitted before it forks anything.
+    """The control groups of one worker. The supervisor is added before it forks the worker.
 
-    ``notes`` name what was asked for and cannot be had here.
+    ``notes`` lists the limits that were requested and are not available here.
     """
 
     def __init__(self, paths: tuple[str, ...], notes: tuple[str, ...] = ()) -> None:
@@ -39,39 +39,39 @@ class ControlGroups:
 
     @property
     def has_oom_kill(self) -> bool:
-        """Whether the kernel killed something in here because memory ran out."""
+        """Whether the kernel killed a process of these groups because they ran out of memory."""
         for path in self.paths:
             for name in ("memory.events", "memory.oom_control"):
                 with contextlib.suppress(OSError), open(f"{path}/{name}") as file:
-                    facts = dict(line.split() for line in file if len(line.split()) == 2)
-                    if int(facts.get("oom_kill", 0)) > 0:
+                    counters = dict(line.split() for line in file if len(line.split()) == 2)
+                    if int(counters.get("oom_kill", 0)) > 0:
                         return True
         return False
 
 
 @asynccontextmanager
 async def create_cgroups(policy: SandboxPolicy, name: str) -> AsyncIterator[ControlGroups]:
-    """Make the groups this machine allows; they are removed at the end, when their processes are gone."""
-    made: list[str] = []
+    """Create the groups that this machine allows. They are removed at the end, when their processes have ended."""
+    created: list[str] = []
     notes: list[str] = []
     try:
-        wanted = _plan_groups(policy, f"standfast-{name}") if policy.cgroup else []
-        for path, settings in wanted:
+        planned = _plan_groups(policy, f"standfast-{name}") if policy.cgroup else []
+        for path, settings in planned:
             problem = _create_group(path, settings)
             if problem is None:
-                made.append(path)
+                created.append(path)
             else:
                 notes.append(f"no control group for {', '.join(settings)}: {problem}")
-        if policy.cgroup and not wanted:
-            notes.append("no control group: this process is in none of its own")
-        yield ControlGroups(tuple(made), tuple(notes))
+        if policy.cgroup and not planned:
+            notes.append("no control group: this process does not belong to one")
+        yield ControlGroups(tuple(created), tuple(notes))
     finally:
-        for path in made:
+        for path in created:
             await _remove_group(path)
 
 
 async def _remove_group(path: str) -> None:
-    """A group can be removed once its last process has been collected, which takes a moment."""
+    """Remove a group. It takes a moment until the kernel has reaped its last process."""
     for _ in range(200):
         try:
             os.rmdir(path)
@@ -82,19 +82,19 @@ async def _remove_group(path: str) -> None:
 
 
 def _plan_groups(policy: SandboxPolicy, name: str) -> list[tuple[str, dict[str, int]]]:
-    whole = policy.total_memory_mb * MB if policy.total_memory_mb else None
-    # The keeper and the worker themselves are not counted.
+    memory = policy.total_memory_mb * MB if policy.total_memory_mb else None
+    # The supervisor and the worker itself do not count.
     processes = None if policy.processes is None else policy.processes + 2
     if os.path.exists(f"{_ROOT}/cgroup.controllers"):
         base = _find_own_group()
-        limits = {"memory.max": whole, "memory.swap.max": whole and 0, "pids.max": processes}
+        limits = {"memory.max": memory, "memory.swap.max": memory and 0, "pids.max": processes}
         return [(f"{base}/{name}", {k: v for k, v in limits.items() if v is not None})] if base else []
-    found: list[tuple[str, dict[str, int]]] = []
-    if whole is not None:
-        found.append((f"{_ROOT}/memory/{name}", {"memory.limit_in_bytes": whole}))
+    groups: list[tuple[str, dict[str, int]]] = []
+    if memory is not None:
+        groups.append((f"{_ROOT}/memory/{name}", {"memory.limit_in_bytes": memory}))
     if processes is not None:
-        found.append((f"{_ROOT}/pids/{name}", {"pids.max": processes}))
-    return found
+        groups.append((f"{_ROOT}/pids/{name}", {"pids.max": processes}))
+    return groups
 
 
 def _find_own_group() -> str:
@@ -107,12 +107,12 @@ def _find_own_group() -> str:
 
 
 def delegate_controllers(group: str, controllers: set[str]) -> None:
-    """Let the groups below this one have these controllers, of version 2. Raises OSError with the reason."""
+    """Enable these version 2 controllers for the subgroups of ``group``. Raises OSError with the reason."""
     _check_delegated(group)
     missing = controllers - set(_read(f"{group}/cgroup.subtree_control").split())
     absent = missing - set(_read(f"{group}/cgroup.controllers").split())
     if absent:
-        raise OSError(errno.ENODEV, f"the control group {group} has no {' and no '.join(sorted(absent))}")
+        raise OSError(errno.ENODEV, f"the control group {group} has no {' and no '.join(sorted(absent))} controller")
     for _ in range(10):
         if not missing:
             return
@@ -123,28 +123,33 @@ def delegate_controllers(group: str, controllers: set[str]) -> None:
             if problem.errno != errno.EBUSY:
                 raise
             _move_into_subgroup(group)
-    raise OSError(errno.EBUSY, f"new processes keep coming into the control group {group}")
+    raise OSError(errno.EBUSY, f"new processes keep appearing in the control group {group}")
 
 
 def _check_delegated(group: str) -> None:
-    """Refuse what systemd keeps for itself: it ends the whole unit when anything in it is killed for memory."""
+    """Raise OSError for a group that systemd did not delegate.
+
+    systemd stops the whole unit when the kernel kills one of its processes for memory.
+    """
     unit = group
     while len(unit) > len(_ROOT) and not unit.endswith((".service", ".scope")):
         unit = os.path.dirname(unit)
     if len(unit) <= len(_ROOT):
         return
-    for mark in ("user.delegate", "trusted.delegate"):
+    for attribute in ("user.delegate", "trusted.delegate"):
         with contextlib.suppress(OSError):
-            if os.getxattr(unit, mark) == b"1":
+            if os.getxattr(unit, attribute) == b"1":
                 return
-    raise OSError(errno.EPERM, f"the control group {unit} belongs to systemd; start the program with Delegate=yes")
+    raise OSError(
+        errno.EPERM, f"the control group {unit} belongs to systemd; run the program in a unit with Delegate=yes"
+    )
 
 
 def _move_into_subgroup(group: str) -> None:
-    """Move this program and what it started into a group below, if nobody else is here."""
+    """Move this process and its descendants into a subgroup. Raises OSError when others are in the group."""
     members = [int(word) for word in _read(f"{group}/cgroup.procs").split()]
     if not all(_is_own_process(pid) for pid in members):
-        text = f"others are in the control group {group}; give the program one of its own, with Delegate=yes"
+        text = f"other processes are in the control group {group}; run the program in a unit with Delegate=yes"
         raise OSError(errno.EBUSY, text)
     os.makedirs(f"{group}/{_HOST_GROUP}", exist_ok=True)
     for pid in members:
@@ -153,7 +158,7 @@ def _move_into_subgroup(group: str) -> None:
 
 
 def _is_own_process(pid: int) -> bool:
-    """Whether this is our process or descends from it. One that is gone meanwhile is no stranger."""
+    """Whether this is our process or a descendant of it. One that has ended meanwhile counts too."""
     while pid not in (0, 1, os.getpid()):
         try:
             pid = int(_read(f"/proc/{pid}/stat").rpartition(")")[2].split()[1])
@@ -173,7 +178,7 @@ def _write(path: str, text: str) -> None:
 
 
 def _create_group(path: str, settings: dict[str, int]) -> OSError | None:
-    """Make a group with these limits, all of them or none. Returns why it cannot be made."""
+    """Create a group with all of these limits. Returns the error if that fails, and leaves no group then."""
     parent = os.path.dirname(path)
     try:
         if os.path.exists(f"{parent}/cgroup.subtree_control"):

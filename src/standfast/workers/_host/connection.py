@@ -1,4 +1,4 @@
-"""The host's end of one worker: protocol, output pipes, keeper. The loop's callbacks here are the reader."""
+"""The host's end of one worker: the protocol socket and the output pipes, read in callbacks of the event loop."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ _DISCONNECT_GRACE = 0.25
 
 
 class ConnectionListener(Protocol):
-    """What a link reports to."""
+    """Receives what a connection reads. The methods run in callbacks of the event loop and must not block."""
 
     def on_message(self, message: AnyMessage) -> None: ...
     def on_output(self, stream: StreamName, data: bytes) -> None: ...
@@ -38,7 +38,7 @@ class ConnectionListener(Protocol):
 
 
 class WorkerEndpoints:
-    """The descriptors of a worker to be: ours to keep, theirs to pass on and close."""
+    """The descriptors of a new worker: the host's ends, and the remote ends to send to the worker and close."""
 
     def __init__(self) -> None:
         self.protocol_socket, self._remote_socket = socket.socketpair()
@@ -50,7 +50,7 @@ class WorkerEndpoints:
         return self._remote_socket.fileno(), self._remote_stdout_fd, self._remote_stderr_fd
 
     def close_remote(self) -> None:
-        """The worker has them now."""
+        """Close the remote ends, after the worker has received them."""
         self._remote_socket.close()
         for fd in (self._remote_stdout_fd, self._remote_stderr_fd):
             os.close(fd)
@@ -62,7 +62,7 @@ class WorkerEndpoints:
 
 
 class OutputPipe:
-    """One output stream. Reads one chunk per turn of the loop, so that a flood starves nobody."""
+    """One output stream. Reads one chunk per iteration of the loop, so that much output does not block other tasks."""
 
     def __init__(self, fd: int, *, before_read: Callable[[], None], on_data: Callable[[bytes], None]) -> None:
         os.set_blocking(fd, False)
@@ -85,26 +85,26 @@ class OutputPipe:
         if data:
             self._on_data(data)
         else:
-            # Every writer is gone. The worker's end is told by its keeper, not by this.
+            # All writers have closed the pipe. The exit of the worker is reported by the supervisor, not here.
             self.pause()
             self.is_open = False
 
     def drain(self) -> None:
-        """Read what is in the pipe now, and no more: later writers may never stop."""
+        """Read what the pipe holds now, and no more: processes that write later may never stop."""
         if not self.is_open:
             return
-        held = fcntl.ioctl(self.fd, _FIONREAD, _ZERO_INT)
-        if held == _ZERO_INT:
+        available = fcntl.ioctl(self.fd, _FIONREAD, _ZERO_INT)
+        if available == _ZERO_INT:
             return
-        left = int.from_bytes(held, sys.byteorder)
-        while left > 0:
+        remaining = int.from_bytes(available, sys.byteorder)
+        while remaining > 0:
             try:
-                data = os.read(self.fd, min(left, _CHUNK_SIZE))
+                data = os.read(self.fd, min(remaining, _CHUNK_SIZE))
             except OSError:
                 return
             if not data:
                 return
-            left -= len(data)
+            remaining -= len(data)
             self._on_data(data)
 
     def pause(self) -> None:
@@ -126,7 +126,10 @@ class OutputPipe:
 
 
 class WorkerConnection:
-    """Open from fork to farewell. ``ended`` is reported once, after everything the worker had said."""
+    """The connection to one worker, from its fork to its exit.
+
+    ``on_exit`` is called once, after everything that the worker sent before it ended.
+    """
 
     def __init__(
         self,
@@ -156,11 +159,11 @@ class WorkerConnection:
         process_group.register(token, self._on_worker_exit)
 
     def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
-        """Raises FrameTooLarge, with nothing sent, for a message the worker would not take."""
+        """Send a message. Raises FrameTooLarge, with nothing sent, when it is above the frame limit."""
         self.frame_socket.send(encode(message), fds)
 
     def is_send_queue_empty(self) -> bool:
-        """Whether the worker has read all that was sent to it; False where the system does not tell."""
+        """Whether the worker has read everything that was sent; False where the system does not report it."""
         if not sys.platform.startswith("linux") or self.frame_socket.closed:
             return False
         return fcntl.ioctl(self.frame_socket.sock, _SIOCOUTQ, _ZERO_INT) == _ZERO_INT
@@ -173,7 +176,7 @@ class WorkerConnection:
             self.process_group.kill(self.token, reason)
 
     def drain_output(self) -> None:
-        """Read what the worker has written so far. One look for both pipes: mostly there is nothing."""
+        """Read what the worker has written so far. One poll covers both pipes, since mostly they are empty."""
         for fd, _ in self._output_poll.poll(0):
             self._pipes_by_fd[fd].drain()
 
@@ -198,7 +201,7 @@ class WorkerConnection:
         self.process_group.unregister(self.token)
 
     def _create_pipe(self, stream: StreamName, fd: int) -> OutputPipe:
-        # The acknowledgement of what wrote this is already in the socket: look there before each read.
+        # The acknowledgement of the code that wrote this may be in the socket already, so read that first.
         return OutputPipe(
             fd, before_read=self._read_protocol, on_data=lambda data: self._listener.on_output(stream, data)
         )
@@ -208,12 +211,9 @@ class WorkerConnection:
             self.frame_socket.read()
 
     def _on_disconnect(self) -> None:
-        """The protocol was closed. A dying worker is reported by its keeper; one that lives on is killed."""
-
-        def enough() -> None:
-            self.kill(Cause("protocol", "the worker closed its end of the protocol"))
-
-        self._loop.call_later(_DISCONNECT_GRACE, enough)
+        """Kill a worker that closed the protocol socket, unless the supervisor reports its exit first."""
+        cause = Cause("protocol", "the worker closed its protocol socket")
+        self._loop.call_later(_DISCONNECT_GRACE, self.kill, cause)
 
     def _on_frame(self, payload: bytes | OversizedFrame) -> None:
         if isinstance(payload, OversizedFrame):
@@ -227,13 +227,13 @@ class WorkerConnection:
         self._listener.on_message(message)
 
     def mark_never_started(self) -> None:
-        """The worker to be at the other end was not made, and nobody will report its end."""
-        self._on_worker_exit(Cause("start", "no worker was made"))
+        """Report the exit of a worker that was never created, which the supervisor will not do."""
+        self._on_worker_exit(Cause("start", "the worker was not created"))
 
     def _on_worker_exit(self, cause: Cause) -> None:
         if self.exit_future.done():
             return
-        # Its last words are still in the socket and the pipes.
+        # The last messages and output are still in the socket and the pipes.
         with contextlib.suppress(OSError):
             while not self.frame_socket.closed and self._has_pending_data():
                 self.frame_socket.read()

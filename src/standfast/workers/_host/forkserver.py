@@ -1,4 +1,7 @@
-"""The host's side of a fork-server: started by exec, ordered about over a socket, shared by reference."""
+"""The host's side of a fork server: a process that is started by exec, forks workers on command, and is shared.
+
+Sessions with the same configuration share one server, which ends with its last user.
+"""
 
 import asyncio
 import contextlib
@@ -10,6 +13,7 @@ import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -46,7 +50,7 @@ def get_writable_paths(config: SessionConfig) -> tuple[str, ...]:
 
 
 def build_sandbox_spec(config: SessionConfig, level: SandboxLevel) -> SandboxSpec:
-    """The policy in the child's terms, at one level."""
+    """Translate the sandbox policy into what the child process needs, at one level."""
     policy = config.sandbox
     network = policy.network if isinstance(policy.network, str) else "proxy"
     return SandboxSpec(
@@ -66,19 +70,19 @@ def build_sandbox_spec(config: SessionConfig, level: SandboxLevel) -> SandboxSpe
 
 @dataclass(frozen=True)
 class ForkedSupervisor:
-    """A keeper just forked: its pid in the server's eyes and a descriptor for it, where there are such."""
+    """A supervisor that was just forked: its pid as the server sees it, and a pidfd where the system has them."""
 
     pid: int
     pidfd: int | None
 
     def close(self) -> None:
-        """Let go of it. A keeper that nobody speaks to ends by itself."""
+        """Close the pidfd. A supervisor without a connection to the host ends by itself."""
         if self.pidfd is not None:
             os.close(self.pidfd)
 
 
 class ForkServer:
-    """One fork-server process. ``open`` starts it and waits until it is up; leaving ends it."""
+    """One fork server process. ``open`` starts it and waits until it is ready; leaving the block ends it."""
 
     def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
         self.process = process
@@ -101,25 +105,25 @@ class ForkServer:
         finally:
             theirs.close()
         server = cls(process, ours)
-        order = StartServerCommand(
+        command = StartServerCommand(
             jail=build_sandbox_spec(config, level),
             preload=config.preload if config.mode == "fork" else (),
             import_path=config.import_path,
             host_pid=os.getpid(),
         )
         try:
-            server._frame_socket.send(encode_control(order))
+            server._frame_socket.send(encode_control(command))
             async with asyncio.timeout(_START_TIMEOUT):
                 await asyncio.shield(server._ready)
             yield server
-        except TimeoutError as late:
-            raise StartFailed(f"the fork-server was not up within {_START_TIMEOUT} s") from late
+        except TimeoutError as problem:
+            raise StartFailed(f"the fork server was not ready within {_START_TIMEOUT} s") from problem
         finally:
             await server._close()
 
     @property
     def ready_message(self) -> ServerReady:
-        """What the server said when it was up."""
+        """The message with which the server reported that it is ready."""
         return self._ready.result()
 
     @property
@@ -127,62 +131,62 @@ class ForkServer:
         return not self._frame_socket.closed
 
     async def fork(self, command: ForkCommand, fds: tuple[int, ...]) -> ForkedSupervisor:
-        """Fork one keeper. The caller keeps its own copies of the descriptors."""
+        """Fork one supervisor. The server gets copies of the descriptors; the caller closes its own."""
         if not self.is_alive:
-            raise StartFailed("the fork-server is gone")
+            raise StartFailed("the fork server has ended")
         self._last_id += 1
-        number = self._last_id
-        answer: asyncio.Future[ForkedSupervisor] = asyncio.get_running_loop().create_future()
-        self._pending_forks[number] = answer
-        self._frame_socket.send(encode_control(msgspec.structs.replace(command, id=number)), fds)
+        fork_id = self._last_id
+        reply: asyncio.Future[ForkedSupervisor] = asyncio.get_running_loop().create_future()
+        self._pending_forks[fork_id] = reply
+        self._frame_socket.send(encode_control(msgspec.structs.replace(command, id=fork_id)), fds)
         try:
-            return await answer
+            return await reply
         except asyncio.CancelledError:
-            # The answer may have come in the very turn in which the caller was cancelled.
-            if answer.done() and not answer.cancelled() and answer.exception() is None:
-                answer.result().close()
+            # The reply may have arrived in the same iteration of the loop as the cancellation.
+            if reply.done() and not reply.cancelled() and reply.exception() is None:
+                reply.result().close()
             raise
         finally:
-            self._pending_forks.pop(number, None)
+            self._pending_forks.pop(fork_id, None)
 
     def _on_frame(self, payload: bytes | OversizedFrame) -> None:
         if isinstance(payload, OversizedFrame):
             return
         try:
-            word = _decoder.decode(payload)
+            message = _decoder.decode(payload)
         except msgspec.DecodeError:
             self._frame_socket.close()
             self._on_disconnect()
             return
-        if isinstance(word, ServerReady):
+        if isinstance(message, ServerReady):
             if not self._ready.done():
-                self._ready.set_result(word)
-        elif isinstance(word, ServerStartFailed):
+                self._ready.set_result(message)
+        elif isinstance(message, ServerStartFailed):
             if not self._ready.done():
-                self._ready.set_exception(StartFailed(word.error))
+                self._ready.set_exception(StartFailed(message.error))
         else:
-            self._on_fork_reply(word)
+            self._on_fork_reply(message)
 
     def _on_fork_reply(self, reply: ForkReply) -> None:
         fds = self._frame_socket.take_fds()
         pidfd = fds.pop(0) if fds else None
-        answer = self._pending_forks.get(reply.id)
-        if answer is None or answer.done():
+        future = self._pending_forks.get(reply.id)
+        if future is None or future.done():
             ForkedSupervisor(reply.pid, pidfd).close()
         elif reply.error:
-            answer.set_exception(StartFailed(reply.error))
+            future.set_exception(StartFailed(reply.error))
         else:
-            answer.set_result(ForkedSupervisor(reply.pid, pidfd))
+            future.set_result(ForkedSupervisor(reply.pid, pidfd))
 
     def _on_disconnect(self) -> None:
-        problem = StartFailed("the fork-server ended")
+        problem = StartFailed("the fork server ended")
         if not self._ready.done():
             self._ready.set_exception(problem)
-        for waiting in self._pending_forks.values():
-            if not waiting.done():
-                waiting.set_exception(problem)
+        for future in self._pending_forks.values():
+            if not future.done():
+                future.set_exception(problem)
         if not self._ready.cancelled():
-            # Mark as seen: nobody may be waiting any more.
+            # Mark the exception as retrieved, since the future may have no waiter.
             self._ready.exception()
 
     async def _close(self) -> None:
@@ -190,53 +194,53 @@ class ForkServer:
         self._on_disconnect()
         with contextlib.suppress(OSError):
             self.process.kill()
-        # Killed, so this is a matter of a moment; a watcher would be one more thing to own.
+        # The process was killed and exits within milliseconds, so polling is enough.
         while self.process.poll() is None:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
 def _spawn_process(python: str, sock: socket.socket) -> subprocess.Popen[bytes]:
-    # The package's own location, so that a worker runs the same standfast as its host.
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    command = [python, "-I", "-X", "utf8", "-c", _BOOTSTRAP, package, str(sock.fileno())]
+    # The worker imports the same standfast as its host, whatever its interpreter has installed.
+    import_root = str(Path(__file__).resolve().parents[3])
+    command = [python, "-I", "-X", "utf8", "-c", _BOOTSTRAP, import_root, str(sock.fileno())]
     try:
-        return subprocess.Popen(  # noqa: S603 - our own interpreter and code
+        return subprocess.Popen(  # noqa: S603 - the configured interpreter and our code
             command, pass_fds=(sock.fileno(),), stdin=subprocess.DEVNULL, env=dict(_ENVIRONMENT), cwd="/",
             start_new_session=True,
         )  # fmt: skip
     except OSError as problem:
-        raise StartFailed(f"cannot start {python}: {problem}") from problem
+        raise StartFailed(f"cannot start the interpreter {python}: {problem}") from problem
 
 
 def list_candidate_levels(config: SessionConfig) -> tuple[SandboxLevel, ...]:
-    """From the strongest the policy uses to the weakest it accepts, as this platform may have them."""
+    """Return the levels to try on this platform, from the policy's ``level`` down to its ``require``."""
     policy = config.sandbox
-    most, least = SANDBOX_LEVELS.index(policy.level), SANDBOX_LEVELS.index(policy.require)
-    possible: tuple[SandboxLevel, ...] = tuple(reversed(SANDBOX_LEVELS[least : most + 1]))
+    strongest, weakest = SANDBOX_LEVELS.index(policy.level), SANDBOX_LEVELS.index(policy.require)
+    levels: tuple[SandboxLevel, ...] = tuple(reversed(SANDBOX_LEVELS[weakest : strongest + 1]))
     if not sys.platform.startswith("linux"):
-        possible = tuple(level for level in possible if level == "plain")
-        if not possible:
-            raise SandboxUnavailable(policy.require, "plain", "only Linux has these")
-    return possible
+        levels = tuple(level for level in levels if level == "plain")
+        if not levels:
+            raise SandboxUnavailable(policy.require, "plain", "this level needs Linux")
+    return levels
 
 
 def _check_paths(config: SessionConfig) -> None:
-    """A path that is not there is a slip for which no level is to blame: a weaker one would only hide it."""
+    """Raise StartFailed for a missing path. Otherwise the level would seem unavailable and a weaker one be used."""
     for access, paths in (("readable", config.sandbox.readable), ("writable", get_writable_paths(config))):
         for path in paths:
             if not os.path.isabs(path) or not os.path.exists(path):
-                raise StartFailed(f"{path!r} is to be {access} in the worker, but there is no such absolute path")
+                raise StartFailed(f"{access} path {path!r} of the sandbox policy does not exist or is not absolute")
 
 
 @asynccontextmanager
 async def open_best_server(config: SessionConfig) -> AsyncIterator[ForkServer]:
-    """A fork-server at the strongest level that can be had. Raises SandboxUnavailable when none is enough."""
+    """Start a fork server at the strongest available level. Raises SandboxUnavailable when that is too weak."""
     _check_paths(config)
     reasons: list[str] = []
     for level in list_candidate_levels(config):
-        async with contextlib.AsyncExitStack() as owned:
+        async with contextlib.AsyncExitStack() as stack:
             try:
-                server = await owned.enter_async_context(ForkServer.open(config, level))
+                server = await stack.enter_async_context(ForkServer.open(config, level))
             except StartFailed as problem:
                 reasons.append(f"{level}: {problem}")
                 continue
@@ -251,7 +255,7 @@ ServerKey = tuple[Any, ...]
 
 
 class _SharedServer:
-    """One server and the task that owns it."""
+    """A fork server with several users, and the task that owns it."""
 
     def __init__(self, config: SessionConfig) -> None:
         loop = asyncio.get_running_loop()
@@ -265,7 +269,7 @@ class _SharedServer:
             async with open_best_server(config) as server:
                 self.server.set_result(server)
                 await self._close_requested.wait()
-        except Exception as problem:  # noqa: BLE001 - carried to whoever waits for the server
+        except Exception as problem:  # noqa: BLE001 - raised to everyone who waits for the server
             if not self.server.done():
                 self.server.set_exception(problem)
                 self.server.exception()
@@ -297,10 +301,9 @@ def _make_key(config: SessionConfig) -> ServerKey:
 
 @asynccontextmanager
 async def fork_server(config: SessionConfig) -> AsyncIterator[ForkServer]:
-    """Hold the fork-server for this configuration; it starts with its first user and ends with its last.
+    """Hold the fork server for this configuration. It starts with its first user and ends with its last.
 
-    Hold it around several sessions and each of them starts in milliseconds. In spawn mode every holder
-    gets a server of its own.
+    Sessions that are started while it is held start in milliseconds. In spawn mode, every user gets its own server.
     """
     if config.mode == "spawn":
         async with open_best_server(config) as own:

@@ -1,4 +1,4 @@
-"""A unix socket in the event loop: frames out with descriptors, frames in with descriptors."""
+"""A Unix socket in the event loop that sends and receives frames, optionally with file descriptors."""
 
 import asyncio
 import collections
@@ -16,15 +16,19 @@ _CHUNK_SIZE = 65536
 class FrameSocket:
     """One end of a socket pair.
 
-    ``heard`` gets every payload (or the mark of a skipped one) in order, ``gone`` is called once when the
-    other side closed. Both run inside the loop's reader callback and must not block.
+    ``on_frame`` gets every payload in order, or an OversizedFrame in place of one that was skipped. ``on_disconnect``
+    is called once, when the other side has closed. Both run in the reader callback of the loop and must not block.
     """
 
     def __init__(
-        self, sock: socket.socket, *, on_frame: Callable[[bytes | OversizedFrame], None], on_disconnect: Callable[[], None],
+        self,
+        sock: socket.socket,
+        *,
+        on_frame: Callable[[bytes | OversizedFrame], None],
+        on_disconnect: Callable[[], None],
         limit: int = 16 << 20,
         accept_fds: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         sock.setblocking(False)
         self.sock, self.limit = sock, limit
         self.fds: list[int] = []
@@ -37,7 +41,7 @@ class FrameSocket:
         self._loop.add_reader(sock, self.read)
 
     def send(self, payload: bytes, fds: tuple[int, ...] = ()) -> None:
-        """Queue one frame; it leaves in order, at once if the socket takes it. Raises FrameTooLarge."""
+        """Send one frame, or queue it until the socket is writable. Raises FrameTooLarge."""
         data = encode_frame(payload, limit=self.limit)
         if self.closed:
             return
@@ -48,7 +52,7 @@ class FrameSocket:
             except (BlockingIOError, InterruptedError):
                 pass
             except OSError:
-                # The other side is gone; the reader learns it and tells.
+                # The other side has closed; the reader callback reports it.
                 return
             if sent == len(data):
                 return
@@ -56,9 +60,9 @@ class FrameSocket:
         self._backlog.append(memoryview(data)[sent:])
 
     def read(self) -> None:
-        """Take in what is there, once. Also called to look before something else is believed."""
+        """Read once what is available. Also called outside of the reader callback, to read messages before output."""
         try:
-            # Without room for them the kernel closes what a worker may send along.
+            # A plain recv() makes the kernel close any descriptors that a worker sends along.
             data = self._receive_with_fds() if self._accept_fds else self.sock.recv(_CHUNK_SIZE)
         except (BlockingIOError, InterruptedError):
             return
@@ -74,7 +78,7 @@ class FrameSocket:
                 return
 
     def pause(self) -> None:
-        """Take in nothing more for now; the other side will have to wait."""
+        """Stop reading, so that the other side blocks when the socket buffer is full."""
         if not self.closed and not self._paused:
             self._paused = True
             self._loop.remove_reader(self.sock)

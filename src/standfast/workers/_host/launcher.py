@@ -1,4 +1,4 @@
-"""Bringing a worker into the world, and the home it shares with its forks."""
+"""Start a worker, and own the resources that it shares with its forks."""
 
 import asyncio
 import dataclasses
@@ -22,7 +22,7 @@ from standfast.workers.wire.messages import HelloMessage, encode, new_id
 
 
 class WorkerResources:
-    """A family, its directory, and the fork-server it came from; given up when the last resident leaves."""
+    """A process group, its directory and its fork server. They are released by their last user."""
 
     def __init__(
         self,
@@ -34,12 +34,12 @@ class WorkerResources:
     ) -> None:
         self.process_group, self.sandbox, self.server_info = process_group, sandbox, server_info
         self.fallback_reason = fallback_reason
-        """Why there is no shared fork-server, where one was wanted."""
+        """Why the worker was started without a shared fork server; empty if it was not."""
         self.user_count = 1
         self._exit_stack = exit_stack
 
     def acquire(self) -> "WorkerResources":
-        """One more resident."""
+        """Add a user, which has to ``release`` the resources."""
         self.user_count += 1
         return self
 
@@ -49,10 +49,10 @@ class WorkerResources:
 
     @asynccontextmanager
     async def hold_directory(self) -> AsyncIterator[int | None]:
-        """The directory, open and in its place until the block ends, whoever leaves meanwhile."""
-        held = self.process_group.directory_fd
+        """Keep the session's directory open until the block ends, even if all users release it meanwhile."""
+        original = self.process_group.directory_fd
         self.acquire()
-        fd = None if held is None else os.dup(held)
+        fd = None if original is None else os.dup(original)
         try:
             yield fd
         finally:
@@ -69,30 +69,30 @@ class WorkerResources:
 async def start_worker(
     config: SessionConfig, session_id: str, listener: ConnectionListener
 ) -> tuple[WorkerResources, WorkerConnection]:
-    """Fork a worker and wait until its walls stand. It has not said hello yet."""
-    fallback = ""
-    async with AsyncExitStack() as owned:
+    """Fork a worker. Returns once its sandbox is up; the handshake has not happened yet."""
+    fallback_reason = ""
+    async with AsyncExitStack() as stack:
         try:
-            server = await owned.enter_async_context(fork_server(config))
+            server = await stack.enter_async_context(fork_server(config))
         except StartFailed as problem:
             if config.mode == "spawn":
                 raise
-            fallback = f"started without a fork-server: {problem}"
-            # No fork-server to be had, say because a preload breaks it: a plain start is slower and works.
-            plain = dataclasses.replace(config, mode="spawn", preload=())
-            server = await owned.enter_async_context(fork_server(plain))
-        up = server.ready_message
-        directory = "" if up.level == "namespaces" else _create_directory(up.uid, owned)
-        groups = await owned.enter_async_context(create_cgroups(config.sandbox, new_id()))
-        family, link = await _fork_worker(server, config, session_id, directory, listener, groups)
-        owned.callback(family.close)
+            # For example a preloaded module breaks the fork server. A spawned worker starts slower, but it starts.
+            fallback_reason = f"started without a fork server: {problem}"
+            spawn_config = dataclasses.replace(config, mode="spawn", preload=())
+            server = await stack.enter_async_context(fork_server(spawn_config))
+        server_info = server.ready_message
+        directory = "" if server_info.level == "namespaces" else _create_directory(server_info.uid, stack)
+        cgroups = await stack.enter_async_context(create_cgroups(config.sandbox, new_id()))
+        group, connection = await _fork_worker(server, config, session_id, directory, listener, cgroups)
+        stack.callback(group.close)
         try:
-            locked = await asyncio.shield(family.sandbox_ready)
-            await _open_proxy(config, family, owned)
+            sandbox = await asyncio.shield(group.sandbox_ready)
+            await _open_proxy(config, group, stack)
         except BaseException:
-            link.close()
+            connection.close()
             raise
-        return WorkerResources(family, locked, up, owned.pop_all(), fallback), link
+        return WorkerResources(group, sandbox, server_info, stack.pop_all(), fallback_reason), connection
 
 
 async def _fork_worker(
@@ -106,7 +106,7 @@ async def _fork_worker(
     endpoints = WorkerEndpoints()
     ours, theirs = socket.socketpair()
     token = new_id()
-    order = ForkCommand(
+    command = ForkCommand(
         id=0,
         token=token,
         session_id=session_id,
@@ -116,10 +116,10 @@ async def _fork_worker(
         gated=bool(cgroups.paths),
         counted=cgroups.limits_processes,
     )
-    # The worker finds our greeting when it opens its eyes: one journey less.
+    # Sent before the worker exists, which saves a round trip: the worker reads it as soon as it runs.
     endpoints.protocol_socket.send(encode_frame(encode(HelloMessage())))
     try:
-        offspring = await server.fork(order, (*endpoints.remote_fds, theirs.fileno()))
+        supervisor = await server.fork(command, (*endpoints.remote_fds, theirs.fileno()))
     except BaseException:
         endpoints.close()
         ours.close()
@@ -127,19 +127,19 @@ async def _fork_worker(
     finally:
         endpoints.close_remote()
         theirs.close()
-    family = ProcessGroup(ours, offspring.pidfd, offspring.pid, cgroups)
-    link = WorkerConnection(family, token, endpoints, listener, limit=config.frame_limit)
+    group = ProcessGroup(ours, supervisor.pidfd, supervisor.pid, cgroups)
+    connection = WorkerConnection(group, token, endpoints, listener, limit=config.frame_limit)
     if cgroups.paths:
         try:
-            family.enter_cgroups()
+            group.enter_cgroups()
         except StartFailed:
-            link.close()
+            connection.close()
             raise
-    return family, link
+    return group, connection
 
 
 def _create_directory(uid: int, exit_stack: AsyncExitStack) -> str:
-    """A private directory on the host, where the worker has no file tree of its own."""
+    """Create a private directory on the host, for a worker that has no file system of its own."""
     path = tempfile.mkdtemp(prefix="standfast-")
     exit_stack.callback(shutil.rmtree, path, ignore_errors=True)
     for name in ("work", "tmp", "home"):

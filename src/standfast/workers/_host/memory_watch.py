@@ -1,21 +1,72 @@
-"""Watching how much memory a worker and its processes use together, while code runs.
+"""The memory of a worker and its processes: measured through ``/proc``, and watched while code runs.
 
-The limit of a process ends in a MemoryError. This one is above it, for what no such limit counts: memory
-that is shared, and that of many processes.
+The memory limit of a single process ends in a MemoryError. The limit here is above it and covers what no limit of a
+process counts: shared memory, and many processes together.
 """
 
 import asyncio
 import os
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from standfast.workers._host.launcher import WorkerResources
+from standfast.workers._host.process_group import ProcessGroup
+from standfast.workers._host.router import MessageRouter
 from standfast.workers.config import MB
-from standfast.workers.core import WorkerSessionBase
 from standfast.workers.errors import Cause
 from standfast.workers.results import WorkerUsage
 
+_CHECK_INTERVAL = 0.25
+
+
+class MemoryWatch:
+    """Kills all processes of a worker when together they use more than ``limit_mb``."""
+
+    def __init__(
+        self,
+        limit_mb: int | None,
+        process_group: ProcessGroup,
+        router: MessageRouter,
+        *,
+        create_task: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._limit = None if limit_mb is None else limit_mb * MB
+        self._process_group, self._router, self._create_task = process_group, router, create_task
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Check soon, and again for as long as code runs. Does nothing while a check is due already."""
+        if self._timer is None and self._limit is not None:
+            self._timer = self._router.loop.call_later(_CHECK_INTERVAL, self._check, self._limit)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self, limit: int) -> None:
+        self._timer = None
+        if self._router.cause is not None:
+            return
+        if (cause := self._process_group.oom_cause) is not None:
+            # The kernel kills the largest process, which need not be the worker itself.
+            self._process_group.kill_all(cause)
+        elif estimate_resident_bytes(self._process_group.supervisor_pid) > limit:
+            self._create_task(self._measure(limit))
+        elif self._router.execution is not None:
+            self.start()
+
+    async def _measure(self, limit: int) -> None:
+        """Count exactly, in a thread because it is slow: the estimate counts shared pages once per process."""
+        used = (await asyncio.to_thread(measure_usage, self._process_group.supervisor_pid)).pss
+        if used > limit:
+            text = f"the processes of the worker use {used // MB} MB; the limit is {limit // MB} MB"
+            self._process_group.kill_all(Cause("memory-limit", text))
+        else:
+            self.start()
+
 
 def measure_usage(root_pid: int) -> WorkerUsage:
-    """The keeper and everything below it. Zero where the system keeps no such books."""
+    """Return what the supervisor and all its descendants use; zero where the system does not provide it."""
     if root_pid <= 0:
         return WorkerUsage()
     pss = private = processes = 0
@@ -36,7 +87,7 @@ def measure_usage(root_pid: int) -> WorkerUsage:
 
 
 def estimate_resident_bytes(root_pid: int) -> int:
-    """At most so many bytes, read quickly: what processes share is counted for each of them."""
+    """Return an upper bound of the memory in use, quickly: shared pages are counted once per process."""
     if root_pid <= 0:
         return 0
     pages = 0
@@ -50,46 +101,13 @@ def estimate_resident_bytes(root_pid: int) -> int:
 
 
 def _list_process_tree(root_pid: int) -> list[int]:
-    found, waiting = [], [root_pid]
-    while waiting:
-        pid = waiting.pop()
-        found.append(pid)
+    pids, pending = [], [root_pid]
+    while pending:
+        pid = pending.pop()
+        pids.append(pid)
         try:
             with open(f"/proc/{pid}/task/{pid}/children") as file:
-                waiting += [int(word) for word in file.read().split()]
+                pending += [int(word) for word in file.read().split()]
         except OSError:
             continue
-    return found
-
-
-_MEMORY_CHECK_INTERVAL = 0.25
-
-
-class MemoryWatchMixin(WorkerSessionBase):
-    def _schedule_memory_check(self) -> None:
-        """Look soon, and from then on as long as code runs."""
-        if self._memory_timer is None and self.config.sandbox.total_memory_mb is not None:
-            self._memory_timer = asyncio.get_running_loop().call_later(_MEMORY_CHECK_INTERVAL, self._check_memory)
-
-    def _check_memory(self) -> None:
-        self._memory_timer = None
-        home, talk, most = self._resources, self._router, self.config.sandbox.total_memory_mb
-        if home is None or talk is None or talk.cause is not None or most is None:
-            return
-        if (cause := home.process_group.oom_cause) is not None:
-            # The kernel kills the largest process, which need not be the one whose end would be noticed.
-            home.process_group.kill_all(cause)
-        elif estimate_resident_bytes(home.process_group.supervisor_pid) > most * MB:
-            self._create_task(self._measure_memory(home, most * MB))
-        elif talk.execution is not None:
-            self._schedule_memory_check()
-
-    async def _measure_memory(self, resources: WorkerResources, limit: int) -> None:
-        """Count exactly, which takes its time: pages that processes share are in all of their books."""
-        used = (await asyncio.to_thread(measure_usage, resources.process_group.supervisor_pid)).pss
-        if used > limit:
-            resources.process_group.kill_all(
-                Cause("memory-limit", f"{used // MB} MB in all processes of the worker, {limit // MB} MB are allowed")
-            )
-        else:
-            self._schedule_memory_check()
+    return pids

@@ -1,4 +1,4 @@
-"""Where an execution's messages wait for their reader: ordered, bounded in bytes by pausing the source."""
+"""Queues of messages between the router and its readers, and the limit on the output of an execution."""
 
 import asyncio
 import codecs
@@ -15,7 +15,7 @@ _ENCODED_TYPES = (DisplayMessage, InputMessage)
 
 
 def estimate_size(message: Message) -> int:
-    """About how many bytes a message keeps. Only of what code may send many of."""
+    """Return the approximate size of a message in memory; 0 for types that an execution has only once."""
     if type(message) is OutputMessage:
         return len(message.data)
     if type(message) in _ENCODED_TYPES:
@@ -24,9 +24,9 @@ def estimate_size(message: Message) -> int:
 
 
 class MessageQueue:
-    """Messages of one execution. ``put`` never waits; ``full`` tells the source to pause.
+    """The messages of one execution, in order. ``put`` never waits; ``is_full`` tells the source to pause.
 
-    ``get`` returns None after the last one.
+    ``get`` returns None after the last message.
     """
 
     buffered_bytes = 0
@@ -56,14 +56,14 @@ class MessageQueue:
             self._wake()
 
     def discard(self) -> None:
-        """Nobody reads any more: forget what waits and what comes."""
+        """Drop all messages, now and from now on, because nothing reads them."""
         self._discarding = True
         self._messages.clear()
         self.buffered_bytes = 0
         self._on_drained()
 
     def get_nowait(self) -> Message | None:
-        """The next message if one waits."""
+        """Return the next message without waiting, or None."""
         if not self._messages:
             return None
         size, message = self._messages.popleft()
@@ -75,13 +75,13 @@ class MessageQueue:
         return message
 
     def expire(self) -> None:
-        """The reader's time is up: it gets what waits now, and then TimeoutError."""
+        """Make ``get`` raise TimeoutError after the messages that are queued now."""
         self._expired = True
         self._wake()
         self._on_drained()
 
     def remove_limit(self) -> None:
-        """The code is being stopped: its last words must not wait behind what nobody reads."""
+        """Remove the size limit while code is being stopped: its last message must not wait for a slow reader."""
         self.limit = sys.maxsize
         self._on_drained()
 
@@ -104,7 +104,7 @@ class MessageQueue:
 
 
 class BoundedQueue:
-    """Messages for nobody in particular: the newest, bounded in number and in bytes, the others counted."""
+    """The newest messages that belong to no call, bounded in number and bytes. Dropped ones are counted."""
 
     def __init__(self, *, max_messages: int, max_bytes: int) -> None:
         self.max_messages, self.max_bytes = max_messages, max_bytes
@@ -126,20 +126,20 @@ class BoundedQueue:
             self.dropped += 1
 
     def pop_oldest(self, kind: type[Message] | None) -> Message | None:
-        """The oldest of this kind."""
-        for at, (size, message) in enumerate(self._messages):
+        """Remove and return the oldest message, of this type if given, or None."""
+        for index, (size, message) in enumerate(self._messages):
             if kind is None or isinstance(message, kind):
-                del self._messages[at]
+                del self._messages[index]
                 self._buffered_bytes -= size
                 return message
         return None
 
 
 class OutputLimiter:
-    """Decodes one stream and keeps its head and its tail within a byte limit, counting what is left out."""
+    """Decodes one output stream and keeps only its head and its tail within a byte limit."""
 
     def __init__(self, limit: int | None) -> None:
-        self._head_left = None if limit is None else limit - limit // 2
+        self._head_remaining = None if limit is None else limit - limit // 2
         self._tail_limit = 0 if limit is None else limit // 2
         self._tail = bytearray()
         self.dropped = 0
@@ -147,23 +147,23 @@ class OutputLimiter:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, data: bytes) -> str:
-        """The text to pass on now."""
+        """Return the text of the head in ``data``. What exceeds the head is kept for the tail."""
         self.total += len(data)
-        if self._head_left is None:
+        if self._head_remaining is None:
             return self._decoder.decode(data)
-        head = data[: self._head_left]
-        self._head_left -= len(head)
+        head = data[: self._head_remaining]
+        self._head_remaining -= len(head)
         if len(head) < len(data):
             self._tail += data[len(head) :]
             excess = len(self._tail) - self._tail_limit
-            # Cut rarely: each cut moves the whole tail.
+            # Cut rarely, since each cut moves the whole tail.
             if excess > self._tail_limit + 65536:
                 del self._tail[:excess]
                 self.dropped += excess
         return self._decoder.decode(head)
 
     def finish(self) -> tuple[str, int, str]:
-        """What the decoder still holds, the bytes left out after it, and the tail."""
+        """Return the rest of the head, the number of bytes dropped after it, and the tail."""
         if not self._tail:
             return self._decoder.decode(b"", final=True), 0, ""
         excess = max(0, len(self._tail) - self._tail_limit)

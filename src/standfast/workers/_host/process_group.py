@@ -1,4 +1,4 @@
-"""A keeper and the workers in its care: one at first, more when a worker is forked."""
+"""The connection to a supervisor process and its workers: one at first, more when a session is forked."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,10 @@ ExitCallback = Callable[[Cause], None]
 
 
 class ProcessGroup:
-    """Talks to one keeper, tells each worker's end to who joined for it, and ends with its last member."""
+    """Sends commands to one supervisor and reports the exit of each worker to its exit callback.
+
+    It closes when the last worker is unregistered.
+    """
 
     def __init__(self, sock: "socket.socket", pidfd: int | None, pid: int, cgroups: ControlGroups) -> None:
         self.pid, self.cgroups = pid, cgroups
@@ -48,36 +51,36 @@ class ProcessGroup:
 
     @property
     def supervisor_pid(self) -> int:
-        """The keeper's pid as this process sees it; 0 when it is gone or cannot be known."""
+        """The supervisor's pid as this process sees it; 0 when the supervisor has ended or the pid is unknown."""
         if self._pidfd is None:
             return self.pid
         try:
             with open(f"/proc/self/fdinfo/{self._pidfd}") as file:
-                found = [line.split()[1] for line in file if line.startswith("Pid:")]
+                pids = [line.split()[1] for line in file if line.startswith("Pid:")]
         except OSError:
             return 0
-        return max(0, int(found[0])) if found else 0
+        return max(0, int(pids[0])) if pids else 0
 
     def enter_cgroups(self) -> None:
-        """Put the waiting keeper into its control groups and let it go on."""
+        """Put the waiting supervisor into its control groups and let it continue."""
         pid = self.supervisor_pid
-        if pid == 0:  # To the kernel, that is whoever writes: this process.
-            raise StartFailed("the keeper ended before it was in its control group")
+        if pid == 0:  # The kernel takes 0 for the process that writes, which is this one.
+            raise StartFailed("the supervisor ended before it was put into its control group")
         try:
             self.cgroups.add_process(pid)
         except OSError as problem:
-            raise StartFailed(f"the keeper cannot be put into its control group: {problem}") from problem
+            raise StartFailed(f"the supervisor cannot be put into its control group: {problem}") from problem
         self._frame_socket.send(encode_control(ContinueCommand()))
 
     def register(self, token: str, on_exit: ExitCallback) -> None:
         self.exit_callbacks[token] = on_exit
 
     def wake(self, token: str) -> None:
-        """Make a busy worker look at its mail."""
+        """Make a busy worker read its messages."""
         self._frame_socket.send(encode_control(WakeCommand(token=token)))
 
     def kill(self, token: str, reason: Cause) -> None:
-        """Kill one worker; its farewell will carry ``reason``. The last one takes the keeper along."""
+        """Kill one worker; its exit is reported with ``reason``. With the last worker, the supervisor is killed too."""
         self._kill_reasons.setdefault(token, reason)
         if set(self.exit_callbacks) <= {token}:
             self._frame_socket.send(encode_control(KillCommand()))
@@ -88,20 +91,19 @@ class ProcessGroup:
             self._frame_socket.send(encode_control(KillCommand(token=token)))
 
     def kill_all(self, reason: Cause) -> None:
-        """Kill every worker of the family; the keeper takes along whatever else there is."""
+        """Kill every worker. The supervisor then kills all other processes that user code has started."""
         for token in list(self.exit_callbacks):
             self._kill_reasons.setdefault(token, reason)
         self._frame_socket.send(encode_control(KillCommand()))
 
     @property
     def _uses_namespaces(self) -> bool:
-        done = (
-            self.sandbox_ready.done() and not self.sandbox_ready.cancelled() and self.sandbox_ready.exception() is None
-        )
-        return done and self.sandbox_ready.result().level == "namespaces"
+        ready = self.sandbox_ready
+        is_up = ready.done() and not ready.cancelled() and ready.exception() is None
+        return is_up and ready.result().level == "namespaces"
 
     def unregister(self, token: str) -> None:
-        """This member needs nothing more; the last to leave ends the family."""
+        """Remove a worker. Removing the last one closes the process group."""
         self.exit_callbacks.pop(token, None)
         if not self.exit_callbacks:
             self.close()
@@ -120,30 +122,30 @@ class ProcessGroup:
         if isinstance(payload, OversizedFrame):
             return
         try:
-            word = _decoder.decode(payload)
+            message = _decoder.decode(payload)
         except msgspec.DecodeError:
             self._frame_socket.close()
             self._on_disconnect()
             return
-        if isinstance(word, SandboxReady):
+        if isinstance(message, SandboxReady):
             fds = self._frame_socket.take_fds()
             self.directory_fd = fds.pop(0) if fds else None
             self.proxy_fd = fds.pop(0) if fds else None
             if not self.sandbox_ready.done():
-                self.sandbox_ready.set_result(word)
-        elif isinstance(word, SandboxFailed):
+                self.sandbox_ready.set_result(message)
+        elif isinstance(message, SandboxFailed):
             if not self.sandbox_ready.done():
-                self.sandbox_ready.set_exception(StartFailed(word.error))
+                self.sandbox_ready.set_exception(StartFailed(message.error))
                 self.sandbox_ready.exception()
         else:
-            self._notify_exit(word.token, self._kill_reasons.get(word.token) or self._find_cause(word))
+            self._notify_exit(message.token, self._kill_reasons.get(message.token) or self._find_cause(message))
 
     @property
     def oom_cause(self) -> Cause | None:
-        """Why the control group killed one of the family's processes; None if it did not."""
+        """The cause when the kernel killed a process of the control group for memory; None when it did not."""
         if not self.cgroups.has_oom_kill:
             return None
-        return Cause("memory-limit", "the memory of the control group ran out", signal=signal.SIGKILL)
+        return Cause("memory-limit", "the control group ran out of memory", signal=signal.SIGKILL)
 
     def _find_cause(self, exited: WorkerExited) -> Cause:
         cause = cause_from_exit(exited)
@@ -151,20 +153,20 @@ class ProcessGroup:
 
     def _on_disconnect(self) -> None:
         if not self.sandbox_ready.done():
-            self.sandbox_ready.set_exception(StartFailed("the keeper ended before the worker was ready"))
+            self.sandbox_ready.set_exception(StartFailed("the supervisor ended before the worker was ready"))
             self.sandbox_ready.exception()
-        lost = self.oom_cause or Cause("killed", "the worker's keeper was killed")
+        cause = self.oom_cause or Cause("killed", "the worker's supervisor was killed")
         for token in list(self.exit_callbacks):
-            self._notify_exit(token, self._kill_reasons.get(token) or lost)
+            self._notify_exit(token, self._kill_reasons.get(token) or cause)
 
     def _notify_exit(self, token: str, cause: Cause) -> None:
-        farewell = self.exit_callbacks.get(token)
-        if farewell is not None:
-            farewell(cause)
+        callback = self.exit_callbacks.get(token)
+        if callback is not None:
+            callback(cause)
 
 
 def cause_from_exit(exited: WorkerExited) -> Cause:
-    """A wait status as a cause."""
+    """Translate a wait status into a cause."""
     if os.WIFSIGNALED(exited.status):
         number = os.WTERMSIG(exited.status)
         try:
@@ -172,9 +174,9 @@ def cause_from_exit(exited: WorkerExited) -> Cause:
         except ValueError:
             name = f"signal {number}"
         if number == signal.SIGXCPU:
-            return Cause("cpu-limit", "the processor time limit was reached", signal=number)
+            return Cause("cpu-limit", "the CPU time limit was reached", signal=number)
         if number == getattr(signal, "SIGSYS", 0):
-            return Cause("sandbox", "a forbidden system call", signal=number)
+            return Cause("sandbox", "the code made a forbidden system call", signal=number)
         return Cause("signal", name, signal=number)
     code = os.WEXITSTATUS(exited.status)
     return Cause("exit", f"exit code {code}", exit_code=code)

@@ -1,11 +1,11 @@
-"""What may be said when, and to whom it is delivered. Pure: no clock, no descriptor, no task.
+"""The protocol with a worker as a state machine: which messages are valid when, and where each is delivered.
 
-The rules it keeps, whatever a worker sends:
+It does no I/O: a message goes in, actions come out. Whatever a worker sends, these rules hold:
 
-- one execution at a time; its Ack precedes everything else of it, and a result alone stands for both;
-- all output precedes the result (``Drain`` comes before what must not overtake it);
-- nothing follows a result; what comes late or for nobody goes to the general queue;
-- a reply reaches the request it names, once.
+- There is one execution at a time. Its Ack is delivered first; a result without an Ack implies it.
+- All output is delivered before the result: DrainOutput precedes every message that output must not follow.
+- Nothing is delivered after a result. Late and unexpected messages go to the general queue.
+- A reply is delivered once, to the request that it names.
 """
 
 from typing import Literal, final
@@ -17,11 +17,11 @@ from standfast.workers.wire import messages as m
 
 @final
 class DrainOutput(msgspec.Struct, frozen=True):
-    """Read what the output pipes hold before going on: it was written before what follows."""
+    """Read the output pipes before the next action: their content was written before that message."""
 
 
 class DeliverToExecution(msgspec.Struct, frozen=True):
-    """To the caller of an execution. ``last`` ends it."""
+    """Deliver a message to the caller of an execution. ``is_last`` ends the execution."""
 
     execution_id: str
     message: m.Message
@@ -29,20 +29,20 @@ class DeliverToExecution(msgspec.Struct, frozen=True):
 
 
 class ResolveRequest(msgspec.Struct, frozen=True):
-    """To whoever made a request."""
+    """Deliver a reply to the request that it answers."""
 
     request_id: str
     message: m.Message
 
 
 class DeliverToGeneralQueue(msgspec.Struct, frozen=True):
-    """To the general queue."""
+    """Put a message that belongs to no call into the general queue."""
 
     message: m.Message
 
 
 class NotifySession(msgspec.Struct, frozen=True):
-    """For the session itself: greetings and heartbeats."""
+    """Deliver a message about the worker itself: handshake and heartbeats."""
 
     message: m.HelloMessage | m.ReadyMessage | m.HeartbeatMessage
 
@@ -53,10 +53,12 @@ ExecutionPhase = Literal["sent", "acknowledged", "ending"]
 
 
 class ExecutionInProgress(RuntimeError):
-    """An execution is running; one at a time."""
+    """An execution is running already."""
 
 
 class WorkerProtocol:
+    """The host's view of the running execution, the pending requests and the open input requests."""
+
     def __init__(self) -> None:
         self.running_id: str | None = None
         self.phase: ExecutionPhase = "sent"
@@ -71,7 +73,7 @@ class WorkerProtocol:
         self.running_id, self.phase, self._ack_presumed = execution_id, "sent", False
 
     def presume_ack(self) -> tuple[DeliverToExecution, ...]:
-        """The worker is known to have taken up the code: acknowledge it for the worker, whose word is late."""
+        """Acknowledge the code in place of a worker that has started it but not sent its Ack yet."""
         if self.running_id is None or self.phase != "sent":
             return ()
         self.phase, self._ack_presumed = "acknowledged", True
@@ -82,27 +84,27 @@ class WorkerProtocol:
         )
 
     def finish_execution(self) -> None:
-        """The last message was delivered; the next execution may start."""
+        """Allow the next execution, after the last message was delivered."""
         self.running_id = None
 
     @property
     def is_streaming(self) -> bool:
-        """Whether text from the pipes belongs to the running execution."""
+        """Whether output from the pipes belongs to the running execution."""
         return self.running_id is not None and self.phase != "sent"
 
     def add_request(self, request_id: str) -> None:
         self.pending_requests.add(request_id)
 
     def discard_request(self, request_id: str) -> None:
-        """The requester gave up; a late reply goes to the general queue."""
+        """Forget a request that was given up. A late reply goes to the general queue."""
         self.pending_requests.discard(request_id)
 
     def close_input_request(self, input_id: str) -> bool:
-        """Whether this question is open; it is closed by being answered."""
+        """Close an input request. Returns whether it was open."""
         return self.input_requests.pop(input_id, None) is not None
 
     def receive_message(self, message: m.AnyMessage) -> tuple[RoutingAction, ...]:
-        """What to do about a message from the worker."""
+        """Return the actions for a message from the worker."""
         match message:
             case m.ResultMessage():
                 return self._handle_end(message, message.execution_id)
@@ -111,10 +113,10 @@ class WorkerProtocol:
             case m.ErrorMessage():
                 return self._handle_error(message)
             case m.InputMessage():
-                steps = self._route_during_execution(message, message.execution_id)
-                if isinstance(steps[-1], DeliverToExecution):
+                actions = self._route_during_execution(message, message.execution_id)
+                if isinstance(actions[-1], DeliverToExecution):
                     self.input_requests[message.id] = message.execution_id
-                return steps
+                return actions
             case m.DisplayMessage() | m.OutputMessage():
                 return self._route_during_execution(message, message.execution_id)
             case m.HeartbeatMessage():
@@ -132,43 +134,43 @@ class WorkerProtocol:
         return self._handle_stray(message)
 
     def route_output(self, message: m.OutputMessage) -> RoutingAction:
-        """Where text from a pipe goes: to the execution that is running, else to nobody in particular."""
+        """Return the action for output from a pipe: to the running execution, or else to the general queue."""
         if self.running_id is not None and self.is_streaming:
             return DeliverToExecution(self.running_id, message)
         return DeliverToGeneralQueue(message)
 
     def receive_oversized_frame(self, size: int, limit: int) -> tuple[RoutingAction, ...]:
-        """A frame was skipped. If code is running it may have been the result, so the execution ends here."""
+        """Handle a skipped frame. It may have been the result of the running execution, which therefore ends."""
         self.violation_count += 1
-        text = f"the worker sent {size} bytes in one message; the limit is {limit}"
+        text = f"the worker sent a message of {size} bytes; the limit is {limit}"
         return self._end_with_error("FrameTooLarge", text)
 
     def receive_invalid_frame(self, problem: str) -> tuple[RoutingAction, ...]:
-        """A frame held no message. It is reported, and the exchange goes on."""
+        """Report a frame that is not a message. The protocol continues."""
         self.violation_count += 1
         return (DeliverToGeneralQueue(m.ErrorMessage(exception_type="ProtocolError", exception_message=problem)),)
 
     def connection_lost(self, cause: str, detail: str) -> tuple[RoutingAction, ...]:
-        """The worker is gone: everyone who waits is told, now."""
+        """End the running execution and fail all pending requests, because the worker has exited."""
         requests, self.pending_requests = self.pending_requests, set()
         self.input_requests.clear()
 
-        def gone(of: str) -> m.ErrorMessage:
+        def make_error(message_id: str) -> m.ErrorMessage:
             return m.ErrorMessage(
                 exception_type="WorkerDied",
                 exception_message=detail,
                 cause=cause,
                 state="lost",
-                execution_id=of,
+                execution_id=message_id,
             )
 
-        steps: list[RoutingAction] = [ResolveRequest(request, gone(request)) for request in requests]
+        actions: list[RoutingAction] = [ResolveRequest(request, make_error(request)) for request in requests]
         if self.running_id is not None:
             self.phase = "ending"
-            steps.append(DeliverToExecution(self.running_id, gone(self.running_id), is_last=True))
-        return tuple(steps)
+            actions.append(DeliverToExecution(self.running_id, make_error(self.running_id), is_last=True))
+        return tuple(actions)
 
-    # -- cases
+    # -- handlers of single message types
 
     def _handle_ack(self, message: m.AckMessage) -> tuple[RoutingAction, ...]:
         if message.of in self.pending_requests:
@@ -180,7 +182,7 @@ class WorkerProtocol:
             self._ack_presumed = False
             return ()
         if message.of in self.input_requests:
-            # The code that asked waits no longer.
+            # The worker has withdrawn the input request.
             del self.input_requests[message.of]
             return ()
         return self._handle_stray(message)
@@ -195,10 +197,10 @@ class WorkerProtocol:
     def _handle_end(self, message: m.Message, execution_id: str) -> tuple[RoutingAction, ...]:
         if execution_id != self.running_id or self.phase == "ending":
             return self._handle_stray(message)
-        unsaid = self.presume_ack()
+        ack = self.presume_ack()
         self.phase = "ending"
         self.input_requests.clear()
-        return *unsaid, DRAIN_OUTPUT, DeliverToExecution(execution_id, message, is_last=True)
+        return *ack, DRAIN_OUTPUT, DeliverToExecution(execution_id, message, is_last=True)
 
     def _handle_error(self, message: m.ErrorMessage) -> tuple[RoutingAction, ...]:
         if message.execution_id in self.pending_requests:

@@ -1,6 +1,6 @@
-"""An HTTP proxy for one worker, on a listener that lives in the worker's own network namespace.
+"""An HTTP proxy for one worker, on a listener in the worker's own network namespace.
 
-The worker can reach this socket and nothing else; the proxy connects only to the hosts on its list.
+The worker can connect to this proxy and to nothing else, and the proxy connects only to the allowed hosts.
 """
 
 import asyncio
@@ -17,6 +17,8 @@ _CONNECT_TIMEOUT = 10.0
 
 
 class HttpProxy:
+    """Forwards HTTP requests and CONNECT tunnels to the allowed hosts, which may be patterns."""
+
     def __init__(self, allowed_hosts: tuple[str, ...]) -> None:
         self.allowed_hosts = tuple(name.lower() for name in allowed_hosts)
         self.connection_counts: Counter[str] = Counter()
@@ -76,9 +78,9 @@ class HttpProxy:
             else:
                 path = parts.path or "/"
                 path += f"?{parts.query}" if parts.query else ""
-                # One request per connection: a second could name another host.
-                kept = [h for h in rest.split(b"\r\n") if not h.lower().startswith((b"proxy-", b"connection:"))]
-                headers = b"\r\n".join([h for h in kept if h] + [b"Connection: close"])
+                # One request per connection, since a second one could name another host.
+                lines = [h for h in rest.split(b"\r\n") if not h.lower().startswith((b"proxy-", b"connection:"))]
+                headers = b"\r\n".join([h for h in lines if h] + [b"Connection: close"])
                 upstream.write(f"{method} {path} {version}\r\n".encode("latin-1") + headers + b"\r\n\r\n")
             await asyncio.gather(_copy(reader, upstream), _copy(upstream_reader, writer))
         finally:

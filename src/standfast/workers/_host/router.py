@@ -1,4 +1,7 @@
-"""One worker's conversation: what the link hears, as the exchange orders it, to whoever waits."""
+"""Route the messages of one worker to the execution, request or queue that they belong to.
+
+The protocol decides where a message goes; the router delivers it.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -20,16 +23,16 @@ from standfast.workers.interceptors import Interceptors
 from standfast.workers.wire import messages as m
 
 _STREAM_NAMES: tuple[StreamName, StreamName] = ("stdout", "stderr")
-# A peer that announces frames of this many limits has lost the framing and will not find it again.
+# A frame of more than this many limits means that the stream is out of sync, which cannot be repaired.
 _FRAMING_LOST_FACTOR = 64
 _GENERAL_QUEUE_BYTES = 16 << 20
-# Code that has said nothing for so long is acknowledged by what the kernel says of its message. A timer that goes
-# off sooner costs every turn of the loop: it is the next one of the whole processor, and set anew each time.
+# When code has sent nothing for this long, it counts as acknowledged once the kernel reports its message as read. A
+# shorter timer would make every iteration of the event loop slower.
 _ACK_TIMEOUT = 0.01
 
 
 class ActiveExecution:
-    """One running piece of code, until it has its ``last`` message."""
+    """An execution that runs in the worker, until it has its ``last_message``."""
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class ActiveExecution:
         self._on_end(last_message)
 
     async def wait_until_ended(self) -> m.Message:
-        """Wait for the last message. To stop waiting does not stop the code."""
+        """Wait for the last message. Cancelling the wait does not stop the code."""
         if self.last_message is not None:
             return self.last_message
         if self._end_future is None:
@@ -62,7 +65,7 @@ class ActiveExecution:
 
 
 class MessageRouter:
-    """Listens to a link until it ends. Everything runs in the loop's reader callbacks; nothing awaits."""
+    """Listens to a connection until the worker exits. All routing happens in callbacks of the event loop."""
 
     def __init__(
         self,
@@ -88,19 +91,19 @@ class MessageRouter:
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._ack_timer: asyncio.TimerHandle | None = None
 
-    # -- speaking
+    # -- sending
 
     def start_execution(self, message: m.ExecuteMessage, on_end: Callable[[m.Message], None]) -> ActiveExecution:
-        """Send code to run; ``over`` is called with its last message.
+        """Send code to the worker; ``on_end`` is called with its last message.
 
-        Nothing else may be running; nothing was sent if this raises.
+        No other execution may be running. Nothing was sent if this raises.
         """
-        link = self.require_connection()
-        outlet = MessageQueue(limit=self.config.output_buffer, on_drained=link.resume, loop=self.loop)
-        execution = ActiveExecution(message.id, outlet, self.config.output_limit, on_end)
+        connection = self.require_connection()
+        queue = MessageQueue(limit=self.config.output_buffer, on_drained=connection.resume, loop=self.loop)
+        execution = ActiveExecution(message.id, queue, self.config.output_limit, on_end)
         self.protocol.start_execution(message.id)
         try:
-            link.send(message)
+            connection.send(message)
         except BaseException:
             self.protocol.running_id = None
             raise
@@ -110,7 +113,7 @@ class MessageRouter:
         return execution
 
     def _check_ack(self, previous: ActiveExecution) -> None:
-        """Acknowledge code that was there at the last look and says nothing. Most ends sooner."""
+        """Acknowledge code that is still silent since the last check. Most executions end before the first one."""
         self._ack_timer = None
         execution = self.execution
         if execution is None or self.protocol.is_streaming or self.cause is not None:
@@ -119,18 +122,18 @@ class MessageRouter:
             self._ack_timer = self.loop.call_later(_ACK_TIMEOUT, self._check_ack, execution)
 
     def _presume_ack(self) -> bool:
-        """Whether the worker has the code, which is then acknowledged though its own word is late."""
+        """Acknowledge the code in place of the worker if the worker has read it. Returns whether it has."""
         if self.connection is None or not self.connection.is_send_queue_empty():
             return False
-        for step in self.protocol.presume_ack():
-            self._deliver_presumed_ack(step)
+        for action in self.protocol.presume_ack():
+            self._deliver_presumed_ack(action)
         return True
 
     def set_deadline(self, when: float, on_deadline: "Callable[[MessageRouter, ActiveExecution], None]") -> None:
-        """Set the loop's time at which the running execution's is up, and ``late`` is called.
+        """Call ``on_deadline`` if the running execution has not ended at this time of the loop.
 
-        The timer of an earlier execution is left to go off and set again then: nearly all code ends long
-        before its deadline, and a timer set and cancelled for each costs as much as a small cell.
+        The timer of an earlier execution is kept and set again when it fires: nearly all code ends long before its
+        deadline, and a timer that is set and cancelled for each execution costs as much as a small cell.
         """
         self._deadline, self._on_deadline = when, on_deadline
         if self._deadline_timer is not None and self._deadline_timer.when() > when:
@@ -149,17 +152,17 @@ class MessageRouter:
             self._on_deadline(self, self.execution)
 
     async def request(self, message: m.Message, *, fds: tuple[int, ...] = ()) -> m.Message:
-        """Send and wait for the reply. Raises RequestFailed or WorkerDied; answered also while code runs."""
-        link = self.require_connection()
-        answer: asyncio.Future[m.Message] = self.loop.create_future()
+        """Send a request and wait for the reply, also while code runs. Raises WorkerRequestFailed or WorkerDied."""
+        connection = self.require_connection()
+        future: asyncio.Future[m.Message] = self.loop.create_future()
         self.protocol.add_request(message.id)
-        self._pending_requests[message.id] = answer
+        self._pending_requests[message.id] = future
         try:
-            link.send(message, fds)
+            connection.send(message, fds)
             if self.execution is not None:
-                link.frame_socket.resume()
-                link.wake()
-            reply = await answer
+                connection.frame_socket.resume()
+                connection.wake()
+            reply = await future
         finally:
             self.protocol.discard_request(message.id)
             self._pending_requests.pop(message.id, None)
@@ -168,33 +171,51 @@ class MessageRouter:
                 raise WorkerDied(self.cause)
             raise WorkerRequestFailed(reply.exception_type, reply.exception_message)
         if type(reply) is not type(message):
-            said = f"the worker answered a {type(message).__name__} with a {type(reply).__name__}"
-            raise WorkerRequestFailed("ProtocolError", said)
+            text = f"the worker answered a {type(message).__name__} with a {type(reply).__name__}"
+            raise WorkerRequestFailed("ProtocolError", text)
         return reply
+
+    def send(self, message: m.Message) -> None:
+        """Send a message without waiting for a reply. A busy worker is woken to read it."""
+        connection = self.require_connection()
+        connection.send(message)
+        if self.execution is not None:
+            connection.wake()
+
+    async def receive_general(self, message_type: type[m.Message] | None) -> m.Message:
+        """Wait for a message of the general queue, of this type if given. Raises WorkerDied."""
+        while True:
+            message = self.general_queue.pop_oldest(message_type)
+            if message is not None:
+                return message
+            if self.cause is not None:
+                raise WorkerDied(self.cause)
+            self.message_arrived.clear()
+            await self.message_arrived.wait()
 
     cause: Cause | None = None
 
     def require_connection(self) -> WorkerConnection:
-        """The link, or WorkerDied."""
+        """Return the connection, or raise WorkerDied."""
         if self.connection is None or self.cause is not None:
             raise WorkerDied(self.cause or Cause("start", "the worker was not started"))
         return self.connection
 
-    # -- hearing (the link's Listener)
+    # -- receiving (ConnectionListener)
 
     def on_message(self, message: m.AnyMessage) -> None:
         self.counts["control"] += 1
-        steps = self.protocol.receive_message(message)
+        actions = self.protocol.receive_message(message)
         if self.interceptors.stats:
-            steps = self._notify_interceptors(message, steps)
-        self._apply_actions(steps)
+            actions = self._notify_interceptors(message, actions)
+        self._apply_actions(actions)
 
     def _notify_interceptors(
         self, message: m.AnyMessage, actions: tuple[RoutingAction, ...]
     ) -> tuple[RoutingAction, ...]:
-        """Let interceptors see what comes before a message, and then itself. Returns what is left to do."""
+        """Show interceptors what precedes a message, then the message. Returns the actions that remain."""
         if not actions and isinstance(message, m.AckMessage) and message.of == self.protocol.running_id:
-            # They have seen the one that was presumed.
+            # They have seen the presumed acknowledgement already.
             return actions
         if actions and isinstance(actions[0], DeliverToExecution) and actions[0].message is not message:
             self._deliver_presumed_ack(actions[0])
@@ -214,7 +235,7 @@ class MessageRouter:
     def _get_limiter(self, stream: StreamName) -> OutputLimiter:
         execution = self.execution
         if execution is not None and not self.protocol.is_streaming:
-            # Written behind the worker's back: its acknowledgement is on the way.
+            # Output that bypassed the worker's streams can arrive before the acknowledgement.
             self._presume_ack()
         if execution is None or not self.protocol.is_streaming:
             return self._background_limiters[stream]
@@ -246,20 +267,20 @@ class MessageRouter:
     # -- routing
 
     def _apply_actions(self, actions: tuple[RoutingAction, ...]) -> None:
-        for step in actions:
-            if type(step) is DrainOutput:
+        for action in actions:
+            if type(action) is DrainOutput:
                 if self.connection is not None:
                     self.connection.drain_output()
-            elif isinstance(step, DeliverToExecution):
-                self._deliver(step)
-            elif isinstance(step, ResolveRequest):
-                answer = self._pending_requests.get(step.request_id)
-                if answer is not None and not answer.done():
-                    answer.set_result(step.message)
-            elif isinstance(step, DeliverToGeneralQueue):
-                self._put_general(step.message)
+            elif isinstance(action, DeliverToExecution):
+                self._deliver(action)
+            elif isinstance(action, ResolveRequest):
+                future = self._pending_requests.get(action.request_id)
+                if future is not None and not future.done():
+                    future.set_result(action.message)
+            elif isinstance(action, DeliverToGeneralQueue):
+                self._put_general(action.message)
             else:
-                self._on_session_message(step.message)
+                self._on_session_message(action.message)
 
     def _deliver(self, action: DeliverToExecution) -> None:
         execution = self.execution
@@ -269,12 +290,12 @@ class MessageRouter:
         if action.is_last:
             self._finish_execution(execution, action.message)
             return
-        outlet = execution.queue
-        outlet.put(action.message)
-        if outlet.buffered_bytes and outlet.is_full and self.connection is not None:
+        queue = execution.queue
+        queue.put(action.message)
+        if queue.buffered_bytes and queue.is_full and self.connection is not None:
             self.connection.pause()
             if not isinstance(action.message, m.OutputMessage) and not self._pending_requests:
-                # What floods comes by the protocol itself, and nobody waits there for an answer.
+                # The protocol socket itself is full of displays, and no request waits for a reply from it.
                 self.connection.frame_socket.pause()
 
     def _finish_execution(self, execution: ActiveExecution, last_message: m.Message) -> None:
@@ -288,16 +309,16 @@ class MessageRouter:
         execution.finish(last_message)
 
     def _flush_limiters(self, execution: ActiveExecution) -> None:
-        for stream, clip in execution.limiters.items():
-            rest, dropped, tail = clip.finish()
-            if rest:
-                execution.queue.put(self._make_output_message(stream, rest, execution.id))
+        for stream, limiter in execution.limiters.items():
+            head, dropped, tail = limiter.finish()
+            if head:
+                execution.queue.put(self._make_output_message(stream, head, execution.id))
             if dropped:
                 execution.queue.put(self._make_output_message(stream, tail, execution.id, dropped))
 
     def _route_output(self, stream: StreamName, text: str) -> None:
-        running = self.protocol.running_id if self.protocol.is_streaming else None
-        message = self._make_output_message(stream, text, running or "")
+        execution_id = self.protocol.running_id if self.protocol.is_streaming else None
+        message = self._make_output_message(stream, text, execution_id or "")
         self.interceptors.notify(message)
         self._apply_actions((self.protocol.route_output(message),))
 

@@ -1,4 +1,4 @@
-"""What sandbox this machine offers, found out by trying."""
+"""Find out which sandbox level this machine supports, by starting workers."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from standfast.workers.wire.control import SANDBOX_LEVELS, SandboxLevel
 
 @dataclass(frozen=True)
 class SandboxReport:
-    """The strongest level that works here, what it does not enforce, and why stronger ones fail."""
+    """The strongest level that works here, what it does not enforce, and why stronger levels failed."""
 
     level: SandboxLevel | None
     notes: tuple[str, ...] = ()
@@ -20,7 +20,7 @@ class SandboxReport:
 
 
 async def probe_sandbox(config: SessionConfig | None = None) -> SandboxReport:
-    """Start one worker at each level, from the strongest, until one runs code."""
+    """Start a worker at each level, from the strongest to the weakest, until one runs code."""
     config = config or SessionConfig()
     reasons: dict[str, str] = {}
     for level in list_candidate_levels(dataclasses.replace(config, sandbox=SandboxPolicy())):

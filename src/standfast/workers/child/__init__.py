@@ -1,1 +1,1 @@
-"""The worker's side. Imports the standard library, msgspec and ``workers.wire``; nothing of the host."""
+"""The code that runs in worker processes. It imports the standard library, msgspec and ``workers.wire`` only."""

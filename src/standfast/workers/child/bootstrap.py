@@ -1,4 +1,4 @@
-"""A worker's birth: from a fork of the keeper to a locked-in process waiting for code."""
+"""Turn a fork of the supervisor into a worker: descriptors, environment, sandbox, and then the message loop."""
 
 import builtins
 import fcntl
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from standfast.workers.child.channel import HostChannel
 from standfast.workers.child.loop import WAKE_SIGNAL, WorkerLoop
-from standfast.workers.child.sandbox import namespaces, syscalls
+from standfast.workers.child.sandbox import confinement, namespaces, syscalls
 from standfast.workers.child.streams import StandardStreams
 from standfast.workers.wire.control import SINGLE_THREAD_ENVIRONMENT, ForkCommand, SandboxSpec
 from standfast.workers.wire.messages import ErrorMessage, reset_id_prefix
@@ -26,7 +26,7 @@ _SIG_DFL = int(signal.SIG_DFL)
 
 
 class SandboxContext(NamedTuple):
-    """Where a worker lives, as its keeper built it."""
+    """The sandbox that the supervisor has prepared for a worker."""
 
     spec: SandboxSpec
     readable: tuple[str, ...]
@@ -36,29 +36,29 @@ class SandboxContext(NamedTuple):
 
 
 def main(context: SandboxContext, command: ForkCommand, protocol: int, out: int, err: int) -> NoReturn:
-    """Runs in a freshly forked process; never returns into the keeper's frames."""
+    """Run the worker in a newly forked process. Never returns into the frames of the supervisor."""
     status = 72
     try:
         reset_id_prefix()
         reset_signals()
-        lineage = arrange_descriptors(protocol, out, err, context.handover_socket)
-        post = HostChannel(socket.socket(fileno=_PROTOCOL_FD), limit=command.settings.get("frame_limit", 16 << 20))
-        runtime = WorkerLoop(
-            post, lineage, command, namespace=create_main_module(), streams=StandardStreams(post.flush)
+        handover_socket = arrange_descriptors(protocol, out, err, context.handover_socket)
+        channel = HostChannel(socket.socket(fileno=_PROTOCOL_FD), limit=command.settings.get("frame_limit", 16 << 20))
+        worker_loop = WorkerLoop(
+            channel, handover_socket, command, namespace=create_main_module(), streams=StandardStreams(channel.flush)
         )
-        runtime.streams.install()
-        reseed_random()
+        worker_loop.streams.install()
+        seed_random()
         gc.enable()
         try:
             set_worker_environment(context, command)
-            runtime.notes = namespaces.confine_process(
+            worker_loop.notes = confinement.confine_process(
                 context.spec, context.directory, context.readable, processes_counted=command.counted
             )
-        except Exception as problem:  # noqa: BLE001 - unlocked, nothing may run; the host must hear why
-            post.send(ErrorMessage(exception_type=type(problem).__name__, exception_message=str(problem)))
+        except Exception as problem:  # noqa: BLE001 - no code may run outside of the sandbox; the host gets the reason
+            channel.send(ErrorMessage(exception_type=type(problem).__name__, exception_message=str(problem)))
             os._exit(71)
-        status = runtime.serve()
-    except BaseException:  # noqa: BLE001 - nothing may unwind into the keeper
+        status = worker_loop.serve()
+    except BaseException:  # noqa: BLE001 - nothing may unwind into the supervisor
         import traceback
 
         traceback.print_exc()
@@ -76,9 +76,10 @@ def reset_signals() -> None:
 
 
 def arrange_descriptors(protocol: int, out: int, err: int, handover_socket: socket.socket) -> socket.socket:
-    """Standard streams on 0-2, ours on 3 and 4 and closed on exec, nothing else open."""
-    high = [os.dup(fd) for fd in (protocol, out, err, handover_socket.fileno())]
-    moved = [fd if fd > 8 else _duplicate_high(fd) for fd in high]
+    """Put the standard streams on 0-2 and the worker's own sockets on 3 and 4 (closed on exec), and close the rest."""
+    # Moved to high numbers first, so that none is overwritten before it is in its place.
+    copies = [os.dup(fd) for fd in (protocol, out, err, handover_socket.fileno())]
+    moved = [fd if fd > 8 else _duplicate_high(fd) for fd in copies]
     null = _duplicate_high(os.open(os.devnull, os.O_RDONLY))
     os.dup2(null, 0)
     os.dup2(moved[1], 1)
@@ -95,14 +96,14 @@ def _duplicate_high(fd: int) -> int:
 
 
 def set_common_environment(directory: str) -> None:
-    """What all workers of a server have, set once there: nothing of the host's, and a home of one's own."""
+    """Set the environment that all workers of a fork server share. Nothing is taken from the host."""
     os.environ.clear()
     os.environ.update(
         {
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "LANG": "C.UTF-8",
             "MPLBACKEND": "agg",
-            # Many workers share the machine, and a snapshot copies one thread only.
+            # Many workers share the machine, and a snapshot copies only one thread.
             **SINGLE_THREAD_ENVIRONMENT,
             **_home_variables(directory),
         }
@@ -114,13 +115,13 @@ def _home_variables(directory: str) -> dict[str, str]:
 
 
 def set_worker_environment(context: SandboxContext, command: ForkCommand) -> None:
-    """What is this worker's own: where it is at home, how it reaches the network, what its session gives."""
+    """Set the environment of this worker: its directories, its proxy, and the variables of its session."""
     base = context.directory
-    given = {} if base == namespaces.SESSION_DIRECTORY else _home_variables(base)
+    variables = {} if base == namespaces.SESSION_DIRECTORY else _home_variables(base)
     if context.proxy_port:
         address = f"http://127.0.0.1:{context.proxy_port}"
-        given |= dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), address)
-    for name, value in (given | command.environment).items():
+        variables |= dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), address)
+    for name, value in (variables | command.environment).items():
         os.environ[name] = value
     work = command.settings.get("workdir") or f"{base}/work"
     os.chdir(work)
@@ -139,24 +140,24 @@ def create_main_module() -> dict[str, Any]:
     return module.__dict__
 
 
-def reseed_random() -> None:
-    """A forked process must not repeat the random numbers of its siblings."""
+def seed_random() -> None:
+    """Seed the random generators anew, or all workers would produce the same numbers."""
     random = sys.modules.get("random")
     if random is not None:
         random.seed()
-    # Asking numpy itself for it would import it.
+    # An attribute of numpy would import it.
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
 
 
 def warm_up() -> None:
-    """Go once through what every cell needs, so that workers inherit it warm."""
+    """Run one cell and one failing cell in the fork server, so that workers inherit the loaded code."""
     from standfast.workers.child.cells import CellRunner, format_traceback
 
     cells = CellRunner({"__builtins__": builtins, "__name__": "__main__"})
-    cells.run("x = [1]; x", filename="<rehearsal>", capture_source=True)
+    cells.run("x = [1]; x", filename="<warm-up>", capture_source=True)
     try:
-        cells.run("1/0", filename="<rehearsal>", capture_source=True)
+        cells.run("1/0", filename="<warm-up>", capture_source=True)
     except ZeroDivisionError as error:
         format_traceback(error, limit=1000)

@@ -1,4 +1,4 @@
-"""Running one cell of code: parse, compile, run on the main thread, and give back the last value."""
+"""Compile and run cells of code, and format their errors."""
 
 import ast
 import inspect
@@ -8,15 +8,21 @@ import traceback
 from types import CodeType
 from typing import Any, NamedTuple
 
+from standfast.workers.wire.messages import ErrorMessage
+
 _PACKAGE_DIRECTORY = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _ASYNCIO_DIRECTORY = os.path.dirname(os.path.abspath(inspect.__file__)) + os.sep + "asyncio" + os.sep
+_COMPILE_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_MAX_CACHED_SOURCES = 512
+_MAX_CACHED_CELLS = 128
+_MAX_CACHED_LENGTH = 10_000
 
 
 def format_traceback(error: BaseException, *, limit: int) -> str:
-    """The traceback as the user should see it: the user's frames and what they called, none of ours."""
-    shown = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
-    _strip_internal_frames(shown)
-    text = "".join(shown.format()).encode("utf-8", "backslashreplace").decode()
+    """Format a traceback without the frames of the worker itself."""
+    summary = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
+    _strip_internal_frames(summary)
+    text = "".join(summary.format()).encode("utf-8", "backslashreplace").decode()
     if len(text) > limit:
         half = limit // 2
         text = f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
@@ -33,14 +39,22 @@ def _strip_internal_frames(summary: traceback.TracebackException) -> None:
             _strip_internal_frames(inner)
 
 
-_COMPILE_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-_MAX_CACHED_SOURCES = 512
-_MAX_CACHED_CELLS = 128
-_MAX_CACHED_LENGTH = 10_000
+def format_exception_message(error: BaseException) -> str:
+    """Return ``str(error)``, shortened, also when that raises or cannot be encoded."""
+    try:
+        return str(error)[:10_000].encode("utf-8", "backslashreplace").decode()
+    except Exception:  # noqa: BLE001 - a broken __str__ must not prevent the report
+        return "<the exception's str() failed>"
+
+
+def make_error_reply(request_id: str, problem: BaseException) -> ErrorMessage:
+    """Return the reply to a request that failed."""
+    name, text = type(problem).__name__, format_exception_message(problem)
+    return ErrorMessage(execution_id=request_id, exception_type=name, exception_message=text)
 
 
 class CompiledCell(NamedTuple):
-    """A compiled cell: what runs first, the expression at its end, and the sources it defines."""
+    """A compiled cell: its statements, the expression at its end, and the source of its functions and classes."""
 
     body: CodeType | None
     last_expression: CodeType | None
@@ -48,28 +62,28 @@ class CompiledCell(NamedTuple):
 
 
 class CellRunner:
-    """Compiles and runs cells in one namespace, and remembers their sources for tracebacks."""
+    """Compiles and runs cells in one namespace, and keeps their sources for tracebacks and checkpoints."""
 
     def __init__(self, namespace: dict[str, Any]) -> None:
         self.namespace = namespace
         self.count = 0
         self.definitions: dict[str, str] = {}
-        # An agent's loop sends the same cell again and again; compiling is most of a small cell's time.
+        # Agents send the same cell repeatedly, and compiling takes most of the time of a small cell.
         self._compiled: dict[str, CompiledCell] = {}
         self._loop: Any = None
 
     def run(self, code: str, *, filename: str | None, capture_source: bool) -> Any:
-        """The value of the last expression, evaluated once; None when the cell ends in a statement."""
+        """Run a cell and return the value of its last expression, or None when it ends with a statement."""
         self.count += 1
-        prepared = self._compiled.get(code) if filename is None and capture_source else None
-        if prepared is None:
-            prepared = self._compile(code, filename or f"<cell {self.count}>", capture_source=capture_source)
-        self.definitions.update(prepared.definitions)
-        if prepared.body is not None:
-            self._execute(prepared.body)
-        if prepared.last_expression is None:
+        cell = self._compiled.get(code) if filename is None and capture_source else None
+        if cell is None:
+            cell = self._compile(code, filename or f"<cell {self.count}>", capture_source=capture_source)
+        self.definitions.update(cell.definitions)
+        if cell.body is not None:
+            self._execute(cell.body)
+        if cell.last_expression is None:
             return None
-        value = self._execute(prepared.last_expression)
+        value = self._execute(cell.last_expression)
         if value is not None:
             self.namespace["_"] = value
         return value
@@ -81,12 +95,12 @@ class CellRunner:
         body, last = tree.body, None
         if body and isinstance(body[-1], ast.Expr):
             last = compile(ast.Expression(body.pop().value), name, "eval", _COMPILE_FLAGS)
-        prepared = CompiledCell(compile(tree, name, "exec", _COMPILE_FLAGS) if body else None, last, definitions)
+        cell = CompiledCell(compile(tree, name, "exec", _COMPILE_FLAGS) if body else None, last, definitions)
         if len(code) <= _MAX_CACHED_LENGTH and name.startswith("<cell "):
             if len(self._compiled) >= _MAX_CACHED_CELLS:
                 del self._compiled[next(iter(self._compiled))]
-            self._compiled[code] = prepared
-        return prepared
+            self._compiled[code] = cell
+        return cell
 
     def _execute(self, code: CodeType) -> Any:
         value = eval(code, self.namespace)  # noqa: S307 - running the user's code is what a worker is for
@@ -104,7 +118,7 @@ class CellRunner:
         try:
             return self._loop.run_until_complete(task)
         except BaseException:
-            # An interrupt leaves run_until_complete without ending the task.
+            # An interrupt leaves run_until_complete() while the task still runs.
             if not task.done():
                 task.cancel()
                 self._loop.run_until_complete(asyncio.wait([task], timeout=0.2))
@@ -113,7 +127,7 @@ class CellRunner:
             raise
 
     def forget_loop(self) -> None:
-        """After a fork: the event loop belongs to the process it was made in."""
+        """Drop the event loop after a fork, since it belongs to the original process."""
         self._loop = None
 
     def _cache_source(self, name: str, code: str) -> None:
@@ -122,9 +136,9 @@ class CellRunner:
 
 
 def _extract_definitions(tree: ast.Module, code: str) -> dict[str, str]:
-    found = {}
+    definitions = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            plain = None if node.decorator_list else ast.get_source_segment(code, node)
-            found[node.name] = plain or ast.unparse(node)
-    return found
+            source = None if node.decorator_list else ast.get_source_segment(code, node)
+            definitions[node.name] = source or ast.unparse(node)
+    return definitions

@@ -1,9 +1,9 @@
 """The worker's end of the protocol socket.
 
-Only the main thread reads, and a signal can make it look for mail while user code runs. Any thread may
-write, one at a time. The main one never waits for the pen, which its own interrupted frame may hold: what
-it has to say is queued, and whoever holds the pen writes it. While it writes or reads, no signal makes it
-leave: half a frame would be the end of the conversation.
+Only the main thread reads; a signal can make it read while user code runs. Any thread may write, one at a time. The
+main thread never blocks on the write lock, because one of its own interrupted frames may hold it: its messages are
+queued, and the holder of the lock writes them. Signal handlers do not raise while a frame is being written or read,
+since half a frame would break the protocol.
 """
 
 import collections
@@ -14,7 +14,7 @@ import threading
 
 import msgspec
 
-from standfast.workers.child.fd_messages import ANCILLARY_SIZE
+from standfast.workers.child.control import ANCILLARY_SIZE
 from standfast.workers.child.signals import defer_signals, pending_handlers, run_pending_handlers
 from standfast.workers.wire.frames import FrameReader, FrameTooLarge, OversizedFrame, encode_frame
 from standfast.workers.wire.messages import AckMessage, AnyMessage, ErrorMessage, Message, decode, encode
@@ -25,6 +25,8 @@ class HostDisconnected(Exception):
 
 
 class HostChannel:
+    """Sends and receives messages over the protocol socket."""
+
     def __init__(self, sock: socket.socket, *, limit: int) -> None:
         self.sock, self.limit = sock, limit
         self.inbox: collections.deque[AnyMessage] = collections.deque()
@@ -33,14 +35,14 @@ class HostChannel:
         self._main_thread_id = threading.get_ident()
         self._reader = FrameReader(limit=limit)
         self._write_lock = threading.Lock()
-        # Frames, and executions to be acknowledged.
+        # Frames, and the ids of executions to acknowledge.
         self._outbox: list[bytes | str] = []
 
     # -- writing
 
     @defer_signals
     def send(self, message: Message) -> None:
-        """Send, or raise FrameTooLarge or the encoder's complaint with nothing sent."""
+        """Send a message. Raises FrameTooLarge or an error of the encoder, with nothing sent."""
         data = encode_frame(encode(message), limit=self.limit)
         if threading.get_ident() != self._main_thread_id:
             with self._write_lock:
@@ -54,12 +56,12 @@ class HostChannel:
             run_pending_handlers(sys._getframe(1))
 
     def queue_ack(self, execution_id: str) -> None:
-        """Queue the acknowledgement of an execution, which leaves with the next message, or by ``release``."""
+        """Queue the acknowledgement of an execution. It is sent with the next message or by ``flush``."""
         self._outbox.append(execution_id)
 
     @defer_signals
     def send_outcome(self, outcome: Message) -> None:
-        """Send the last message of an execution, which stands for its acknowledgement if that has not left yet."""
+        """Send the last message of an execution. It replaces the acknowledgement if that was not sent yet."""
         data = encode_frame(encode(outcome), limit=self.limit)
         if self._write_lock.acquire(blocking=False):
             try:
@@ -76,7 +78,7 @@ class HostChannel:
 
     @defer_signals
     def flush(self) -> None:
-        """Write all that is queued, at once: each write may wake the host."""
+        """Write all queued messages in one call, since each write may wake the host."""
         self._try_write_outbox()
         if pending_handlers:
             run_pending_handlers(sys._getframe(1))
@@ -94,29 +96,29 @@ class HostChannel:
             del self._outbox[: len(batch)]
 
     def block_writes(self) -> None:
-        """Wait for whoever writes to finish, and let nobody write any more: another process goes on."""
+        """Wait until no thread writes, and block all later writes: another process takes over the socket."""
         self._write_lock.acquire()
 
     def reset_after_fork(self) -> None:
-        """After a fork: what other threads had in hand is the other process's to finish."""
+        """Drop queued messages after a fork. The original process sends them."""
         self._write_lock = threading.Lock()
         self._outbox.clear()
 
     # -- reading
 
     def receive(self) -> AnyMessage:
-        """The next message. Raises Gone when the host has closed."""
+        """Wait for the next message. Raises HostDisconnected when the host has closed the socket."""
         while not self.inbox:
             self._read(0)
         return self.inbox.popleft()
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until there is something to ``glance`` at; False after ``timeout`` seconds."""
+        """Wait until there is data to read. Returns False after ``timeout`` seconds."""
         return bool(select.select([self.sock], [], [], timeout)[0])
 
     @defer_signals
     def read_available(self) -> None:
-        """Take in what has arrived, without waiting."""
+        """Read what has arrived, without blocking."""
         try:
             while True:
                 self._read(socket.MSG_DONTWAIT)
@@ -125,12 +127,12 @@ class HostChannel:
 
     @property
     def unprocessed_data(self) -> bytes:
-        """Everything taken in and not acted on, as a stream of frames: what a successor must be given."""
-        waiting = b"".join(encode_frame(encode(message)) for message in self.inbox)
-        return waiting + self._reader.buffered
+        """All messages that were read and not handled, as frames, for the process that takes over."""
+        frames = b"".join(encode_frame(encode(message)) for message in self.inbox)
+        return frames + self._reader.buffered
 
     def restore_unprocessed(self, data: bytes) -> None:
-        """Go on from a predecessor's ``unread``."""
+        """Replace the inbox by the ``unprocessed_data`` of the process before this one."""
         self.inbox.clear()
         self._reader = FrameReader(limit=self.limit)
         self._decode_frames(data)

@@ -1,7 +1,8 @@
-"""Durable checkpoints: the namespace as bytes, written and read only inside a worker.
+"""Checkpoints: the namespace as bytes, which are written and read only inside a worker.
 
-Definitions whose source stands on its own are kept as source and run again; everything else goes through
-one pickler, so that two names for one object stay two names for one object. What cannot be kept is named.
+Functions and classes whose source is self-contained are saved as source and executed again. Everything else is
+pickled together, so that two names of one object still refer to one object afterwards. Names that cannot be saved are
+reported with the reason.
 """
 
 import ast
@@ -18,15 +19,16 @@ from standfast.workers.child.cells import CellRunner
 from standfast.workers.child.inspection import list_user_names
 from standfast.workers.wire.messages import CheckpointMessage, RestoreMessage
 
+# The former name of the product. Stored checkpoints begin with it, so it identifies the format for good.
 _MAGIC = b"holdfast-checkpoint\x01"
 
 
 class BadCheckpoint(ValueError):
-    """The bytes are not a checkpoint of this kind, or were damaged. Nothing was loaded."""
+    """The bytes are not a checkpoint, or are damaged, or come from another Python version. Nothing was loaded."""
 
 
 class CheckpointBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of a checkpoint."""
+    """The content of a checkpoint, after the magic bytes and the digest."""
 
     python: tuple[int, int]
     modules: dict[str, str]
@@ -39,9 +41,9 @@ def save_checkpoint(runner: CellRunner, request: CheckpointMessage) -> Checkpoin
     names = list_user_names(namespace)
     modules = {n: namespace[n].__name__ for n in names if isinstance(namespace[n], types.ModuleType)}
     definitions = _find_replayable_definitions(runner, modules)
-    rest = {name: namespace[name] for name in names if name not in modules and name not in definitions}
+    values = {name: namespace[name] for name in names if name not in modules and name not in definitions}
     references = {id(namespace[name]): name for name in definitions}
-    pickled, lost = _pickle_values(rest, references)
+    pickled, lost = _pickle_values(values, references)
     body = msgspec.msgpack.encode(
         CheckpointBody(
             python=(sys.version_info.major, sys.version_info.minor),
@@ -66,7 +68,7 @@ def save_checkpoint(runner: CellRunner, request: CheckpointMessage) -> Checkpoin
 def restore_checkpoint(runner: CellRunner, request: RestoreMessage) -> RestoreMessage:
     saved = _parse_checkpoint(request.data)
     namespace, lost = runner.namespace, dict[str, str]()
-    before = dict(namespace)
+    previous = dict(namespace)
     for name in list_user_names(namespace) if request.clear_existing else ():
         del namespace[name]
     try:
@@ -74,14 +76,14 @@ def restore_checkpoint(runner: CellRunner, request: RestoreMessage) -> RestoreMe
             try:
                 __import__(module)
                 namespace[name] = sys.modules[module]
-            except Exception as problem:  # noqa: BLE001 - a module missing here is reported, not fatal
+            except Exception as problem:  # noqa: BLE001 - a module that is missing here is reported
                 lost[name] = f"{type(problem).__name__}: {problem}"
         for name, source in saved.definitions.items():
             runner.run(source, filename=f"<restored {name}>", capture_source=True)
         restored = _ReferenceUnpickler(io.BytesIO(saved.pickled), namespace).load()
     except BaseException:
         namespace.clear()
-        namespace.update(before)
+        namespace.update(previous)
         raise
     namespace.update(restored)
     kept = tuple(name for name in (*saved.modules, *saved.definitions, *restored) if name not in lost)
@@ -90,74 +92,76 @@ def restore_checkpoint(runner: CellRunner, request: RestoreMessage) -> RestoreMe
 
 def _parse_checkpoint(data: bytes) -> CheckpointBody:
     if not data.startswith(_MAGIC):
-        raise BadCheckpoint("these bytes are not a standfast checkpoint")
+        raise BadCheckpoint("the data is not a checkpoint of a worker")
     digest, body = data[len(_MAGIC) : len(_MAGIC) + 32], data[len(_MAGIC) + 32 :]
     if hashlib.sha256(body).digest() != digest:
-        raise BadCheckpoint("the checkpoint was damaged: its digest does not match")
+        raise BadCheckpoint("the checkpoint is damaged: its digest does not match")
     try:
         saved = msgspec.msgpack.decode(body, type=CheckpointBody)
     except msgspec.DecodeError as problem:
-        raise BadCheckpoint(f"the checkpoint has another form: {problem}") from problem
+        raise BadCheckpoint(f"the checkpoint has an unknown format: {problem}") from problem
     if saved.python != sys.version_info[:2]:
-        made = ".".join(map(str, saved.python))
-        raise BadCheckpoint(f"the checkpoint was made by Python {made}; pickles do not travel between versions")
+        version = ".".join(map(str, saved.python))
+        raise BadCheckpoint(f"the checkpoint was written by Python {version} and can only be restored there")
     return saved
 
 
 def _find_replayable_definitions(runner: CellRunner, modules: dict[str, str]) -> dict[str, str]:
-    """The definitions that can be made again from source alone, in their order."""
-    known = {*dir(builtins), *modules}
-    found: dict[str, str] = {}
+    """Return the definitions that can be executed again from their source alone, in order."""
+    available = {*dir(builtins), *modules}
+    replayable: dict[str, str] = {}
     for name, source in runner.definitions.items():
         value = runner.namespace.get(name)
-        genuine = getattr(value, "__module__", None) == "__main__" and getattr(value, "__name__", None) == name
-        if not genuine or not isinstance(value, types.FunctionType | type):
+        is_original = getattr(value, "__module__", None) == "__main__" and getattr(value, "__name__", None) == name
+        if not is_original or not isinstance(value, types.FunctionType | type):
             continue
-        if _find_required_names(ast.parse(source).body[0]) <= known:
-            found[name] = source
-            known.add(name)
-    return found
+        if _find_required_names(ast.parse(source).body[0]) <= available:
+            replayable[name] = source
+            available.add(name)
+    return replayable
 
 
 def _find_required_names(node: ast.stmt) -> set[str]:
-    """Names a definition reads while it is being made: bases, defaults, decorators, a class's own body."""
+    """Return the names that a definition reads when it is executed: bases, defaults, decorators, a class body."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         parts: list[ast.AST] = [*node.decorator_list, node.args]
         parts += [node.returns] if node.returns else []
         return {n.id for part in parts for n in ast.walk(part) if isinstance(n, ast.Name)}
     if isinstance(node, ast.ClassDef):
-        needed = {n.id for part in (*node.decorator_list, *node.bases, *node.keywords) for n in ast.walk(part)
+        required = {n.id for part in (*node.decorator_list, *node.bases, *node.keywords) for n in ast.walk(part)
                   if isinstance(n, ast.Name)}  # fmt: skip
-        made: set[str] = set()
+        defined: set[str] = set()
         for inner in node.body:
-            needed |= _find_required_names(inner) - made
-            made |= {n.id for n in ast.walk(inner) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-            made |= {inner.name} if hasattr(inner, "name") else set()
-        return needed
+            required |= _find_required_names(inner) - defined
+            defined |= {n.id for n in ast.walk(inner) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            defined |= {inner.name} if hasattr(inner, "name") else set()
+        return required
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 
 
 def _pickle_values(values: dict[str, Any], references: dict[int, str]) -> tuple[bytes, dict[str, str]]:
-    """Everything in one pickle; names that prevent it are left out one by one, with the reason."""
+    """Pickle all values together. Values that cannot be pickled are left out and returned with the reason."""
     lost: dict[str, str] = {}
     try:
         return _dump(values, references), lost
-    except BaseException:  # noqa: BLE001 - find the culprits below
-        kept = dict(values)
+    except BaseException:  # noqa: BLE001 - the values that fail are found below
+        picklable = dict(values)
     for name, value in values.items():
         try:
             _dump({name: value}, references)
-        except BaseException as problem:  # noqa: BLE001 - any failure means: cannot be kept
+        except BaseException as problem:  # noqa: BLE001 - reported with its reason
             lost[name] = f"{type(problem).__name__}: {problem}"
-            del kept[name]
-    return _dump(kept, references), lost
+            del picklable[name]
+    return _dump(picklable, references), lost
 
 
 def _dump(values: dict[str, Any], references: dict[int, str]) -> bytes:
     try:
         import cloudpickle  # type: ignore[import-untyped]
     except ImportError as problem:
-        raise RuntimeError("checkpoints need cloudpickle where the worker runs: pip install cloudpickle") from problem
+        raise RuntimeError(
+            "checkpoints need cloudpickle in the worker's environment: pip install cloudpickle"
+        ) from problem
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         def persistent_id(self, obj: Any) -> str | None:
@@ -169,7 +173,7 @@ def _dump(values: dict[str, Any], references: dict[int, str]) -> bytes:
 
 
 class _ReferenceUnpickler:
-    """Loads inside the worker; a reference to a replayed definition resolves to the definition."""
+    """Unpickles values. A reference to a definition that was executed again resolves to that definition."""
 
     def __init__(self, file: io.BytesIO, namespace: dict[str, Any]) -> None:
         import pickle

@@ -1,19 +1,18 @@
-"""What a value looks like from outside: plain data, text, and richer forms, each within a bound."""
+"""Convert values for the host, within size limits: to plain data, to text, and to MIME bundles."""
 
 import sys
 from typing import TYPE_CHECKING, Any
 
-from standfast.workers.child import resources
 from standfast.workers.child.signals import interruptible, was_raised_by_handler
+from standfast.workers.child.streams import flush_streams
 from standfast.workers.wire import messages as m
 
 if TYPE_CHECKING:
     from standfast.workers.child.loop import WorkerLoop
 
-OMITTED_MIME_TYPE = "application/vnd.standfast.left-out+json"
 _PLAIN_TYPES = (bool, int, float, str, bytes, type(None))
 _NUMBER_TYPES = (int, float, bool)
-# What MessagePack can carry.
+# The range of integers in MessagePack.
 _MIN_INT, _MAX_INT = -(2**63), 2**64 - 1
 _SIZED_TYPES = (str, bytes, list, tuple, dict)
 _REPR_METHODS = {
@@ -29,9 +28,9 @@ _REPR_METHODS = {
 
 
 def to_plain(value: Any, *, limit: int) -> Any:
-    """The value itself when it is plain data of at most ``limit`` parts and characters, else None.
+    """Return the value if it is plain data of at most ``limit`` items and characters, else None.
 
-    Only exact built-in types count, so that no code of the user's runs here.
+    Only exact built-in types are accepted, so that no user code runs here.
     """
     if type(value) in _NUMBER_TYPES:
         return value if type(value) is not int or _MIN_INT <= value <= _MAX_INT else None
@@ -74,64 +73,64 @@ def _is_encodable(text: str) -> bool:
 
 
 def format_repr(value: Any, *, limit: int) -> str:
-    """``repr`` that neither fails nor floods."""
+    """Return the repr of a value, also when its ``__repr__`` fails, cut to ``limit`` characters."""
     try:
-        shown = str.__str__(repr(value))
+        text = str.__str__(repr(value))
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # a broken __repr__ must not cost the result
+    except BaseException as error:  # a broken __repr__ must not prevent the result
         if was_raised_by_handler(error):
             raise
-        shown = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
-    if not shown.isascii():
-        shown = shown.encode("utf-8", "backslashreplace").decode()
-    if len(shown) > limit:
-        return f"{shown[: limit // 2]}...[{len(shown) - limit} characters left out]...{shown[-limit // 2 :]}"
-    return shown
+        text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
+    if not text.isascii():
+        text = text.encode("utf-8", "backslashreplace").decode()
+    if len(text) > limit:
+        return f"{text[: limit // 2]}...[{len(text) - limit} characters left out]...{text[-limit // 2 :]}"
+    return text
 
 
 def make_mime_bundle(value: Any, *, limit: int) -> dict[str, Any]:
-    """The MIME bundle of a rich object; empty when it has only a repr.
+    """Return the MIME bundle of an object; empty when it has only a repr.
 
-    Forms over the limit are left out and named, with their sizes, under ``LEFT_OUT``.
+    Representations over the limit are omitted and listed with their sizes under ``OMITTED_MIME_TYPE``.
     """
     if type(value) in _PLAIN_TYPES or issubclass(type(value), type):
         return {}
-    found: dict[str, Any] = {}
-    given = _call_repr_method(value, "_repr_mimebundle_", include=None, exclude=None)
-    if issubclass(type(given), dict):
-        found.update({mime: _to_builtin(item) for mime, item in given.items() if type(mime) is str})
+    bundle: dict[str, Any] = {}
+    data = _call_repr_method(value, "_repr_mimebundle_", include=None, exclude=None)
+    if issubclass(type(data), dict):
+        bundle.update({mime: _to_builtin(item) for mime, item in data.items() if type(mime) is str})
     for method, mime in _REPR_METHODS.items():
-        if mime not in found and (given := _call_repr_method(value, method)) is not None:
-            found[mime] = _to_builtin(given)
-    found.update(_call_suppressing_errors(_render_figure, value) or {})
-    found.update(_call_suppressing_errors(_describe_table, value) or {})
-    kept = {mime: item for mime, item in found.items() if to_plain(item, limit=limit) is not None}
-    left_out = {mime: len(item) for mime, item in found.items() if mime not in kept and type(item) in _SIZED_TYPES}
-    return {**kept, OMITTED_MIME_TYPE: left_out} if left_out else kept
+        if mime not in bundle and (data := _call_repr_method(value, method)) is not None:
+            bundle[mime] = _to_builtin(data)
+    bundle.update(_call_suppressing_errors(_render_figure, value) or {})
+    bundle.update(_call_suppressing_errors(_describe_table, value) or {})
+    sent = {mime: item for mime, item in bundle.items() if to_plain(item, limit=limit) is not None}
+    omitted = {mime: len(item) for mime, item in bundle.items() if mime not in sent and type(item) in _SIZED_TYPES}
+    return {**sent, m.OMITTED_MIME_TYPE: omitted} if omitted else sent
 
 
 def _call_repr_method(value: Any, method: str, **arguments: Any) -> Any:
-    """What the object's own method gives for it, without the metadata that may come along."""
-    produce = _call_suppressing_errors(getattr, value, method, None)
-    given = _call_suppressing_errors(produce, **arguments) if callable(produce) else None
-    return given[0] if type(given) is tuple and given else given
+    """Call a representation method of the object. Metadata that it may return as well is dropped."""
+    function = _call_suppressing_errors(getattr, value, method, None)
+    data = _call_suppressing_errors(function, **arguments) if callable(function) else None
+    return data[0] if type(data) is tuple and data else data
 
 
 def _to_builtin(item: Any) -> Any:
-    """Text and bytes of the library's own kind as what they are."""
+    """Convert an instance of a subclass of str or bytes to the built-in type."""
     for kind in (str, bytes):
         if issubclass(type(item), kind):
             return item if type(item) is kind else kind.__getitem__(item, slice(None))
     return item
 
 
-def _call_suppressing_errors(produce: Any, *arguments: Any, **named: Any) -> Any:
+def _call_suppressing_errors(function: Any, *arguments: Any, **named: Any) -> Any:
     try:
-        return produce(*arguments, **named)
+        return function(*arguments, **named)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # a failing representation is left out, as notebooks do
+    except BaseException as error:  # a representation that fails is omitted, as in notebooks
         if was_raised_by_handler(error):
             raise
         return None
@@ -149,24 +148,24 @@ def _render_figure(value: Any) -> dict[str, Any]:
 
 
 def _describe_table(value: Any) -> dict[str, Any]:
-    """A DataFrame's first rows as data, beside the HTML it renders itself."""
+    """Return the first rows of a DataFrame as data, in addition to its own HTML."""
     pandas = sys.modules.get("pandas")
     if pandas is None or not isinstance(value, pandas.DataFrame):
         return {}
     import json
 
     head = value.head(50)
-    described = {
+    table = {
         "columns": [str(name) for name in value.columns],
         "dtypes": [str(kind) for kind in value.dtypes],
         "rows": len(value),
         "preview": json.loads(head.to_json(orient="values", date_format="iso")),
     }
-    return {"application/vnd.standfast.table+json": described}
+    return {"application/vnd.standfast.table+json": table}
 
 
 def pop_open_figures() -> list[Any]:
-    """The figures a cell left open, which are then closed, as notebooks do."""
+    """Return the open figures of a cell and close them, as notebooks do."""
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is None:
         return []
@@ -176,14 +175,15 @@ def pop_open_figures() -> list[Any]:
 
 
 class DisplayPublisher:
+    """Sends displayed objects to the host, and renders the last value of a cell."""
+
     def __init__(self, worker_loop: "WorkerLoop") -> None:
         self._worker_loop = worker_loop
         self._repr_limit: int = worker_loop.settings.get("repr_limit", 100_000)
         self._value_limit: int = worker_loop.settings.get("value_limit", 1 << 20)
 
     def render_value(self, value: Any) -> tuple[Any, str, dict[str, Any]]:
-        """The last value of a cell as data, text and richer forms, after the figures that the cell left open."""
-        # Most cells of most sessions draw nothing.
+        """Display the open figures of a cell, and return its last value as data, text and MIME bundle."""
         if "matplotlib.pyplot" in sys.modules:
             self.display_open_figures(exclude=value)
         if value is None:
@@ -196,16 +196,16 @@ class DisplayPublisher:
 
     @interruptible
     def display_open_figures(self, *, exclude: Any = None) -> None:
-        """Show the figures that the cell left open; not twice the one that is its value."""
+        """Display the figures that a cell left open, except for the one that is its value."""
         for figure in pop_open_figures():
             if figure is not exclude and not self._worker_loop.snapshots.is_foreign_fork:
                 self.display(figure)
 
     def display(self, value: Any, *, display_id: str | None = None) -> None:
-        """Show an object to the person watching: every rich form it has, within the limits."""
+        """Send an object to the host with all its representations within the limits. Called by user code."""
         data = make_mime_bundle(value, limit=self._value_limit)
         data.setdefault("text/plain", format_repr(value, limit=self._repr_limit))
-        resources.flush_streams()
+        flush_streams()
         self._worker_loop.channel.send(
             m.DisplayMessage(data=data, display_id=display_id, execution_id=self._worker_loop.current_execution or "")
         )

@@ -1,7 +1,7 @@
-"""The fork-server: one single-threaded process that forks workers on order.
+"""The fork server: a single-threaded process that forks workers on command.
 
-Started by exec with a clean environment, never forked from the application, so that no worker inherits
-the application's memory. It preloads modules, walls itself in, and waits.
+It is started by exec with a clean environment, not forked from the application, so that no worker inherits memory of
+the application. It preloads modules, enters the sandbox that its workers share, and waits for commands.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ from typing import NoReturn
 
 import msgspec
 
-from standfast.workers.child import bootstrap, fd_messages, supervisor
-from standfast.workers.child.sandbox import namespaces, seccomp
+from standfast.workers.child import bootstrap, control, resources, supervisor
+from standfast.workers.child.sandbox import confinement, namespaces, seccomp
 from standfast.workers.wire.control import ForkCommand, ForkReply, ServerReady, ServerStartFailed, StartServerCommand
 
 _setup_decoder = msgspec.msgpack.Decoder(StartServerCommand)
@@ -27,7 +27,7 @@ _fork_decoder = msgspec.msgpack.Decoder(ForkCommand)
 
 
 def main(fd: int) -> NoReturn:
-    """Serve the host behind ``fd`` until it goes away."""
+    """Serve the host on the socket ``fd`` until the host closes it."""
     try:
         run_server(socket.socket(fileno=fd))
     except (BrokenPipeError, ConnectionResetError):
@@ -35,45 +35,44 @@ def main(fd: int) -> NoReturn:
 
 
 def run_server(sock: socket.socket) -> NoReturn:
-    """Prepare what all workers share, and serve."""
-    receiver = fd_messages.ControlReceiver(sock)
+    """Prepare what all workers share, report it to the host, and serve."""
+    receiver = control.ControlReceiver(sock)
     payload = receiver.receive()
     if payload is None:
         os._exit(0)
-    order = _setup_decoder.decode(payload)
-    host = _open_host_pidfd(order.host_pid)
+    command = _setup_decoder.decode(payload)
+    host_pidfd = _open_host_pidfd(command.host_pid)
     try:
-        site = namespaces.SandboxBuilder(order.jail)
-        with use_temporary_home() if order.preload else contextlib.nullcontext():
-            preloaded, failed = preload(order.preload, order.import_path)
-        site.prepare_server()
-    except Exception as problem:  # noqa: BLE001 - whatever it is, the host must hear of it
-        fd_messages.send_control(sock, ServerStartFailed(error=f"{type(problem).__name__}: {problem}"))
+        sandbox = namespaces.SandboxBuilder(command.jail)
+        with use_temporary_home() if command.preload else contextlib.nullcontext():
+            preloaded, failed = preload(command.preload, command.import_path)
+        sandbox.prepare_server()
+    except Exception as problem:  # noqa: BLE001 - every error is reported to the host
+        control.send_control(sock, ServerStartFailed(error=f"{type(problem).__name__}: {problem}"))
         os._exit(1)
     bootstrap.warm_up()
     bootstrap.set_common_environment(namespaces.SESSION_DIRECTORY)
-    if order.jail.level != "plain":
-        seccomp.assemble_program(namespaces.get_socket_families(order.jail))
+    if command.jail.level != "plain":
+        seccomp.assemble_program(confinement.get_socket_families(command.jail))
     gc.collect()
     gc.disable()
     gc.freeze()
-    notes = tuple(site.notes)
-    up = ServerReady(
+    ready = ServerReady(
         pid=os.getpid(),
-        level=order.jail.level,
+        level=command.jail.level,
         uid=os.geteuid(),
         preloaded=preloaded,
         failed=failed,
         python=sys.version.split()[0],
-        notes=notes,
+        notes=tuple(sandbox.notes),
     )
-    fd_messages.send_control(sock, up)
-    serve(site, receiver, host)
+    control.send_control(sock, ready)
+    serve(sandbox, receiver, host_pidfd)
 
 
 @contextlib.contextmanager
 def use_temporary_home() -> Iterator[None]:
-    """Modules that are imported keep caches; none of that belongs into the home of the host's user."""
+    """Set a temporary home directory, so that preloaded modules do not write caches into that of the user."""
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="standfast-preload-") as home:
@@ -82,31 +81,24 @@ def use_temporary_home() -> Iterator[None]:
 
 
 def preload(modules: tuple[str, ...], path: tuple[str, ...]) -> tuple[dict[str, float], dict[str, str]]:
-    """Import what workers will want. A module that starts a thread is reported: forking would break it."""
+    """Import modules for all workers. Raises RuntimeError for one that starts a thread, which a fork would not copy."""
     sys.path[:0] = [entry for entry in path if entry not in sys.path]
-    took: dict[str, float] = {}
+    durations: dict[str, float] = {}
     failed: dict[str, str] = {}
     for name in modules:
         started = time.perf_counter()
         try:
             importlib.import_module(name)
-        except Exception as problem:  # noqa: BLE001 - a broken module is the user's; the server goes on
+        except Exception as problem:  # noqa: BLE001 - reported; the server works without the module
             failed[name] = f"{type(problem).__name__}: {problem}"
             continue
-        took[name] = round((time.perf_counter() - started) * 1000, 3)
-        if count_threads() > 1:
-            raise RuntimeError(f"preloading {name!r} started a thread; it cannot be preloaded")
-    return took, failed
+        durations[name] = round((time.perf_counter() - started) * 1000, 3)
+        if resources.count_threads() > 1:
+            raise RuntimeError(f"module {name!r} cannot be preloaded: importing it starts a thread")
+    return durations, failed
 
 
-def count_threads() -> int:
-    try:
-        return len(os.listdir("/proc/self/task"))
-    except OSError:
-        return 1
-
-
-def serve(sandbox: namespaces.SandboxBuilder, receiver: fd_messages.ControlReceiver, host_pidfd: int) -> NoReturn:
+def serve(sandbox: namespaces.SandboxBuilder, receiver: control.ControlReceiver, host_pidfd: int) -> NoReturn:
     poll = select.poll()
     poll.register(receiver.sock, select.POLLIN)
     if host_pidfd >= 0:
@@ -126,21 +118,19 @@ def serve(sandbox: namespaces.SandboxBuilder, receiver: fd_messages.ControlRecei
         handle_fork(sandbox, receiver, _fork_decoder.decode(payload))
 
 
-def handle_fork(
-    sandbox: namespaces.SandboxBuilder, receiver: fd_messages.ControlReceiver, command: ForkCommand
-) -> None:
+def handle_fork(sandbox: namespaces.SandboxBuilder, receiver: control.ControlReceiver, command: ForkCommand) -> None:
     fds = receiver.take_fds()
     try:
         pid = sandbox.fork_supervisor()
     except OSError as problem:
-        fd_messages.send_control(receiver.sock, ForkReply(id=command.id, error=str(problem)))
+        control.send_control(receiver.sock, ForkReply(id=command.id, error=str(problem)))
         pid = -1
     if pid == 0:
         receiver.sock.close()
         supervisor.main(sandbox, command, fds)
     if pid > 0:
         pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
-        fd_messages.send_control(receiver.sock, ForkReply(id=command.id, pid=pid), (pidfd,) if pidfd >= 0 else ())
+        control.send_control(receiver.sock, ForkReply(id=command.id, pid=pid), (pidfd,) if pidfd >= 0 else ())
         if pidfd >= 0:
             os.close(pidfd)
     for fd in fds:
@@ -148,7 +138,7 @@ def handle_fork(
 
 
 def reap_supervisors() -> None:
-    """Collect dead keepers; their own word on how the worker ended has already reached the host."""
+    """Reap supervisors that have exited. They have reported the exit of their workers to the host themselves."""
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -159,7 +149,7 @@ def reap_supervisors() -> None:
 
 
 def _open_host_pidfd(pid: int) -> int:
-    """A descriptor that becomes readable when the host dies, even if a fork of it keeps our socket open."""
+    """Open a pidfd that becomes readable when the host dies, even if a fork of the host keeps our socket open."""
     try:
         return os.pidfd_open(pid) if pid else -1
     except (OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""Looking at a namespace without touching what is in it."""
+"""Describe a namespace and complete names in it, without running code of its objects."""
 
 import builtins
 import keyword
@@ -18,7 +18,7 @@ def list_user_names(namespace: dict[str, Any]) -> list[str]:
 
 
 def describe_namespace(namespace: dict[str, Any]) -> tuple[NamespaceEntry, ...]:
-    """Name, type and size of every variable. Runs no code of the user's: no repr, no ``__len__``."""
+    """Return name, type and size of every variable. Runs no user code: no ``__repr__``, no ``__len__``."""
     return tuple(
         _describe_variable(name, namespace[name])
         for name in list_user_names(namespace)[:_MAX_ENTRIES]
@@ -44,28 +44,27 @@ def _describe_variable(name: str, value: Any) -> NamespaceEntry:
 
 
 def _is_exactly(kind: type, module: str, name: str) -> bool:
-    """Whether this is the library's own class, if the library was imported at all."""
+    """Whether this is the class of that library itself. The library is not imported for it."""
     return kind is getattr(sys.modules.get(module), name, None)
 
 
 def find_completions(namespace: dict[str, Any], code: str) -> tuple[str, ...]:
-    """Names that may continue the text. Follows only plain attributes, so no property is evaluated."""
-    found = _TRAILING_NAME.search(code)
-    if not found:
+    """Return names that complete the end of ``code``. Attributes are looked up statically, without properties."""
+    match = _TRAILING_NAME.search(code)
+    if not match:
         return ()
-    *path, prefix = found.group(1).split(".")
+    *path, prefix = match.group(1).split(".")
     if not path:
         pool = {*list_user_names(namespace), *dir(builtins), *keyword.kwlist}
         return tuple(sorted(name for name in pool if name.startswith(prefix)))[:_MAX_ENTRIES]
-    head = namespace.get(path[0], getattr(builtins, path[0], None))
-    for step in path[1:]:
-        head = _get_static_attribute(head, step)
-    if head is None:
+    value = namespace.get(path[0], getattr(builtins, path[0], None))
+    for name in path[1:]:
+        value = _get_static_attribute(value, name)
+    if value is None:
         return ()
-    stem = ".".join(path)
-    names = {name for name in _list_attributes(head) if name.startswith(prefix)}
-    shown = sorted(names if prefix.startswith("_") else {name for name in names if not name.startswith("_")})
-    return tuple(f"{stem}.{name}" for name in shown)[:_MAX_ENTRIES]
+    names = {name for name in _list_attributes(value) if name.startswith(prefix)}
+    matches = sorted(names if prefix.startswith("_") else {name for name in names if not name.startswith("_")})
+    return tuple(".".join((*path, name)) for name in matches)[:_MAX_ENTRIES]
 
 
 def _get_static_attribute(value: Any, name: str) -> Any:

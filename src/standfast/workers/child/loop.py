@@ -1,8 +1,8 @@
-"""The worker's loop, on the main thread, between and during cells.
+"""The message loop of a worker, on its main thread.
 
-Between cells it blocks on the socket. During a cell the host rings (a signal) when there is mail that
-cannot wait; the handler then answers questions and raises KeyboardInterrupt where the user's code stands.
-User code is never traced and shares the process with no helper thread.
+Between cells it blocks on the socket. While a cell runs, the host sends a signal for messages that cannot wait; the
+signal handler answers requests and raises KeyboardInterrupt inside user code. User code is never traced, and there
+is no helper thread.
 """
 
 import builtins
@@ -19,25 +19,24 @@ from typing import Any
 import msgspec
 
 from standfast.workers.child import checkpoints, inspection, resources, signals
-from standfast.workers.child.cells import CellRunner, format_traceback
+from standfast.workers.child.cells import CellRunner, format_exception_message, format_traceback, make_error_reply
 from standfast.workers.child.channel import HostChannel, HostDisconnected
 from standfast.workers.child.display import DisplayPublisher
 from standfast.workers.child.sandbox.syscalls import set_signal
-from standfast.workers.child.snapshots import SNAPSHOTS_SUPPORTED, CannotCopy, SnapshotManager
+from standfast.workers.child.snapshots import SNAPSHOTS_SUPPORTED, CannotCopy, ProcessSnapshots
 from standfast.workers.child.stdin import InputHandler
-from standfast.workers.child.streams import StandardStreams
+from standfast.workers.child.streams import StandardStreams, flush_streams
 from standfast.workers.wire import messages as m
 from standfast.workers.wire.control import ForkCommand
 from standfast.workers.wire.frames import FrameTooLarge
 
 
 class RequestHandlers:
+    """Answers the requests that do not run code."""
+
     def __init__(self, worker_loop: "WorkerLoop") -> None:
-        self._worker_loop, self._namespace, self._cell_runner = (
-            worker_loop,
-            worker_loop.namespace,
-            worker_loop.cell_runner,
-        )
+        self._worker_loop = worker_loop
+        self._namespace, self._cell_runner = worker_loop.namespace, worker_loop.cell_runner
         self._send = worker_loop.channel.send
         self.handlers: dict[type, Callable[[Any], None]] = {
             m.NamespaceMessage: self._reply_with_errors(self._describe_namespace),
@@ -49,17 +48,17 @@ class RequestHandlers:
         }
 
     def _reply_with_errors(self, handler: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Whatever goes wrong with a request is its answer; the worker, and code that runs, go on."""
+        """Reply with an ErrorMessage when ``handler`` fails; the worker and running code are not affected."""
 
-        def answered(message: m.Message) -> None:
+        def handle(message: m.Message) -> None:
             try:
                 handler(message)
             except (HostDisconnected, BrokenPipeError, ConnectionResetError):
                 raise
-            except BaseException as problem:  # noqa: BLE001 - also what an object of the user raises
-                self._send(resources.make_error_reply(message.id, problem))
+            except BaseException as problem:  # noqa: BLE001 - objects of the user can raise anything
+                self._send(make_error_reply(message.id, problem))
 
-        return answered
+        return handle
 
     def _describe_namespace(self, message: m.NamespaceMessage) -> None:
         self._send(m.NamespaceMessage(of=message.id, entries=inspection.describe_namespace(self._namespace)))
@@ -69,13 +68,13 @@ class RequestHandlers:
         self._send(m.CompletionMessage(of=message.id, matches=matches))
 
     def _report_heartbeat(self, message: m.HeartbeatMessage) -> None:
-        spent, percent = self._worker_loop.meter.measure_cpu()
+        cpu_seconds, percent = self._worker_loop.meter.measure_cpu()
         self._send(
             m.HeartbeatMessage(
                 of=message.id,
                 memory_usage=resources.get_resident_size(),
                 cpu_percent=percent,
-                cpu_seconds=spent,
+                cpu_seconds=cpu_seconds,
                 namespace_size=len(inspection.list_user_names(self._namespace)),
                 busy=self._worker_loop.current_execution is not None,
             )
@@ -90,10 +89,10 @@ class RequestHandlers:
 
 WAKE_SIGNAL: int = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 _SIGINT, _SIG_IGN = int(signal.SIGINT), int(signal.SIG_IGN)
-# Where the host can see that code was taken up, it does not wait to be told. A timer here would tell it by a
-# signal, which ends the sleep of C code.
+# On Linux the host can see that the worker has read the code. Otherwise the worker sends the acknowledgement at once:
+# a timer for it would need a signal, which interrupts sleeping C code.
 _HOST_DETECTS_RECEIPT = sys.platform.startswith("linux")
-# No signal has this number.
+# The key of the interrupt among the pending handlers. No signal has this number.
 _INTERRUPT_KEY = 0
 FEATURES: tuple[str, ...] = ("ack", "display", "input", "checkpoint", "namespace", "completion")
 if SNAPSHOTS_SUPPORTED:
@@ -101,10 +100,12 @@ if SNAPSHOTS_SUPPORTED:
 
 
 class ShutdownRequested(Exception):
-    """The host said to shut down."""
+    """The host asked the worker to exit."""
 
 
 class WorkerLoop:
+    """Receives the messages of the host, runs code and answers requests."""
+
     def __init__(
         self,
         channel: HostChannel,
@@ -119,7 +120,7 @@ class WorkerLoop:
         self.token = command.token
         self.notes: tuple[str, ...] = ()
         self.cell_runner = CellRunner(namespace)
-        self.snapshots = SnapshotManager(self, handover_socket)
+        self.snapshots = ProcessSnapshots(self, handover_socket)
         self.input_handler = InputHandler(self)
         self.display_publisher = DisplayPublisher(self)
         self.current_execution: str | None = None
@@ -133,7 +134,7 @@ class WorkerLoop:
             m.InputResponseMessage: lambda _: None,
             m.ShutdownMessage: self._handle_shutdown,
         }
-        # What is answered while code runs. The rest waits for the end of the cell.
+        # Answered while code runs. Other messages wait for the end of the cell.
         self._urgent_types = {
             m.NamespaceMessage, m.CompletionMessage, m.HeartbeatMessage, m.CancelMessage, m.InterruptMessage,
             m.ShutdownMessage,
@@ -141,7 +142,7 @@ class WorkerLoop:
 
     @signals.report_signal_errors
     def serve(self) -> int:
-        """Until told to leave. Returns the exit status."""
+        """Handle messages until the host asks the worker to exit or disconnects. Returns the exit status."""
         signals.install()
         set_signal(WAKE_SIGNAL, self._on_wake_signal)
         set_signal(_SIGINT, signals.DeferrableHandler(self._on_sigint))
@@ -159,15 +160,15 @@ class WorkerLoop:
                 return 0
 
     def dispatch(self, message: m.AnyMessage) -> None:
-        answer = self._handlers.get(type(message))
-        if answer is None:
-            self._send_protocol_error(f"a worker has no use for {type(message).__name__}")
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            self._send_protocol_error(f"a worker does not accept a {type(message).__name__}")
             return
-        answer(message)
+        handler(message)
 
     @signals.defer_signals
     def process_urgent_messages(self) -> None:
-        """While code runs: answer the urgent mail that has come, and leave the rest in the inbox."""
+        """Handle the urgent messages that have arrived while code runs, and leave the others in the inbox."""
         inbox = self.channel.inbox
         try:
             self.channel.read_available()
@@ -202,16 +203,16 @@ class WorkerLoop:
         if self.current_execution is None:
             return
         self.was_interrupted = True
-        kept = set_signal(_SIGINT, _SIG_IGN)
+        previous = set_signal(_SIGINT, _SIG_IGN)
         with contextlib.suppress(OSError):
             os.killpg(0, _SIGINT)
-        # None: set by something that is not Python, and not ours to put back.
-        set_signal(_SIGINT, signals.DeferrableHandler(self._on_sigint) if kept is None else kept)
+        # None means a handler that was not set from Python and cannot be restored.
+        set_signal(_SIGINT, signals.DeferrableHandler(self._on_sigint) if previous is None else previous)
         raise KeyboardInterrupt
 
     was_interrupted = is_wake_pending = False
 
-    # -- answers
+    # -- message handlers
 
     def _handle_hello(self, message: m.HelloMessage) -> None:
         common = [version for version in message.versions if version in m.PROTOCOL_VERSIONS]
@@ -219,12 +220,12 @@ class WorkerLoop:
             self._send_protocol_error(f"no common protocol version: {message.versions} and {m.PROTOCOL_VERSIONS}")
             return
         features = tuple(feature for feature in FEATURES if not message.features or feature in message.features)
-        told = {"python": sys.version.split()[0], "pid": os.getpid(), "notes": list(self.notes)}
-        self.channel.send(m.HelloMessage(versions=(max(common),), features=features, settings=told))
+        settings = {"python": sys.version.split()[0], "pid": os.getpid(), "notes": list(self.notes)}
+        self.channel.send(m.HelloMessage(versions=(max(common),), features=features, settings=settings))
         self.channel.send(m.ReadyMessage(session_id=self.command.session_id, capabilities=features))
 
     def _handle_execute(self, message: m.ExecuteMessage) -> None:
-        # It leaves with whatever is said first; the result of code that says nothing stands for it.
+        # Sent with the first message of the code. A result that comes first implies the acknowledgement.
         self.channel.queue_ack(message.id)
         if message.transaction_policy == "commit_always":
             if not _HOST_DETECTS_RECEIPT:
@@ -236,25 +237,25 @@ class WorkerLoop:
         try:
             resumed, _ = self.snapshots.take(point)
         except CannotCopy as problem:
-            # Without a way back nothing is begun.
-            self.channel.send(resources.make_error_reply(message.id, problem))
+            # Without a snapshot the code must not run.
+            self.channel.send(make_error_reply(message.id, problem))
             return
         if resumed:
             return
         outcome = self._run_execution(message)
         if message.transaction_policy == "rollback_always" or isinstance(outcome, m.ErrorMessage):
-            undone = msgspec.structs.replace(outcome, rolled_back=True)
+            rolled_back = msgspec.structs.replace(outcome, rolled_back=True)
             try:
-                self.snapshots.hand_over(point, before_exit=lambda: self._send_outcome(undone, message.id))
+                self.snapshots.hand_over(point, before_exit=lambda: self._send_outcome(rolled_back, message.id))
             except CannotCopy as problem:
-                outcome = resources.make_error_reply(message.id, problem)
+                outcome = make_error_reply(message.id, problem)
         self.snapshots.drop(point)
         self._send_outcome(outcome, message.id)
 
     def _run_execution(self, message: m.ExecuteMessage) -> m.ResultMessage | m.ErrorMessage:
         signals.pending_handlers.pop(_INTERRUPT_KEY, None)
         self.was_interrupted = False
-        started, spent = time.perf_counter(), time.process_time()
+        started, cpu_started = time.perf_counter(), time.process_time()
         error: BaseException | None = None
         value: Any = None
         text = ""
@@ -263,32 +264,32 @@ class WorkerLoop:
         self.current_execution = message.id
         try:
             value, text, data = self._run_cell(message)
-        except BaseException as raised:  # noqa: BLE001 - whatever user code raises is a result
+        except BaseException as raised:  # noqa: BLE001 - everything that user code raises is a result
             error = raised
             try:
                 self.display_publisher.display_open_figures()
             except KeyboardInterrupt as interrupt:
                 error = interrupt
-            except BaseException:  # noqa: BLE001, S110 - the code has failed before
+            except BaseException:  # noqa: BLE001, S110 - the error of the code is reported
                 pass
         self.current_execution = None
         self.input_handler.close_pending()
-        resources.flush_streams()
+        flush_streams()
         if self.snapshots.is_foreign_fork:
-            # The user's code forked and let the copy run on. It has no business with the host.
+            # User code forked, and this is the child. Only the parent may report to the host.
             os._exit(0)
-        took = time.perf_counter() - started
-        usage = self.meter.measure_execution(time.process_time() - spent, took)
+        elapsed = time.perf_counter() - started
+        usage = self.meter.measure_execution(time.process_time() - cpu_started, elapsed)
         if error is None:
             return m.ResultMessage(
-                execution_id=message.id, value=value, repr=text, data=data, execution_time=took, usage=usage
+                execution_id=message.id, value=value, repr=text, data=data, execution_time=elapsed, usage=usage
             )
         return m.ErrorMessage(
             execution_id=message.id,
             exception_type=type(error).__name__,
-            exception_message=resources.format_exception_message(error),
+            exception_message=format_exception_message(error),
             traceback=format_traceback(error, limit=self.settings.get("repr_limit", 100_000)),
-            execution_time=took,
+            execution_time=elapsed,
             usage=usage,
             interrupted=self.was_interrupted and isinstance(error, KeyboardInterrupt),
         )
@@ -296,7 +297,7 @@ class WorkerLoop:
     @signals.interruptible
     def _run_cell(self, message: m.ExecuteMessage) -> tuple[Any, str, dict[str, Any]]:
         if self.is_wake_pending:
-            # For this code, it may be, which had not begun.
+            # The signal came before the code started and may be meant for it.
             self.is_wake_pending = False
             self.process_urgent_messages()
             signals.run_pending_handlers(sys._getframe())
@@ -307,14 +308,14 @@ class WorkerLoop:
         try:
             self.channel.send_outcome(outcome)
         except (FrameTooLarge, TypeError, ValueError, OverflowError, RecursionError) as problem:
-            failure = resources.make_error_reply(execution_id, problem)
-            self.channel.send_outcome(msgspec.structs.replace(failure, rolled_back=outcome.rolled_back))
+            error = make_error_reply(execution_id, problem)
+            self.channel.send_outcome(msgspec.structs.replace(error, rolled_back=outcome.rolled_back))
 
     def _handle_interrupt(self, message: m.CancelMessage | m.InterruptMessage) -> None:
-        hit = self.current_execution is not None and message.execution_id in (None, self.current_execution)
-        note = "interrupting" if hit else "not running"
+        is_running = self.current_execution is not None and message.execution_id in (None, self.current_execution)
+        note = "interrupting" if is_running else "not running"
         self.channel.send(m.AckMessage(of=message.id, execution_id=message.execution_id, note=note))
-        if hit:
+        if is_running:
             signals.pending_handlers[_INTERRUPT_KEY] = self._deliver_interrupt
 
     def _send_protocol_error(self, text: str) -> None:

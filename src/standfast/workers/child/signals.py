@@ -1,9 +1,10 @@
-"""Signals leave the code of a worker only where leaving breaks nothing.
+"""Let signal handlers raise only where that breaks nothing.
 
-Python calls a signal's handler between any two instructions of the main thread, and what the handler raises
-appears there: in the user's code, where it belongs, or in ours, where half a frame, a line written twice or a
-lost message would be left behind. So functions are marked, which costs them nothing, and a handler first looks
-at the stack: the innermost marked function says what may be done. What has to wait is called by ``settle``.
+Python calls a signal handler between any two instructions of the main thread, and an exception of the handler is
+raised there: in user code, where it belongs, or in code of the worker, where it could leave half a frame, a line
+written twice or a lost message. Therefore functions of the worker are marked, which costs nothing at run time, and a
+handler first looks at the stack: the innermost marked function decides. A handler that has to wait is called later by
+``run_pending_handlers``.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -26,21 +27,21 @@ _get_signal = _signal.getsignal
 _main_thread_id = 0
 
 pending_handlers: dict[int, Handler] = {}
-"""What waits to be called, by signal. Whoever marks a function as undisturbed settles it at the end."""
+"""Handlers that wait to be called, by signal. A function that defers signals must run them at its end."""
 
 
 def defer_signals(function: _F) -> _F:
-    """Nothing is raised in this function, nor in what it calls, by a handler."""
+    """Mark a function in which, and in whose callees, no signal handler raises."""
     return _mark(function, "ours")
 
 
 def interruptible(function: _F) -> _F:
-    """This function runs the user's code, which handlers may make leave; its caller takes whatever it raises."""
+    """Mark a function that runs user code, in which handlers may raise. Its caller handles every exception."""
     return _mark(function, "code")
 
 
 def report_signal_errors(function: _F) -> _F:
-    """No code runs that an exception could belong to: handlers are called, and what they raise is shown."""
+    """Mark a function in which no user code runs: handlers are called, and their exceptions are printed."""
     return _mark(function, "idle")
 
 
@@ -50,17 +51,17 @@ def _mark(function: _F, zone: Zone) -> _F:
 
 
 def find_zone(frame: FrameType | None) -> Zone:
-    """Where the main thread stands. A stack without a mark, a greenlet's, is the user's."""
+    """Return the zone of the innermost marked function. A stack without one, as of a greenlet, is user code."""
     while frame is not None:
-        found = _zones.get(id(frame.f_code))
-        if found is not None:
-            return found
+        zone = _zones.get(id(frame.f_code))
+        if zone is not None:
+            return zone
         frame = frame.f_back
     return "code"
 
 
 class DeferrableHandler:
-    """A handler that is called when it may raise."""
+    """Wraps a signal handler so that it is called only when it may raise."""
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
@@ -73,15 +74,15 @@ class DeferrableHandler:
 
 @defer_signals
 def run_pending_handlers(frame: FrameType | None) -> None:
-    """Call what is due, if the code that goes on at ``frame`` allows it."""
+    """Call the pending handlers, if the code at ``frame`` allows it."""
     if not pending_handlers or threading.get_ident() != _main_thread_id:
         return
-    where = find_zone(frame)
-    if where == "ours":
+    zone = find_zone(frame)
+    if zone == "ours":
         return
     signum, handler = pending_handlers.popitem()
     try:
-        if where == "code":
+        if zone == "code":
             _call_handler(handler, signum, frame)
         else:
             _call_handler_reporting_errors(handler, signum, frame)
@@ -95,7 +96,7 @@ def _call_handler(handler: Handler, signum: int, frame: FrameType | None) -> Non
 
 
 def was_raised_by_handler(error: BaseException) -> bool:
-    """Whether a handler raised this, so that it is no fault of the code in which it appeared."""
+    """Whether a signal handler raised this exception, not the code in which it appeared."""
     step = error.__traceback__
     while step is not None:
         if step.tb_frame.f_code is _call_handler.__code__:
@@ -107,13 +108,13 @@ def was_raised_by_handler(error: BaseException) -> bool:
 def _call_handler_reporting_errors(handler: Handler, signum: int, frame: FrameType | None) -> None:
     try:
         _call_handler(handler, signum, frame)
-    except BaseException as error:  # noqa: BLE001 - nothing is running that it could end
+    except BaseException as error:  # noqa: BLE001 - no user code runs that could handle it
         with contextlib.suppress(Exception):
             sys.stderr.write(format_traceback(error, limit=10_000))
 
 
 def install() -> None:
-    """From now on every handler that the user's code sets is a guarded one, and looks to it as it was set."""
+    """Wrap every handler that user code sets from now on. User code still sees its own handler."""
     global _main_thread_id
     _main_thread_id = threading.get_ident()
 

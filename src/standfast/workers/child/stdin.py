@@ -1,4 +1,4 @@
-"""``input()`` and ``getpass()`` inside a worker: a question to the host, answered by its id."""
+"""``input()``, ``getpass()`` and standard input in a worker, which send an input request to the host."""
 
 import builtins
 import io
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class InputContext(Protocol):
-    """What asking needs of the runtime."""
+    """What an input request needs of the message loop."""
 
     channel: HostChannel
     current_execution: str | None
@@ -26,6 +26,8 @@ class InputContext(Protocol):
 
 
 class InputHandler:
+    """Sends input requests to the host and returns their responses to the code that waits."""
+
     def __init__(self, worker_loop: InputContext) -> None:
         self.worker_loop = worker_loop
         self.is_allowed = True
@@ -35,7 +37,7 @@ class InputHandler:
 
     def input(self, prompt: object = "", /) -> str:
         if sys.stdin is not self.stdin:
-            # The code reads from something of its own, as a test of a program would.
+            # User code has replaced standard input, as tests of programs do.
             return self._builtin_input(prompt)
         return self.request_input(str(prompt), password=False)
 
@@ -43,94 +45,94 @@ class InputHandler:
         return self.request_input(prompt, password=True)
 
     def request_input(self, prompt: str, *, password: bool) -> str:
-        """One line from the host.
+        """Ask the host for one line.
 
-        EOFError when the host has no more input, TimeoutError after the session's input timeout,
-        RuntimeError where the execution does not allow input.
+        Raises EOFError when the host has no more input, TimeoutError after the session's input timeout, and
+        RuntimeError when the execution does not allow input.
         """
-        runtime = self.worker_loop
-        if not self.is_allowed or runtime.current_execution is None:
+        worker_loop = self.worker_loop
+        if not self.is_allowed or worker_loop.current_execution is None:
             raise RuntimeError("this execution does not allow input()")
         sys.stdout.flush()
         sys.stderr.flush()
-        timeout = runtime.settings.get("input_timeout")
-        question = InputMessage(
-            prompt=prompt, execution_id=runtime.current_execution, password=password, timeout=timeout
+        timeout = worker_loop.settings.get("input_timeout")
+        request = InputMessage(
+            prompt=prompt, execution_id=worker_loop.current_execution, password=password, timeout=timeout
         )
-        main = threading.current_thread() is threading.main_thread()
-        answer: InputResponseMessage | None = None
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        response: InputResponseMessage | None = None
         try:
-            answer = self._request_from_main_thread(question) if main else self._request_from_thread(question)
+            response = self._request_from_main_thread(request) if in_main_thread else self._request_from_thread(request)
         finally:
-            if answer is None:
-                # Nobody waits any more, and the host should know.
-                runtime.channel.send(AckMessage(of=question.id, note="withdrawn"))
-        if answer is None:
-            raise TimeoutError(f"input() got no answer within {timeout} seconds")
-        if answer.eof:
-            raise EOFError("input() has no more answers: the session is closing")
-        return answer.data
+            if response is None:
+                # The host must not accept a response that nothing waits for.
+                worker_loop.channel.send(AckMessage(of=request.id, note="withdrawn"))
+        if response is None:
+            raise TimeoutError(f"input() got no response within {timeout} seconds")
+        if response.eof:
+            raise EOFError("input() reached the end of the input: the host has closed it")
+        return response.data
 
     def _request_from_main_thread(self, request: InputMessage) -> InputResponseMessage | None:
-        post = self.worker_loop.channel
-        post.send(request)
+        channel = self.worker_loop.channel
+        channel.send(request)
         deadline = None if request.timeout is None else time.monotonic() + request.timeout
-        # A handler that looked at the mail would take away what is waited for.
-        before, post.is_waiting_for_input = post.is_waiting_for_input, True
+        # The wake signal must not read the messages that are polled here.
+        previous, channel.is_waiting_for_input = channel.is_waiting_for_input, True
         try:
-            while (answer := self._poll_response(request.id)) is None:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                if not post.wait(left):
+            while (response := self._poll_response(request.id)) is None:
+                remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if not channel.wait(remaining):
                     return None
-            return answer
+            return response
         finally:
-            post.is_waiting_for_input = before
+            channel.is_waiting_for_input = previous
 
     @defer_signals
     def _poll_response(self, request_id: str) -> InputResponseMessage | None:
-        """The answer, if it is in; other mail is attended to as while any code runs."""
+        """Return the response if it has arrived. Other urgent messages are handled as while any code runs."""
         inbox = self.worker_loop.channel.inbox
         self.worker_loop.process_urgent_messages()
-        found = None
+        response = None
         for message in inbox:
             if isinstance(message, InputResponseMessage) and message.input_id == request_id:
-                found = message
+                response = message
                 inbox.remove(message)
                 break
         if pending_handlers:
             run_pending_handlers(sys._getframe(1))
-        return found
+        return response
 
     def _request_from_thread(self, request: InputMessage) -> InputResponseMessage | None:
-        """Only the main thread reads the mail; it hands the answer over when it is rung."""
+        """Wait for the main thread, which alone reads messages, to pass the response on."""
         from queue import Empty, SimpleQueue
 
-        box = self._thread_queues[request.id] = SimpleQueue()
+        queue = self._thread_queues[request.id] = SimpleQueue()
         try:
             self.worker_loop.channel.send(request)
-            return box.get(timeout=request.timeout)
+            return queue.get(timeout=request.timeout)
         except Empty:
             return None
         finally:
             del self._thread_queues[request.id]
 
     def deliver_to_thread(self, response: InputResponseMessage) -> bool:
-        """Give an answer to the thread that waits for it, if one does."""
-        box = self._thread_queues.get(response.input_id)
-        if box is not None:
-            box.put(response)
-        return box is not None
+        """Give a response to the thread that waits for it. Returns whether one does."""
+        queue = self._thread_queues.get(response.input_id)
+        if queue is not None:
+            queue.put(response)
+        return queue is not None
 
     def close_pending(self) -> None:
-        """The execution is over, and nobody will answer its threads any more."""
-        for question in list(self._thread_queues):
-            self.deliver_to_thread(InputResponseMessage(input_id=question, eof=True))
+        """End the input requests of threads with EOFError, because the execution has ended."""
+        for input_id in list(self._thread_queues):
+            self.deliver_to_thread(InputResponseMessage(input_id=input_id, eof=True))
 
 
 class Stdin(io.TextIOBase):
-    """Standard input as a file of lines, each of which is a question to the host; its end is the end of answers.
+    """Standard input as a text file. Each line is an input request to the host.
 
-    Its descriptor is empty, for subprocesses.
+    Its descriptor is ``/dev/null``, so that subprocesses read nothing.
     """
 
     encoding, errors, mode, name = "utf-8", "strict", "r", "<stdin>"
@@ -143,7 +145,7 @@ class Stdin(io.TextIOBase):
         return True
 
     def close(self) -> None:
-        """Stay open: ``exit()`` closes standard input, and the session goes on."""
+        """Do nothing: ``exit()`` closes standard input, which later executions need."""
 
     def fileno(self) -> int:
         return 0
@@ -155,10 +157,10 @@ class Stdin(io.TextIOBase):
         return self._take(end if size is None or size < 0 else min(size, end))
 
     def read(self, size: int | None = -1, /) -> str:
-        most = None if size is None or size < 0 else size
-        while (most is None or len(self._buffer) < most) and (more := self._request_line()):
-            self._buffer += more
-        return self._take(len(self._buffer) if most is None else most)
+        limit = None if size is None or size < 0 else size
+        while (limit is None or len(self._buffer) < limit) and (line := self._request_line()):
+            self._buffer += line
+        return self._take(len(self._buffer) if limit is None else limit)
 
     def _request_line(self) -> str:
         try:

@@ -1,8 +1,8 @@
-"""Standard streams that are truthful for a few lines and fast for many.
+"""Standard output and error of a worker: unbuffered for a few lines, fast for many.
 
-Each line is written at once, so that it is seen at once, stands in order with what subprocesses and C code
-write, and survives a crash. Only in a flood are lines held back, for at most two milliseconds: a timer
-signal writes them out, and so does everything that could write after them.
+Each line is written at once, so that it is seen immediately, keeps its order with the output of subprocesses and C
+code, and survives a crash. Only a burst of lines is buffered, for at most two milliseconds: a timer signal writes it
+out, and so does everything that could write after it.
 """
 
 import contextlib
@@ -34,8 +34,18 @@ _WRITING_AUDIT_EVENTS = frozenset(
 )
 
 
+@defer_signals
+def flush_streams() -> None:
+    """Flush ``sys.stdout`` and ``sys.stderr``, whatever user code has put there."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # noqa: BLE001, S112 - objects of the user can raise anything
+            continue
+
+
 class CountingFileIO(io.FileIO):
-    """A descriptor that counts its writes, and calls ``before`` ahead of each."""
+    """A file that counts its writes and calls ``before_write`` ahead of each."""
 
     write_count = 0
 
@@ -54,9 +64,9 @@ _buffered_flush, _buffered_write = io.BufferedWriter.flush, io.BufferedWriter.wr
 
 
 class BurstDetectingWriter(io.BufferedWriter):
-    """Its ``flush``, which a text stream calls for every line, notices a flood.
+    """A buffered writer that detects bursts in ``flush``, which a text stream calls for every line.
 
-    A handler raises after what was given has been taken, or it would be written twice or not at all.
+    Signal handlers may raise only after the data was accepted, or it would be written twice or not at all.
     """
 
     def __init__(self, fd: int, before_write: Callable[[], None], on_burst: Callable[[], None]) -> None:
@@ -68,17 +78,17 @@ class BurstDetectingWriter(io.BufferedWriter):
 
     @defer_signals
     def write(self, data: Any, /) -> int:
-        taken = _buffered_write(self, data)
+        accepted = _buffered_write(self, data)
         if pending_handlers:
             run_pending_handlers(sys._getframe(1))
-        return taken
+        return accepted
 
     @defer_signals
     def flush(self) -> None:
-        written = self.raw_file.write_count
+        write_count = self.raw_file.write_count
         _buffered_flush(self)
-        # Otherwise nothing was held: the end of a cell, not a line.
-        if written != self.raw_file.write_count:
+        # Without a write the buffer was empty: this is the flush at the end of a cell, not of a line.
+        if write_count != self.raw_file.write_count:
             self._count_line()
         if pending_handlers:
             run_pending_handlers(sys._getframe(1))
@@ -94,7 +104,7 @@ class BurstDetectingWriter(io.BufferedWriter):
 
 
 class OutputStream(io.TextIOWrapper):
-    """A real text file over a descriptor, line by line until a flood comes."""
+    """A text file that is line buffered, except during a burst of lines."""
 
     def __init__(self, fd: int, timer: "FlushTimer", before_write: Callable[[], None]) -> None:
         self.writer = BurstDetectingWriter(fd, before_write, self._on_burst)
@@ -107,19 +117,19 @@ class OutputStream(io.TextIOWrapper):
             self.reconfigure(line_buffering=False)
 
     def flush_held_lines(self) -> bool:
-        """Write out what is held; back to single lines if nothing came since the last time."""
+        """Write the buffered lines. Returns to line buffering, and True, if there were none since the last call."""
         if self.line_buffering:
             return True
         self.flush()
-        quiet = self._last_write_count == self.writer.raw_file.write_count
+        is_over = self._last_write_count == self.writer.raw_file.write_count
         self._last_write_count = self.writer.raw_file.write_count
-        if quiet:
+        if is_over:
             self.reconfigure(line_buffering=True)
-        return quiet
+        return is_over
 
 
 class FlushTimer:
-    """A POSIX timer that signals this process once; it belongs to the process that made it."""
+    """A POSIX timer that sends one signal to the process that created it."""
 
     def __init__(self) -> None:
         self._is_created = False
@@ -129,7 +139,7 @@ class FlushTimer:
         self._delay = (ctypes.c_long * 4)(0, 0, 0, int(_FLUSH_DELAY * 1e9))
 
     def arm(self) -> bool:
-        """Whether the signal will come."""
+        """Start the timer. Returns False where the system has no such timers."""
         if self.is_armed:
             return True
         try:
@@ -144,18 +154,18 @@ class FlushTimer:
         # struct sigevent: value, signal number, kind (0: send a signal); the kernel reads 64 bytes.
         event = (ctypes.c_int * 16)(0, 0, _TIMER_SIGNAL, 0)
         if not _TIMER_SIGNAL or libc().timer_create(1, ctypes.byref(event), ctypes.byref(self._timer)) != 0:
-            raise OSError("no timers here")
+            raise OSError("POSIX timers are not available")
         self._is_created = True
 
     def reset_after_fork(self) -> None:
-        """After a fork: the timer belongs to the process that made it."""
+        """Forget the timer after a fork, since it belongs to the original process."""
         self._is_created = self.is_armed = False
 
 
 class StandardStreams:
-    """stdout and stderr of a worker, and what keeps them in order with other writers.
+    """stdout and stderr of a worker, in order with everything else that writes to their descriptors.
 
-    ``release`` is called before anything is written that is seen from here, and when the timer goes off.
+    ``flush_channel`` is called before each write that can be noticed here, and when the timer fires.
     """
 
     def __init__(self, flush_channel: Callable[[], None]) -> None:
@@ -183,8 +193,8 @@ class StandardStreams:
             self._flush_channel()
 
     def replace_after_fork(self) -> None:
-        """After a fork: a thread that is not here may hold the lock of a stream. New ones take their places."""
-        # Kept, for to collect them is to wait for their locks.
+        """Replace the streams after a fork, since a thread that was not copied may hold the lock of one."""
+        # Kept referenced, because finalizing a stream waits for its lock.
         self._abandoned += self.outputs
         self.outputs = self._create_streams()
         for old, out in zip(self._abandoned[-2:], self.outputs, strict=True):
@@ -202,13 +212,13 @@ class StandardStreams:
             run_pending_handlers(sys._getframe(1))
 
     def write(self, fd: int, data: Any, /) -> int:
-        """``os.write``, after what was printed before it."""
+        """``os.write``, after the buffered lines were written."""
         if fd == 1 or fd == 2:
             self.flush()
         return self._os_write(fd, data)
 
     def exit(self, status: int) -> Any:
-        """``os._exit``, with nothing that was printed lost."""
+        """``os._exit``, after the buffered lines were written."""
         self.flush()
         self._os_exit(status)
 

@@ -1,8 +1,8 @@
-"""The keeper: parent of a worker and of its forks, pid 1 of their namespace.
+"""The supervisor: the parent process of a worker and of its forks, and pid 1 of their process namespace.
 
-It builds the walls, forks the worker, tells the host how each one ended, rings a busy one on order, and
-takes the whole family with it when it goes. It runs no user code and reads nothing user code wrote but the
-pid of a successor.
+It sets up the sandbox, forks the worker, reports the exit of each worker to the host, signals or kills workers on
+command, and kills all descendants when it exits. It runs no user code. The only thing it reads from user code is
+the pid of a successor, which it checks.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import msgspec
 
-from standfast.workers.child import bootstrap, fd_messages, resources
+from standfast.workers.child import bootstrap, control, resources
 from standfast.workers.child.sandbox import namespaces, syscalls
 from standfast.workers.wire.control import (
     ForkCommand,
@@ -36,28 +36,29 @@ _IGNORED_SIGNALS = (int(signal.SIGINT), int(signal.SIGHUP))
 
 
 def main(sandbox: namespaces.SandboxBuilder, command: ForkCommand, fds: list[int]) -> NoReturn:
-    """Runs in a freshly forked process; never returns into the server's frames."""
+    """Run the supervisor in a newly forked process. Never returns into the frames of the fork server."""
     try:
-        protocol, out, err, line = fds
-        host = socket.socket(fileno=line)
-        Supervisor(sandbox, command, host).run(protocol, out, err)
-    except BaseException:  # noqa: BLE001 - nothing may unwind into the server
+        protocol, out, err, host_fd = fds
+        Supervisor(sandbox, command, socket.socket(fileno=host_fd)).run(protocol, out, err)
+    except BaseException:  # noqa: BLE001 - nothing may unwind into the fork server
         traceback.print_exc()
         os._exit(70)
 
 
 class Supervisor:
+    """Supervises the workers of one session and of its forks."""
+
     def __init__(self, sandbox: namespaces.SandboxBuilder, command: ForkCommand, host_socket: socket.socket) -> None:
         self.sandbox, self.command, self.host_socket = sandbox, command, host_socket
-        self.receiver = fd_messages.ControlReceiver(host_socket)
+        self.receiver = control.ControlReceiver(host_socket)
         self.worker_tokens: dict[int, str] = {}
         self.handover_socket, self._worker_handover_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
 
     def run(self, protocol: int, out: int, err: int) -> NoReturn:
         if sys.platform.startswith("linux"):
-            # Without a process namespace nobody takes the descendants along but us: we must live to do it.
-            last_word = signal.SIGKILL if self.sandbox.uses_namespaces else signal.SIGTERM
-            syscalls.prctl(syscalls.PR_SET_PDEATHSIG, last_word)
+            # Without a process namespace, the supervisor has to kill its descendants itself, so it handles SIGTERM.
+            death_signal = signal.SIGKILL if self.sandbox.uses_namespaces else signal.SIGTERM
+            syscalls.prctl(syscalls.PR_SET_PDEATHSIG, death_signal)
             if not self.sandbox.uses_namespaces:
                 syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         try:
@@ -65,10 +66,10 @@ class Supervisor:
                 os._exit(0)
             listener = self.sandbox.enter_worker_namespaces()
             directory = self._get_session_directory()
-            opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except Exception as problem:  # noqa: BLE001 - whatever it is, the host must hear of it
+            directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except Exception as problem:  # noqa: BLE001 - every error is reported to the host
             with contextlib.suppress(OSError):
-                fd_messages.send_control(self.host_socket, SandboxFailed(error=f"{type(problem).__name__}: {problem}"))
+                control.send_control(self.host_socket, SandboxFailed(error=f"{type(problem).__name__}: {problem}"))
             os._exit(71)
         self._install_signal_handlers()
         pid = os.fork()
@@ -79,9 +80,9 @@ class Supervisor:
             os.close(fd)
         self._worker_handover_socket.close()
         try:
-            self._report_ready(directory, opened, listener)
+            self._report_ready(directory, directory_fd, listener)
         except (BrokenPipeError, ConnectionResetError):
-            # The host has given the worker up.
+            # The host has cancelled the start.
             self._kill_all_and_exit()
         self._run_event_loop()
 
@@ -96,8 +97,8 @@ class Supervisor:
         if listener is not None:
             fds.append(listener.fileno())
             port = listener.getsockname()[1]
-        locked = SandboxReady(level=self.sandbox.spec.level, directory=directory, proxy_port=port)
-        fd_messages.send_control(self.host_socket, locked, tuple(fds))
+        ready = SandboxReady(level=self.sandbox.spec.level, directory=directory, proxy_port=port)
+        control.send_control(self.host_socket, ready, tuple(fds))
         os.close(directory_fd)
         if listener is not None:
             listener.close()
@@ -106,21 +107,21 @@ class Supervisor:
         self, protocol: int, out: int, err: int, directory: str, listener: socket.socket | None
     ) -> NoReturn:
         port = listener.getsockname()[1] if listener is not None else 0
-        place = bootstrap.SandboxContext(
+        context = bootstrap.SandboxContext(
             spec=self.sandbox.spec,
             readable=self.sandbox.readable,
             directory=directory,
             proxy_port=port,
             handover_socket=self._worker_handover_socket,
         )
-        bootstrap.main(place, self.command, protocol, out, err)
+        bootstrap.main(context, self.command, protocol, out, err)
 
     def _install_signal_handlers(self) -> None:
         syscalls.set_signal(_SIGCHLD, lambda *_: None)
         syscalls.set_signal(_SIGTERM, lambda *_: self._kill_all_and_exit())
         for number in _IGNORED_SIGNALS:
             syscalls.set_signal(number, _SIG_IGN)
-        # Before the worker exists: a ring that comes early must not kill it.
+        # Set before the worker is forked, so that an early wake signal does not kill the worker.
         syscalls.set_signal(bootstrap.WAKE_SIGNAL, lambda *_: None)
 
     def _run_event_loop(self) -> NoReturn:
@@ -145,33 +146,33 @@ class Supervisor:
                 while receiver.has_pending:
                     self._handle_command(receiver)
 
-    def _handle_command(self, receiver: fd_messages.ControlReceiver) -> None:
+    def _handle_command(self, receiver: control.ControlReceiver) -> None:
         try:
             payload = receiver.receive()
         except OSError:
             payload = None
         if payload is None:
             self._kill_all_and_exit()
-        order = _command_decoder.decode(payload)
-        number = signal.SIGKILL if isinstance(order, KillCommand) else bootstrap.WAKE_SIGNAL
+        command = _command_decoder.decode(payload)
+        number = signal.SIGKILL if isinstance(command, KillCommand) else bootstrap.WAKE_SIGNAL
         for pid, token in list(self.worker_tokens.items()):
-            if order.token in (None, token):
+            if command.token in (None, token):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
-        if isinstance(order, KillCommand) and order.token is None:
+        if isinstance(command, KillCommand) and command.token is None:
             self._reap_workers()
             self._kill_all_and_exit()
 
     def _read_handovers(self) -> None:
-        """A worker that handed over to a fork of itself has named its successor."""
+        """Read which processes have replaced the workers of their tokens, after a rollback or a fork."""
         while True:
             try:
-                word = self.handover_socket.recv(256, socket.MSG_DONTWAIT).decode()
+                announcement = self.handover_socket.recv(256, socket.MSG_DONTWAIT).decode()
             except (BlockingIOError, OSError):
                 return
-            token, _, number = word.partition(" ")
+            token, _, number = announcement.partition(" ")
             if not number.isdecimal() or not _is_child(int(number)):
-                # User code can write here too, and must not make us signal somebody else.
+                # User code can write here too, and must not make the supervisor signal other processes.
                 continue
             for pid, name in list(self.worker_tokens.items()):
                 if name == token:
@@ -182,28 +183,28 @@ class Supervisor:
         self._read_handovers()
         while True:
             try:
-                pid, status, spent = os.wait4(-1, os.WNOHANG)
+                pid, status, rusage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 break
             if pid == 0:
                 break
-            # A predecessor exits only after its successor announced itself: look again before believing.
+            # A worker exits only after its successor has announced itself, so read the announcements again.
             self._read_handovers()
             token = self.worker_tokens.pop(pid, None)
             if token is not None:
-                cpu = spent.ru_utime + spent.ru_stime
+                cpu = rusage.ru_utime + rusage.ru_stime
                 with contextlib.suppress(OSError):
-                    fd_messages.send_control(
+                    control.send_control(
                         self.host_socket,
                         WorkerExited(
-                            token=token, status=status, cpu=cpu, peak_rss=resources.peak_rss_from_rusage(spent)
+                            token=token, status=status, cpu=cpu, peak_rss=resources.peak_rss_from_rusage(rusage)
                         ),
                     )
         if not self.worker_tokens:
             self._kill_all_and_exit()
 
     def _kill_all_and_exit(self) -> NoReturn:
-        """Take every descendant along. As pid 1 the kernel does it; otherwise it is done by hand."""
+        """Kill every descendant and exit. When the supervisor is pid 1, the kernel kills them."""
         if not self.sandbox.uses_namespaces:
             for pid in self.worker_tokens:
                 with contextlib.suppress(OSError):
@@ -215,7 +216,7 @@ class Supervisor:
 
 
 def _is_child(pid: int) -> bool:
-    if not sys.platform.startswith("linux"):  # Nobody has a successor there.
+    if not sys.platform.startswith("linux"):  # Workers have no successors there.
         return False
     try:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)

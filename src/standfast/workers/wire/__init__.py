@@ -1,6 +1,6 @@
-"""What host and worker say to each other: messages, orders, and the frames that carry them.
+"""The wire format between host and worker: messages, control commands, and the frames that carry them.
 
-Shared by both ends, so it imports nothing but the standard library and msgspec.
+Both sides use it, so it imports only the standard library and msgspec.
 """
 
 from standfast.workers.wire.frames import FrameReader, FrameTooLarge, OversizedFrame, encode_frame

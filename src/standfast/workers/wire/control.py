@@ -1,6 +1,6 @@
-"""What the host orders from the fork-server and from a worker's keeper, and what they answer.
+"""Commands of the host to the fork server and to supervisors, and their replies.
 
-These travel on sockets that user code never holds.
+They are sent over sockets that user code has no access to.
 """
 
 from typing import Any, Literal
@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 SandboxLevel = Literal["plain", "locked", "namespaces"]
-# Libraries that would start threads when they are imported, which forking does not survive.
+# Keeps libraries from starting threads when they are imported, since threads do not survive a fork.
 SINGLE_THREAD_ENVIRONMENT = dict.fromkeys(
     (
         "OPENBLAS_NUM_THREADS",
@@ -20,11 +20,11 @@ SINGLE_THREAD_ENVIRONMENT = dict.fromkeys(
     "1",
 )
 SANDBOX_LEVELS: tuple[SandboxLevel, ...] = ("plain", "locked", "namespaces")
-"""From the weakest to the strongest sandbox. Each level has all that the one before has."""
+"""The sandbox levels from the weakest to the strongest. Each one includes the one before it."""
 
 
 class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The sandbox in the child's terms: only data, resolved by the host."""
+    """The sandbox that a child process sets up, as plain data that the host has resolved."""
 
     level: SandboxLevel = "plain"
     readable: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class StartServerCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a fork-server sets itself up, once."""
+    """The first command to a fork server: how to prepare itself."""
 
     jail: SandboxSpec = SandboxSpec()
     preload: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class StartServerCommand(msgspec.Struct, frozen=True, kw_only=True, omit_default
 
 
 class ForkCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="fork"):
-    """Make one worker. Carries four descriptors: protocol, stdout, stderr, keeper."""
+    """Fork one worker. Carries four descriptors: protocol, stdout, stderr, supervisor."""
 
     id: int
     token: str
@@ -63,7 +63,7 @@ class ForkCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class ServerReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="up"):
-    """The fork-server is ready: what it preloaded, in milliseconds each, and what it could not."""
+    """The fork server is ready. ``preloaded`` has the import time of each module in milliseconds."""
 
     pid: int
     level: SandboxLevel
@@ -75,7 +75,7 @@ class ServerReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class ForkReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="forked"):
-    """One worker was forked (its pidfd comes along where the system has them), or ``error`` says why not."""
+    """A worker was forked, with its pidfd attached where the system has them; or ``error`` says why not."""
 
     id: int
     pid: int = 0
@@ -83,29 +83,29 @@ class ForkReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
 
 
 class ServerStartFailed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="down"):
-    """The fork-server could not set itself up."""
+    """The fork server could not prepare itself."""
 
     error: str
 
 
 class WakeCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ring"):
-    """Tell the busy worker ``token`` that it has mail."""
+    """Signal the busy worker ``token`` to read its messages."""
 
     token: str
 
 
 class ContinueCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="proceed"):
-    """The gated keeper has been put where it belongs and may go on."""
+    """Let a supervisor continue that waited to be put into its control groups."""
 
 
 class KillCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="kill"):
-    """Kill the worker ``token``, or the whole family."""
+    """Kill the worker ``token``, or all processes of the supervisor."""
 
     token: str | None = None
 
 
 class SandboxReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="locked"):
-    """The keeper has built the walls. Carries the session's directory, and the proxy's listener."""
+    """The sandbox is up. Carries descriptors of the session's directory and of the proxy's listener."""
 
     level: SandboxLevel
     directory: str = ""
@@ -114,7 +114,7 @@ class SandboxReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class WorkerExited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="exited"):
-    """The worker ``token`` is gone. ``status`` is a wait status."""
+    """The worker ``token`` has exited. ``status`` is a wait status."""
 
     token: str
     status: int
@@ -123,7 +123,7 @@ class WorkerExited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class SandboxFailed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="failed"):
-    """The walls could not be built; no code ran."""
+    """The sandbox could not be set up; no code ran."""
 
     error: str
 

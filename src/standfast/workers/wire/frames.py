@@ -1,7 +1,7 @@
 """Length-prefixed frames: four bytes of big-endian length, then that many bytes.
 
-Pure: bytes in, payloads out. A frame above the limit is skipped, never buffered, and reported in its
-place, so one oversized message costs itself and nothing else.
+This module does no I/O. A frame above the limit is skipped without being buffered and reported in its place, so that
+an oversized message does not affect the others.
 """
 
 import struct
@@ -12,7 +12,7 @@ DEFAULT_LIMIT = 16 * 1024 * 1024
 
 
 class FrameTooLarge(ValueError):
-    """A message does not fit the frame limit. It was not sent; the session goes on."""
+    """A message is larger than the frame limit. It was not sent; the session can still be used."""
 
     code = "frame-too-large"
 
@@ -22,20 +22,20 @@ class FrameTooLarge(ValueError):
 
 
 class OversizedFrame(NamedTuple):
-    """Stands where a frame above the limit was skipped."""
+    """Takes the place of a skipped frame that was above the limit."""
 
     size: int
 
 
 def encode_frame(payload: bytes, *, limit: int = DEFAULT_LIMIT) -> bytes:
-    """The payload as one frame. Raises FrameTooLarge instead of sending what the peer would refuse."""
+    """Return the payload as a frame. Raises FrameTooLarge above the limit."""
     if len(payload) > limit:
         raise FrameTooLarge(len(payload), limit)
     return HEADER.pack(len(payload)) + payload
 
 
 class FrameReader:
-    """Cuts a byte stream into payloads. ``feed`` returns what became complete, in order."""
+    """Splits a byte stream into payloads. ``feed`` returns the frames that are complete, in order."""
 
     def __init__(self, *, limit: int = DEFAULT_LIMIT) -> None:
         self.limit = limit
@@ -44,7 +44,7 @@ class FrameReader:
 
     @property
     def buffered(self) -> bytes:
-        """The bytes of the frame that is not complete yet."""
+        """The bytes of a frame that is not complete yet."""
         return bytes(self._buffer)
 
     def feed(self, data: bytes) -> list[bytes | OversizedFrame]:
@@ -54,29 +54,29 @@ class FrameReader:
             data = data[dropped:]
         buffer = self._buffer
         if not buffer and 4 <= len(data) <= self.limit and HEADER.unpack_from(data)[0] == len(data) - 4:
-            # One whole frame, as nearly always.
+            # Nearly always, the data is exactly one frame.
             return [data[4:]]
-        # Mostly frames come whole, and nothing need be kept.
-        whole = not buffer
-        if not whole:
+        # Without buffered bytes, frames are cut from the data itself, which saves a copy.
+        unbuffered = not buffer
+        if not unbuffered:
             buffer += data
-        source: bytes | bytearray = data if whole else buffer
+        source: bytes | bytearray = data if unbuffered else buffer
         complete: list[bytes | OversizedFrame] = []
-        start, held = 0, len(source)
-        while held - start >= 4:
+        start, available = 0, len(source)
+        while available - start >= 4:
             (size,) = HEADER.unpack_from(source, start)
             end = start + 4 + size
             if size > self.limit:
                 complete.append(OversizedFrame(size))
-                self._bytes_to_skip = max(0, end - held)
-                start = min(end, held)
-            elif end <= held:
-                complete.append(data[start + 4 : end] if whole else bytes(memoryview(buffer)[start + 4 : end]))
+                self._bytes_to_skip = max(0, end - available)
+                start = min(end, available)
+            elif end <= available:
+                complete.append(data[start + 4 : end] if unbuffered else bytes(memoryview(buffer)[start + 4 : end]))
                 start = end
             else:
                 break
-        if not whole:
+        if not unbuffered:
             del buffer[:start]
-        elif start < held:
+        elif start < available:
             buffer += data[start:]
         return complete

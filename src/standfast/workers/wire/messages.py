@@ -1,7 +1,7 @@
-"""The messages, as frozen tagged structs in MessagePack.
+"""The messages between host and worker, as frozen, tagged structs in MessagePack.
 
-Unknown fields are ignored and every field but the essential has a default, so that either side may be
-newer than the other; what both understand is settled by the two hellos.
+Unknown fields are ignored and all but the essential fields have defaults, so that either side may be newer than the
+other. The two HelloMessages negotiate what both understand.
 """
 
 import itertools
@@ -12,31 +12,33 @@ from typing import Any, Literal
 import msgspec
 
 PROTOCOL_VERSIONS = (1,)
+OMITTED_MIME_TYPE = "application/vnd.standfast.left-out+json"
+"""In a MIME bundle: the forms that were too large to send, with their sizes."""
 
 _sequence = itertools.count(1)
 _id_prefix = os.urandom(6).hex()
 
 
 def reset_id_prefix() -> None:
-    """Give this process its own id prefix. A forked process calls it first, or ids would repeat."""
+    """Give this process its own id prefix. Every forked process must call it, or ids would repeat."""
     global _id_prefix
     _id_prefix = os.urandom(6).hex()
 
 
 def new_id() -> str:
-    """An id that no other message of this process or of another one has."""
+    """Return an id that is unique among the messages of all processes."""
     return f"{_id_prefix}-{next(_sequence)}"
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
-    """Every message has an id and the sender's wall clock."""
+    """Base class of all messages. Each has an id and the time at which it was created."""
 
     id: str = msgspec.field(default_factory=new_id)
     timestamp: float = msgspec.field(default_factory=time.time)
 
 
 class HelloMessage(Message, frozen=True, tag="hello"):
-    """First word of both sides: the versions and features one has. The worker's answer names the choice."""
+    """The first message of each side: supported versions and features. The worker's reply names the chosen version."""
 
     versions: tuple[int, ...] = PROTOCOL_VERSIONS
     features: tuple[str, ...] = ()
@@ -44,16 +46,16 @@ class HelloMessage(Message, frozen=True, tag="hello"):
 
 
 class ReadyMessage(Message, frozen=True, tag="ready"):
-    """The worker is locked in and waits for code."""
+    """The worker is inside its sandbox and waits for code."""
 
     session_id: str = ""
     capabilities: tuple[str, ...] = ()
 
 
 class AckMessage(Message, frozen=True, tag="ack"):
-    """The worker has taken up the message ``of``. For an execution it precedes all output.
+    """The worker has received the message ``of``. For an execution, it precedes all output.
 
-    The result of an execution that ended at once stands for it; the host then says it in the worker's place.
+    A worker may omit it for an execution that ends at once; the host then delivers it in the worker's place.
     """
 
     of: str
@@ -76,7 +78,7 @@ class ExecuteMessage(Message, frozen=True, tag="execute"):
 
 
 class OutputMessage(Message, frozen=True, tag="output"):
-    """Text that reached a standard stream. ``dropped`` bytes were left out just before ``data``."""
+    """Text that was written to a standard stream. ``dropped`` bytes were left out just before ``data``."""
 
     data: str
     stream: Literal["stdout", "stderr"] = "stdout"
@@ -85,7 +87,7 @@ class OutputMessage(Message, frozen=True, tag="output"):
 
 
 class DisplayMessage(Message, frozen=True, tag="display"):
-    """A rich object as a MIME bundle; binary forms are bytes."""
+    """A displayed object as a MIME bundle. Binary representations are bytes."""
 
     data: dict[str, Any]
     metadata: dict[str, Any] = {}
@@ -94,7 +96,7 @@ class DisplayMessage(Message, frozen=True, tag="display"):
 
 
 class InputMessage(Message, frozen=True, tag="input"):
-    """Running code asks for a line. Answer with ``InputResponseMessage(input_id=this.id)``."""
+    """Running code waits for a line of input. Answer with ``InputResponseMessage(input_id=message.id)``."""
 
     prompt: str
     execution_id: str
@@ -112,7 +114,7 @@ class InputResponseMessage(Message, frozen=True, tag="input_response"):
 
 
 class ExecutionUsage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an execution cost: processor seconds, with reaped children, and the peak of resident bytes."""
+    """Resources of one execution: CPU seconds including its child processes, and the peak of resident memory."""
 
     cpu: float = 0.0
     peak_rss: int = 0
@@ -122,7 +124,7 @@ NamespaceState = Literal["preserved", "lost"]
 
 
 class ResultMessage(Message, frozen=True, tag="result"):
-    """The code ran to its end. ``value`` is there when it is plain data; the others in any case."""
+    """The code ran to its end. ``value`` is the last value if that is plain data; ``repr`` is always set."""
 
     execution_id: str
     value: Any = None
@@ -135,9 +137,9 @@ class ResultMessage(Message, frozen=True, tag="result"):
 
 
 class ErrorMessage(Message, frozen=True, tag="error"):
-    """The code, or a request, failed. Without ``execution_id`` it concerns the session, not an execution.
+    """The code or a request failed. Without ``execution_id`` the error concerns the session, not an execution.
 
-    ``state`` says whether the worker's variables survived; ``cause`` names what ended it when they did not.
+    ``state`` says whether the variables of the worker survived; if not, ``cause`` is the kind of its end.
     """
 
     exception_type: str
@@ -154,7 +156,7 @@ class ErrorMessage(Message, frozen=True, tag="error"):
 
 
 class CheckpointMessage(Message, frozen=True, tag="checkpoint"):
-    """Request (host) and reply (worker, same ``of``): the namespace as durable bytes."""
+    """A request for the namespace as bytes, and the reply, whose ``of`` is the id of the request."""
 
     of: str = ""
     name: str = ""
@@ -166,7 +168,7 @@ class CheckpointMessage(Message, frozen=True, tag="checkpoint"):
 
 
 class RestoreMessage(Message, frozen=True, tag="restore"):
-    """Load a checkpoint inside the worker. The reply has ``of`` set and says what could not be restored."""
+    """A request to load a checkpoint, and the reply, which lists what could not be restored."""
 
     of: str = ""
     data: bytes = b""
@@ -176,7 +178,7 @@ class RestoreMessage(Message, frozen=True, tag="restore"):
 
 
 class SnapshotMessage(Message, frozen=True, tag="snapshot"):
-    """Take, return to, drop or branch from an exact copy of the worker made by forking it."""
+    """A request to take, restore or drop a copy of the worker process, or to fork it; and the reply."""
 
     of: str = ""
     action: Literal["take", "rollback", "drop", "fork"] = "take"
@@ -185,7 +187,7 @@ class SnapshotMessage(Message, frozen=True, tag="snapshot"):
 
 
 class NamespaceEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One variable: what it is and how big, never its value."""
+    """The name, type and size of one variable, never its value."""
 
     name: str
     type: str
@@ -195,14 +197,14 @@ class NamespaceEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NamespaceMessage(Message, frozen=True, tag="namespace"):
-    """Request and reply: the user's variables."""
+    """A request for the user's variables, and the reply."""
 
     of: str = ""
     entries: tuple[NamespaceEntry, ...] = ()
 
 
 class CompletionMessage(Message, frozen=True, tag="completion"):
-    """Request and reply: names that could continue ``code`` at its end."""
+    """A request for names that complete the end of ``code``, and the reply."""
 
     of: str = ""
     code: str = ""
@@ -210,7 +212,7 @@ class CompletionMessage(Message, frozen=True, tag="completion"):
 
 
 class HeartbeatMessage(Message, frozen=True, tag="heartbeat"):
-    """Asked by the host, answered by the worker, also while it runs code."""
+    """A request for a sign of life, and the reply, which the worker sends also while it runs code."""
 
     of: str = ""
     memory_usage: int = 0
@@ -221,21 +223,21 @@ class HeartbeatMessage(Message, frozen=True, tag="heartbeat"):
 
 
 class CancelMessage(Message, frozen=True, tag="cancel"):
-    """Stop this execution if it still runs. Acknowledged either way."""
+    """Stop this execution if it is running. The worker acknowledges it in any case."""
 
     execution_id: str
     grace_timeout_ms: int = 500
 
 
 class InterruptMessage(Message, frozen=True, tag="interrupt"):
-    """Stop whatever runs. Acknowledged either way."""
+    """Stop the execution that is running. The worker acknowledges it in any case."""
 
     execution_id: str | None = None
     force_restart: bool = False
 
 
 class ShutdownMessage(Message, frozen=True, tag="shutdown"):
-    """Leave the loop and exit."""
+    """Ask the worker to exit."""
 
     reason: str = ""
 
@@ -267,6 +269,6 @@ _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessa
 
 
 encode = _encoder.encode
-"""The payload of one frame. Raises TypeError, ValueError or OverflowError for what is not data."""
+"""Encode a message as the payload of a frame. Raises TypeError, ValueError or OverflowError for other objects."""
 decode = _decoder.decode
-"""Raises msgspec.DecodeError (or ValidationError, its subclass) for anything that is not a message."""
+"""Decode the payload of a frame. Raises msgspec.DecodeError for anything that is not a message."""

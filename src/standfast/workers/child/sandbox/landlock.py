@@ -1,4 +1,4 @@
-"""Landlock: which files may be read or written, whatever their permissions say."""
+"""Landlock: restrict which files may be read and written, in addition to their permissions."""
 
 import contextlib
 import ctypes
@@ -18,14 +18,14 @@ _TRUNCATE, _IOCTL_DEVICE = 1 << 14, 1 << 15
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEVICE
 
-# How many filesystem rights each version of the interface knows.
+# The number of file system rights in each version of the interface.
 _RIGHTS_BITS = {1: 13, 2: 14, 3: 15, 4: 15}
 _TCP_BIND_CONNECT = 3
 _ABSTRACT_SOCKETS_AND_SIGNALS = 3
 
 
 def get_abi_version() -> int:
-    """The version of Landlock the kernel offers; 0 for none."""
+    """Return the version of Landlock in the kernel; 0 when it has none."""
     try:
         return syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_QUERY), action="landlock version")
     except (OSError, AttributeError):
@@ -33,13 +33,13 @@ def get_abi_version() -> int:
 
 
 def restrict(readable: Iterable[str], writable: Iterable[str], *, tcp: bool) -> int:
-    """Confine this thread and its descendants for good. Returns the version that does it; see ``gaps``.
+    """Restrict this thread and its descendants irrevocably. Returns the version in use; see ``describe_gaps``.
 
-    Call it with no-new-privileges set and before any thread is started. Paths that do not exist are skipped.
+    It must be called before any thread is started. Paths that do not exist are skipped.
     """
     version = get_abi_version()
     if version < 1:
-        raise OSError("this kernel has no Landlock")
+        raise OSError("the kernel does not support Landlock")
     rights = (1 << _RIGHTS_BITS.get(version, 16)) - 1
     attributes = struct.pack("QQQ", rights, 0 if tcp else _TCP_BIND_CONNECT, _ABSTRACT_SOCKETS_AND_SIGNALS)
     size = 8 if version < 4 else 16 if version < 6 else 24
@@ -57,14 +57,16 @@ def restrict(readable: Iterable[str], writable: Iterable[str], *, tcp: bool) -> 
 
 
 def describe_gaps(version: int, *, namespaces: bool, own_network: bool) -> tuple[str, ...]:
-    """What this version lets through and no namespace holds back."""
-    lacking = (
+    """Return what this version does not prevent and no namespace prevents either."""
+    gaps = (
         (3, namespaces, "files elsewhere from being emptied"),
         (6, namespaces, "signals inside the sandbox"),
         (6, own_network, "abstract sockets of other programs out of reach"),
     )
     return tuple(
-        f"Landlock {version} does not keep {what}" for since, held, what in lacking if version < since and not held
+        f"Landlock {version} does not keep {what}"
+        for since, prevented, what in gaps
+        if version < since and not prevented
     )
 
 

@@ -1,8 +1,8 @@
-"""The walls around a worker, in the order in which they must be built.
+"""Build the namespaces and the file system of workers.
 
-``Site.prepare`` runs once in the fork-server: it makes a read-only root that holds the interpreter and
-little else, and leaves the host's file tree for good. ``Site.enclose`` runs in each keeper, before the
-worker is forked. ``lock`` runs last, in the worker itself.
+``SandboxBuilder.prepare_server`` runs once in the fork server: it builds a read-only root with the interpreter and
+little else, and leaves the host's file system for good. ``enter_worker_namespaces`` runs in each supervisor, before
+the worker is forked. ``confinement.confine_process`` runs last, in the worker itself.
 """
 
 import contextlib
@@ -12,7 +12,6 @@ import stat
 import sys
 import sysconfig
 
-from standfast.workers.child.sandbox import landlock, limits, seccomp
 from standfast.workers.child.sandbox import syscalls as sys_
 from standfast.workers.wire.control import SandboxSpec
 
@@ -22,12 +21,12 @@ _ETC_FILES = (
     "passwd group hosts host.conf resolv.conf nsswitch.conf localtime timezone ld.so.cache ld.so.conf "
     "ld.so.conf.d ssl ca-certificates alternatives mime.types fonts matplotlibrc python3 services protocols"
 )
-_DEVICES = ("null", "zero", "full", "random", "urandom")
+DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
 def find_interpreter_paths(extra: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Every directory this interpreter needs, none of them inside another, shortest first."""
-    wanted = [
+    """Return every directory that the interpreter needs, without those inside another one, shortest first."""
+    candidates = [
         sys.base_prefix,
         sys.prefix,
         sys.exec_prefix,
@@ -35,13 +34,13 @@ def find_interpreter_paths(extra: tuple[str, ...] = ()) -> tuple[str, ...]:
         *sys.path,
         *extra,
     ]
-    wanted += [os.path.dirname(os.path.realpath(sys.executable)), *_SYSTEM_PATHS]
-    kept: list[str] = []
-    for path in sorted({os.path.abspath(path) for path in wanted if path}, key=len):
-        inside = any(path == other or path.startswith(other.rstrip("/") + "/") for other in kept)
-        if path != "/" and not inside and os.path.exists(path):
-            kept.append(path)
-    return tuple(kept)
+    candidates += [os.path.dirname(os.path.realpath(sys.executable)), *_SYSTEM_PATHS]
+    paths: list[str] = []
+    for path in sorted({os.path.abspath(path) for path in candidates if path}, key=len):
+        is_inside = any(path == other or path.startswith(other.rstrip("/") + "/") for other in paths)
+        if path != "/" and not is_inside and os.path.exists(path):
+            paths.append(path)
+    return tuple(paths)
 
 
 def find_etc_paths() -> tuple[str, ...]:
@@ -49,28 +48,28 @@ def find_etc_paths() -> tuple[str, ...]:
 
 
 class SandboxBuilder:
-    """What a fork-server prepares once for all its workers."""
+    """Builds the part of the sandbox that all workers of a fork server share, and that of each worker."""
 
     def __init__(self, spec: SandboxSpec) -> None:
         self.spec = spec
         self.readable = (*find_interpreter_paths(spec.readable), *find_etc_paths())
         self.notes: list[str] = []
         self._pid_namespace = -1
-        outside = (*self.readable, *spec.writable)
-        # What lies below /tmp, say an interpreter, must be seen inside the worker's own, writable /tmp.
-        self._below_tmp = () if "/tmp" in outside else tuple(path for path in outside if path.startswith("/tmp/"))
+        host_paths = (*self.readable, *spec.writable)
+        # Paths below /tmp, for example of an interpreter, are mounted into the worker's own, writable /tmp.
+        self._below_tmp = () if "/tmp" in host_paths else tuple(p for p in host_paths if p.startswith("/tmp/"))
 
     @property
     def uses_namespaces(self) -> bool:
         return self.spec.level == "namespaces"
 
     def prepare_server(self) -> None:
-        """Leave the host's file tree and privileges. In namespaces, this forks: the caller becomes pid 1."""
+        """Leave the host's file system and drop privileges. With namespaces, this forks: the caller becomes pid 1."""
         if not self.uses_namespaces:
             self._drop_privileges()
             return
         if os.geteuid() == 0:
-            # While root may still read the interpreter's files wherever they are, e.g. below /root.
+            # Done as root, which can read the interpreter's files wherever they are, for example below /root.
             sys_.unshare(sys_.CLONE_NEWNS)
             self._build_root()
             self._drop_privileges()
@@ -85,7 +84,7 @@ class SandboxBuilder:
         self._pid_namespace = os.open("/proc/thread-self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
     def fork_supervisor(self) -> int:
-        """Fork a keeper; in namespaces, it is pid 1 of its own."""
+        """Fork a supervisor. With namespaces, it is pid 1 of a new process namespace."""
         if not self.uses_namespaces:
             return os.fork()
         sys_.unshare(sys_.CLONE_NEWPID)
@@ -98,7 +97,7 @@ class SandboxBuilder:
         return pid
 
     def enter_worker_namespaces(self) -> socket.socket | None:
-        """Build one worker's namespaces and private directory. Returns the proxy's listener if asked for."""
+        """Create the namespaces and the private directory of one worker. Returns the listener of its proxy, if any."""
         if not self.uses_namespaces:
             return None
         flags = sys_.CLONE_NEWNS | sys_.CLONE_NEWIPC | sys_.CLONE_NEWUTS
@@ -106,10 +105,10 @@ class SandboxBuilder:
             flags |= sys_.CLONE_NEWNET
         sys_.unshare(flags)
         below_tmp = {path: os.open(f"{SESSION_DIRECTORY}{path}", os.O_PATH) for path in self._below_tmp}
-        quiet = sys_.MS_NOSUID | sys_.MS_NODEV
-        sys_.mount("proc", "/proc", "proc", quiet | sys_.MS_NOEXEC)
+        mount_flags = sys_.MS_NOSUID | sys_.MS_NODEV
+        sys_.mount("proc", "/proc", "proc", mount_flags | sys_.MS_NOEXEC)
         size = self.spec.disk or 64 << 20
-        sys_.mount("tmpfs", SESSION_DIRECTORY, "tmpfs", quiet, f"size={size},nr_inodes=65536,mode=755")
+        sys_.mount("tmpfs", SESSION_DIRECTORY, "tmpfs", mount_flags, f"size={size},nr_inodes=65536,mode=755")
         for name in ("work", "tmp", "shm", "home"):
             os.mkdir(f"{SESSION_DIRECTORY}/{name}", 0o700)
         for path, fd in below_tmp.items():
@@ -127,28 +126,28 @@ class SandboxBuilder:
         if uid is None or os.geteuid() != 0:
             return
         if not sys.platform.startswith("linux"):
-            self.notes.append("runs as root: changing the user is done on Linux only")
+            self.notes.append("runs as root: the user is changed on Linux only")
             return
         if not self.uses_namespaces and not _are_readable_by_all(self.readable):
-            self.notes.append("runs as root: the interpreter's files are closed to other users")
+            self.notes.append("runs as root: other users cannot read the interpreter's files")
             return
         os.setgroups([])
         os.setresgid(gid or uid, gid or uid, gid or uid)
         os.setresuid(uid, uid, uid)
-        # Changing the user hides /proc/self from us; the identity maps are written there.
+        # Changing the user makes /proc/self unwritable, where the identity maps have to be written.
         sys_.prctl(sys_.PR_SET_DUMPABLE, 1)
 
     def _build_root(self) -> None:
         sources = {path: os.open(path, os.O_PATH) for path in (*self.readable, *self.spec.writable)}
-        devices = {f"/dev/{name}": os.open(f"/dev/{name}", os.O_PATH) for name in _DEVICES}
+        devices = {f"/dev/{name}": os.open(f"/dev/{name}", os.O_PATH) for name in DEVICES}
         proc = os.open("/proc", os.O_PATH)
         sys_.mount(None, "/", None, sys_.MS_REC | sys_.MS_PRIVATE)
         root = "/tmp"
         sys_.mount("tmpfs", root, "tmpfs", sys_.MS_NOSUID, "size=1m,mode=755")
         os.mkdir(root + SESSION_DIRECTORY)
         for path, fd in sources.items():
-            place = root + SESSION_DIRECTORY if path in self._below_tmp else root
-            _bind_mount(fd, path, place, writable=path in self.spec.writable)
+            parent = root + SESSION_DIRECTORY if path in self._below_tmp else root
+            _bind_mount(fd, path, parent, writable=path in self.spec.writable)
         for path, fd in devices.items():
             _bind_mount(fd, path, root, writable=True)
         os.symlink(f"{SESSION_DIRECTORY}/shm", f"{root}/dev/shm")
@@ -159,40 +158,6 @@ class SandboxBuilder:
         for fd in (*sources.values(), *devices.values(), proc):
             os.close(fd)
         sys_.pivot_into(root)
-
-
-def confine_process(
-    spec: SandboxSpec, directory: str, readable: tuple[str, ...], *, processes_counted: bool
-) -> tuple[str, ...]:
-    """Lock the calling process in for good, as far as its level says. Returns what could not be enforced.
-
-    ``counted`` says that a control group limits the number of processes.
-    """
-    own = spec.level == "namespaces"
-    notes = limits.apply_limits(spec, own_user_namespace=own, processes_counted=processes_counted)
-    if spec.level == "plain":
-        return notes
-    sys_.drop_capabilities()
-    devices = tuple(f"/dev/{name}" for name in _DEVICES)
-    if own:
-        # Everything in this root is there to be read; what matters is where one may write.
-        readable, private = ("/",), (directory, "/proc/self")
-    else:
-        readable, private = (*readable, "/dev"), (directory, f"/proc/{os.getpid()}")
-    open_network = spec.network == "host" or own
-    version = landlock.restrict(readable, (*spec.writable, *devices, *private), tcp=open_network)
-    seccomp.install_filter(families=get_socket_families(spec))
-    return notes + landlock.describe_gaps(version, namespaces=own, own_network=own and spec.network != "host")
-
-
-def get_socket_families(spec: SandboxSpec) -> tuple[int, ...]:
-    """The socket families a worker may use. Never vsock or packet sockets, which no namespace holds back."""
-    families = [socket.AF_UNIX]
-    if spec.network == "host" or spec.level == "namespaces":
-        families += [socket.AF_INET, socket.AF_INET6]
-    if spec.network == "host":
-        families.append(socket.AF_NETLINK)
-    return tuple(int(family) for family in families)
 
 
 def _bind_mount(fd: int, path: str, root: str, *, writable: bool) -> None:
@@ -224,7 +189,7 @@ def _create_proxy_listener() -> socket.socket:
 
 
 def _continue_as_init() -> None:
-    """Fork into the new process namespace; the outer process only waits and passes the exit status on."""
+    """Fork into the new process namespace. The outer process only waits and returns the exit status."""
     pid = os.fork()
     if pid:
         for fd in range(3, 256):

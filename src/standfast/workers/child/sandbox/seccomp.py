@@ -1,7 +1,7 @@
-"""Seccomp: a filter over system call numbers, assembled here.
+"""Seccomp: a filter of system calls, assembled as a BPF program.
 
-A deny list: what user code has no use for and what kernel exploits are made of answers EPERM. A call made
-under a foreign architecture kills the process, for its numbers mean something else.
+It is a deny list: calls that user code does not need and that kernel exploits use fail with EPERM. A call under a
+foreign architecture kills the process, since its numbers have other meanings.
 """
 
 import ctypes
@@ -79,11 +79,11 @@ DENIED: dict[str, tuple[int, int]] = {
     "lookup_dcookie": (212, 18),
     "open_tree_attr": (467, 467),
     "personality": (135, 92),
-    # Memory that no limit of a process counts.
+    # These allocate memory that no limit of a process covers.
     "shmget": (29, 194),
     "memfd_secret": (447, 447),
 }
-# As if the kernel had no such call, so that libraries fall back to what can be checked or counted.
+# These fail as if the kernel did not have them, so that libraries use calls that can be checked or limited.
 ABSENT = {"clone3": (435, 435), "memfd_create": (319, 279)}
 CLONE, SOCKET = (56, 220), (41, 198)
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -97,7 +97,7 @@ _MODE_FILTER = 2
 
 
 class BpfInstruction(NamedTuple):
-    """One instruction; ``yes`` and ``no`` are jumps in instructions to skip."""
+    """One BPF instruction. The jumps are numbers of instructions to skip."""
 
     code: int
     operand: int
@@ -114,32 +114,34 @@ def return_errno(errno: int) -> BpfInstruction:
 
 
 def build_program(*, families: tuple[int, ...], arch: str) -> list[BpfInstruction]:
-    """The filter for one architecture, letting sockets of the given address families be made."""
+    """Return the filter for one architecture, which allows sockets of these address families."""
     column = 0 if arch == "x86_64" else 1
-    steps = [
+    program = [
         BpfInstruction(_LOAD, _OFFSET_ARCH),
         BpfInstruction(_EQUAL, _ARCHITECTURE[arch], jump_if_true=1),
         BpfInstruction(_RETURN, _KILL),
         BpfInstruction(_LOAD, _OFFSET_NUMBER),
     ]
     if arch == "x86_64":
-        steps += [BpfInstruction(_AT_LEAST, _X32_BIT, jump_if_false=1), BpfInstruction(_RETURN, _KILL)]
+        program += [BpfInstruction(_AT_LEAST, _X32_BIT, jump_if_false=1), BpfInstruction(_RETURN, _KILL)]
     for numbers in DENIED.values():
         if numbers[column] >= 0:
-            steps += [BpfInstruction(_EQUAL, numbers[column], jump_if_false=1), return_errno(_EPERM)]
+            program += [BpfInstruction(_EQUAL, numbers[column], jump_if_false=1), return_errno(_EPERM)]
     for numbers in ABSENT.values():
-        steps += [BpfInstruction(_EQUAL, numbers[column], jump_if_false=1), return_errno(_ENOSYS)]
-    steps += [
+        program += [BpfInstruction(_EQUAL, numbers[column], jump_if_false=1), return_errno(_ENOSYS)]
+    program += [
         BpfInstruction(_EQUAL, CLONE[column], jump_if_false=4),
         BpfInstruction(_LOAD, _OFFSET_ARGUMENT_0),
         BpfInstruction(_ANY_BIT, ANY_NEW_NAMESPACE & ~0x80, jump_if_false=1),
         return_errno(_EPERM),
         BpfInstruction(_RETURN, _ALLOW),
     ]
-    checks = [BpfInstruction(_EQUAL, family, jump_if_true=len(families) - at) for at, family in enumerate(families)]
+    checks = [
+        BpfInstruction(_EQUAL, family, jump_if_true=len(families) - index) for index, family in enumerate(families)
+    ]
     body = [BpfInstruction(_LOAD, _OFFSET_ARGUMENT_0), *checks, return_errno(_EAFNOSUPPORT)]
-    steps += [BpfInstruction(_EQUAL, SOCKET[column], jump_if_false=len(body)), *body]
-    return [*steps, BpfInstruction(_RETURN, _ALLOW)]
+    program += [BpfInstruction(_EQUAL, SOCKET[column], jump_if_false=len(body)), *body]
+    return [*program, BpfInstruction(_RETURN, _ALLOW)]
 
 
 class _Program(ctypes.Structure):
@@ -148,15 +150,16 @@ class _Program(ctypes.Structure):
 
 @functools.cache
 def assemble_program(families: tuple[int, ...]) -> tuple[int, bytes]:
-    """The number of instructions and their bytes. The fork-server asks first, so that workers need not."""
-    steps = build_program(families=families, arch=machine())
-    return len(steps), b"".join(struct.pack("HBBI", s.code, s.jump_if_true, s.jump_if_false, s.operand) for s in steps)
+    """Return the number of instructions and their bytes. The fork server calls it, and workers inherit the cache."""
+    program = build_program(families=families, arch=machine())
+    packed = (struct.pack("HBBI", i.code, i.jump_if_true, i.jump_if_false, i.operand) for i in program)
+    return len(program), b"".join(packed)
 
 
 def install_filter(*, families: tuple[int, ...]) -> None:
-    """Filter this thread and its descendants for good. Sets no-new-privileges."""
+    """Install the filter for this thread and its descendants, irrevocably. Sets no-new-privileges."""
     length, packed = assemble_program(families)
     prctl(PR_SET_NO_NEW_PRIVS, 1)
-    described = _Program(length, packed)
-    result = libc().prctl(22, ctypes.c_ulong(_MODE_FILTER), ctypes.byref(described))
+    program = _Program(length, packed)
+    result = libc().prctl(22, ctypes.c_ulong(_MODE_FILTER), ctypes.byref(program))
     check_result(result, "seccomp filter")

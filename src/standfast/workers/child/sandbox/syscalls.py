@@ -1,4 +1,4 @@
-"""The few Linux calls that Python 3.11 has no name for. Each raises OSError with what was tried."""
+"""Linux system calls that Python 3.11 does not provide. Each raises OSError with what was attempted."""
 
 import _signal  # type: ignore[import-not-found]
 import ctypes
@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 
-# signal.signal without the enumerations around it, whose pages would be copied into every worker.
+# signal.signal without its enums, whose memory pages would be copied into every worker.
 set_signal = _signal.signal
 
 CLONE_NEWNS = 0x00020000
@@ -41,7 +41,7 @@ def machine() -> str:
 @functools.cache
 def libc() -> ctypes.CDLL:
     if not sys.platform.startswith("linux"):
-        raise OSError("these calls exist on Linux only")
+        raise OSError("this system call exists on Linux only")
     return ctypes.CDLL(None, use_errno=True)
 
 
@@ -70,10 +70,10 @@ def prctl(option: int, value: int) -> None:
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
-    def encoded(text: str | None) -> bytes | None:
+    def encode(text: str | None) -> bytes | None:
         return None if text is None else os.fsencode(text)
 
-    result = libc().mount(encoded(source), encoded(target), encoded(kind), ctypes.c_ulong(flags), encoded(options))
+    result = libc().mount(encode(source), encode(target), encode(kind), ctypes.c_ulong(flags), encode(options))
     check_result(result, f"mount {source or kind} on {target}")
 
 
@@ -92,7 +92,7 @@ def make_readonly(target: str) -> None:
 
 
 def pivot_into(new_root: str) -> None:
-    """Make ``new_root`` (a mount point) the root and let go of the old one."""
+    """Make the mount point ``new_root`` the root directory and unmount the old one."""
     os.chdir(new_root)
     syscall(_PIVOT_ROOT[machine()], b".", b".", action="pivot_root")
     check_result(libc().umount2(b".", ctypes.c_int(MNT_DETACH)), "detach the old root")
@@ -100,14 +100,14 @@ def pivot_into(new_root: str) -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up every capability in this user namespace. With no-new-privileges, exec brings none back."""
+    """Drop every capability in this user namespace. With no-new-privileges, exec does not restore them."""
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
     nothing = (ctypes.c_uint32 * 6)()
     syscall(_CAPSET[machine()], ctypes.byref(header), ctypes.byref(nothing), action="capset")
 
 
 def map_identity(uid: int, gid: int) -> None:
-    """In a fresh user namespace, be who one was."""
+    """Map the user and the group to themselves in a new user namespace."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)

@@ -98,7 +98,7 @@ async def test_too_many_waiting_callers_are_refused_at_once():
         async with pool.acquire():
             waiting = asyncio.create_task(pool.lease(timeout=20))
             await asyncio.sleep(0)
-            with pytest.raises(PoolExhausted, match="wait already"):
+            with pytest.raises(PoolExhausted, match="waiting already"):
                 await pool.lease(timeout=20)
         pool.release(await waiting)
 
@@ -256,9 +256,9 @@ idles = st.lists(
     st.builds(
         IdleSession,
         id=st.uuids().map(str),
-        alive=st.booleans(),
+        is_alive=st.booleans(),
         age=st.floats(0, 10_000),
-        rested=st.floats(0, 1000),
+        idle_for=st.floats(0, 1000),
         memory=st.integers(0, 50 << 20),
     ),
     max_size=12,
@@ -271,8 +271,8 @@ views = st.builds(
     leased=st.integers(0, 6),
     waiting=st.integers(0, 10),
     leased_memory=st.integers(0, 200 << 20),
-    blocked=st.sampled_from([0.0, 0.0, 3.0]),
-    draining=st.booleans(),
+    retry_after=st.sampled_from([0.0, 0.0, 3.0]),
+    is_draining=st.booleans(),
 )
 configs = st.builds(
     lambda low, more, budget: PoolConfig(min_idle=low, max_sessions=low + more, memory_budget_mb=budget),
@@ -287,19 +287,19 @@ def test_the_plan_keeps_its_promises(config, view):
     actions = plan_actions(config, view)
     given_, retired = ([a.id for a in actions if isinstance(a, kind)] for kind in (AssignSession, RetireSession))
     started = sum(a.count for a in actions if isinstance(a, StartSessions))
-    living = {idle.id for idle in view.idle if idle.alive}
+    living = {idle.id for idle in view.idle if idle.is_alive}
     assert len(set(given_) | set(retired)) == len(given_) + len(retired), "one fate per session"
     assert set(given_) <= living
     assert len(given_) <= view.waiting
-    if view.draining:
+    if view.is_draining:
         assert (given_, started) == ([], 0)
         assert set(retired) == {idle.id for idle in view.idle}
         return
     assert not (living - set(given_) - set(retired) and len(given_) < view.waiting), "nobody waits beside stock"
     if started:
-        assert view.blocked == 0
+        assert view.retry_after == 0
         assert view.total - len(retired) + started <= config.max_sessions
-    assert {idle.id for idle in view.idle if not idle.alive} <= set(retired)
+    assert {idle.id for idle in view.idle if not idle.is_alive} <= set(retired)
 
 
 @given(st.integers(1, 10), st.floats(0.01, 5), st.lists(st.booleans(), max_size=60))

@@ -16,8 +16,8 @@ from standfast.workers._host.process_group import ProcessGroup
 DELEGATED = """
 import asyncio, os, sys
 from standfast.workers import SandboxPolicy, SessionConfig, WorkerSession
-from standfast.workers._host.cgroups import hand_on, made_for
-from standfast.workers.child import syscalls
+from standfast.workers._host.cgroups import delegate_controllers
+from standfast.workers.child.sandbox import syscalls
 
 group, controllers = sys.argv[1], set(sys.argv[2:])
 with open(f"{group}/cgroup.procs", "w") as file:
@@ -34,14 +34,14 @@ def here():
 """
 HANDS_ON = """
 assert here() == "0::/"
-hand_on("/sys/fs/cgroup", controllers)
+delegate_controllers("/sys/fs/cgroup", controllers)
 assert here() == "0::/standfast-host", here()
 with open("/sys/fs/cgroup/cgroup.subtree_control") as file:
     assert set(file.read().split()) == controllers
 os.mkdir("/sys/fs/cgroup/below")
 with open("/sys/fs/cgroup/below/cgroup.controllers") as file:
     assert set(file.read().split()) == controllers
-hand_on("/sys/fs/cgroup", controllers)
+delegate_controllers("/sys/fs/cgroup", controllers)
 os.rmdir("/sys/fs/cgroup/below")
 print("handed on")
 """
@@ -56,12 +56,12 @@ if other == 0:
     os._exit(0)
 os.waitpid(other, 0)
 try:
-    hand_on("/sys/fs/cgroup", controllers)
+    delegate_controllers("/sys/fs/cgroup", controllers)
 except OSError as refused:
     print(refused)
 assert here() == "0::/"
 try:
-    hand_on("/sys/fs/cgroup", {"teleport"})
+    delegate_controllers("/sys/fs/cgroup", {"teleport"})
 except OSError as refused:
     print(refused)
 """
@@ -70,12 +70,12 @@ unit = "/sys/fs/cgroup/some.service"
 os.makedirs(f"{unit}/below")
 for group in (unit, f"{unit}/below"):
     try:
-        hand_on(group, set())
+        delegate_controllers(group, set())
     except OSError as refused:
         print(refused)
 os.setxattr(unit, "user.delegate", b"1")
 for group in (unit, f"{unit}/below"):
-    hand_on(group, set())
+    delegate_controllers(group, set())
 print("handed on")
 """
 LIMITS = """

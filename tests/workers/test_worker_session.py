@@ -294,7 +294,7 @@ async def test_starts_that_are_given_up_say_nothing(config, capfd):
 async def test_processes_started_by_user_code_do_not_outlive_the_session(session):
     code = "import subprocess; p = subprocess.Popen(['sleep', '300'], start_new_session=True); open('/proc/self/stat').close()"
     await session.run(code)
-    keeper = session._home.family.host_pid
+    keeper = session._worker.resources.process_group.supervisor_pid
     with open(f"/proc/{keeper}/task/{keeper}/children") as file:
         worker = int(file.read().split()[0])
     with open(f"/proc/{worker}/task/{worker}/children") as file:
@@ -431,7 +431,7 @@ async def test_a_cancelled_execution_whose_turn_comes_at_that_moment_does_not_ke
     session.add_message_interceptor(between_the_turns)
     await asyncio.gather(session.interrupt(), ahead)
     assert (await waiting).interrupted
-    assert (await cancels[0]).reason == "it had not begun"
+    assert (await cancels[0]).reason == "the execution had not started"
     assert (await session.run("'ran' in dir()")).value is False
 
 

@@ -108,7 +108,7 @@ async def test_a_worker_cannot_fill_the_host_with_descriptors(session):
 async def test_a_worker_cannot_make_its_keeper_kill_somebody_else(session):
     victim = await asyncio.create_subprocess_exec("sleep", "60")
     try:
-        token = session._talk.link.token
+        token = session._worker.router.connection.token
         code = f"import os, socket\nsocket.socket(fileno=os.dup(4)).send({f'{token} {victim.pid}'.encode()!r})\n'said'"
         assert (await session.run(code)).value == "said"
         assert (await session.run("1")).value == 1
@@ -279,7 +279,7 @@ async def test_a_preload_that_breaks_the_server_falls_back_to_a_plain_start(tmp_
     async with WorkerSession(config) as session:
         assert (await session.run("1")).value == 1
         assert session.info.metadata["mode"] == "spawn"
-        assert "the fork-server ended" in session.info.metadata["start_notes"][0]
+        assert "the fork server ended" in session.info.metadata["start_notes"][0]
     async with SessionPool(PoolConfig(session=config, min_idle=1)) as pool, pool.acquire(timeout=10) as session:
         assert (await session.run("1")).value == 1
     config = SessionConfig(preload=("broken", "json", "decimal"), import_path=(str(tmp_path),), sandbox=policy)
@@ -353,13 +353,13 @@ def alive(pid: int) -> bool:
 
 TWISTED = """
 import sys
-from standfast.workers.child.loop import Runtime
+from standfast.workers.child.loop import WorkerLoop
 from standfast.workers.wire import messages as m
 frame = sys._getframe()
-while not isinstance(frame.f_locals.get("self"), Runtime):
+while not isinstance(frame.f_locals.get("self"), WorkerLoop):
     frame = frame.f_back
 worker = frame.f_locals["self"]
-worker._answers[m.NamespaceMessage] = lambda asked: worker.post.send({reply})
+worker._handlers[m.NamespaceMessage] = lambda asked: worker.channel.send({reply})
 """
 
 

@@ -48,10 +48,10 @@ async def test_everything_but_walls_and_copies_works_without_linux(tmp_path):
     lines = told.splitlines()
     assert lines[0].endswith("mode: spawn")
     assert alone != 0 or lines[0] == "/proc: 0 mode: spawn"
-    refusal = "snapshots, forks and transactions of a worker need Linux; a checkpoint does not"
+    refusal = "snapshots, forks and transactions of a worker need Linux; checkpoints do not"
     assert sum(refusal in line for line in lines) == 3, told
     assert "demanded: " in told
-    assert "only Linux has these" in told
+    assert "this level needs Linux" in told
     assert "level: plain features: ack checkpoint completion display input namespace" in lines
     assert "written: a\nbc" in told
     assert "died: lost exit: exit code 3" in lines

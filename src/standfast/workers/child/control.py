@@ -1,4 +1,4 @@
-"""Blocking exchange of orders, with descriptors attached, over a stream socket."""
+"""Send and receive control messages with file descriptors over a blocking stream socket."""
 
 import array
 import socket
@@ -21,7 +21,7 @@ def send_control(sock: socket.socket, message: Any, fds: tuple[int, ...] = ()) -
 
 
 class ControlReceiver:
-    """Payloads and the descriptors that came with them, from one socket."""
+    """Reads payloads, and the descriptors that come with them, from one socket."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -30,7 +30,7 @@ class ControlReceiver:
         self._payloads: list[bytes] = []
 
     def receive(self) -> bytes | None:
-        """The next payload; None when the other side is gone. Descriptors collect in ``fds``."""
+        """Return the next payload, or None when the other side has closed. Descriptors are added to ``fds``."""
         while not self._payloads:
             data, ancillary, _, _ = self.sock.recvmsg(65536, ANCILLARY_SIZE)
             for level, kind, content in ancillary:

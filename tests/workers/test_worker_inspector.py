@@ -281,7 +281,7 @@ async def test_an_interceptor_that_was_removed_sees_nothing_more(session):
 
 async def test_directories_without_end_are_not_listed(session):
     await session.run("import os\nfor _ in range(500):\n    os.mkdir('d'); os.chdir('d')")
-    with pytest.raises(InvalidInput, match="directories lie in each other"):
+    with pytest.raises(InvalidInput, match="nested more than 64 levels"):
         await session.files.list()
     assert (await session.run("1")).value == 1
 
@@ -307,7 +307,7 @@ async def test_what_is_no_file_is_named(session):
 async def test_code_that_moves_its_directory_away_costs_its_files_and_not_the_session(session):
     await session.run("import os; here = os.getcwd(); os.rename(here, here + '-gone'); os.symlink('/etc', here)")
     for attempt in (session.files.list(), session.files.read("passwd"), session.files.write("x", b"")):
-        with pytest.raises(InvalidInput, match="taken away"):
+        with pytest.raises(InvalidInput, match="moved or removed"):
             await attempt
     await session.restart()
     assert session.info.metadata["left_behind"] == (".",)

@@ -5,13 +5,13 @@ import os
 import pwd
 import socket
 import sys
-import sysconfig
 import tempfile
 import uuid
 import venv
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from standfast.base.errors import InvalidInput
@@ -403,7 +403,7 @@ def below_tmp() -> Iterator[Path]:
 async def test_an_interpreter_below_tmp_is_there_and_tmp_can_be_written(below_tmp, jailed):
     venv.create(below_tmp / "env", symlinks=True)
     (packages,) = (below_tmp / "env" / "lib").glob("python*/site-packages")
-    (packages / "more.pth").write_text(sysconfig.get_path("purelib"))
+    (packages / "more.pth").write_text(str(Path(msgspec.__file__).parents[1]))
     (packages / "only_here.py").write_text("x = 42")
     session = await jailed(python=str(below_tmp / "env" / "bin" / "python"))
     assert (await session.run("import only_here, sys; [only_here.x, sys.prefix]")).value == [42, str(below_tmp / "env")]

@@ -263,7 +263,7 @@ async def test_a_snapshot_whose_process_is_gone_cannot_be_gone_back_to(jailed):
     await session.run(
         "for p in os.listdir('/proc'):\n    if p.isdigit() and int(p) not in (1, os.getpid()): os.kill(int(p), 9)"
     )
-    with pytest.raises(WorkerRequestFailed, match="its process is gone"):
+    with pytest.raises(WorkerRequestFailed, match="its process has ended"):
         await session.rollback(point)
     assert (await session.run("x = 2; x")).value == 2
 

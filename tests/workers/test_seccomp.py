@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from standfast.workers.child.sandbox import seccomp, syscalls
-from standfast.workers.child.sandbox.namespaces import get_socket_families
+from standfast.workers.child.sandbox.confinement import get_socket_families
 from standfast.workers.wire.control import SandboxSpec
 
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
@@ -27,19 +27,19 @@ def verdict(program, *, number, audit, arguments=()):
         at += 1
         match step.code:
             case 0x20:
-                loaded = words[step.value]
+                loaded = words[step.operand]
             case 0x15:
-                at += step.yes if loaded == step.value else step.no
+                at += step.jump_if_true if loaded == step.operand else step.jump_if_false
             case 0x35:
-                at += step.yes if loaded >= step.value else step.no
+                at += step.jump_if_true if loaded >= step.operand else step.jump_if_false
             case 0x45:
-                at += step.yes if loaded & step.value else step.no
-            case 0x06 if step.value == 0x7FFF0000:
+                at += step.jump_if_true if loaded & step.operand else step.jump_if_false
+            case 0x06 if step.operand == 0x7FFF0000:
                 return ALLOWED
-            case 0x06 if step.value == 0x80000000:
+            case 0x06 if step.operand == 0x80000000:
                 return KILLED
-            case 0x06 if step.value >> 16 == 5:
-                return step.value & 0xFFFF
+            case 0x06 if step.operand >> 16 == 5:
+                return step.operand & 0xFFFF
             case _:
                 raise AssertionError(f"no such instruction: {step}")
 

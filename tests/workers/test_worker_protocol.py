@@ -133,7 +133,7 @@ def apply(exchange, steps, delivered, replies):
         if isinstance(step, DeliverToExecution):
             delivered.append(step)
             if step.is_last:
-                exchange.finish()
+                exchange.finish_execution()
         elif isinstance(step, ResolveRequest):
             replies.append(step.request_id)
 
@@ -148,7 +148,7 @@ def test_whatever_a_worker_says_the_rules_hold(spoken):
     apply(exchange, exchange.connection_lost("exit", "gone"), delivered, replies)
     assert replies == ["r1"], "a request is answered exactly once"
     assert [step.execution_id for step in delivered] == ["e1"] * len(delivered)
-    assert [step.last for step in delivered] == [False] * (len(delivered) - 1) + [True]
+    assert [step.is_last for step in delivered] == [False] * (len(delivered) - 1) + [True]
     if len(delivered) > 1 or delivered[-1].message.exception_type != "WorkerDied":
         assert isinstance(delivered[0].message, m.AckMessage), "the acknowledgement comes first"
     assert exchange.running_id is None

@@ -1,0 +1,336 @@
+"""Run code in the worker of a session: one execution at a time, streamed, with deadlines, and stoppable."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from standfast.workers._host.output import MessageQueue
+from standfast.workers._host.router import ActiveExecution, MessageRouter
+from standfast.workers._host.worker import Worker
+from standfast.workers.config import SessionConfig
+from standfast.workers.errors import Cause, ExecutionTimeout
+from standfast.workers.results import ExecutionResult, InterruptResult
+from standfast.workers.state import SessionState, WorkerSessionEvent
+from standfast.workers.wire import messages as m
+
+UNSET: Any = object()
+"""Stands for ``SessionConfig.default_execute_timeout``, since a timeout of None means no limit."""
+
+# Looking up a member of an enum runs Python code, which every execution would pay for.
+_EXECUTION_STARTED, _EXECUTION_ENDED = WorkerSessionEvent.EXECUTION_STARTED, WorkerSessionEvent.EXECUTION_ENDED
+_RUNNING_STATES = (SessionState.BUSY, SessionState.WARMING)
+_FINAL_TYPES = (m.ResultMessage, m.ErrorMessage)
+
+
+class QueuedExecution:
+    """An execution that waits for the ones before it."""
+
+    is_cancelled = False
+
+    def __init__(self, timeout: asyncio.Timeout) -> None:
+        self.timeout = timeout
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        if not self.timeout.expired():
+            self.timeout.reschedule(0.0)
+
+
+class ExecutionHandle(msgspec.Struct, frozen=True):
+    """An execution that was sent to the worker and the queue of its messages."""
+
+    router: MessageRouter
+    execution: ActiveExecution
+    queue: MessageQueue
+    timeout: float | None
+
+
+class Executor:
+    """Sends executions to the worker in the order of their callers, and counts them."""
+
+    def __init__(self, config: SessionConfig, worker: Worker) -> None:
+        self.metrics = {"cancel_event_triggers": 0, "executions_cancelled": 0}
+        self.execution_count = self.error_count = 0
+        self.waiting_count = 0
+        self.last_used_at = worker.created_at
+        self._config, self._worker = config, worker
+        self._lock = asyncio.Lock()
+        self._queued: dict[str, QueuedExecution] = {}
+
+    async def execute(self, message: m.ExecuteMessage, timeout: float | None) -> AsyncIterator[m.Message]:
+        handle = await self._open(message, timeout)
+        try:
+            while (item := await handle.queue.get()) is not None:
+                yield item
+        except TimeoutError:
+            raise await self._finish_timed_out(handle) from None
+        finally:
+            self._close(handle)
+
+    async def collect(self, message: m.ExecuteMessage, timeout: float | None) -> ExecutionResult:
+        """Run code to its end. A timeout becomes a result too, with the output up to then."""
+        output: list[m.OutputMessage] = []
+        displays: list[m.DisplayMessage] = []
+        last: m.ResultMessage | m.ErrorMessage | None = None
+        expired: ExecutionTimeout | None = None
+        handle = await self._open(message, timeout)
+        queue = handle.queue
+        try:
+            while (item := queue.get_nowait() or await queue.get()) is not None:
+                # The types that every execution has come first: isinstance() of a struct is slow when it is False.
+                if isinstance(item, m.AckMessage):
+                    continue
+                if isinstance(item, _FINAL_TYPES):
+                    last = item
+                    break
+                if isinstance(item, m.OutputMessage):
+                    output.append(item)
+                elif isinstance(item, m.DisplayMessage):
+                    displays.append(item)
+        except TimeoutError:
+            expired = await self._finish_timed_out(handle)
+        finally:
+            self._close(handle)
+        return _build_result(message.id, output, tuple(displays), last, expired)
+
+    async def request_when_idle(
+        self, message: m.Message, *, fds: tuple[int, ...] = (), router: MessageRouter | None = None
+    ) -> m.Message:
+        """Send a request that must not run beside user code: it waits in the queue of the executions."""
+        self._worker.require_router()
+        self.waiting_count += 1
+        try:
+            await self._lock.acquire()
+        finally:
+            self.waiting_count -= 1
+        try:
+            return await (router or self._worker.require_router()).request(message, fds=fds)
+        finally:
+            self._lock.release()
+
+    # -- one execution
+
+    async def _open(self, message: m.ExecuteMessage, timeout: float | None) -> ExecutionHandle:
+        """Wait for the executions before this one and send the code. The caller must ``_close`` the handle."""
+        limit = self._config.default_execute_timeout if timeout is UNSET else timeout
+        worker = self._worker
+        router = worker.require_router()
+        deadline = None if limit is None else router.loop.time() + limit
+        if self._lock.locked() or self.waiting_count:
+            if not await self._wait_for_lock(message, limit):
+                return _make_cancelled_handle(router, message)
+            router = self._require_router_or_unlock()
+        else:
+            # The lock is free and has no waiters, so this does not suspend.
+            await self._lock.acquire()
+        try:
+            execution = router.start_execution(message, self._on_execution_end)
+        except BaseException:
+            self._lock.release()
+            raise
+        worker.fire(_EXECUTION_STARTED)
+        self.execution_count += 1
+        self.last_used_at = time.time()
+        if worker.memory_watch is not None:
+            worker.memory_watch.start()
+        if deadline is not None:
+            router.set_deadline(deadline, self._on_deadline)
+        return ExecutionHandle(router, execution, execution.queue, limit)
+
+    async def _wait_for_lock(self, message: m.ExecuteMessage, timeout: float | None) -> bool:
+        """Wait for the lock. Returns False, without the lock, when the execution was cancelled meanwhile."""
+        self.waiting_count += 1
+        queued = QueuedExecution(asyncio.timeout(timeout))
+        self._queued[message.id] = queued
+        try:
+            async with queued.timeout:
+                await self._lock.acquire()
+        except TimeoutError:
+            if queued.is_cancelled:
+                return False
+            raise ExecutionTimeout(message.id, timeout or 0.0, "preserved") from None
+        finally:
+            self.waiting_count -= 1
+            if self._queued.get(message.id) is queued:
+                del self._queued[message.id]
+        if queued.is_cancelled:
+            self._lock.release()
+        return not queued.is_cancelled
+
+    def _require_router_or_unlock(self) -> MessageRouter:
+        try:
+            return self._worker.require_router()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _on_execution_end(self, last_message: m.Message) -> None:
+        self._lock.release()
+        if not isinstance(last_message, m.ResultMessage):
+            self.error_count += 1
+        if self._worker.state in _RUNNING_STATES:
+            self._worker.fire(_EXECUTION_ENDED)
+        self.last_used_at = time.time()
+
+    def _on_deadline(self, router: MessageRouter, execution: ActiveExecution) -> None:
+        """Stop the code at its deadline, even if its messages are not being read."""
+        execution.queue.expire()
+        self._worker.create_task(self._stop(router, execution, self._config.grace))
+
+    async def _finish_timed_out(self, handle: ExecutionHandle) -> ExecutionTimeout:
+        handle.queue.discard()
+        await handle.execution.wait_until_ended()
+        state = _build_interrupt_result(handle.execution).state
+        return ExecutionTimeout(handle.execution.id, handle.timeout or 0.0, state)
+
+    def _close(self, handle: ExecutionHandle) -> None:
+        """Stop code that still runs, since nothing reads its messages any more."""
+        if handle.execution.last_message is None:
+            self._count("executions_cancelled")
+            handle.queue.discard()
+            self._worker.create_task(self._stop(handle.router, handle.execution, self._config.grace))
+
+    # -- input
+
+    def respond_to_input(self, response: m.InputResponseMessage) -> bool:
+        router = self._worker.require_router()
+        if not router.protocol.close_input_request(response.input_id):
+            return False
+        self._send_input_response(router, response)
+        return True
+
+    def _close_input_requests(self, router: MessageRouter) -> bool:
+        input_ids = list(router.protocol.input_requests)
+        for input_id in input_ids:
+            router.protocol.close_input_request(input_id)
+            self._send_input_response(router, m.InputResponseMessage(input_id=input_id, eof=True))
+        return bool(input_ids)
+
+    def _send_input_response(self, router: MessageRouter, response: m.InputResponseMessage) -> None:
+        router.require_connection().send(response)
+        # The request may come from a thread while the main thread, which reads the socket, is busy.
+        router.require_connection().wake()
+
+    # -- stopping code
+
+    async def interrupt(self) -> InterruptResult:
+        router = self._worker.require_router()
+        if router.execution is None:
+            return InterruptResult(stopped=False, state="preserved", reason="no execution is running")
+        self._count("cancel_event_triggers")
+        return await self._stop(router, router.execution, self._config.grace)
+
+    async def cancel(self, execution_id: str, grace: float) -> InterruptResult:
+        router = self._worker.require_router()
+        execution = router.execution
+        queued = self._queued.get(execution_id)
+        if queued is not None:
+            queued.cancel()
+            self._count("cancel_event_triggers", "executions_cancelled")
+            return InterruptResult(stopped=True, state="preserved", reason="the execution had not started")
+        if execution is None or execution.id != execution_id:
+            return InterruptResult(stopped=False, state="preserved", reason="the execution is not running")
+        self._count("cancel_event_triggers", "executions_cancelled")
+        return await self._stop(router, execution, grace)
+
+    async def stop_for_shutdown(self, router: MessageRouter) -> None:
+        """End the running code. ``input()`` gets EOFError first, so that code that only waits can end by itself."""
+        if self._close_input_requests(router) and router.execution is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._config.grace):
+                    await router.execution.wait_until_ended()
+        if router.execution is not None:
+            self._count("cancel_event_triggers")
+            await self._stop(router, router.execution, self._config.grace)
+
+    async def _stop(self, router: MessageRouter, execution: ActiveExecution, grace: float) -> InterruptResult:
+        """Interrupt the code, interrupt it once more after half of the grace period, then kill the worker."""
+        execution.queue.remove_limit()
+        for _ in range(2):
+            if router.cause is None and execution.last_message is None:
+                connection = router.require_connection()
+                connection.send(m.CancelMessage(execution_id=execution.id, grace_timeout_ms=int(grace * 1000)))
+                connection.wake()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace / 2):
+                    await execution.wait_until_ended()
+                break
+        else:
+            if router.connection is not None:
+                router.connection.kill(Cause("killed", f"the code did not stop within {grace} s"))
+            await execution.wait_until_ended()
+        return _build_interrupt_result(execution)
+
+    def _count(self, *names: str) -> None:
+        if self._config.enable_metrics:
+            for name in names:
+                self.metrics[name] += 1
+
+
+def _make_cancelled_handle(router: MessageRouter, message: m.ExecuteMessage) -> ExecutionHandle:
+    """Make the handle of an execution that was cancelled in the queue: it has a last message only."""
+    last = m.ErrorMessage(
+        exception_type="KeyboardInterrupt",
+        exception_message="the execution was cancelled before it started",
+        execution_id=message.id,
+        interrupted=True,
+    )
+    queue = MessageQueue(limit=0, on_drained=lambda: None, loop=router.loop)
+    queue.put(last, last=True)
+    execution = ActiveExecution(message.id, queue, None, lambda _: None)
+    execution.finish(last)
+    return ExecutionHandle(router, execution, queue, None)
+
+
+def _build_interrupt_result(execution: ActiveExecution) -> InterruptResult:
+    last = execution.last_message
+    if isinstance(last, m.ErrorMessage) and last.state == "lost":
+        return InterruptResult(stopped=True, state="lost", reason=last.exception_message)
+    return InterruptResult(stopped=True, state="preserved")
+
+
+def _build_result(
+    execution_id: str,
+    output: list[m.OutputMessage],
+    displays: tuple[m.DisplayMessage, ...],
+    last: m.ResultMessage | m.ErrorMessage | None,
+    expired: ExecutionTimeout | None,
+) -> ExecutionResult:
+    stdout, stderr, dropped = _join_output(output) if output else ("", "", {})
+    if expired is not None:
+        error = m.ErrorMessage(
+            exception_type="ExecutionTimeout", exception_message=str(expired), execution_id=execution_id
+        )
+        return ExecutionResult(
+            execution_id=execution_id, stdout=stdout, stderr=stderr, dropped=dropped, displays=displays, error=error,
+            timed_out=True, state="lost" if expired.state == "lost" else "preserved", reason=str(expired),
+        )  # fmt: skip
+    if isinstance(last, m.ResultMessage):
+        return ExecutionResult(
+            execution_id=execution_id, stdout=stdout, stderr=stderr, dropped=dropped, displays=displays,
+            value=last.value, repr=last.repr, data=last.data, usage=last.usage,
+            execution_time=last.execution_time, rolled_back=last.rolled_back,
+        )  # fmt: skip
+    assert last is not None  # noqa: S101 - a stream ends with a ResultMessage or an ErrorMessage
+    return ExecutionResult(
+        execution_id=execution_id, stdout=stdout, stderr=stderr, dropped=dropped, displays=displays,
+        error=last, usage=last.usage, execution_time=last.execution_time,
+        rolled_back=last.rolled_back, state=last.state,
+        reason=last.exception_message if last.state == "lost" else "",
+    )  # fmt: skip
+
+
+def _join_output(output: list[m.OutputMessage]) -> tuple[str, str, dict[str, int]]:
+    """Return the text of stdout and of stderr, and how many bytes of each were dropped."""
+    text: dict[str, list[str]] = {"stdout": [], "stderr": []}
+    dropped: dict[str, int] = {}
+    for item in output:
+        if item.dropped:
+            dropped[item.stream] = dropped.get(item.stream, 0) + item.dropped
+            text[item.stream].append(f"\n... {item.dropped} bytes left out ...\n")
+        text[item.stream].append(item.data)
+    return "".join(text["stdout"]), "".join(text["stderr"]), dropped
