@@ -14,6 +14,7 @@ import textwrap
 import time
 
 import pytest
+from worker_kit import until
 
 from standfast.base.errors import InvalidInput
 from standfast.workers import (
@@ -31,7 +32,6 @@ from standfast.workers import (
 )
 from standfast.workers.wire import encode, encode_frame
 from standfast.workers.wire import messages as m
-from worker_kit import until
 
 
 def on_the_wire(data: bytes) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+from worker_kit import until
 
 from standfast.workers import (
     AckMessage,
@@ -14,7 +15,6 @@ from standfast.workers import (
     ResultMessage,
     SessionState,
 )
-from worker_kit import until
 
 
 async def gather(session, code, **options):

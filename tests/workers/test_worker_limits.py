@@ -4,10 +4,10 @@ import dataclasses
 import os
 
 import pytest
+from worker_kit import refused
 
 from standfast.workers import SandboxPolicy
 from standfast.workers._host.cgroups import create_cgroups
-from worker_kit import refused
 
 FORKS = (
     "import os, time\nmade = 0\n"

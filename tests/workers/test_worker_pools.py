@@ -6,6 +6,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from worker_kit import until
 
 from standfast.base.errors import Closed, InvalidInput
 from standfast.workers import (
@@ -28,7 +29,6 @@ from standfast.workers.pool_policy import (
     StartSessions,
     plan_actions,
 )
-from worker_kit import until
 
 SESSION = SessionConfig(sandbox=SandboxPolicy(require="namespaces"))
 

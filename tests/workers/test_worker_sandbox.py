@@ -13,11 +13,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from worker_kit import children, refused
 
 from standfast.base.errors import InvalidInput
 from standfast.workers import SandboxPolicy, SandboxUnavailable, SessionConfig, WorkerSession, probe_sandbox
 from standfast.workers.child.sandbox import landlock
-from worker_kit import children, refused
 
 # What of /tmp a worker must see to have its interpreter, when these tests themselves lie there.
 INTERPRETER_BELOW_TMP = {

@@ -6,6 +6,7 @@ import signal
 import time
 
 import pytest
+from worker_kit import children, until
 
 from standfast.base.errors import Closed
 from standfast.workers import (
@@ -19,7 +20,6 @@ from standfast.workers import (
     WorkerDied,
     WorkerSession,
 )
-from worker_kit import children, until
 
 STUBBORN = "while True:\n    try:\n        GO\n        while True: pass\n    except BaseException: pass"
 

@@ -7,10 +7,10 @@ import random
 import time
 
 import pytest
+from worker_kit import children, until
 
 from standfast.base.errors import StandfastError
 from standfast.workers import ExecuteMessage, OutputMessage, SandboxPolicy, SessionConfig, WorkerSession, fork_server
-from worker_kit import children, until
 
 pytestmark = pytest.mark.soak
 CONFIG = SessionConfig(sandbox=SandboxPolicy(require="namespaces"), output_limit=None)
