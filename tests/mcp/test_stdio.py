@@ -285,3 +285,9 @@ def test_a_program_that_does_not_clean_up_leaves_no_process(log: ServerLog) -> N
     assert done.returncode == 0, done.stderr
     assert len(log.pids()) == 1
     assert not log.any_process_exists()
+
+
+@pytest.mark.parametrize("attempts", [-2, True, 1.5, "3"])
+def test_an_invalid_number_of_retries_is_rejected(attempts: object) -> None:
+    with pytest.raises(UserError, match="max_retry_attempts must be an integer >= -1"):
+        MCPServerStdio({"command": "x"}, max_retry_attempts=attempts)
