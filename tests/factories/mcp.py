@@ -45,6 +45,10 @@ class ServerLog:
     def pids(self) -> list[int]:
         return [int(line.split()[1]) for line in self.lines() if line.startswith("started ")]
 
+    def release(self) -> None:
+        """Let servers in the mode ``slow_exit`` exit."""
+        Path(f"{self.path}.release").touch()
+
     def any_process_exists(self) -> bool:
         return any(map(process_exists, self.pids()))
 
@@ -77,6 +81,13 @@ def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdio_transport, "STDIN_CLOSE_TIMEOUT", 0.3)
     monkeypatch.setattr(stdio_transport, "KILL_TIMEOUT", 0.3)
     monkeypatch.setattr(connection, "CLOSE_TIMEOUT", 1.0)
+
+
+@pytest.fixture
+def long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for servers in the mode ``slow_exit`` until the test releases them."""
+    monkeypatch.setattr(stdio_transport, "STDIN_CLOSE_TIMEOUT", TIMEOUT)
+    monkeypatch.setattr(connection, "CLOSE_TIMEOUT", TIMEOUT)
 
 
 def stdio_server(log: ServerLog, *modes: str, script: str = PLAIN_SERVER, **options: Any) -> MCPServerStdio:

@@ -257,6 +257,7 @@ if __name__ == "__main__":
     serve_lines()
     if "slow_exit" in sys.argv:
         write_log("leaving")
-        time.sleep(0.7)
+        while not os.path.exists(os.environ["SERVER_LOG"] + ".release"):
+            time.sleep(0.02)
     if "ignore_sigterm" in sys.argv:
         time.sleep(600)

@@ -208,6 +208,7 @@ async def test_connecting_several_servers_can_be_cancelled_and_leaves_no_process
     assert not log.any_process_exists()
 
 
+@pytest.mark.usefixtures("long_timeouts")
 async def test_a_cancelled_clean_up_of_several_servers_cleans_up_all(log: ServerLog) -> None:
     manager = MCPServerManager([stdio_server(log), stdio_server(log), stdio_server(log, "slow_exit")])
     await manager.connect_all()
@@ -217,5 +218,6 @@ async def test_a_cancelled_clean_up_of_several_servers_cleans_up_all(log: Server
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not any(map(process_exists, log.pids()[:2]))
+    log.release()
     await manager.cleanup_all()
     assert not log.any_process_exists()

@@ -70,6 +70,7 @@ async def test_child_processes_of_a_server_end_with_it(log: ServerLog) -> None:
     await wait_until(lambda: not any(map(is_running, log.pids())))
 
 
+@pytest.mark.usefixtures("long_timeouts")
 async def test_cleanup_while_a_dead_server_is_replaced_leaves_no_process(log: ServerLog) -> None:
     server = stdio_server(log, "slow_exit")
     await server.connect()
@@ -77,19 +78,27 @@ async def test_cleanup_while_a_dead_server_is_replaced_leaves_no_process(log: Se
         await server.call_tool("close_stdout", {})
     call = asyncio.create_task(server.call_tool("stock", {"item": "tea"}))
     await wait_until(lambda: log.count("leaving"))  # the call waits for the end of the old server
-    await server.cleanup()
+    cleanup = asyncio.create_task(server.cleanup())
+    await asyncio.sleep(0)
+    log.release()
+    await cleanup
     with pytest.raises(MCPNotConnected):
         await call
     assert len(log.pids()) == 1
     assert not log.any_process_exists()
 
 
+@pytest.mark.usefixtures("long_timeouts")
 async def test_a_second_cleanup_waits_for_the_end_of_a_slow_server(log: ServerLog) -> None:
     server = stdio_server(log, "slow_exit")
     await server.connect()
     first = asyncio.create_task(server.cleanup())
     await wait_until(lambda: log.count("leaving"))
-    await server.cleanup()
+    second = asyncio.create_task(server.cleanup())
+    await asyncio.sleep(0)
+    assert not second.done()
+    log.release()
+    await second
     assert not log.any_process_exists()
     await first
 
@@ -285,3 +294,9 @@ def test_a_program_that_does_not_clean_up_leaves_no_process(log: ServerLog) -> N
     assert done.returncode == 0, done.stderr
     assert len(log.pids()) == 1
     assert not log.any_process_exists()
+
+
+@pytest.mark.parametrize("attempts", [-2, True, 1.5, "3"])
+def test_an_invalid_number_of_retries_is_rejected(attempts: object) -> None:
+    with pytest.raises(UserError, match="max_retry_attempts must be an integer >= -1"):
+        MCPServerStdio({"command": "x"}, max_retry_attempts=attempts)

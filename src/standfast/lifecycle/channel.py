@@ -7,7 +7,8 @@ import asyncio
 from collections import OrderedDict, deque
 from typing import Generic, Self, TypeVar
 
-from standfast.base.errors import Closed, InvalidInput, StandfastError
+from standfast.base.errors import Closed, StandfastError
+from standfast.base.validation import validate_integer
 
 T = TypeVar("T")
 
@@ -62,9 +63,7 @@ class Channel(Generic[T]):
     """
 
     def __init__(self, capacity: int) -> None:
-        if capacity < 1:
-            raise InvalidInput(f"the capacity of a channel must be at least 1, got {capacity!r}")
-        self.capacity = capacity
+        self.capacity = validate_integer("capacity", capacity, minimum=1)
         self._items: deque[T] = deque()
         self._senders = _WaitQueue()
         self._readers = _WaitQueue()

@@ -5,6 +5,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +15,7 @@ from standfast.agents.errors import InvalidDeclaration
 from standfast.agents.types import ToolErrorFunction
 from standfast.base.backoff import Backoff
 from standfast.base.errors import MissingExtra
+from standfast.base.validation import validate_integer
 from standfast.mcp._client.connection import ReconnectingConnection
 from standfast.mcp._client.tools import MCPToolCustomDataExtractor, MCPToolMetaResolver, is_idempotent
 from standfast.mcp.approval import RequireApprovalSetting
@@ -107,10 +109,8 @@ class ClientSessionServer(MCPServer):
         super().__init__(
             use_structured_content, require_approval, failure_error_function, tool_meta_resolver, custom_data_extractor
         )
-        if max_retry_attempts < -1:
-            raise InvalidDeclaration(
-                type(self).__name__, f"max_retry_attempts must be -1 or more, got {max_retry_attempts!r}"
-            )
+        invalid = partial(InvalidDeclaration, type(self).__name__)
+        validate_integer("max_retry_attempts", max_retry_attempts, minimum=-1, error=invalid)
         validate_tool_filter(tool_filter, server_name=self.name)
         self.tool_filter = tool_filter
         self.max_retry_attempts = max_retry_attempts
