@@ -116,9 +116,7 @@ class RedisFixtures:
         return list_items
 
 
-class TestRedis(RedisFixtures, StoreContract):
-    examples = 4
-
+class RedisContract(RedisFixtures, StoreContract):
     async def test_a_link_of_an_earlier_version_keeps_all_items_its_fork_may_contain(
         self, backend: RedisBackend, list_items
     ) -> None:
@@ -145,8 +143,8 @@ class FaultyRedisFixtures(RedisFixtures):
         return faults.fail_after
 
 
-class TestRedisWithFaults(FaultyRedisFixtures, StoreContract):
-    examples = 3
+class TestRedis(FaultyRedisFixtures, RedisContract):
+    examples = 4
 
     async def test_a_driver_failure_at_any_statement_changes_nothing(self, backend, failing_after) -> None:
         # The test of the suite expects several statements for a commit; here there is one.
@@ -167,7 +165,7 @@ class TestRandomCommits(FaultyRedisFixtures, RandomCommitClauses):
     examples = 60
 
 
-class TestRedisCluster(TestRedis):
+class TestRedisCluster(RedisContract):
     @pytest.fixture
     def url(self, redis_cluster_url: str) -> str:
         return redis_cluster_url

@@ -49,7 +49,7 @@ def faulty_connections(faults: SqliteFaults) -> type[sqlite3.Connection]:
     return FaultyConnection
 
 
-async def stored_items(backend: SqlBackend) -> dict[tuple[int, int], bytes | None]:
+async def list_stored_items(backend: SqlBackend) -> dict[tuple[int, int], bytes | None]:
     await backend.open()
     async with backend.engine.connect() as connection:
         found = await connection.execute(sqlalchemy.text("SELECT tape, seq, data FROM standfast_items"))
@@ -65,7 +65,7 @@ class SqlFixtures:
 
     @pytest.fixture
     def list_items(self):
-        return stored_items
+        return list_stored_items
 
 
 class SqlContract(SqlFixtures, StoreContract):
@@ -97,7 +97,7 @@ class SqlContract(SqlFixtures, StoreContract):
             await new.commit(await make_fork(new, "parent", "since", 2))
             await new.commit(Erase(session_id="parent", forget=True))
             assert await read_data(new, "before") == [b"a"]
-            assert await stored_items(new) == {(1, 0): b"a", (1, 2): b"b"}
+            assert await list_stored_items(new) == {(1, 0): b"a", (1, 2): b"b"}
 
 
 class SqliteFileFixtures(SqlFixtures):
@@ -129,18 +129,20 @@ class TestRandomCommitsOnSqlite(SqliteFileFixtures, RandomCommitClauses):
     examples = 100
 
 
-class TestSqliteInMemory(SqlContract):
+class TestSqliteInMemory(SqlFixtures, ConcurrencyClauses, LifetimeClauses, RandomCommitClauses):
+    """Only tests that depend on connections: the statements are those of TestSqliteFile."""
+
     durable = False
+    examples = 2
 
     @pytest.fixture
     def reopen(self, clock: FakeClock):
         return lambda: closing_backend(SqlBackend.from_url("sqlite://", clock=clock))
 
 
-class TestSqliteInMemoryOnExistingEngine(SqlFixtures, ConcurrencyClauses, LifetimeClauses, RandomCommitClauses):
-    """Only tests that depend on the connection pool: it is the difference from the class above."""
+class TestSqliteInMemoryOnExistingEngine(TestSqliteInMemory):
+    """The same with the connection pool of SQLAlchemy's default."""
 
-    durable = False
     examples = 1
 
     @pytest.fixture
