@@ -18,6 +18,7 @@ import sqlalchemy
 
 SHARED = f"standfast_{os.getpid()}_shared"
 _numbers = itertools.count(1)
+_existing: set[tuple[str, str]] = set()  # (server, database)
 
 
 @pytest.fixture(scope="session")
@@ -108,12 +109,14 @@ async def postgres_tables_url(postgres_server: str) -> str:
 
 async def emptied(server: str, name: str) -> str:
     """Return the URL of a database with empty tables. It is created if it does not exist."""
-    admin = await asyncpg.connect(dsn(server))
-    try:
-        if not await admin.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", name):
-            await admin.execute(f"CREATE DATABASE {name}")
-    finally:
-        await admin.close()
+    if (server, name) not in _existing:
+        admin = await asyncpg.connect(dsn(server))
+        try:
+            if not await admin.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", name):
+                await admin.execute(f"CREATE DATABASE {name}")
+        finally:
+            await admin.close()
+        _existing.add((server, name))
     url = make_url(server, name)
     connection = await asyncpg.connect(dsn(url))
     try:

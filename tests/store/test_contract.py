@@ -26,11 +26,11 @@ class TestMemory(StoreContract):
         return damage_memory
 
     @pytest.fixture
-    def stored(self):
-        async def stored(backend: MemoryBackend) -> dict[tuple[int, int], bytes | None]:
+    def list_items(self):
+        async def list_items(backend: MemoryBackend) -> dict[tuple[int, int], bytes | None]:
             return dict(backend.tables.tapes)
 
-        return stored
+        return list_items
 
 
 class SqliteFileFixtures:
@@ -51,13 +51,13 @@ class SqliteFileFixtures:
         return damage_sqlite
 
     @pytest.fixture
-    def stored(self, tmp_path: Path):
-        async def stored(backend: SqliteBackend) -> dict[tuple[int, int], bytes | None]:
+    def list_items(self, tmp_path: Path):
+        async def list_items(backend: SqliteBackend) -> dict[tuple[int, int], bytes | None]:
             with closing(sqlite3.connect(tmp_path / "store.db")) as raw:
                 found = raw.execute("SELECT tape, seq, data FROM standfast_items").fetchall()
             return {(tape, seq): data for tape, seq, data in found}
 
-        return stored
+        return list_items
 
 
 class TestSqliteFile(SqliteFileFixtures, StoreContract):

@@ -134,6 +134,15 @@ async def test_a_redis_server_written_under_the_former_prefix_is_read_and_writte
         assert {info.session_id for info in await store.sessions()} == {"user-7", "user-7-b"}
 
 
+async def test_a_redis_user_without_access_to_the_former_prefix_can_use_the_present_one() -> None:
+    with running() as server:
+        async with Redis.from_url(server.url) as client:
+            await client.execute_command("ACL", "SETUSER", "limited", "on", ">secret", "~standfast:*", "+@all")
+        async with open_store(server.url.replace("unix://", "unix://limited:secret@")) as store:
+            await fill(store)
+            await check_filled(store)
+
+
 async def fill(store: Store) -> None:
     session = store.session("user-7")
     await session.add_items([user_message("a refund please"), user_message("which order?")])

@@ -105,24 +105,22 @@ class RedisFixtures:
         return corrupt
 
     @pytest.fixture
-    def stored(self) -> Callable[..., object]:
-        async def stored(backend: RedisBackend) -> dict[tuple[int, int], bytes]:
+    def list_items(self) -> Callable[..., object]:
+        async def list_items(backend: RedisBackend) -> dict[tuple[int, int], bytes]:
             client, found = backend.connection.client, {}
             async for key in client.scan_iter(f"{backend.keys.prefix}:*:tape:*", count=1000):
                 tape = int(key.rpartition(b":")[2])
                 found |= {(tape, int(seq)): data for seq, data in (await client.hgetall(key)).items()}
             return found
 
-        return stored
+        return list_items
 
 
-class TestRedis(RedisFixtures, StoreContract):
-    examples = 4
-
+class RedisContract(RedisFixtures, StoreContract):
     async def test_a_link_of_an_earlier_version_keeps_all_items_its_fork_may_contain(
-        self, backend: RedisBackend, stored
+        self, backend: RedisBackend, list_items
     ) -> None:
-        await append(backend, "parent", b"a", b"given up", tape=1)
+        await append(backend, "parent", b"a", b"removed", tape=1)
         await backend.commit(await make_rewind(backend, "parent", 1, b"b", b"c"))
         await backend.commit(await make_fork(backend, "parent", "child", 2))
         links = f"{backend.keys.prefix}:{{parent}}:links:1"
@@ -130,7 +128,7 @@ class TestRedis(RedisFixtures, StoreContract):
         await backend.connection.client.hset(links, link, "3")
         await backend.commit(Erase(session_id="parent", forget=True))
         assert await read_data(backend, "child") == [b"a", b"b"]
-        assert await stored(backend) == {(1, 0): b"a", (1, 1): b"given up", (1, 2): b"b"}
+        assert await list_items(backend) == {(1, 0): b"a", (1, 1): b"removed", (1, 2): b"b"}
 
 
 class FaultyRedisFixtures(RedisFixtures):
@@ -145,8 +143,8 @@ class FaultyRedisFixtures(RedisFixtures):
         return faults.fail_after
 
 
-class TestRedisWithFaults(FaultyRedisFixtures, StoreContract):
-    examples = 3
+class TestRedis(FaultyRedisFixtures, RedisContract):
+    examples = 4
 
     async def test_a_driver_failure_at_any_statement_changes_nothing(self, backend, failing_after) -> None:
         # The test of the suite expects several statements for a commit; here there is one.
@@ -167,7 +165,7 @@ class TestRandomCommits(FaultyRedisFixtures, RandomCommitClauses):
     examples = 60
 
 
-class TestRedisCluster(TestRedis):
+class TestRedisCluster(RedisContract):
     @pytest.fixture
     def url(self, redis_cluster_url: str) -> str:
         return redis_cluster_url
@@ -538,7 +536,7 @@ async def test_a_write_without_ttl_makes_all_keys_of_a_session_persistent(
     async with closing_backend(RedisBackend.from_url(redis_url, prefix=prefix, ttl=1000)) as backend:
         await write_every_kind_of_key(backend, "s")
     async with closing_backend(RedisBackend.from_url(redis_url, prefix=prefix)) as backend:
-        await append(backend, "s", b"kept")
+        await append(backend, "s", b"persistent")
     assert set((await read_expiries(client, prefix)).values()) == {-1}
 
 

@@ -16,7 +16,7 @@ from standfast.testing.faults import Reopen
 from standfast.testing.store.atomicity import LifetimeClauses
 from standfast.testing.store.concurrency import ConcurrencyClauses
 from standfast.testing.store.contract import RandomCommitClauses
-from standfast.testing.store.fixtures import StoredItemsReader, append, make_fork, make_rewind, read_data
+from standfast.testing.store.fixtures import ListStoredItems, append, make_fork, make_rewind, read_data
 
 
 class FaultyCursor(sqlite3.Cursor):
@@ -49,7 +49,7 @@ def faulty_connections(faults: SqliteFaults) -> type[sqlite3.Connection]:
     return FaultyConnection
 
 
-async def stored_items(backend: SqlBackend) -> dict[tuple[int, int], bytes | None]:
+async def list_stored_items(backend: SqlBackend) -> dict[tuple[int, int], bytes | None]:
     await backend.open()
     async with backend.engine.connect() as connection:
         found = await connection.execute(sqlalchemy.text("SELECT tape, seq, data FROM standfast_items"))
@@ -64,27 +64,27 @@ class SqlFixtures:
         return damage_sql
 
     @pytest.fixture
-    def stored(self):
-        return stored_items
+    def list_items(self):
+        return list_stored_items
 
 
 class SqlContract(SqlFixtures, StoreContract):
     @pytest.mark.parametrize("held", [None, "junk", "[1]"])
     async def test_a_link_without_readable_ranges_keeps_all_items_its_fork_may_contain(
-        self, backend: SqlBackend, stored: StoredItemsReader, held: str | None
+        self, backend: SqlBackend, list_items: ListStoredItems, held: str | None
     ) -> None:
-        await append(backend, "parent", b"a", b"given up", tape=1)
+        await append(backend, "parent", b"a", b"removed", tape=1)
         await backend.commit(await make_rewind(backend, "parent", 1, b"b", b"c"))
         await backend.commit(await make_fork(backend, "parent", "child", 2))
         async with backend.engine.begin() as connection:
             await connection.execute(sqlalchemy.text("UPDATE standfast_links SET held = :held"), {"held": held})
         await backend.commit(Erase(session_id="parent", forget=True))
         assert await read_data(backend, "child") == [b"a", b"b"]
-        assert await stored(backend) == {(1, 0): b"a", (1, 1): b"given up", (1, 2): b"b"}
+        assert await list_items(backend) == {(1, 0): b"a", (1, 1): b"removed", (1, 2): b"b"}
 
     async def test_forks_of_an_earlier_version_keep_their_items(self, reopen_durable: Reopen) -> None:
         async with reopen_durable() as old:
-            await append(old, "parent", b"a", b"given up", tape=1)
+            await append(old, "parent", b"a", b"removed", tape=1)
             await old.commit(await make_rewind(old, "parent", 1, b"b"))
             await old.commit(await make_fork(old, "parent", "before", 1))
             async with old.engine.begin() as connection:
@@ -97,7 +97,7 @@ class SqlContract(SqlFixtures, StoreContract):
             await new.commit(await make_fork(new, "parent", "since", 2))
             await new.commit(Erase(session_id="parent", forget=True))
             assert await read_data(new, "before") == [b"a"]
-            assert await stored_items(new) == {(1, 0): b"a", (1, 2): b"b"}
+            assert await list_stored_items(new) == {(1, 0): b"a", (1, 2): b"b"}
 
 
 class SqliteFileFixtures(SqlFixtures):
@@ -129,18 +129,20 @@ class TestRandomCommitsOnSqlite(SqliteFileFixtures, RandomCommitClauses):
     examples = 100
 
 
-class TestSqliteInMemory(SqlContract):
+class TestSqliteInMemory(SqlFixtures, ConcurrencyClauses, LifetimeClauses, RandomCommitClauses):
+    """Only tests that depend on connections: the statements are those of TestSqliteFile."""
+
     durable = False
+    examples = 2
 
     @pytest.fixture
     def reopen(self, clock: FakeClock):
         return lambda: closing_backend(SqlBackend.from_url("sqlite://", clock=clock))
 
 
-class TestSqliteInMemoryOnExistingEngine(SqlFixtures, ConcurrencyClauses, LifetimeClauses, RandomCommitClauses):
-    """Only tests that depend on the connection pool: it is the difference from the class above."""
+class TestSqliteInMemoryOnExistingEngine(TestSqliteInMemory):
+    """The same with the connection pool of SQLAlchemy's default."""
 
-    durable = False
     examples = 1
 
     @pytest.fixture

@@ -65,14 +65,14 @@ class TestConcurrentWriters:
         assert max(weights) < 1_000_000
 
     async def test_a_writer_polls_the_lock_of_another_process(self, path: Path) -> None:
-        asked = 0
+        attempts = 0
         often = threading.Event()
 
         class Counted(sqlite3.Connection):
             def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
-                nonlocal asked
-                asked += sql == "BEGIN IMMEDIATE"
-                if asked > 30:
+                nonlocal attempts
+                attempts += sql == "BEGIN IMMEDIATE"
+                if attempts > 30:
                     often.set()
                 return super().execute(sql, *args)
 

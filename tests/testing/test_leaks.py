@@ -15,8 +15,8 @@ import pytest
 async def forever():
     await asyncio.Event().wait()
 
-kept = []
-atexit.register(lambda: [process.kill() for process in kept if isinstance(process, subprocess.Popen)])
+leaked = []
+atexit.register(lambda: [process.kill() for process in leaked if isinstance(process, subprocess.Popen)])
 """
 
 
@@ -45,25 +45,25 @@ def outcomes(pytester):
 def test_each_kind_of_leak_fails_its_test(outcomes):
     found = outcomes("""
 async def test_task():
-    kept.append(asyncio.create_task(forever(), name="left alone"))
+    leaked.append(asyncio.create_task(forever(), name="left alone"))
 
 def test_process():
-    kept.append(subprocess.Popen(["sleep", "60"]))
+    leaked.append(subprocess.Popen(["sleep", "60"]))
 
 def test_zombie():
     process = subprocess.Popen(["true"])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    kept.append(process)
+    leaked.append(process)
 
 def test_thread():
     thread = threading.Thread(target=threading.Event().wait, name="left running", daemon=True)
     thread.start()
 
 def test_descriptor():
-    kept.append(open(os.devnull))
+    leaked.append(open(os.devnull))
 
 def test_descriptors_of_a_pipe():
-    kept.append(os.pipe())
+    leaked.append(os.pipe())
 
 async def test_task_of_a_fixture(pump):
     pass
@@ -72,7 +72,7 @@ async def test_task_of_a_fixture(pump):
 async def pump():
     task = asyncio.create_task(forever())
     yield
-    kept.append(task)
+    leaked.append(task)
 """)
     assert found == dict.fromkeys(
         [
@@ -137,7 +137,7 @@ def test_needs_the_server_again(server):
 
 @pytest.mark.leaks("fd")
 def test_leaves_one_on_purpose():
-    kept.append(open(os.devnull))
+    leaked.append(open(os.devnull))
 
 def test_is_not_blamed_for_the_one_before():
     pass
@@ -150,7 +150,7 @@ def test_the_marker_only_allows_the_kinds_that_it_names(outcomes):
     found = outcomes("""
 @pytest.mark.leaks("thread")
 def test_says_the_wrong_thing():
-    kept.append(open(os.devnull))
+    leaked.append(open(os.devnull))
 """)
     assert found == {"test_says_the_wrong_thing": "ERROR"}
 
@@ -159,7 +159,7 @@ def test_tasks_leaked_in_a_shared_loop_are_reported(outcomes):
     found = outcomes("""
 @pytest.mark.asyncio(loop_scope="module")
 async def test_leaves_a_task():
-    kept.append(asyncio.create_task(forever(), name="left in the shared loop"))
+    leaked.append(asyncio.create_task(forever(), name="left in the shared loop"))
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_leaves_none():

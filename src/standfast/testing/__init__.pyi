@@ -5,10 +5,13 @@ from standfast.realtime.testing import ScriptedRealtimeModel as ScriptedRealtime
 from standfast.realtime.testing import UnconsumedRealtimeSteps as UnconsumedRealtimeSteps
 from standfast.realtime.testing import UnexpectedRealtimeSend as UnexpectedRealtimeSend
 from standfast.testing.crash import CrashingBackend as CrashingBackend
-from standfast.testing.realtime.connection import RealtimeConnection as RealtimeConnection
-from standfast.testing.realtime.server import RealtimeServer as RealtimeServer
+from standfast.testing.faults import FakeClock as FakeClock
+from standfast.testing.faults import SqliteFaults as SqliteFaults
+from standfast.testing.faults import closing_backend as closing_backend
 from standfast.testing.provider_rules import NotReplayable as NotReplayable
 from standfast.testing.provider_rules import assert_replayable as assert_replayable
+from standfast.testing.realtime.connection import RealtimeConnection as RealtimeConnection
+from standfast.testing.realtime.server import RealtimeServer as RealtimeServer
 from standfast.testing.scripted_model import InvalidModelStep as InvalidModelStep
 from standfast.testing.scripted_model import ModelCall as ModelCall
 from standfast.testing.scripted_model import ModelScriptError as ModelScriptError
@@ -20,7 +23,4 @@ from standfast.testing.scripted_model import assistant_message as assistant_mess
 from standfast.testing.scripted_model import function_call as function_call
 from standfast.testing.sessions.contract import PlainSessionContract as PlainSessionContract
 from standfast.testing.sessions.contract import SessionContract as SessionContract
-from standfast.testing.faults import FakeClock as FakeClock
-from standfast.testing.faults import SqliteFaults as SqliteFaults
-from standfast.testing.faults import closing_backend as closing_backend
 from standfast.testing.store.contract import StoreContract as StoreContract

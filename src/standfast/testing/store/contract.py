@@ -16,7 +16,7 @@ begins and may be opened several times at once. Everything else is optional:
 ``failing_after``      fixture: a :class:`~standfast.testing.faults.FaultInjector` for the backend's driver
 ``corrupt``            fixture: ``await corrupt(backend, session_id, position, data)`` overwrites a stored
                        item without using the backend; ``None`` deletes it
-``stored``             fixture: ``await stored(backend)`` returns all items in the storage by ``(tape, seq)``,
+``list_items``         fixture: ``await list_items(backend)`` returns all items in the storage by ``(tape, seq)``,
                        without using the backend
 ``examples``           the number of random programs that the state machine runs
 =====================  =================================================================================
@@ -27,7 +27,7 @@ Tests that need something the backend does not supply are skipped, so that the r
 from standfast.testing.faults import FakeClock, FaultInjector, Reopen
 from standfast.testing.store.atomicity import LifetimeClauses
 from standfast.testing.store.concurrency import ConcurrencyClauses
-from standfast.testing.store.fixtures import StoredItemsReader, StoreFixtures
+from standfast.testing.store.fixtures import ListStoredItems, StoreFixtures
 from standfast.testing.store.forks import StoreForkClauses
 from standfast.testing.store.histories import AnnotationClauses, AppendClauses, ViewUpdateClauses
 from standfast.testing.store.reads import ReadClauses
@@ -43,14 +43,14 @@ class RandomCommitClauses(StoreFixtures):
         reopen: Reopen,
         clock: FakeClock,
         faults_if_any: FaultInjector | None,
-        stored_if_any: StoredItemsReader | None,
+        list_items_if_any: ListStoredItems | None,
     ) -> None:
         run_commit_machine(
             reopen,
             clock=clock,
             runs=self.runs,
             failing_after=faults_if_any,
-            stored=stored_if_any,
+            list_items=list_items_if_any,
             durable=self.durable,
             examples=self.examples,
         )

@@ -12,7 +12,7 @@ from standfast.store.tape import slice_spans
 from standfast.testing.faults import Reopen, StorageFixtures, get_optional_fixture
 
 CorruptRecord: TypeAlias = Callable[[Backend, str, int, bytes | None], Awaitable[None]]
-StoredItemsReader: TypeAlias = Callable[[Any], Awaitable[dict[tuple[int, int], bytes | None]]]
+ListStoredItems: TypeAlias = Callable[[Any], Awaitable[dict[tuple[int, int], bytes | None]]]
 
 
 class StoreFixtures(StorageFixtures):
@@ -26,13 +26,13 @@ class StoreFixtures(StorageFixtures):
         pytest.skip("this backend supplies no way to damage a record")
 
     @pytest.fixture
-    def stored(self) -> StoredItemsReader:
+    def list_items(self) -> ListStoredItems:
         pytest.skip("this backend supplies no way to read its storage")
 
     @pytest.fixture
-    def stored_if_any(self, request: pytest.FixtureRequest) -> StoredItemsReader | None:
-        """``stored``, or ``None``, for tests that do not depend on it."""
-        reader: StoredItemsReader | None = get_optional_fixture(request, "stored")
+    def list_items_if_any(self, request: pytest.FixtureRequest) -> ListStoredItems | None:
+        """``list_items``, or ``None``, for tests that do not depend on it."""
+        reader: ListStoredItems | None = get_optional_fixture(request, "list_items")
         return reader
 
     @pytest.fixture

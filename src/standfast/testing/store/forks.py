@@ -7,7 +7,7 @@ from standfast.store.backend import Backend
 from standfast.store.operations import Annotate, BatchKey, Erase, Quarantine
 from standfast.store.records import EMPTY_HEAD, Head
 from standfast.testing.faults import FakeClock
-from standfast.testing.store.fixtures import StoredItemsReader, StoreFixtures, append, make_fork, make_rewind, read_data
+from standfast.testing.store.fixtures import ListStoredItems, StoreFixtures, append, make_fork, make_rewind, read_data
 
 
 class StoreForkClauses(StoreFixtures):
@@ -56,8 +56,8 @@ class StoreForkClauses(StoreFixtures):
         assert await append(backend, "s", b"c") == Head(4, 1)
         assert await read_data(backend, "s") == [b"c"]
         await backend.commit(await make_rewind(backend, "s", 0))
-        (kept,) = await backend.list_generations("s")
-        assert await read_data(backend, "s", generation=kept.number) == [b"c"]
+        (former,) = await backend.list_generations("s")
+        assert await read_data(backend, "s", generation=former.number) == [b"c"]
 
     async def test_erasing_deletes_batch_keys(self, backend: Backend) -> None:
         first = await append(backend, "s", b"a", key=BatchKey("turn-1", "digest"))
@@ -122,7 +122,7 @@ class StoreForkClauses(StoreFixtures):
     @pytest.mark.parametrize("archive", [False, True])
     @pytest.mark.parametrize("forget", [False, True])
     async def test_items_that_no_fork_started_with_are_destroyed_with_the_parent(
-        self, backend: Backend, stored: StoredItemsReader, forget: bool, archive: bool
+        self, backend: Backend, list_items: ListStoredItems, forget: bool, archive: bool
     ) -> None:
         await append(backend, "parent", b"a", b"removed", b"removed", tape=1)
         await backend.commit(await make_rewind(backend, "parent", 1, b"b", b"removed", archive=archive))
@@ -130,16 +130,16 @@ class StoreForkClauses(StoreFixtures):
         await backend.commit(await make_fork(backend, "parent", "child", 3))
         await backend.commit(await make_fork(backend, "child", "grandchild", 2))
         await backend.commit(Erase(session_id="parent", forget=forget))
-        assert await stored(backend) == {(1, 0): b"a", (1, 3): b"b", (1, 5): b"c"}
+        assert await list_items(backend) == {(1, 0): b"a", (1, 3): b"b", (1, 5): b"c"}
         assert await read_data(backend, "child") == [b"a", b"b", b"c"]
         await backend.commit(Erase(session_id="child", forget=forget))
-        assert await stored(backend) == {(1, 0): b"a", (1, 3): b"b"}
+        assert await list_items(backend) == {(1, 0): b"a", (1, 3): b"b"}
         assert await read_data(backend, "grandchild") == [b"a", b"b"]
         await backend.commit(Erase(session_id="grandchild", forget=forget))
-        assert await stored(backend) == {}
+        assert await list_items(backend) == {}
 
     async def test_a_parent_keeps_what_it_wrote_after_it_was_erased(
-        self, backend: Backend, stored: StoredItemsReader
+        self, backend: Backend, list_items: ListStoredItems
     ) -> None:
         await append(backend, "parent", b"removed", b"a", tape=1)
         await backend.commit(await make_rewind(backend, "parent", 0, b"b", archive=False))
@@ -148,19 +148,19 @@ class StoreForkClauses(StoreFixtures):
         await append(backend, "parent", b"later")
         await backend.commit(await make_rewind(backend, "parent", 0, b"last"))
         await backend.commit(Erase(session_id="child", forget=True))
-        assert await stored(backend) == {(1, 3): b"later", (1, 4): b"last"}
+        assert await list_items(backend) == {(1, 3): b"later", (1, 4): b"last"}
         assert await read_data(backend, "parent", generation=0) == [b"later"]
 
     async def test_items_that_a_fork_removed_from_its_view_are_kept_as_long_as_the_fork(
-        self, backend: Backend, stored: StoredItemsReader
+        self, backend: Backend, list_items: ListStoredItems
     ) -> None:
         await append(backend, "parent", b"a", b"b", tape=1)
         await backend.commit(await make_fork(backend, "parent", "child", 2))
         await backend.commit(await make_rewind(backend, "child", 1, archive=False))
         await backend.commit(Erase(session_id="parent", forget=True))
-        assert await stored(backend) == {(1, 0): b"a", (1, 1): b"b"}
+        assert await list_items(backend) == {(1, 0): b"a", (1, 1): b"b"}
         await backend.commit(Erase(session_id="child"))
-        assert await stored(backend) == {}
+        assert await list_items(backend) == {}
 
     async def test_a_parent_keeps_its_items_when_its_fork_is_erased(self, backend: Backend) -> None:
         await append(backend, "parent", b"a", b"b")

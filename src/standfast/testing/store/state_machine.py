@@ -28,7 +28,7 @@ from standfast.store.operations import (
 from standfast.store.tape import slice_spans
 from standfast.testing.faults import FakeClock, FaultInjector, Reopen
 from standfast.testing.state_machine import DifferentialStateMachine, fault_points, make_settings
-from standfast.testing.store.fixtures import StoredItemsReader
+from standfast.testing.store.fixtures import ListStoredItems
 
 
 class OpIntent(msgspec.Struct, frozen=True):
@@ -58,11 +58,11 @@ class CommitMachine(DifferentialStateMachine):
     """Commits of random operations, valid and invalid ones."""
 
     def __init__(
-        self, reopen: Reopen, *, runs: bool = True, stored: StoredItemsReader | None = None, **options: Any
+        self, reopen: Reopen, *, runs: bool = True, list_items: ListStoredItems | None = None, **options: Any
     ) -> None:
         super().__init__(reopen, **options)
         self.runs = runs
-        self.stored = stored
+        self.list_items = list_items
 
     @rule(batch=st.lists(intents, min_size=1, max_size=4), fault=fault_points)
     def commit(self, batch: list[OpIntent], fault: int | None) -> None:
@@ -147,14 +147,14 @@ class CommitMachine(DifferentialStateMachine):
         actual = self.runner.run(self.dump(self.backend()))
         expected = self.runner.run(self.dump(self.reference))
         assert actual == expected
-        if self.stored is not None:  # after the reads, which create the tables of a new storage
-            self.check_no_orphans(self.stored)
+        if self.list_items is not None:  # after the reads, which create the tables of a new storage
+            self.check_no_orphans(self.list_items)
 
-    def check_no_orphans(self, stored: StoredItemsReader) -> None:
+    def check_no_orphans(self, list_items: ListStoredItems) -> None:
         """Compare the stored items themselves: an item that no read shows must not stay in the storage."""
         tables = self.reference.tables
         tapes = {*tables.erased_upto, *(tape for tape, _ in tables.tapes)}
-        found: dict[Any, Any] = self.runner.run(stored(self.backend()))  # type: ignore[arg-type]
+        found: dict[Any, Any] = self.runner.run(list_items(self.backend()))  # type: ignore[arg-type]
         assert {place: data for place, data in found.items() if place[0] in tapes} == tables.tapes
 
     async def dump(self, backend: Backend) -> dict[str, Any]:
@@ -197,14 +197,14 @@ def run_commit_machine(
     clock: FakeClock,
     runs: bool = True,
     failing_after: FaultInjector | None = None,
-    stored: StoredItemsReader | None = None,
+    list_items: ListStoredItems | None = None,
     durable: bool = True,
     examples: int = 20,
 ) -> None:
     """Run random commits on a backend and on the reference."""
     run_state_machine_as_test(
         lambda: CommitMachine(  # type: ignore[arg-type]
-            reopen, runs=runs, stored=stored, clock=clock, failing_after=failing_after, durable=durable
+            reopen, runs=runs, list_items=list_items, clock=clock, failing_after=failing_after, durable=durable
         ),
         settings=make_settings(examples),
     )
