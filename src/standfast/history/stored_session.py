@@ -65,7 +65,7 @@ class StoredSession(StoredSessionReader, SessionABC):
         await self.commit_with_retry(append, expected=expected, read_first=self.codec.position_bound)
 
     async def pop_item(self) -> Item | None:
-        """Remove and return the latest item; ``None`` if there is none.
+        """Remove and return the latest item; ``None`` if the history is empty.
 
         Unreadable records behind it are quarantined, not destroyed: see :meth:`check`.
         """

@@ -298,7 +298,7 @@ def find_longest_increasing_subsequence(entries: Sequence[DecryptedEnvelope]) ->
 
 
 def format_gap(first: int, end: int) -> list[str]:
-    """Return a description of the numbers from ``first`` up to ``end``, or an empty list if there are none."""
+    """Return a description of the numbers from ``first`` up to ``end``; empty for an empty range."""
     if first >= end:
         return []
     return [f"item {first}" if first == end - 1 else f"items {first} to {end - 1}"]

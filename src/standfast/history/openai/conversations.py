@@ -90,7 +90,7 @@ class OpenAIConversationsSession(SessionABC):
             await self._run_exclusive(self._append(batch), on_cancel=batch.stop)
 
     async def pop_item(self) -> Item | None:
-        """Remove and return the latest item; ``None`` if there is none."""
+        """Remove and return the latest item; ``None`` if the conversation is empty."""
         return await self._run_exclusive(self._pop())
 
     async def clear_session(self) -> None:
