@@ -141,7 +141,7 @@ class OpenAIConversationsSession(SessionABC):
             if latest:
                 try:
                     await conversation.delete_item(latest[-1]["id"])
-                except NotFound:  # popped by somebody else meanwhile
+                except NotFound:  # another client has deleted it meanwhile
                     continue
             self._last_item_id = latest[0]["id"] if len(latest) == 2 else EMPTY_TAIL
             return latest[-1] if latest else None
