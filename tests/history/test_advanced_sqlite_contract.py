@@ -1,4 +1,4 @@
-"""The session contract on a branch, be it main or another."""
+"""The session contract on a branch: main and another one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,8 +17,8 @@ from standfast.store.sqlite.backend import SqliteBackend
 from standfast.testing import FakeClock, PlainSessionContract, SessionContract, closing_backend
 
 
-class InAFile:
-    """Sessions in one file, which are closed with their storage."""
+class AdvancedSqliteFixtures:
+    """Sessions in one file, which are closed with the storage."""
 
     @pytest.fixture
     def reopen(self, tmp_path: Path, clock: FakeClock):
@@ -44,28 +44,28 @@ class InAFile:
         return session
 
 
-class TestMain(InAFile, SessionContract):
-    """The branch that every session begins with."""
+class TestMain(AdvancedSqliteFixtures, SessionContract):
+    """The initial branch."""
 
     examples = 3
 
 
-class OnABranch:
-    """A session that goes to a branch of its own before anything is done with it."""
+class BranchSession:
+    """A session that creates or switches to the branch ``other`` before every call."""
 
     def __init__(self, session: AdvancedSQLiteSession) -> None:
         self.session, self.session_id = session, session.session_id
-        self.going = asyncio.Lock()  # what one task writes to main must not find the other branch current
+        self.switch_lock = asyncio.Lock()  # while one task writes to main, no other may switch
 
     @property
     def session_settings(self) -> SessionSettings | None:
         return self.session.session_settings
 
-    async def there(self) -> AdvancedSQLiteSession:
-        async with self.going:
+    async def switch(self) -> AdvancedSQLiteSession:
+        async with self.switch_lock:
             try:
                 await self.session.head()
-            except NotFound:  # somebody else cleared the session
+            except NotFound:  # another object has cleared the session
                 await self.session.switch_to_branch("main")
             while self.session.inner.name == "main":
                 try:
@@ -75,32 +75,32 @@ class OnABranch:
                     try:
                         await self.session.create_branch_from_turn(1, "other")
                     except InvalidInput:
-                        continue  # another object was faster
+                        continue  # another object has created it
         return self.session
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
-        found: list[Any] = await self.do(lambda session: session.get_items(limit))
-        return found
+        items: list[Any] = await self.call(lambda session: session.get_items(limit))
+        return items
 
     async def add_items(self, items: list[Any]) -> None:
-        await self.do(lambda session: session.add_items(items))
+        await self.call(lambda session: session.add_items(items))
 
     async def pop_item(self) -> Any:
-        return await self.do(lambda session: session.pop_item())
+        return await self.call(lambda session: session.pop_item())
 
-    async def do(self, what: Callable[[AdvancedSQLiteSession], Awaitable[Any]]) -> Any:
+    async def call(self, method: Callable[[AdvancedSQLiteSession], Awaitable[Any]]) -> Any:
         while True:
             try:
-                return await what(await self.there())
+                return await method(await self.switch())
             except NotFound:
-                continue  # cleared since the look, perhaps by a caller that was cancelled
+                continue  # cleared since the check, perhaps by a cancelled call
 
     async def clear_session(self) -> None:
         await self.session.clear_session()
 
 
-class TestAnotherBranch(InAFile, PlainSessionContract):
-    """What is current behaves as any session does, also when several write at once."""
+class TestAnotherBranch(AdvancedSqliteFixtures, PlainSessionContract):
+    """Another branch behaves as any session, also with concurrent writers."""
 
     def open_session(self, storage: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
-        return OnABranch(super().open_session(storage, session_id, settings=settings))
+        return BranchSession(super().open_session(storage, session_id, settings=settings))

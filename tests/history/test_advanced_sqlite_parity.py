@@ -1,4 +1,4 @@
-"""Branches, turns and usage as openai-agents' session has them."""
+"""AdvancedSQLiteSession returns the same results as the class of openai-agents."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -46,8 +46,8 @@ ITEMS: list[Any] = [
 ]
 
 
-class Both:
-    """One program, done with both sessions; what they answer must be the same."""
+class SessionPair:
+    """Calls both sessions and asserts that their results are equal."""
 
     def __init__(self, ours: AdvancedSQLiteSession, peer: PeerSession) -> None:
         self.ours, self.peer = ours, peer
@@ -57,37 +57,37 @@ class Both:
         await self.peer.store_run_usage(make_run_result(tokens, PeerUsage))
 
     def __getattr__(self, name: str) -> Any:
-        async def same(*args: Any, **kwargs: Any) -> Any:
-            mine = await catch_value_error(getattr(self.ours, name)(*args, **kwargs))
-            theirs = await catch_value_error(getattr(self.peer, name)(*args, **kwargs))
-            assert comparable(mine) == comparable(theirs), f"{name}{args}"
-            return mine
+        async def call_both(*args: Any, **kwargs: Any) -> Any:
+            actual = await catch_value_error(getattr(self.ours, name)(*args, **kwargs))
+            expected = await catch_value_error(getattr(self.peer, name)(*args, **kwargs))
+            assert normalize(actual) == normalize(expected), f"{name}{args}"
+            return actual
 
-        return same
+        return call_both
 
 
-def comparable(value: Any) -> Any:
-    """Without the second in which it happened, the order of branches of one second, and details that only one has."""
+def normalize(value: Any) -> Any:
+    """Return the value without timestamps, the order of branches, and details that only one of the two has."""
     if isinstance(value, dict):
         return {
             name: bool(part)
             if name in ("timestamp", "created_at")
             else {key: count for key, count in part.items() if key in ("cached_tokens", "reasoning_tokens")}
             if str(name).endswith("_details")
-            else comparable(part)
+            else normalize(part)
             for name, part in value.items()
         }
     if isinstance(value, list):
-        parts = [comparable(part) for part in value]
+        parts = [normalize(part) for part in value]
         return sorted(parts, key=lambda part: part["branch_id"]) if parts and "branch_id" in parts[0] else parts
     return value
 
 
-async def look(both: Both, *branches: str | None) -> None:
+async def compare_all(both: SessionPair, *branches: str | None) -> None:
     await both.list_branches()
     for branch in (None, "main", "nowhere", *branches):
-        for ask in ("get_conversation_turns", "get_conversation_by_turns", "get_tool_usage", "get_session_usage"):
-            await getattr(both, ask)(branch)
+        for method in ("get_conversation_turns", "get_conversation_by_turns", "get_tool_usage", "get_session_usage"):
+            await getattr(both, method)(branch)
         await both.get_items(None, branch)
         await both.get_items(2, branch)
         await both.get_turn_usage(None, branch)
@@ -98,12 +98,12 @@ async def look(both: Both, *branches: str | None) -> None:
 
 
 @pytest.fixture
-def both(open_advanced: Any, tmp_path: Path) -> Iterator[Both]:
+def both(open_advanced: Any, tmp_path: Path) -> Iterator[SessionPair]:
     with closing(PeerSession(session_id="s", db_path=tmp_path / "peer.db", create_tables=True)) as peer:
-        yield Both(open_advanced(create_tables=True), peer)
+        yield SessionPair(open_advanced(create_tables=True), peer)
 
 
-async def test_it_answers_as_openai_agents_does(both: Both) -> None:
+async def test_results_equal_those_of_openai_agents(both: SessionPair) -> None:
     await both.get_conversation_turns()
     await both.get_session_usage()
     await both.store_run_usage(5)
@@ -113,7 +113,7 @@ async def test_it_answers_as_openai_agents_does(both: Both) -> None:
     await both.add_items(ITEMS[7:])
     await both.store_run_usage(20)
     await both.store_run_usage(30)
-    await look(both)
+    await compare_all(both)
     for refused in (
         both.create_branch_from_turn(9),
         both.create_branch_from_turn(0),
@@ -127,35 +127,35 @@ async def test_it_answers_as_openai_agents_does(both: Both) -> None:
     ):
         assert await refused is ValueError
     assert await both.create_branch_from_turn(2, "x") == "x"
-    await look(both, "x")
+    await compare_all(both, "x")
     await both.add_items([user_message("in x"), function_call("w", "c"), assistant_message("yes")])
     await both.store_run_usage(100)
-    await look(both, "x")
+    await compare_all(both, "x")
     assert await both.create_branch_from_turn(2, "x") is ValueError
     assert await both.create_branch_from_content("in X", "y") == "y"
     await both.add_items([user_message("in y"), assistant_message("no"), user_message("again")])
-    await look(both, "x", "y")
+    await compare_all(both, "x", "y")
     assert await both.delete_branch("y") is ValueError
     await both.switch_to_branch("main")
     await both.create_branch_from_content("weather", "z")
     await both.delete_branch("z", force=True)
-    await look(both, "x", "y", "z")
+    await compare_all(both, "x", "y", "z")
     for _ in range(3):
         await both.pop_item()
-        await look(both, "x", "y")
-    await both.add_items([user_message("said again")])
-    await look(both, "x", "y")
+        await compare_all(both, "x", "y")
+    await both.add_items([user_message("written again")])
+    await compare_all(both, "x", "y")
     await both.switch_to_branch("x")
     for _ in range(4):
         await both.pop_item()
-        await look(both, "x", "y")
+        await compare_all(both, "x", "y")
     await both.clear_session()
     assert await both.ours.get_items() == await both.peer.get_items() == []
     await both.add_items([user_message("new")])
-    await look(both, "x")
+    await compare_all(both, "x")
 
 
-async def test_it_works_inside_of_openai_agents_with_its_usage(open_advanced: Any) -> None:
+async def test_usage_of_openai_agents_is_accepted(open_advanced: Any) -> None:
     session = open_advanced()
     await session.add_items([user_message("hi")])
     await session.store_run_usage(make_run_result(7, PeerUsage))

@@ -1,4 +1,4 @@
-"""Compacted histories: what is replaced, what is kept, and what goes wrong without losing anything."""
+"""CompactingSession: trigger, replaced items, undo, and failures."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ def make_summary(count: int) -> Item:
 
 
 class Summariser:
-    """Notes what it was given, and fails as often as it is told to."""
+    """Records the items it gets, and fails ``failures`` times."""
 
     def __init__(self, *, failures: int = 0, meanwhile: Callable[[], Any] | None = None) -> None:
         self.failures = failures
@@ -54,13 +54,13 @@ class Summariser:
         return make_summary(len(items))
 
 
-@pytest.fixture(params=["memory", "sqlite", "sealed memory", "sealed sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "encrypted memory", "encrypted sqlite"])
 async def open_session(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Callable[..., History]]:
     backend: Any = SqliteBackend(tmp_path / "h.db") if "sqlite" in request.param else MemoryBackend()
 
     def open_session(session_id: str = "s", limit: int | None = None) -> History:
         plain = StoredSession(session_id, backend, settings=SessionSettings(limit=limit))
-        return EncryptedSession(session_id, plain, KEY) if "sealed" in request.param else plain
+        return EncryptedSession(session_id, plain, KEY) if "encrypted" in request.param else plain
 
     yield open_session
     await backend.close()
@@ -71,7 +71,7 @@ def make_compacting_session(underlying: History, summarise: Any = None, **option
     return CompactingSession(underlying, summarise=summarise or Summariser(), **options)
 
 
-# --- when, and what -------------------------------------------------------------------------------
+# --- trigger and replacement -------------------------------------------------------------------------------
 
 
 async def test_an_append_that_passes_the_trigger_replaces_the_oldest_part(open_session: Callable[..., History]) -> None:
@@ -95,7 +95,7 @@ async def test_a_second_compaction_summarises_the_first_summary_too(open_session
     assert await session.get_items() == [make_summary(5), *numbered_messages(5, 9)]
 
 
-async def test_the_summariser_sees_the_whole_history_also_when_a_limit_is_set(
+async def test_the_summariser_gets_the_whole_history_despite_a_limit(
     open_session: Callable[..., History],
 ) -> None:
     summariser = Summariser()
@@ -121,7 +121,7 @@ async def test_tokens_trigger_too_and_are_counted_once(open_session: Callable[..
     assert await session.get_items() == [make_summary(9), *numbered_messages(2, 9)]
 
 
-def test_estimated_tokens_follow_the_text_and_ignore_pictures() -> None:
+def test_estimated_tokens_depend_on_the_text_and_ignore_images() -> None:
     assert estimate_tokens(message("x" * 400)) == 104
     picture = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 10_000}
     assert estimate_tokens({"role": "user", "content": [picture]}) < 10
@@ -143,7 +143,7 @@ async def test_the_trigger_may_be_a_function(open_session: Callable[..., History
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("summary", "expected"),
     [
         ("a text", [{"role": "user", "content": "[Summary of the earlier conversation]\na text"}]),
         (message("an item", "system"), [message("an item", "system")]),
@@ -153,16 +153,16 @@ async def test_the_trigger_may_be_a_function(open_session: Callable[..., History
         ),
     ],
 )
-async def test_a_summary_is_a_text_an_item_or_several(
-    open_session: Callable[..., History], given: Any, shown: Any
+async def test_a_summary_may_be_a_text_an_item_or_several_items(
+    open_session: Callable[..., History], summary: Any, expected: Any
 ) -> None:
-    session = make_compacting_session(open_session(), lambda items: given)
+    session = make_compacting_session(open_session(), lambda items: summary)
     await session.add_items(numbered_messages(7))
-    assert await session.get_items() == [*shown, *numbered_messages(2, 5)]
+    assert await session.get_items() == [*expected, *numbered_messages(2, 5)]
 
 
 @pytest.mark.parametrize("bad", ["", "  ", [], None, 7, [7], [call("x")], {"a": float("nan")}])
-async def test_a_summary_that_cannot_be_shown_changes_nothing(open_session: Callable[..., History], bad: Any) -> None:
+async def test_an_invalid_summary_changes_nothing(open_session: Callable[..., History], bad: Any) -> None:
     session = make_compacting_session(open_session(), lambda items: bad)
     await session.add_items(numbered_messages(7))
     assert await session.get_items() == numbered_messages(7)
@@ -189,15 +189,15 @@ async def test_compact_waits_for_the_trigger_unless_forced(open_session: Callabl
         {"trigger": None},
     ],
 )
-async def test_settings_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+async def test_invalid_settings_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         make_compacting_session(StoredSession("s", MemoryBackend()), **options)
 
 
-@pytest.mark.parametrize("given", [{}, {"items": 0}, {"tokens": -1}, {"items": True}, {"tokens": 1.5}])
-def test_a_trigger_needs_a_number(given: Any) -> None:
+@pytest.mark.parametrize("limits", [{}, {"items": 0}, {"tokens": -1}, {"items": True}, {"tokens": 1.5}])
+def test_a_trigger_needs_a_number(limits: Any) -> None:
     with pytest.raises(InvalidInput):
-        Trigger(**given)
+        Trigger(**limits)
 
 
 # --- pairs ----------------------------------------------------------------------------------------
@@ -217,11 +217,11 @@ async def test_a_call_is_never_separated_from_its_output_nor_reasoning_from_its_
     ]
     session = make_compacting_session(open_session(), trigger=Trigger(items=9))
     await session.add_items(items)
-    # Two are to be kept; the ones before belong together with the first of them.
+    # keep_last is 2, but the items before these belong to the same unit as the first of them.
     assert await session.get_items() == [make_summary(4), *items[4:]]
 
 
-async def test_a_call_that_waits_for_its_output_is_kept_for_it(open_session: Callable[..., History]) -> None:
+async def test_a_call_without_its_output_yet_is_not_compacted(open_session: Callable[..., History]) -> None:
     session = make_compacting_session(open_session(), keep_last=0)
     await session.add_items([*numbered_messages(6), reasoning("r"), call("a")])
     assert await session.get_items() == [make_summary(6), reasoning("r"), call("a")]
@@ -229,7 +229,7 @@ async def test_a_call_that_waits_for_its_output_is_kept_for_it(open_session: Cal
     assert find_unpaired(await session.get_items()) == []
 
 
-async def test_a_call_that_was_never_answered_does_not_stop_compaction_for_ever(
+async def test_an_unanswered_call_of_an_earlier_turn_is_compacted(
     open_session: Callable[..., History],
 ) -> None:
     session = make_compacting_session(open_session())
@@ -237,22 +237,22 @@ async def test_a_call_that_was_never_answered_does_not_stop_compaction_for_ever(
     assert await session.get_items() == [make_summary(6), *numbered_messages(2, 4)]
 
 
-async def test_what_is_shown_after_any_compaction_is_paired() -> None:
+async def test_items_are_paired_after_every_compaction() -> None:
     turns = st.lists(
         st.sampled_from(["say", "call", "two calls", "think and call", "think and say"]), min_size=1, max_size=12
     )
 
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=30, deadline=None)
     @given(turns, st.integers(0, 5), st.integers(6, 9))
-    def check(kinds: list[str], keep: int, most: int) -> None:
-        asyncio.run(play(kinds, keep, most))
+    def check(kinds: list[str], keep: int, max_items: int) -> None:
+        asyncio.run(run_turns(kinds, keep, max_items))
 
     await asyncio.to_thread(check)
 
 
-async def play(kinds: list[str], keep: int, most: int) -> None:
+async def run_turns(kinds: list[str], keep: int, max_items: int) -> None:
     plain = StoredSession("s", MemoryBackend())
-    session = make_compacting_session(plain, trigger=Trigger(items=most), keep_last=keep)
+    session = make_compacting_session(plain, trigger=Trigger(items=max_items), keep_last=keep)
     for number, kind in enumerate(kinds):
         a, b = f"a{number}", f"b{number}"
         batches = {
@@ -277,10 +277,10 @@ async def play(kinds: list[str], keep: int, most: int) -> None:
         assert find_unpaired(await session.get_items()) == []
 
 
-# --- undoing --------------------------------------------------------------------------------------
+# --- undo --------------------------------------------------------------------------------------
 
 
-async def test_undo_shows_everything_again_byte_for_byte_and_what_was_added_since(
+async def test_undo_restores_the_items_exactly_and_keeps_later_ones(
     open_session: Callable[..., History],
 ) -> None:
     session = make_compacting_session(open_session())
@@ -309,7 +309,7 @@ async def test_several_compactions_are_undone_one_after_the_other(open_session: 
     assert await session.get_items() == numbered_messages(18)
 
 
-async def test_undo_is_not_confused_by_a_rewind(open_session: Callable[..., History]) -> None:
+async def test_undo_works_after_a_rewind(open_session: Callable[..., History]) -> None:
     session = make_compacting_session(open_session())
     await session.add_items(numbered_messages(4))
     await session.rewind(3)
@@ -338,7 +338,7 @@ async def test_the_replaced_items_stay_readable_as_a_generation(open_session: Ca
     assert await session.get_items(generation=0) == numbered_messages(7)
 
 
-async def test_a_fork_compacts_by_itself(open_session: Callable[..., History]) -> None:
+async def test_a_fork_is_compacted_independently(open_session: Callable[..., History]) -> None:
     summariser = Summariser()
     parent = make_compacting_session(open_session(), summariser)
     await parent.add_items(numbered_messages(6))
@@ -353,7 +353,7 @@ async def test_a_fork_compacts_by_itself(open_session: Callable[..., History]) -
 # --- faults ---------------------------------------------------------------------------------------
 
 
-async def test_a_failing_summariser_fails_no_append_and_is_asked_again(
+async def test_an_append_succeeds_when_the_summariser_fails_and_the_next_one_compacts(
     open_session: Callable[..., History], caplog: pytest.LogCaptureFixture
 ) -> None:
     session = make_compacting_session(open_session(), Summariser(failures=2))
@@ -368,7 +368,9 @@ async def test_a_failing_summariser_fails_no_append_and_is_asked_again(
     assert await session.get_items() == [make_summary(6), *numbered_messages(2, 6)]
 
 
-async def test_a_cancelled_summariser_loses_nothing_and_blocks_nothing(open_session: Callable[..., History]) -> None:
+async def test_a_cancelled_summariser_leaves_the_history_and_the_lock_free(
+    open_session: Callable[..., History],
+) -> None:
     started = asyncio.Event()
 
     async def endless(items: list[Item]) -> Item:
@@ -388,7 +390,9 @@ async def test_a_cancelled_summariser_loses_nothing_and_blocks_nothing(open_sess
     assert await session.get_items() == [make_summary(6), *numbered_messages(2, 6)]
 
 
-async def test_an_append_meanwhile_stays_and_costs_no_second_summary(open_session: Callable[..., History]) -> None:
+async def test_an_append_during_a_compaction_is_kept_and_needs_no_second_summary(
+    open_session: Callable[..., History],
+) -> None:
     other = open_session()
     summariser = Summariser(meanwhile=lambda: other.add_items(numbered_messages(2, 7)))
     session = make_compacting_session(open_session(), summariser)
@@ -397,14 +401,14 @@ async def test_an_append_meanwhile_stays_and_costs_no_second_summary(open_sessio
     assert len(summariser.seen) == 1
 
 
-async def test_a_rewind_meanwhile_is_respected(open_session: Callable[..., History]) -> None:
+async def test_a_rewind_during_a_compaction_is_kept(open_session: Callable[..., History]) -> None:
     other = open_session()
     session = make_compacting_session(open_session(), Summariser(meanwhile=lambda: other.rewind(3)))
     await session.add_items(numbered_messages(7))
     assert await session.get_items() == numbered_messages(3)
 
 
-async def test_a_replacement_meanwhile_is_summarised_instead(open_session: Callable[..., History]) -> None:
+async def test_a_history_replaced_during_a_compaction_is_summarised_again(open_session: Callable[..., History]) -> None:
     other = open_session()
     summariser = Summariser(meanwhile=lambda: other.replace_items(numbered_messages(8, 100)))
     session = make_compacting_session(open_session(), summariser)
@@ -413,7 +417,7 @@ async def test_a_replacement_meanwhile_is_summarised_instead(open_session: Calla
     assert await session.get_items() == [make_summary(6), *numbered_messages(2, 106)]
 
 
-async def test_of_two_compactions_at_once_one_wins(open_session: Callable[..., History]) -> None:
+async def test_of_two_concurrent_compactions_one_succeeds(open_session: Callable[..., History]) -> None:
     plain = open_session()
     await plain.add_items(numbered_messages(8))
     both_started = asyncio.Barrier(2)
@@ -461,7 +465,7 @@ class Failing(sqlite3.Connection):
 
 @pytest.mark.parametrize("encrypted", [False, True])
 @pytest.mark.parametrize("statement", ["INSERT INTO standfast_generations", "UPDATE standfast_sessions SET generation"])
-async def test_a_commit_that_fails_leaves_the_history_as_it_was(
+async def test_a_failed_commit_leaves_the_history_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encrypted: bool, statement: str
 ) -> None:
     def connect(path: str, **options: Any) -> sqlite3.Connection:
@@ -484,22 +488,22 @@ async def test_a_commit_that_fails_leaves_the_history_as_it_was(
     await backend.close()
 
 
-# --- what may be wrapped --------------------------------------------------------------------------
+# --- sessions that can be wrapped --------------------------------------------------------------------------
 
 
-async def test_a_session_of_another_make_cannot_be_compacted() -> None:
-    for foreign in (ThirdPartySession(), EncryptedSession("s", ThirdPartySession(), KEY)):
+async def test_a_third_party_session_cannot_be_compacted() -> None:
+    for third_party in (ThirdPartySession(), EncryptedSession("s", ThirdPartySession(), KEY)):
         with pytest.raises(Unsupported, match="standfast store"):
-            make_compacting_session(foreign)  # type: ignore[arg-type]
+            make_compacting_session(third_party)  # type: ignore[arg-type]
 
 
-async def test_a_broken_record_among_the_summarised_is_kept_in_the_generation() -> None:
+async def test_an_unreadable_record_among_the_summarised_stays_in_the_generation() -> None:
     backend = MemoryBackend()
     session = make_compacting_session(StoredSession("s", backend), trigger=Trigger(items=5))
     await session.target_session.add_items(numbered_messages(6))
-    place = next(place for place in backend.tables.tapes if place[1] == 1)
-    backend.tables.tapes[place] = b"not an item"
+    location = next(location for location in backend.tables.tapes if location[1] == 1)
+    backend.tables.tapes[location] = b"not an item"
     await session.add_items(numbered_messages(1, 6))
     assert await session.get_items() == [make_summary(4), *numbered_messages(2, 5)]
     assert len(await session.get_items(generation=0)) == 6
-    assert backend.tables.tapes[place] == b"not an item"
+    assert backend.tables.tapes[location] == b"not an item"

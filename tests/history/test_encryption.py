@@ -1,4 +1,4 @@
-"""Encrypted histories: what a keyholder can do, and what nobody else can do unnoticed."""
+"""Encrypted sessions over a store: with the key, without it, and with other keys."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ from standfast.store.memory import MemoryBackend
 from standfast.store.sqlite.backend import SqliteBackend
 from standfast.testing import FakeClock
 
-# --- what a keyholder can do ----------------------------------------------------------------------
+# --- with the key ---------------------------------------------------------------------------------
 
 
 async def test_every_method_works_as_it_does_without_encryption(backend: Backend) -> None:
@@ -53,7 +53,7 @@ async def test_every_method_works_as_it_does_without_encryption(backend: Backend
     assert (await session.check()).ok
 
 
-async def test_an_encrypted_session_is_a_session(backend: Backend) -> None:
+async def test_an_encrypted_session_implements_the_protocol(backend: Backend) -> None:
     session = make_encrypted_session(backend)
     assert isinstance(session, Session)
     assert isinstance(session, SessionABC)
@@ -63,7 +63,7 @@ async def test_an_encrypted_session_is_a_session(backend: Backend) -> None:
     await session.clear_session(wrapper=object())
 
 
-async def test_nothing_that_was_said_is_stored_in_the_open(file: EncryptedFile) -> None:
+async def test_the_file_contains_no_plaintext(file: EncryptedFile) -> None:
     session = file.session()
     await session.add_items([message("the launch code is 7741")], key="turn-1")
     await session.replace_items([message("the launch code is 7742")])
@@ -91,7 +91,7 @@ async def test_both_ciphers_read_each_other(backend: Backend) -> None:
     assert await make_encrypted_session(backend).get_items() == numbered_messages(2)
 
 
-async def test_a_fork_reads_what_its_ancestors_wrote_and_outlives_them(backend: Backend) -> None:
+async def test_a_fork_decrypts_the_items_of_its_ancestors_after_they_are_cleared(backend: Backend) -> None:
     parent = make_encrypted_session(backend)
     await parent.add_items(numbered_messages(3))
     child = await parent.fork(at=2, session_id="child")
@@ -119,7 +119,7 @@ async def test_a_session_that_was_only_annotated_can_be_written_and_forked_to(ba
     assert (await child.check()).ok
 
 
-async def test_a_first_append_that_meets_an_annotation_is_not_lost(backend: Backend) -> None:
+async def test_a_first_append_concurrent_with_an_annotation_is_not_lost(backend: Backend) -> None:
     for number in range(20):
         name = f"s{number}"
         note = Annotate(session_id=name, metadata={"n": number})
@@ -129,7 +129,7 @@ async def test_a_first_append_that_meets_an_annotation_is_not_lost(backend: Back
         assert await make_encrypted_session(backend, name).get_items() == numbered_messages(2)
 
 
-async def test_concurrent_appends_all_arrive_whole(backend: Backend) -> None:
+async def test_concurrent_appends_are_atomic(backend: Backend) -> None:
     batches = [numbered_messages(3, start * 3) for start in range(12)]
     await asyncio.gather(*(make_encrypted_session(backend).add_items(batch) for batch in batches))
     shown = await make_encrypted_session(backend).get_items()
@@ -168,7 +168,7 @@ async def test_a_generation_that_does_not_exist_is_not_found(backend: Backend) -
 
 
 @pytest.mark.parametrize("key", ["short", "fifteen letters", "", [], [KEY, "short"], b"x" * 32, 7, None, [b"x" * 32]])
-def test_a_key_that_cannot_be_used_is_refused_without_being_shown(key: Any) -> None:
+def test_an_invalid_key_is_refused_without_appearing_in_the_message(key: Any) -> None:
     with pytest.raises(InvalidInput) as caught:
         EncryptingCodec(key)
     assert "short" not in str(caught.value)
@@ -176,7 +176,7 @@ def test_a_key_that_cannot_be_used_is_refused_without_being_shown(key: Any) -> N
 
 
 @pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf"), True, "600"])
-def test_a_ttl_that_means_nothing_is_refused(ttl: Any) -> None:
+def test_an_invalid_ttl_is_refused(ttl: Any) -> None:
     with pytest.raises(InvalidInput):
         EncryptingCodec(KEY, ttl=ttl)
 
@@ -225,7 +225,7 @@ async def test_a_wrong_key_is_named_by_id_and_leaves_the_file_as_it_was(file: En
     assert await file.session().get_items() == numbered_messages(2)
 
 
-async def test_without_any_key_a_sealed_history_can_neither_be_read_nor_changed(backend: Backend) -> None:
+async def test_without_a_key_an_encrypted_history_can_neither_be_read_nor_changed(backend: Backend) -> None:
     await make_encrypted_session(backend).add_items(numbered_messages(2))
     plain = StoredSession("s", backend)
     attempts: list[Callable[[], Any]] = [
@@ -247,14 +247,14 @@ async def test_without_any_key_a_sealed_history_can_neither_be_read_nor_changed(
     assert await make_encrypted_session(backend).get_items() == []
 
 
-async def test_rotation_reads_the_old_and_writes_the_new(backend: Backend) -> None:
+async def test_after_rotation_old_items_are_read_and_new_ones_written(backend: Backend) -> None:
     await make_encrypted_session(backend, key=KEY).add_items(numbered_messages(1))
     await make_encrypted_session(backend, key=[OTHER_KEY, KEY]).add_items(numbered_messages(1, 1))
     assert await make_encrypted_session(backend, key=(OTHER_KEY, KEY)).get_items() == numbered_messages(2)
     assert await make_encrypted_session(backend, key=[KEY, OTHER_KEY]).get_items() == numbered_messages(2)
 
 
-async def test_a_key_that_part_of_the_history_needs_is_asked_for_instead_of_hiding_that_part(backend: Backend) -> None:
+async def test_a_missing_key_of_part_of_the_history_raises_wrong_key(backend: Backend) -> None:
     old = make_encrypted_session(backend, key=KEY)
     await old.add_items(numbered_messages(1))
     both = make_encrypted_session(backend, key=[OTHER_KEY, KEY])
@@ -288,7 +288,7 @@ async def test_after_rekey_the_old_key_is_no_longer_needed(backend: Backend) -> 
     await make_encrypted_session(backend, "unwritten").rekey()
 
 
-# --- what may be wrapped --------------------------------------------------------------------------
+# --- sessions that can be wrapped -----------------------------------------------------------------
 
 
 async def test_the_session_id_must_be_that_of_the_underlying_session(backend: Backend) -> None:
@@ -304,24 +304,20 @@ async def test_wrappers_that_would_be_bypassed_are_refused(backend: Backend) -> 
         EncryptedSession("s", make_encrypted_session(backend), KEY)
 
 
-async def test_random_operations_on_a_sealed_file_equal_those_on_plain_memory(tmp_path: Path) -> None:
-    operations = st.lists(
-        st.tuples(
-            st.sampled_from(
-                ["add", "add", "add", "pop", "rewind", "splice", "restore", "clear", "fork", "reopen", "rekey"]
-            ),
-            st.integers(0, 10**6),
-        ),
-        max_size=25,
-    )
+@pytest.mark.parametrize("examples", [10, pytest.param(200, marks=pytest.mark.soak)])
+async def test_random_operations_on_an_encrypted_file_equal_those_on_plain_memory(
+    tmp_path: Path, examples: int
+) -> None:
+    kinds = ["add", "add", "add", "pop", "rewind", "splice", "restore", "clear", "fork", "reopen", "rekey"]
+    operations = st.lists(st.tuples(st.sampled_from(kinds), st.integers(0, 10**6)), min_size=5, max_size=25)
     count = iter(range(10**9))
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
     @given(operations)
-    def same(steps: list[tuple[str, int]]) -> None:
+    def check(steps: list[tuple[str, int]]) -> None:
         asyncio.run(run_both(tmp_path / f"{next(count)}.db", steps))
 
-    await asyncio.to_thread(same)
+    await asyncio.to_thread(check)
 
 
 async def run_both(path: Path, steps: list[tuple[str, int]]) -> None:
@@ -351,7 +347,7 @@ async def run_both(path: Path, steps: list[tuple[str, int]]) -> None:
                     await model.restore(chosen)
             else:
                 outcomes = [
-                    await one_step(session, step, random.Random(value), head.length) for session in (ours, model)
+                    await run_step(session, step, random.Random(value), head.length) for session in (ours, model)
                 ]
                 assert outcomes[0] == outcomes[1]
             assert await ours.get_items() == await model.get_items()
@@ -365,7 +361,7 @@ async def run_both(path: Path, steps: list[tuple[str, int]]) -> None:
         await file.close()
 
 
-async def one_step(session: Any, step: str, pick: random.Random, length: int) -> Any:
+async def run_step(session: Any, step: str, pick: random.Random, length: int) -> Any:
     items = numbered_messages(pick.randint(0, 4), pick.randint(0, 1000))
     if step == "add":
         return await session.add_items(items)

@@ -1,4 +1,4 @@
-"""Encrypted histories whose items have a time to live."""
+"""Encrypted sessions with a time to live."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from standfast.store.contract import Backend
 from standfast.testing import FakeClock
 
 
-async def test_nothing_expires_unless_asked_for(backend: Backend) -> None:
+async def test_nothing_expires_without_a_ttl(backend: Backend) -> None:
     clock = FakeClock()
     session = make_encrypted_session(backend, clock=clock)
     await session.add_items(numbered_messages(1))
@@ -17,7 +17,7 @@ async def test_nothing_expires_unless_asked_for(backend: Backend) -> None:
     assert await session.purge_expired() == 0
 
 
-async def test_an_expired_item_is_shown_by_no_method(backend: Backend) -> None:
+async def test_no_method_returns_an_expired_item(backend: Backend) -> None:
     clock = FakeClock()
     session = make_encrypted_session(backend, ttl=600, clock=clock)
     await session.add_items(numbered_messages(2))
@@ -38,7 +38,7 @@ async def test_an_expired_item_is_shown_by_no_method(backend: Backend) -> None:
     assert (await session.head()).length == 3
 
 
-async def test_the_time_of_writing_cannot_be_changed(file: EncryptedFile) -> None:
+async def test_the_time_of_writing_is_authenticated(file: EncryptedFile) -> None:
     clock = FakeClock()
     session = file.session(ttl=600, clock=clock)
     await session.add_items(numbered_messages(1))
@@ -56,7 +56,7 @@ async def test_a_call_expires_together_with_its_output_and_its_reasoning(backend
     await session.add_items([output("a")])
     clock.now += 100
     await session.add_items([output("b"), message("done", "assistant")])
-    whole = [
+    expected = [
         REASONING,
         call("a"),
         call("b"),
@@ -65,9 +65,9 @@ async def test_a_call_expires_together_with_its_output_and_its_reasoning(backend
         message("done", "assistant"),
     ]
     clock.now += 201  # the calls are too old by themselves, their outputs are not
-    assert await session.get_items() == whole
+    assert await session.get_items() == expected
     shown = await session.get_items(limit)
-    assert shown == whole[-limit:] if limit else shown == whole
+    assert shown == expected[-limit:] if limit else shown == expected
     clock.now += 400
     assert await session.get_items(limit) == []
 
@@ -93,7 +93,7 @@ async def test_no_pair_is_ever_separated_by_its_age(backend: Backend) -> None:
     assert await session.get_items() == []
 
 
-async def test_old_items_behind_a_young_summary_expire_too(backend: Backend) -> None:
+async def test_old_items_after_a_young_summary_expire(backend: Backend) -> None:
     clock = FakeClock()
     session = make_encrypted_session(backend, ttl=600, clock=clock)
     await session.add_items(numbered_messages(4))
@@ -105,7 +105,7 @@ async def test_old_items_behind_a_young_summary_expire_too(backend: Backend) -> 
     assert await session.get_items(limit=2) == [message("summary"), message("new")]
 
 
-async def test_purge_destroys_what_has_expired_in_one_commit(file: EncryptedFile) -> None:
+async def test_purge_deletes_expired_items_in_one_commit(file: EncryptedFile) -> None:
     clock = FakeClock()
     session = file.session(ttl=600, clock=clock)
     await session.add_items([*numbered_messages(3), call("a")])
@@ -116,8 +116,8 @@ async def test_purge_destroys_what_has_expired_in_one_commit(file: EncryptedFile
     assert await session.purge_expired() == 0
     clock.now += 300
     assert await session.purge_expired() == 3
-    kept = [call("a"), output("a"), *numbered_messages(2, 3)]
-    assert await file.session().get_items() == kept
+    remaining = [call("a"), output("a"), *numbered_messages(2, 3)]
+    assert await file.session().get_items() == remaining
     assert (await session.head()).version == version + 2
     assert file.execute("SELECT count(*) FROM standfast_items") == [(4,)]
     assert await session.generations() == []
@@ -130,7 +130,7 @@ async def test_purge_destroys_what_has_expired_in_one_commit(file: EncryptedFile
     assert await session.get_items() == numbered_messages(1)
 
 
-async def test_purge_destroys_what_a_compaction_left_behind(file: EncryptedFile) -> None:
+async def test_purge_deletes_expired_items_of_earlier_generations(file: EncryptedFile) -> None:
     clock = FakeClock()
     session = file.session(ttl=600, clock=clock)
     await session.add_items(numbered_messages(4))
@@ -145,7 +145,7 @@ async def test_purge_destroys_what_a_compaction_left_behind(file: EncryptedFile)
     assert file.execute("SELECT count(*) FROM standfast_items") == [(1,)]
 
 
-async def test_purge_keeps_records_that_it_cannot_read(file: EncryptedFile) -> None:
+async def test_purge_keeps_unreadable_records(file: EncryptedFile) -> None:
     clock = FakeClock()
     session = file.session(ttl=600, clock=clock)
     await session.add_items(numbered_messages(2))
@@ -155,4 +155,4 @@ async def test_purge_keeps_records_that_it_cannot_read(file: EncryptedFile) -> N
     assert await session.purge_expired() == 1
     assert await session.get_items() == numbered_messages(1, 2)
     assert file.execute("SELECT data FROM standfast_items ORDER BY seq")[0] == (b"not an item",)
-    assert [found.position for found in (await session.check()).corrupt] == [0]
+    assert [entry.position for entry in (await session.check()).corrupt] == [0]

@@ -1,4 +1,4 @@
-"""Compaction by the Responses API, over real HTTP and around sessions of both kinds."""
+"""OpenAIResponsesCompactionSession: trigger, modes, deferral, usage and validation, over real HTTP."""
 
 from typing import Any
 
@@ -27,11 +27,11 @@ from standfast.history.openai.compaction import (
 from standfast.history.openai.conversations import OpenAIConversationsSession
 from standfast.history.session import SessionSettings
 
-# --- when -----------------------------------------------------------------------------------------
+# --- trigger --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", UNDERLYING)
-async def test_ten_items_that_are_not_the_users_are_compacted(server: OpenAIServer, make: Any) -> None:
+async def test_ten_items_besides_user_messages_are_compacted(server: OpenAIServer, make: Any) -> None:
     session = make_compaction_session(server, make())
     await session.add_items([*make_turns(9), user_message("more")])
     await session.run_compaction({"response_id": "resp_1"})
@@ -50,7 +50,7 @@ async def test_compacted_items_do_not_count_towards_the_next_compaction(server: 
     assert server.requests == []
 
 
-async def test_the_trigger_sees_the_whole_history_and_decides(server: OpenAIServer) -> None:
+async def test_the_trigger_gets_the_whole_history(server: OpenAIServer) -> None:
     seen: list[dict[str, Any]] = []
 
     def trigger(context: dict[str, Any]) -> bool:
@@ -73,7 +73,7 @@ async def test_the_trigger_sees_the_whole_history_and_decides(server: OpenAIServ
     }
 
 
-async def test_force_does_not_ask_the_trigger_and_nothing_is_compacted_to_nothing(server: OpenAIServer) -> None:
+async def test_force_ignores_the_trigger_and_an_empty_history_is_not_compacted(server: OpenAIServer) -> None:
     session = make_compaction_session(server, make_stored_session(), should_trigger_compaction=lambda context: False)
     await session.run_compaction({"force": True})
     assert server.requests == []
@@ -82,7 +82,7 @@ async def test_force_does_not_ask_the_trigger_and_nothing_is_compacted_to_nothin
     assert read_compaction(await session.get_items()) == "all of 2"
 
 
-# --- how ------------------------------------------------------------------------------------------
+# --- mode -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ async def test_force_does_not_ask_the_trigger_and_nothing_is_compacted_to_nothin
         ({"response_id": "resp_1", "compaction_mode": "input"}, "input"),
     ],
 )
-async def test_the_mode_follows_the_owner_of_the_state(
+async def test_the_mode_depends_on_where_the_response_is_stored(
     server: OpenAIServer, args: OpenAIResponsesCompactionArgs, asked: str
 ) -> None:
     session = make_compaction_session(server, make_stored_session(), model="gpt-5.2")
@@ -107,7 +107,7 @@ async def test_the_mode_follows_the_owner_of_the_state(
     assert request.body == {"model": "gpt-5.2", asked: expected}
 
 
-async def test_a_response_id_is_remembered_until_the_history_moves(server: OpenAIServer) -> None:
+async def test_a_response_id_is_remembered_until_the_history_changes(server: OpenAIServer) -> None:
     session = make_compaction_session(server, make_stored_session(), should_trigger_compaction=lambda context: False)
     await session.add_items(make_turns(2))
     await session.run_compaction({"response_id": "resp_1"})
@@ -127,7 +127,7 @@ async def test_a_response_id_is_remembered_until_the_history_moves(server: OpenA
 @pytest.mark.parametrize(
     "make", [lambda: make_stored_session(settings={"limit": 5}), lambda: ThirdPartySession(settings=SessionSettings(5))]
 )
-async def test_a_limit_never_hides_anything_from_the_compaction(server: OpenAIServer, make: Any, mode: Any) -> None:
+async def test_the_limit_of_the_settings_does_not_affect_compaction(server: OpenAIServer, make: Any, mode: Any) -> None:
     session = make_compaction_session(server, make(), compaction_mode=mode)
     await session.add_items(make_turns(50))
     assert len(await session.get_items()) == 5
@@ -138,7 +138,7 @@ async def test_a_limit_never_hides_anything_from_the_compaction(server: OpenAISe
     assert len(everything) == 51
 
 
-async def test_a_history_of_which_only_a_window_was_read_is_sent_itself(server: OpenAIServer) -> None:
+async def test_a_history_that_was_read_incompletely_is_sent_as_items(server: OpenAIServer) -> None:
     session = make_compaction_session(server, make_stored_session())
     await session.add_items(make_turns(10))
     await session.get_items(20)
@@ -151,7 +151,7 @@ async def test_a_history_of_which_only_a_window_was_read_is_sent_itself(server: 
     assert server.requests[1].body["previous_response_id"] == "resp_2"
 
 
-async def test_what_is_sent_has_every_call_with_its_output(server: OpenAIServer) -> None:
+async def test_only_paired_items_are_sent(server: OpenAIServer) -> None:
     session = make_compaction_session(server, make_stored_session())
     orphan, pair = (
         [user_message("a"), call("lost")],
@@ -162,11 +162,11 @@ async def test_what_is_sent_has_every_call_with_its_output(server: OpenAIServer)
     assert server.requests[0].body["input"] == [user_message("a"), *pair]
 
 
-# --- while calls are open -------------------------------------------------------------------------
+# --- deferral ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("args", [{}, {"response_id": "resp_1"}])
-async def test_it_waits_for_the_outputs_of_the_last_response_and_then_needs_no_trigger(
+async def test_compaction_is_deferred_until_all_calls_have_outputs(
     server: OpenAIServer, args: OpenAIResponsesCompactionArgs
 ) -> None:
     verdicts = iter([True])
@@ -184,7 +184,7 @@ async def test_it_waits_for_the_outputs_of_the_last_response_and_then_needs_no_t
     assert read_compaction(await session.get_items()) == f"all of {args.get('response_id', 8)}"
 
 
-async def test_outputs_that_the_response_chain_has_not_seen_put_it_off(server: OpenAIServer) -> None:
+async def test_outputs_outside_the_response_chain_defer_compaction(server: OpenAIServer) -> None:
     session = make_compaction_session(server, make_stored_session())
     await session.add_items([user_message("go"), call("c1"), output("c1")])
     await session.run_compaction({"response_id": "resp_1", "force": True})
@@ -206,7 +206,7 @@ async def test_input_that_the_response_chain_has_not_seen_stays_behind_the_compa
         assert items[-1] == user_message("unanswered")
 
 
-async def test_a_cleared_history_is_not_due_any_more(server: OpenAIServer) -> None:
+async def test_clear_cancels_a_deferred_compaction(server: OpenAIServer) -> None:
     session = make_compaction_session(server, make_stored_session())
     await session.add_items([user_message("go"), call("c1")])
     await session.run_compaction({"force": True})
@@ -216,7 +216,7 @@ async def test_a_cleared_history_is_not_due_any_more(server: OpenAIServer) -> No
     assert server.requests == []
 
 
-# --- costs, settings, refusals --------------------------------------------------------------------
+# --- usage, settings, validation ------------------------------------------------------------------
 
 
 async def test_every_compaction_is_accounted_for_once(server: OpenAIServer) -> None:
@@ -253,7 +253,7 @@ def test_a_conversation_cannot_be_wrapped() -> None:
 @pytest.mark.parametrize(
     "model", ["claude-opus-4", "gemini-2.5-pro", "litellm/gpt-4", "llama3", "mistral", "", None, 4]
 )
-def test_models_of_others_are_refused(model: Any) -> None:
+def test_models_of_other_providers_are_refused(model: Any) -> None:
     with pytest.raises(ValueError):
         OpenAIResponsesCompactionSession("chat", make_stored_session(), model=model)
 
@@ -261,14 +261,14 @@ def test_models_of_others_are_refused(model: Any) -> None:
 @pytest.mark.parametrize(
     "model", ["gpt-4.1", "gpt-5.2-mini", "o3", "o4-mini", "ft:gpt-4.1:me::x", "openai/gpt-5", "chatgpt-4o-latest"]
 )
-def test_models_of_openai_are_taken(model: str) -> None:
+def test_models_of_openai_are_accepted(model: str) -> None:
     assert OpenAIResponsesCompactionSession("chat", make_stored_session(), model=model).model == model
 
 
 @pytest.mark.parametrize(
     "args", [{"mode": "auto"}, {"compaction_mode": "sometimes"}, {"response_id": 5}], ids=["key", "mode", "id"]
 )
-async def test_senseless_arguments_are_refused(server: OpenAIServer, args: Any) -> None:
+async def test_invalid_arguments_are_refused(server: OpenAIServer, args: Any) -> None:
     session = make_compaction_session(server, make_stored_session())
     await session.add_items(make_turns(10))
     with pytest.raises(InvalidInput):
@@ -278,7 +278,7 @@ async def test_senseless_arguments_are_refused(server: OpenAIServer, args: Any) 
         make_compaction_session(server, make_stored_session(), compaction_mode="sometimes")
 
 
-async def test_sessions_that_want_to_be_told_are_recognised(server: OpenAIServer) -> None:
+async def test_compaction_aware_sessions_are_recognised(server: OpenAIServer) -> None:
     session = make_compaction_session(server, make_stored_session())
     assert is_openai_responses_compaction_aware_session(session)
     assert isinstance(session, OpenAIResponsesCompactionAwareSession)
@@ -286,7 +286,7 @@ async def test_sessions_that_want_to_be_told_are_recognised(server: OpenAIServer
         assert not is_openai_responses_compaction_aware_session(other)
 
 
-async def test_a_given_client_is_left_open_and_our_own_is_closed(
+async def test_only_a_client_that_the_session_created_is_closed(
     server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = make_compaction_session(server, make_stored_session())

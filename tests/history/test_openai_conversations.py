@@ -1,11 +1,13 @@
-"""A history in the Conversations API, over real HTTP."""
+"""OpenAIConversationsSession, over real HTTP."""
 
 import asyncio
 import contextlib
+import itertools
 import subprocess
 import sys
 from typing import Any, get_args
 
+import openai
 import pytest
 from openai.types.responses import response_input_item_param
 from typing_extensions import get_type_hints
@@ -20,7 +22,7 @@ from standfast.history.session import SessionSettings
 from standfast.testing.virtual_time import run_in_virtual_time
 
 DROPPED = Fault()
-LOST_ANSWER = Fault(applied=True)
+LOST_RESPONSE = Fault(applied=True)
 BROKEN = Fault(status=500)
 BROKEN_LATE = Fault(status=500, applied=True)
 GARBLED = Fault(body="<html>", applied=True)
@@ -59,7 +61,7 @@ async def test_there_is_no_conversation_before_the_first_write(server: OpenAISer
     assert server.requests == []
 
 
-async def test_the_first_write_creates_the_conversation_and_names_the_session(server: OpenAIServer) -> None:
+async def test_the_first_write_creates_the_conversation_and_the_session_id(server: OpenAIServer) -> None:
     session = await make_filled_session(server, "a", "b")
     assert list(server.conversations) == [session.session_id]
     assert get_texts(await session.get_items()) == ["a", "b"]
@@ -92,7 +94,7 @@ async def test_a_cancelled_first_writer_leaves_one_conversation_for_the_next(ser
     assert get_texts(server.only) == ["second"]
 
 
-async def test_a_given_conversation_is_continued(server: OpenAIServer) -> None:
+async def test_an_existing_conversation_is_continued(server: OpenAIServer) -> None:
     first = await make_filled_session(server, "a")
     second = make_session(server, conversation_id=first.session_id)
     await second.add_items(user_messages("b"))
@@ -109,7 +111,7 @@ async def test_a_limit_gives_the_latest_items_oldest_first(
     assert get_texts(await limited.get_items()) == expected
 
 
-async def test_an_explicit_limit_beats_the_settings(server: OpenAIServer) -> None:
+async def test_an_explicit_limit_overrides_the_settings(server: OpenAIServer) -> None:
     session = await make_filled_session(server, *"abcd", session_settings=SessionSettings(limit=1))
     assert get_texts(await session.get_items()) == ["d"]
     assert get_texts(await session.get_items(3)) == ["b", "c", "d"]
@@ -117,7 +119,7 @@ async def test_an_explicit_limit_beats_the_settings(server: OpenAIServer) -> Non
 
 
 @pytest.mark.parametrize("limit", [-1, 1.5, True, "3"])
-async def test_a_senseless_limit_is_refused_without_a_request(server: OpenAIServer, limit: Any) -> None:
+async def test_an_invalid_limit_is_refused_without_a_request(server: OpenAIServer, limit: Any) -> None:
     session = await make_filled_session(server, "a")
     before = len(server.requests)
     with pytest.raises(InvalidInput):
@@ -126,7 +128,7 @@ async def test_a_senseless_limit_is_refused_without_a_request(server: OpenAIServ
 
 
 @pytest.mark.parametrize("count", [99, 100, 101, 250])
-async def test_histories_longer_than_a_page_are_read_whole(server: OpenAIServer, count: int) -> None:
+async def test_histories_longer_than_a_page_are_read_completely(server: OpenAIServer, count: int) -> None:
     session = await make_filled_session(server, *range(count))
     everything = [str(number) for number in range(count)]
     assert get_texts(await session.get_items()) == everything
@@ -134,13 +136,13 @@ async def test_histories_longer_than_a_page_are_read_whole(server: OpenAIServer,
     assert get_texts(await session.get_items(150)) == everything[-150:]
 
 
-async def test_a_long_batch_goes_in_chunks_of_twenty_in_order(server: OpenAIServer) -> None:
+async def test_a_long_batch_is_sent_in_chunks_of_twenty_in_order(server: OpenAIServer) -> None:
     session = await make_filled_session(server, *range(45))
     assert [len(request.body["items"]) for request in server.requests if request.path.endswith("items")] == [20, 20, 5]
     assert get_texts(await session.get_items()) == [str(number) for number in range(45)]
 
 
-async def test_pop_takes_the_latest_item(server: OpenAIServer) -> None:
+async def test_pop_removes_the_latest_item(server: OpenAIServer) -> None:
     session = await make_filled_session(server, "a", "b")
     assert [get_texts([item]) for item in [await session.pop_item(), await session.pop_item()] if item] == [
         ["b"],
@@ -158,7 +160,7 @@ async def test_concurrent_pops_of_two_objects_take_different_items(server: OpenA
     assert sorted(get_texts([item for item in popped if item])) == [str(number) for number in range(6)]
 
 
-async def test_clearing_deletes_the_conversation_and_forgets_it(server: OpenAIServer) -> None:
+async def test_clear_deletes_the_conversation_and_its_id(server: OpenAIServer) -> None:
     session = await make_filled_session(server, "a")
     old = session.session_id
     await session.clear_session()
@@ -170,7 +172,7 @@ async def test_clearing_deletes_the_conversation_and_forgets_it(server: OpenAISe
     assert get_texts(await session.get_items()) == ["b"]
 
 
-async def test_a_conversation_that_is_gone_is_not_found(server: OpenAIServer) -> None:
+async def test_a_conversation_that_does_not_exist_is_not_found(server: OpenAIServer) -> None:
     session = make_session(server, conversation_id="conv_none")
     for attempt in (session.get_items, session.pop_item, lambda: session.add_items(user_messages("a"))):
         with pytest.raises(NotFound, match="conv_none") as caught:
@@ -183,13 +185,13 @@ async def test_a_conversation_that_is_gone_is_not_found(server: OpenAIServer) ->
 
 
 @pytest.mark.parametrize("bad", ["text", [1], [{"role": "user", "content": float("nan")}], [{}], [{"type": 3}], None])
-async def test_bad_items_are_refused_before_any_request(server: OpenAIServer, bad: Any) -> None:
+async def test_invalid_items_are_refused_before_any_request(server: OpenAIServer, bad: Any) -> None:
     with pytest.raises(InvalidItem):
         await make_session(server).add_items(bad)
     assert server.requests == []
 
 
-def test_the_ids_that_are_dropped_are_those_the_schema_does_not_ask_for() -> None:
+def test_ids_are_dropped_where_the_schema_does_not_require_them() -> None:
     optional, required = set(), set()
     for shape in get_args(response_input_item_param.ResponseInputItemParam):
         hints = get_type_hints(shape, include_extras=True)
@@ -200,7 +202,7 @@ def test_the_ids_that_are_dropped_are_those_the_schema_does_not_ask_for() -> Non
     assert required & SERVER_ASSIGNED_ID_TYPES == {"message"}
 
 
-async def test_ids_are_sent_only_where_the_schema_wants_them(server: OpenAIServer) -> None:
+async def test_ids_are_sent_only_where_the_schema_requires_them(server: OpenAIServer) -> None:
     session = make_session(server)
     given: list[dict[str, Any]] = [
         {"id": "m1", "role": "user", "content": "hi"},
@@ -222,7 +224,7 @@ async def test_ids_are_sent_only_where_the_schema_wants_them(server: OpenAIServe
     assert len(await session.get_items()) == 14
 
 
-async def test_a_reasoning_item_that_says_nothing_is_left_out(server: OpenAIServer) -> None:
+async def test_a_reasoning_item_without_content_is_dropped(server: OpenAIServer) -> None:
     session = make_session(server)
     await session.add_items([{"type": "reasoning", "summary": []}])
     assert server.requests == []
@@ -230,7 +232,7 @@ async def test_a_reasoning_item_that_says_nothing_is_left_out(server: OpenAIServ
     assert get_texts(await session.get_items()) == ["a"]
 
 
-async def test_pictures_come_back_whole(server: OpenAIServer) -> None:
+async def test_images_are_returned_completely(server: OpenAIServer) -> None:
     picture = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"}
     session = make_session(server)
     await session.add_items([{"role": "user", "content": [picture]}])
@@ -247,7 +249,7 @@ async def test_a_batch_that_fails_at_any_request_leaves_the_history_as_it_was(
 ) -> None:
     await (first := await make_filled_session(server, "old")).get_items()
     session = make_session(server, conversation_id=first.session_id)
-    server.fail_next(*[None] * failing, fault)  # looking at the tail, then four chunks
+    server.fail_next(*[None] * failing, fault)  # the request for the latest item, then four chunks
     with pytest.raises(StoreUnavailable) as caught:
         await session.add_items(user_messages(*range(65)))
     assert isinstance(caught.value, OpenAIRequestFailed)
@@ -257,9 +259,9 @@ async def test_a_batch_that_fails_at_any_request_leaves_the_history_as_it_was(
     assert get_texts(await session.get_items()) == ["old", "new"]
 
 
-@pytest.mark.parametrize("fault", [LOST_ANSWER, BROKEN_LATE, GARBLED], ids=["dropped", "500", "garbled"])
+@pytest.mark.parametrize("fault", [LOST_RESPONSE, BROKEN_LATE, GARBLED], ids=["dropped", "500", "garbled"])
 @pytest.mark.parametrize("failing", [1, 2, 3, 4])
-async def test_a_chunk_whose_answer_is_lost_is_found_and_not_sent_again(
+async def test_a_chunk_with_a_lost_response_is_found_and_not_sent_again(
     server: OpenAIServer, fault: Fault, failing: int
 ) -> None:
     session = make_session(server)
@@ -270,16 +272,18 @@ async def test_a_chunk_whose_answer_is_lost_is_found_and_not_sent_again(
     assert len(server.only) == 66
 
 
-@pytest.mark.parametrize("fault", [DROPPED, BROKEN, BUSY, LOST_ANSWER, BROKEN_LATE])
+@pytest.mark.parametrize("fault", [DROPPED, BROKEN, BUSY, LOST_RESPONSE, BROKEN_LATE])
 @pytest.mark.parametrize("failing", range(4))
-async def test_a_passing_fault_is_outlived_without_duplicates(server: OpenAIServer, fault: Fault, failing: int) -> None:
+async def test_a_transient_fault_is_retried_without_duplicates(
+    server: OpenAIServer, fault: Fault, failing: int
+) -> None:
     session = make_session(server, max_retries=1)
     server.fail_next(*[None] * failing, fault)
     await session.add_items(user_messages(*range(45)))
     assert get_texts(await session.get_items()) == [str(number) for number in range(45)]
 
 
-async def test_a_batch_that_cannot_be_taken_back_says_what_remained(server: OpenAIServer) -> None:
+async def test_a_batch_that_cannot_be_removed_names_the_remaining_items(server: OpenAIServer) -> None:
     session = await make_filled_session(server, "old")
     deletes = 0
 
@@ -303,7 +307,7 @@ async def test_a_batch_that_cannot_be_taken_back_says_what_remained(server: Open
     assert all(name in str(caught.value) for name in caught.value.remaining_ids)
 
 
-async def test_a_server_that_goes_away_leaves_it_open_what_arrived(server: OpenAIServer) -> None:
+async def test_after_a_server_failure_the_uncertain_items_are_counted(server: OpenAIServer) -> None:
     session = await make_filled_session(server, "old")
     gone = False
 
@@ -311,7 +315,7 @@ async def test_a_server_that_goes_away_leaves_it_open_what_arrived(server: OpenA
         nonlocal gone
         if "20" in str(request.body):
             gone = True
-            return LOST_ANSWER
+            return LOST_RESPONSE
         return DROPPED if gone else None
 
     server.fault_for = from_the_second_chunk_on
@@ -325,7 +329,7 @@ async def test_a_server_that_goes_away_leaves_it_open_what_arrived(server: OpenA
     assert get_texts(await session.get_items(1)) == ["new"]
 
 
-async def test_items_of_others_are_never_taken_for_ours(server: OpenAIServer) -> None:
+async def test_items_of_other_clients_are_not_mistaken_for_the_batch(server: OpenAIServer) -> None:
     session = await make_filled_session(server, "old")
     other = make_session(server, conversation_id=session.session_id)
     await other.add_items(user_messages("theirs"))
@@ -333,22 +337,24 @@ async def test_items_of_others_are_never_taken_for_ours(server: OpenAIServer) ->
     with pytest.raises(BatchIncomplete) as caught:
         await session.add_items(user_messages("mine"))
     assert (caught.value.remaining_ids, caught.value.uncertain_count) == ((), 1)
-    server.fail_next(None, LOST_ANSWER)
+    server.fail_next(None, LOST_RESPONSE)
     await session.add_items(user_messages("mine"))
     assert get_texts(server.only) == ["old", "theirs", "mine"]
 
 
-async def test_a_request_that_takes_too_long_is_not_taken_for_undone(server: OpenAIServer) -> None:
-    session = OpenAIConversationsSession(openai_client=server.client(timeout=1.0, max_retries=2))
-    hold = asyncio.Event()
-    server.fail_next(None, Fault(hold=hold, plain=True))
+async def test_a_request_that_times_out_has_an_unknown_outcome(server: OpenAIServer) -> None:
+    session = await make_filled_session(server, "first")
+    # Only now, so that no other request can time out on a slow machine.
+    session._api.provided = server.client(timeout=openai.Timeout(60, read=0.2), max_retries=2)
+    server.requests.clear()
+    server.fail_next(Fault(hold=asyncio.Event(), plain=True))
     with pytest.raises(BatchIncomplete) as caught:
         await session.add_items(user_messages("slow"))
     assert caught.value.uncertain_count == 1
     assert [str(request) for request in server.requests].count("POST /conversations/conv_1/items") == 1
 
 
-async def test_a_server_that_is_not_there_has_done_nothing() -> None:
+async def test_a_request_to_an_unreachable_server_has_no_effect() -> None:
     async with OpenAIServer.running() as server:
         session = await make_filled_session(server, "a")
         url = server.url
@@ -362,15 +368,15 @@ async def test_a_server_that_is_not_there_has_done_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "there"),
-    [(DROPPED, True), (BROKEN, True), (BUSY, True), (LOST_ANSWER, False), (BROKEN_LATE, False)],
+    ("fault", "remains"),
+    [(DROPPED, True), (BROKEN, True), (BUSY, True), (LOST_RESPONSE, False), (BROKEN_LATE, False)],
 )
-async def test_a_pop_whose_request_fails_is_done_once_or_not_at_all(
-    server: OpenAIServer, fault: Fault, there: bool
+async def test_a_pop_whose_request_fails_is_executed_at_most_once(
+    server: OpenAIServer, fault: Fault, remains: bool
 ) -> None:
     session = await make_filled_session(server, "a", "b")
     server.fail_next(None, fault)
-    if there:
+    if remains:
         with pytest.raises(OpenAIRequestFailed) as caught:
             await session.pop_item()
         assert caught.value.outcome is RequestOutcome.NO_EFFECT
@@ -383,7 +389,7 @@ async def test_a_pop_whose_request_fails_is_done_once_or_not_at_all(
         await session.pop_item()
 
 
-@pytest.mark.parametrize("fault", [DROPPED, BROKEN, BROKEN_LATE, LOST_ANSWER])
+@pytest.mark.parametrize("fault", [DROPPED, BROKEN, BROKEN_LATE, LOST_RESPONSE])
 async def test_a_clear_that_fails_can_be_repeated(server: OpenAIServer, fault: Fault) -> None:
     session = await make_filled_session(server, "a")
     server.fail_next(fault)
@@ -396,15 +402,14 @@ async def test_a_clear_that_fails_can_be_repeated(server: OpenAIServer, fault: F
     assert get_texts(await session.get_items()) == ["b"]
 
 
-@pytest.mark.parametrize("fault", [DROPPED, BROKEN, BUSY, GARBLED], ids=["dropped", "500", "429", "garbled"])
-@pytest.mark.parametrize("failing", range(3))
-async def test_a_read_that_fails_says_so_and_strands_nothing(server: OpenAIServer, fault: Fault, failing: int) -> None:
+async def test_a_failed_read_raises_and_the_next_one_succeeds(server: OpenAIServer) -> None:
     session = await make_filled_session(server, *range(250))
-    server.fail_next(*[None] * failing, fault)
-    with pytest.raises(OpenAIRequestFailed) as caught:
-        await session.get_items()
-    assert caught.value.outcome is RequestOutcome.NO_EFFECT
-    assert len(await session.get_items()) == 250
+    for fault, failing in itertools.product([DROPPED, BROKEN, BUSY, GARBLED], range(3)):
+        server.fail_next(*[None] * failing, fault)
+        with pytest.raises(OpenAIRequestFailed) as caught:
+            await session.get_items()
+        assert caught.value.outcome is RequestOutcome.NO_EFFECT
+        assert len(await session.get_items()) == 250
 
 
 async def test_a_conversation_that_cannot_be_created_is_created_by_the_next_write(server: OpenAIServer) -> None:
@@ -423,7 +428,9 @@ async def test_a_conversation_that_cannot_be_created_is_created_by_the_next_writ
 
 
 @pytest.mark.parametrize("chunk", range(4))
-async def test_a_batch_cancelled_at_any_request_is_there_whole_or_not_at_all(server: OpenAIServer, chunk: int) -> None:
+async def test_a_batch_cancelled_at_any_request_is_written_completely_or_not_at_all(
+    server: OpenAIServer, chunk: int
+) -> None:
     session = await make_filled_session(server, "old")
     start, hold = len(server.requests), asyncio.Event()
     server.fail_next(*[None] * chunk, Fault(hold=hold, plain=True))
@@ -433,13 +440,13 @@ async def test_a_batch_cancelled_at_any_request_is_there_whole_or_not_at_all(ser
     asyncio.get_running_loop().call_later(0.01, hold.set)
     with pytest.raises(asyncio.CancelledError):
         await writing
-    whole = chunk == 3  # the answer to the last request was waited for
-    assert get_texts(server.only) == ["old", *(map(str, range(65)) if whole else ())]
+    complete = chunk == 3  # the response to the last request is awaited
+    assert get_texts(server.only) == ["old", *(map(str, range(65)) if complete else ())]
     await session.add_items(user_messages("new"))
     assert get_texts(await session.get_items(1)) == ["new"]
 
 
-async def test_cancelling_again_and_again_does_not_break_the_way_back(server: OpenAIServer) -> None:
+async def test_repeated_cancellation_does_not_stop_the_rollback(server: OpenAIServer) -> None:
     session = await make_filled_session(server, "old")
     start, hold = len(server.requests), asyncio.Event()
     server.fail_next(None, Fault(hold=hold, plain=True))
@@ -453,7 +460,7 @@ async def test_cancelling_again_and_again_does_not_break_the_way_back(server: Op
     assert get_texts(server.only) == ["old"]
 
 
-async def test_a_cancelled_batch_that_cannot_be_taken_back_says_so_in_the_cause(server: OpenAIServer) -> None:
+async def test_a_cancelled_batch_that_cannot_be_removed_is_the_cause_of_the_error(server: OpenAIServer) -> None:
     session = await make_filled_session(server, "old")
     start, hold = len(server.requests), asyncio.Event()
     server.fault_for = lambda request: BROKEN if request.method == "DELETE" else None
@@ -469,7 +476,7 @@ async def test_a_cancelled_batch_that_cannot_be_taken_back_says_so_in_the_cause(
 
 
 @pytest.mark.parametrize("seconds", [None, 1], ids=["never", "late"])
-def test_a_cancelled_batch_whose_answer_does_not_come_is_taken_back_and_says_what_is_unclear(
+def test_a_cancelled_batch_without_a_response_is_removed_and_reports_uncertain_items(
     seconds: float | None,
 ) -> None:
     server = OpenAIServer()
@@ -495,7 +502,7 @@ def test_a_cancelled_batch_whose_answer_does_not_come_is_taken_back_and_says_wha
         assert (cause.remaining_ids, cause.uncertain_count) == ((), 20)
 
 
-async def test_waiting_for_a_turn_can_be_cancelled_without_a_trace(server: OpenAIServer) -> None:
+async def test_calls_that_wait_for_the_lock_can_be_cancelled(server: OpenAIServer) -> None:
     session = await make_filled_session(server, "old")
     start, hold = len(server.requests), asyncio.Event()
     server.fail_next(Fault(hold=hold, plain=True))
@@ -515,7 +522,7 @@ async def test_waiting_for_a_turn_can_be_cancelled_without_a_trace(server: OpenA
     assert get_texts(server.only) == ["old", "first"]
 
 
-async def test_a_cancelled_clear_or_pop_is_carried_out_when_it_was_under_way(server: OpenAIServer) -> None:
+async def test_a_clear_or_pop_cancelled_during_its_request_is_completed(server: OpenAIServer) -> None:
     session = await make_filled_session(server, "a", "b")
     for change in (session.pop_item, session.clear_session):
         start, hold = len(server.requests), asyncio.Event()
@@ -533,7 +540,7 @@ async def test_a_cancelled_clear_or_pop_is_carried_out_when_it_was_under_way(ser
     assert get_texts(await session.get_items()) == ["c"]
 
 
-async def test_a_reader_of_the_same_object_never_sees_half_a_batch(server: OpenAIServer) -> None:
+async def test_readers_of_the_same_object_never_see_part_of_a_batch(server: OpenAIServer) -> None:
     session = make_session(server)
     seen: set[int] = set()
 
@@ -552,7 +559,7 @@ async def test_a_reader_of_the_same_object_never_sees_half_a_batch(server: OpenA
 # --- clients --------------------------------------------------------------------------------------
 
 
-async def test_a_given_client_is_left_open_and_our_own_is_closed(
+async def test_only_a_client_that_the_session_created_is_closed(
     server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = server.client()

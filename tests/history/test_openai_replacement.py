@@ -1,4 +1,4 @@
-"""Compaction by the Responses API: replacing a history, and what is left of it when that fails."""
+"""Replacement of a history by its compacted form, and the history after a failure."""
 
 import asyncio
 from typing import Any
@@ -41,7 +41,7 @@ async def test_the_replaced_items_stay_readable_and_can_be_restored(server: Open
 
 
 @pytest.mark.parametrize("make", UNDERLYING)
-async def test_what_is_added_meanwhile_is_kept(server: OpenAIServer, make: Any) -> None:
+async def test_items_added_during_a_compaction_are_kept(server: OpenAIServer, make: Any) -> None:
     hold = asyncio.Event()
     underlying = make()
     session = make_compaction_session(server, underlying)
@@ -59,7 +59,7 @@ async def test_what_is_added_meanwhile_is_kept(server: OpenAIServer, make: Any) 
 
 
 @pytest.mark.parametrize("make", UNDERLYING)
-async def test_a_history_that_moved_otherwise_is_left_alone(server: OpenAIServer, make: Any) -> None:
+async def test_a_history_that_changed_otherwise_is_not_replaced(server: OpenAIServer, make: Any) -> None:
     for change in ("pop_item", "clear_session"):
         hold = asyncio.Event()
         underlying = make()
@@ -69,22 +69,22 @@ async def test_a_history_that_moved_otherwise_is_left_alone(server: OpenAIServer
         running = asyncio.create_task(session.run_compaction())
         await server.asked(len(server.requests) + 1)
         await getattr(session, change)()
-        left = await session.get_items()
+        remaining = await session.get_items()
         hold.set()
         with pytest.raises(HistoryMoved):
             await running
-        assert await session.get_items() == left
+        assert await session.get_items() == remaining
         assert len(session.take_compactions()) == 1
 
 
-async def test_two_compactions_at_once_are_one(server: OpenAIServer) -> None:
+async def test_concurrent_compactions_send_one_request(server: OpenAIServer) -> None:
     session = make_compaction_session(server, make_stored_session())
     await session.add_items(make_turns(10))
     await asyncio.gather(session.run_compaction(), session.run_compaction())
     assert len(server.requests) == 1
 
 
-async def test_an_unreadable_record_is_not_in_the_way_and_not_destroyed(server: OpenAIServer) -> None:
+async def test_an_unreadable_record_does_not_prevent_compaction_and_stays_stored(server: OpenAIServer) -> None:
     hold = asyncio.Event()
     backend = MemoryBackend()
     underlying = StoredSession("chat", backend)
@@ -138,7 +138,7 @@ async def test_an_empty_compaction_does_not_erase_the_history(server: OpenAIServ
     assert len(session.take_compactions()) == 1
 
 
-async def test_a_response_the_server_does_not_know_is_not_found(server: OpenAIServer) -> None:
+async def test_an_unknown_response_is_not_found(server: OpenAIServer) -> None:
     session = make_compaction_session(server, make_stored_session())
     await session.add_items(make_turns(10))
     with pytest.raises(NotFound, match="resp_gone"):
@@ -164,7 +164,7 @@ async def test_cancelling_the_request_leaves_the_history_as_it_was(server: OpenA
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", ["clear", "add"])
 @pytest.mark.parametrize("restore_fails", [False, True])
-async def test_a_foreign_session_gets_its_items_back_when_replacing_fails(
+async def test_a_third_party_session_is_restored_when_the_replacement_fails(
     server: OpenAIServer, step: str, when: str, restore_fails: bool
 ) -> None:
     underlying = ThirdPartySession()
@@ -184,7 +184,7 @@ async def test_a_foreign_session_gets_its_items_back_when_replacing_fails(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", ["clear", "add"])
-async def test_a_foreign_session_gets_its_items_back_when_replacing_is_cancelled(
+async def test_a_third_party_session_is_restored_when_the_replacement_is_cancelled(
     server: OpenAIServer, step: str, when: str
 ) -> None:
     underlying = ThirdPartySession()
@@ -212,7 +212,7 @@ async def test_a_foreign_session_gets_its_items_back_when_replacing_is_cancelled
     assert await session.get_items() == [*make_turns(10), user_message("on")]
 
 
-async def test_a_cancellation_while_items_are_given_back_does_not_stop_that(server: OpenAIServer) -> None:
+async def test_a_cancellation_does_not_stop_the_restoring_of_items(server: OpenAIServer) -> None:
     underlying = ThirdPartySession()
     session = make_compaction_session(server, underlying)
     await session.add_items(make_turns(10))
@@ -240,7 +240,7 @@ async def test_a_cancellation_while_items_are_given_back_does_not_stop_that(serv
 
 
 @pytest.mark.parametrize("cancelled", [False, True], ids=["failed", "cancelled"])
-def test_items_that_cannot_be_given_back_are_in_the_error(cancelled: bool) -> None:
+def test_items_that_cannot_be_restored_are_in_the_error(cancelled: bool) -> None:
     failed = asyncio.Event()
     underlying = ThirdPartySession()
 

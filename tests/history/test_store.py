@@ -1,4 +1,4 @@
-"""Whatever a caller hands to a store: a clear error of ours, and nothing changed."""
+"""Stores refuse invalid input with a typed error and change nothing."""
 
 import json
 from collections.abc import AsyncIterator
@@ -29,28 +29,28 @@ def header(**more: Any) -> str:
 
 
 REFUSED = {
-    "an owner that is no text": lambda store: store.sessions(owner={"a": 1}),
-    "an owner that is no Unicode": lambda store: store.sessions(owner=BROKEN),
-    "a search by an owner that is no text": lambda store: store.search("word", owner=5),
-    "an annotation by an owner that is no text": lambda store: store.annotate("s", {}, owner=5),
-    "a query that is no text": lambda store: store.sessions(query=5),
-    "a query that is no Unicode": lambda store: store.sessions(query=BROKEN),
-    "a cursor that is no text": lambda store: store.sessions(after=5),
-    "a generation that is no number": lambda store: store.session("s").get_items(generation=[1]),
-    "a generation to restore that is no number": lambda store: store.session("s").restore("x"),
+    "an owner that is not a string": lambda store: store.sessions(owner={"a": 1}),
+    "an owner that is not valid Unicode": lambda store: store.sessions(owner=BROKEN),
+    "a search by an owner that is not a string": lambda store: store.search("word", owner=5),
+    "an annotation by an owner that is not a string": lambda store: store.annotate("s", {}, owner=5),
+    "a query that is not a string": lambda store: store.sessions(query=5),
+    "a query that is not valid Unicode": lambda store: store.sessions(query=BROKEN),
+    "a cursor that is not a string": lambda store: store.sessions(after=5),
+    "a generation that is not an integer": lambda store: store.session("s").get_items(generation=[1]),
+    "a generation to restore that is not an integer": lambda store: store.session("s").restore("x"),
     "bytes that are not base64": lambda store: store.import_([header(), '{"unreadable": "a"}']),
     "bytes that are not base64 either": lambda store: store.import_([header(), '{"unreadable": "!!!!"}']),
-    "an imported owner that is no text": lambda store: store.import_([header(owner={"a": 1})]),
+    "an imported owner that is not a string": lambda store: store.import_([header(owner={"a": 1})]),
     "imported annotations that are a list": lambda store: store.import_([header(metadata=[1])]),
     "imported annotations that are a text": lambda store: store.import_([header(metadata="abc")]),
-    "lines in one text": lambda store: store.import_(header()),
-    "a line that is none": lambda store: store.import_([header(), None]),
+    "a string instead of lines": lambda store: store.import_(header()),
+    "a line that is not a string": lambda store: store.import_([header(), None]),
     "a number instead of lines": lambda store: store.import_(5),
 }
 
 
 @pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED.keys())
-async def test_what_cannot_be_used_is_refused(store: Store, call: Any) -> None:
+async def test_invalid_input_is_refused(store: Store, call: Any) -> None:
     before = await store.sessions()
     with pytest.raises(InvalidInput):
         await call(store)
@@ -64,7 +64,7 @@ async def test_an_owner_is_checked_before_anything_is_written(store: Store) -> N
 
 
 @pytest.mark.parametrize("limit", [HUGE, None])
-async def test_a_limit_beyond_every_database_and_no_limit_mean_everything(store: Store, limit: int | None) -> None:
+async def test_a_huge_limit_and_none_mean_no_limit(store: Store, limit: int | None) -> None:
     assert len(await store.sessions(limit=limit)) == 1
     assert len(await store.search("word", limit=limit)) == 1
     assert len(await store.session("s").search("word", limit=limit)) == 1
@@ -72,7 +72,7 @@ async def test_a_limit_beyond_every_database_and_no_limit_mean_everything(store:
 
 
 @pytest.mark.parametrize("generation", [-1, 7, HUGE])
-async def test_a_generation_that_never_was_is_not_found(store: Store, generation: int) -> None:
+async def test_an_unknown_generation_is_not_found(store: Store, generation: int) -> None:
     with pytest.raises(NotFound):
         await store.session("s").get_items(generation=generation)
     with pytest.raises(NotFound):
@@ -95,14 +95,14 @@ async def test_a_bad_line_is_named_by_its_number_in_the_file(store: Store) -> No
         "postgresql+asyncpg://ann:a/secret@host/db",
     ],
 )
-async def test_a_url_that_cannot_be_understood_is_not_repeated(url: str) -> None:
+async def test_an_error_about_an_invalid_url_does_not_contain_secrets(url: str) -> None:
     with pytest.raises(StandfastError) as refused:
         await open_store(url)
     said, cause = str(refused.value), refused.value.__cause__
     assert "secret" not in said + str(cause or "")
 
 
-async def test_what_is_neither_an_engine_nor_a_client_is_refused() -> None:
+async def test_an_object_that_is_neither_an_engine_nor_a_client_is_refused() -> None:
     from sqlalchemy import create_engine, make_url
 
     for handle in (make_url("postgresql+asyncpg://ann:secret@host/db"), create_engine("sqlite://")):
@@ -111,7 +111,7 @@ async def test_what_is_neither_an_engine_nor_a_client_is_refused() -> None:
         assert "secret" not in str(refused.value)
 
 
-async def test_a_search_looks_at_many_candidates_in_few_steps(tmp_path: Path) -> None:
+async def test_a_search_with_many_hidden_candidates_needs_few_queries(tmp_path: Path) -> None:
     asked: list[str] = []
 
     def connect(*args: Any, **kwargs: Any) -> Any:
@@ -136,7 +136,7 @@ async def test_a_search_looks_at_many_candidates_in_few_steps(tmp_path: Path) ->
         ("redis://localhost:1/0", "prefix, ttl"),
     ],
 )
-async def test_an_option_that_a_store_does_not_have_is_named_with_those_it_has(tmp_path: Path, url: str, known: str):
+async def test_an_unknown_option_is_refused_with_the_known_ones(tmp_path: Path, url: str, known: str):
     with pytest.raises(InvalidInput) as refused:
         await open_store(url.format(path=tmp_path), colour="red")
     assert "takes no colour" in str(refused.value)

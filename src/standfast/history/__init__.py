@@ -1,4 +1,4 @@
-"""Histories of conversations. Names are resolved on first use, so that no backend is imported before it is needed."""
+"""Sessions and stores: the histories of conversations. Names are imported on first use, as backends are optional."""
 
 from standfast.base.lazy import attach_stub
 

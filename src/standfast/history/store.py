@@ -46,7 +46,7 @@ class StoredSessionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cursor(self) -> str:
-        """The value to pass as ``after`` to continue a listing behind this session."""
+        """The value to pass as ``after`` to continue a listing after this session."""
         return base64.urlsafe_b64encode(msgspec.json.encode(Cursor(self.updated_at, self.session_id))).decode()
 
 

@@ -65,9 +65,9 @@ class StoredSession(StoredSessionReader, SessionABC):
         await self.commit_with_retry(append, expected=expected, read_first=self.codec.position_bound)
 
     async def pop_item(self) -> Item | None:
-        """Remove and return the latest item; ``None`` if there is none.
+        """Remove and return the latest item; ``None`` if the history is empty.
 
-        Unreadable records behind it are quarantined, not destroyed: see :meth:`check`.
+        Unreadable records after it are quarantined, not destroyed: see :meth:`check`.
         """
         window, attempt = 8, 0
         while True:
@@ -332,7 +332,7 @@ class StoredSession(StoredSessionReader, SessionABC):
             raise HistoryMoved(self.session_id, expected=expected, found=current)
 
     def build_pop_ops(self, record: SessionRecord, end: int, unreadable: list[tuple[Row, str]]) -> list[Op]:
-        """Return the operations that cut the history at ``end`` and quarantine the unreadable rows behind it."""
+        """Return the operations that cut the history at ``end`` and quarantine the unreadable rows after it."""
         view = slice_spans(record.view, 0, end)
         update = ViewUpdate(closed=view, open_from=record.next_seq, length=end)
         return [

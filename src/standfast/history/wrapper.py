@@ -111,7 +111,7 @@ class SessionWrapper(SessionABC):
         return self.require_stored_session("export").export()
 
     def require_stored_session(self, method: str) -> StoredSession:
-        """Return the stored session, or raise :class:`Unsupported` if there is none."""
+        """Return the stored session, or raise :class:`Unsupported` for a third-party session."""
         if self.stored_session is None:
             raise Unsupported(
                 f"{method}() needs a session in a standfast store; {type(self).__name__} wraps a third-party session"

@@ -183,7 +183,7 @@ class AdvancedSQLiteSession(SessionWrapper):
     async def get_turn_usage(
         self, user_turn_number: int | None = None, branch_id: str | None = None
     ) -> list[dict[str, Any]] | dict[str, Any]:
-        """Return the stored usage of one turn, or of all turns that have some. Empty if there is none."""
+        """Return the stored usage of one turn, or of all turns with stored usage. Empty without any."""
         branch = await self._find_branch(branch_id)
         log = await TurnLog.read(self.inner.backend, self.session_id)
         turns = await branch.read_turns() if branch else []

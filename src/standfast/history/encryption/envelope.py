@@ -100,7 +100,7 @@ class EnvelopeSession:
             await self.underlying.add_items(self.wrap_items(data, valid[-1] if valid else None))
 
     async def pop_item(self) -> Item | None:
-        """Remove and return the latest visible item. Raw items behind it that are not visible are put back."""
+        """Remove and return the latest visible item. Raw items after it that are not visible are put back."""
         async with self.write_lock:
             raw = await self.read_raw_items()
             visible = self.select_visible(self.verify_envelopes(raw)[0])
@@ -298,7 +298,7 @@ def find_longest_increasing_subsequence(entries: Sequence[DecryptedEnvelope]) ->
 
 
 def format_gap(first: int, end: int) -> list[str]:
-    """Return a description of the numbers from ``first`` up to ``end``, or an empty list if there are none."""
+    """Return a description of the numbers from ``first`` up to ``end``; empty for an empty range."""
     if first >= end:
         return []
     return [f"item {first}" if first == end - 1 else f"items {first} to {end - 1}"]

@@ -151,7 +151,7 @@ class OpenAIResponsesCompactionSession(SessionABC):
 
         The compaction is deferred while a tool call of the last response has no output, or while the response chain
         has not seen the output; the next possible call then compacts regardless of the trigger. Items that are added
-        during the request stay behind the compacted ones. A failure leaves the history unchanged.
+        during the request follow the compacted ones. A failure leaves the history unchanged.
 
         A response chain contains only the items that were sent to the model. If the history was read with a limit, and
         so incompletely, the items themselves are sent for compaction in every mode.

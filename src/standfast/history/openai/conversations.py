@@ -90,7 +90,7 @@ class OpenAIConversationsSession(SessionABC):
             await self._run_exclusive(self._append(batch), on_cancel=batch.stop)
 
     async def pop_item(self) -> Item | None:
-        """Remove and return the latest item; ``None`` if there is none."""
+        """Remove and return the latest item; ``None`` if the conversation is empty."""
         return await self._run_exclusive(self._pop())
 
     async def clear_session(self) -> None:
@@ -141,7 +141,7 @@ class OpenAIConversationsSession(SessionABC):
             if latest:
                 try:
                     await conversation.delete_item(latest[-1]["id"])
-                except NotFound:  # popped by somebody else meanwhile
+                except NotFound:  # another client has deleted it meanwhile
                     continue
             self._last_item_id = latest[0]["id"] if len(latest) == 2 else EMPTY_TAIL
             return latest[-1] if latest else None

@@ -54,7 +54,7 @@ async def read_snapshot(session: Session) -> HistorySnapshot:
 
 
 async def replace_prefix(session: Session, before: HistorySnapshot, stop: int, items: Sequence[Item]) -> None:
-    """Replace the first ``stop`` items of the snapshot ``before`` by ``items``. Later items stay behind them.
+    """Replace the first ``stop`` items of the snapshot ``before`` by ``items``. Later items follow them.
 
     Raise :class:`HistoryMoved` and change nothing if the history no longer begins with the items of the snapshot.
     """
