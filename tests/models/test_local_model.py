@@ -162,7 +162,7 @@ async def test_concurrent_starts_load_a_model_once_and_closing_stops_a_load() ->
     assert one == other
     await server.close()
     loading = asyncio.create_task(server.start())
-    while server.pid is None:  # noqa: ASYNC110 - the process reports nothing before the model is loaded
+    while server.pid is None and not loading.done():  # noqa: ASYNC110 - the process reports nothing before the model is loaded
         await asyncio.sleep(0)
     await server.close()
     with pytest.raises(LocalModelUnavailable):

@@ -15,8 +15,7 @@ from standfast.models.interface import ModelProvider, ModelResponse, TResponseSt
 from standfast.models.local.server import LocalServer, ServerAddress
 from standfast.models.openai.chat import OpenAIChatCompletionsModel
 from standfast.models.openai.chat_conversion import ToolNameResolver, make_local_id, to_chat_tools
-from standfast.models.openai.client import load_openai, make_retry_advice
-from standfast.models.openai.typed import to_typed_event, to_typed_item
+from standfast.models.openai.client import load_openai, make_retry_advice, to_typed_event, to_typed_item
 from standfast.models.request import ModelRequest, RequestModel, aclosing
 from standfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 from standfast.models.stream_events import ResponseEventBuilder, make_response_events, usage_to_dict

@@ -28,9 +28,15 @@ from standfast.models.openai.chat_conversion import (
     usage_from_chat,
 )
 from standfast.models.openai.chat_stream import ChatStreamConverter
-from standfast.models.openai.client import configure_client_retries, make_retry_advice
-from standfast.models.openai.responses_request import build_client_arguments, omit_none, resolve_parallel_calls
-from standfast.models.openai.typed import to_typed_event, to_typed_item
+from standfast.models.openai.client import (
+    build_client_arguments,
+    configure_client_retries,
+    make_retry_advice,
+    omit_none,
+    resolve_parallel_calls,
+    to_typed_event,
+    to_typed_item,
+)
 from standfast.models.request import ModelRequest, RequestModel
 from standfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
@@ -38,6 +44,21 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 log = logging.getLogger("standfast")
+
+# Settings with the same name in the API.
+_PASSTHROUGH_SETTINGS = (
+    "temperature",
+    "top_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "max_tokens",
+    "metadata",
+    "store",
+    "verbosity",
+    "top_logprobs",
+    "prompt_cache_retention",
+    "prompt_cache_options",
+)
 
 
 class OpenAIChatCompletionsModel(RequestModel):
@@ -149,22 +170,6 @@ class OpenAIChatCompletionsModel(RequestModel):
             if self._strict:
                 raise UserError(f"{problem}: use the Responses API, or leave it out")
             log.warning("%s; it is ignored", problem)
-
-
-# Settings with the same name in the API.
-_PASSTHROUGH_SETTINGS = (
-    "temperature",
-    "top_p",
-    "frequency_penalty",
-    "presence_penalty",
-    "max_tokens",
-    "metadata",
-    "store",
-    "verbosity",
-    "top_logprobs",
-    "prompt_cache_retention",
-    "prompt_cache_options",
-)
 
 
 def _make_no_choices_error(response: Any) -> Exception:

@@ -13,7 +13,7 @@ from standfast.agents.tool_identity import get_field
 from standfast.agents.tools import FunctionTool, Tool
 from standfast.base.ids import new_id
 from standfast.base.items import Item
-from standfast.models.openai.responses_request import LOCAL_ID_PREFIX
+from standfast.models.openai.client import LOCAL_ID_PREFIX
 from standfast.models.stream_events import make_text_part
 
 ChatMessage: TypeAlias = dict[str, Any]

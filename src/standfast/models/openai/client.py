@@ -1,8 +1,14 @@
-"""The OpenAI client library: importing it, its retries, and the retry advice for its errors."""
+"""The OpenAI client library: importing it, its arguments, its objects, its retries and its errors."""
 
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from standfast.agents.errors import UserError
+from standfast.agents.model_settings import ModelSettings
 from standfast.base.errors import MissingExtra
+from standfast.base.items import Item
+from standfast.models.attribute_items import to_plain
 from standfast.models.interface import IncompleteStream, ResponseFailed
 from standfast.models.retry import (
     CONVERSATION_LOCKED,
@@ -15,7 +21,8 @@ from standfast.models.retry import (
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-    from standfast.agents.model_settings import ModelSettings
+# The prefix of ids that were generated here because the provider gave none.
+LOCAL_ID_PREFIX = "local_"
 
 # Failures before the request was sent: the server has not received it.
 _UNSENT_ERRORS = frozenset(["ConnectError", "ConnectTimeout", "PoolTimeout"])
@@ -35,7 +42,92 @@ def load_openai(purpose: str) -> Any:
     return openai
 
 
-def configure_client_retries(client: "AsyncOpenAI", settings: "ModelSettings", *, stateful: bool) -> "AsyncOpenAI":
+def resolve_parallel_calls(settings: ModelSettings, tools: list[Item]) -> bool | None:
+    """Return the setting, or ``None`` for ``True`` without tools, which the API rejects."""
+    return None if settings.parallel_tool_calls and not tools else settings.parallel_tool_calls
+
+
+def omit_none(**parts: Any) -> Item:
+    """Return the parts that are not ``None``: the API distinguishes absent from null."""
+    simple = (str, bool, int, float, list)
+    return {
+        name: part if isinstance(part, simple) else to_plain(part) for name, part in parts.items() if part is not None
+    }
+
+
+def build_client_arguments(request: Item, raw_body: Item, settings: ModelSettings) -> Item:
+    """Return the client's arguments for a request, including the user's ``extra_*`` settings.
+
+    ``raw_body`` is sent as ``extra_body``, which the client does not transform. It searches all other arguments for
+    names to translate, which takes milliseconds for each item, and the items already have the names of the API.
+    Raises :class:`UserError` if ``extra_args`` repeats an argument.
+    """
+    extra = settings.extra_args or {}
+    repeated = sorted(extra.keys() & (request.keys() | raw_body.keys()))
+    if repeated:
+        raise UserError(f"extra_args repeats arguments of the request: {', '.join(repeated)}")
+    arguments = {**request, **extra}
+    for name in ("extra_headers", "extra_query"):
+        if getattr(settings, name) is not None:
+            arguments[name] = dict(getattr(settings, name))
+    body = settings.extra_body
+    if body is None or isinstance(body, Mapping):
+        return {**arguments, "extra_body": {**raw_body, **(body or {})}}
+    return {**arguments, **raw_body, "extra_body": body}
+
+
+def to_typed_item(item: Item) -> Any:
+    """Return the item as the object that the OpenAI client creates for it."""
+    kind = _get_item_constructors().get(item["type"])
+    return item if kind is None else kind(**item)
+
+
+def to_typed_event(event: Item) -> Any:
+    """Return the event as the object that the OpenAI client creates for it."""
+    kind = _get_event_constructors().get(event["type"])
+    return event if kind is None else kind(**event)
+
+
+@cache
+def _get_item_constructors() -> dict[str, Callable[..., Any]]:
+    load_openai("a model with an OpenAI API")
+    from openai.types import responses as kinds
+
+    return {
+        "message": kinds.ResponseOutputMessage.construct,
+        "function_call": kinds.ResponseFunctionToolCall.construct,
+        "reasoning": kinds.ResponseReasoningItem.construct,
+    }
+
+
+@cache
+def _get_event_constructors() -> dict[str, Callable[..., Any]]:
+    load_openai("a model with an OpenAI API")
+    from openai.types import responses as kinds
+
+    # ``model_construct`` is faster and suffices for events without nested objects, which are the most frequent.
+    return {
+        "response.created": kinds.ResponseCreatedEvent.construct,
+        "response.in_progress": kinds.ResponseInProgressEvent.construct,
+        "response.completed": kinds.ResponseCompletedEvent.construct,
+        "response.output_item.added": kinds.ResponseOutputItemAddedEvent.construct,
+        "response.output_item.done": kinds.ResponseOutputItemDoneEvent.construct,
+        "response.content_part.added": kinds.ResponseContentPartAddedEvent.construct,
+        "response.content_part.done": kinds.ResponseContentPartDoneEvent.construct,
+        "response.output_text.delta": kinds.ResponseTextDeltaEvent.model_construct,
+        "response.output_text.done": kinds.ResponseTextDoneEvent.model_construct,
+        "response.refusal.delta": kinds.ResponseRefusalDeltaEvent.model_construct,
+        "response.refusal.done": kinds.ResponseRefusalDoneEvent.model_construct,
+        "response.function_call_arguments.delta": kinds.ResponseFunctionCallArgumentsDeltaEvent.model_construct,
+        "response.function_call_arguments.done": kinds.ResponseFunctionCallArgumentsDoneEvent.model_construct,
+        "response.reasoning_summary_part.added": kinds.ResponseReasoningSummaryPartAddedEvent.construct,
+        "response.reasoning_summary_part.done": kinds.ResponseReasoningSummaryPartDoneEvent.construct,
+        "response.reasoning_summary_text.delta": kinds.ResponseReasoningSummaryTextDeltaEvent.model_construct,
+        "response.reasoning_summary_text.done": kinds.ResponseReasoningSummaryTextDoneEvent.model_construct,
+    }
+
+
+def configure_client_retries(client: "AsyncOpenAI", settings: ModelSettings, *, stateful: bool) -> "AsyncOpenAI":
     """Return the client, with its own retries turned off where standfast decides on retries.
 
     That is the case if the settings configure retries, and for stateful requests, which the client would repeat

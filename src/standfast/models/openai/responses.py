@@ -1,8 +1,16 @@
-"""Models that use OpenAI's Responses API, at OpenAI or at a compatible server."""
+"""Models that use OpenAI's Responses API, and the conversion of items, tools and settings to its format."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
+from standfast.agents.errors import UserError
+from standfast.agents.handoffs import Handoff
+from standfast.agents.hosted_tools import CodeInterpreterTool, FileSearchTool, HostedMCPTool, WebSearchTool
+from standfast.agents.model_settings import MCPToolChoice, ModelSettings
+from standfast.agents.output import AgentOutputSchemaBase
+from standfast.agents.tools import FunctionTool, Tool
+from standfast.base.items import Item
+from standfast.models.attribute_items import to_plain
 from standfast.models.interface import (
     FAILURE_EVENTS,
     FINAL_EVENTS,
@@ -11,22 +19,42 @@ from standfast.models.interface import (
     TResponseStreamEvent,
     parse_response,
 )
-from standfast.models.openai.client import configure_client_retries, make_retry_advice
-from standfast.models.openai.responses_request import (
+from standfast.models.openai.client import (
+    LOCAL_ID_PREFIX,
     build_client_arguments,
-    build_include,
-    build_text_config,
+    configure_client_retries,
+    make_retry_advice,
     omit_none,
-    prepare_input_items,
     resolve_parallel_calls,
-    to_response_tool_choice,
-    to_response_tools,
 )
 from standfast.models.request import ModelRequest, RequestModel
 from standfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
+
+
+_PLACEHOLDER_IDS = ("__fake_id__", "scripted-message")
+# Fields that the API returns but does not accept as input.
+_OUTPUT_ONLY_FIELDS = frozenset(["created_by", "provider_data"])
+
+_HOSTED_CHOICES = frozenset(
+    ["file_search", "web_search", "web_search_preview", "code_interpreter", "image_generation", "computer", "mcp"]
+)
+
+# Settings with the same name in the API.
+_PASSTHROUGH_SETTINGS = (
+    "temperature",
+    "top_p",
+    "truncation",
+    "reasoning",
+    "metadata",
+    "store",
+    "top_logprobs",
+    "prompt_cache_retention",
+    "prompt_cache_options",
+    "context_management",
+)
 
 
 class OpenAIResponsesModel(RequestModel):
@@ -86,16 +114,146 @@ class OpenAIResponsesModel(RequestModel):
         return make_retry_advice(request)
 
 
-# Settings with the same name in the API.
-_PASSTHROUGH_SETTINGS = (
-    "temperature",
-    "top_p",
-    "truncation",
-    "reasoning",
-    "metadata",
-    "store",
-    "top_logprobs",
-    "prompt_cache_retention",
-    "prompt_cache_options",
-    "context_management",
-)
+def prepare_input_items(items: str | Iterable[Item]) -> list[Item]:
+    """Return the conversation as input of the API, without ids that its server did not assign.
+
+    Reasoning items with such an id are dropped: the server accepts only references to its own reasoning.
+    """
+    if isinstance(items, str):
+        return [{"role": "user", "content": items}]
+    return [
+        item if _is_acceptable(item) else _strip_item(item)
+        for item in items
+        if item.get("type") != "reasoning" or not _is_local_id(item.get("id"))
+    ]
+
+
+def _is_acceptable(item: Item) -> bool:
+    return not _is_local_id(item.get("id")) and _OUTPUT_ONLY_FIELDS.isdisjoint(item)
+
+
+def _strip_item(item: Item) -> Item:
+    return {
+        name: part
+        for name, part in item.items()
+        if name not in _OUTPUT_ONLY_FIELDS and not (name == "id" and _is_local_id(part))
+    }
+
+
+def _is_local_id(item_id: Any) -> bool:
+    return isinstance(item_id, str) and (item_id.startswith(LOCAL_ID_PREFIX) or item_id in _PLACEHOLDER_IDS)
+
+
+def to_response_tools(tools: Iterable[Tool], handoffs: Iterable[Handoff[Any, Any]]) -> list[Item]:
+    """Return the tools and handoffs in the format of the API. Tools of one namespace are grouped at the first one."""
+    converted: list[Item] = []
+    namespaces: dict[str, Item] = {}
+    deferred = False
+    for tool in tools:
+        if not isinstance(tool, FunctionTool):
+            converted.append(_convert_hosted_tool(tool))
+            continue
+        deferred = deferred or tool.defer_loading
+        if tool.namespace is None:
+            converted.append(_convert_function_tool(tool))
+            continue
+        if tool.namespace not in namespaces:
+            group: Item = {
+                "type": "namespace",
+                "name": tool.namespace,
+                "description": tool.namespace_description,
+                "tools": [],
+            }
+            namespaces[tool.namespace] = group
+            converted.append(group)
+        namespaces[tool.namespace]["tools"].append(_convert_function_tool(tool))
+    converted += [
+        {
+            "type": "function",
+            "name": each.tool_name,
+            "description": each.tool_description,
+            "parameters": each.input_json_schema,
+            "strict": each.strict_json_schema,
+        }
+        for each in handoffs
+    ]
+    # The model finds deferred tools only by searching for them.
+    return [*converted, {"type": "tool_search"}] if deferred else converted
+
+
+def _convert_function_tool(tool: FunctionTool) -> Item:
+    function: Item = {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.params_json_schema,
+        "strict": tool.strict_json_schema,
+    }
+    if tool.defer_loading:
+        function["defer_loading"] = True
+    if tool.allowed_callers is not None:
+        function["allowed_callers"] = tool.allowed_callers
+    if tool.output_json_schema is not None:
+        function["output_schema"] = tool.output_json_schema
+    return function
+
+
+def _convert_hosted_tool(tool: Any) -> Item:
+    match tool:
+        case WebSearchTool():
+            return omit_none(
+                type="web_search",
+                filters=tool.filters,
+                user_location=tool.user_location,
+                search_context_size=tool.search_context_size,
+                external_web_access=tool.external_web_access,
+            )
+        case FileSearchTool():
+            return omit_none(
+                type="file_search",
+                vector_store_ids=tool.vector_store_ids,
+                max_num_results=tool.max_num_results,
+                ranking_options=tool.ranking_options,
+                filters=tool.filters,
+            )
+        case CodeInterpreterTool() | HostedMCPTool():
+            config: Item = to_plain(tool.tool_config)
+            return config
+    raise UserError(f"the Responses API does not support the tool {tool!r}")
+
+
+def to_response_tool_choice(choice: Any, tools: Iterable[Tool]) -> Any | None:
+    """Return the tool choice in the format of the API. A function takes precedence over a hosted tool of that name."""
+    if choice is None or choice in ("auto", "required", "none"):
+        return choice
+    if isinstance(choice, MCPToolChoice):
+        return {"type": "mcp", "server_label": choice.server_label, "name": choice.name}
+    functions = {tool.name for tool in tools if isinstance(tool, FunctionTool)}
+    if choice in _HOSTED_CHOICES and choice not in functions:
+        return {"type": choice}
+    return {"type": "function", "name": choice}
+
+
+def build_text_config(schema: AgentOutputSchemaBase | None, verbosity: str | None) -> Item | None:
+    """Return the output format and the verbosity; ``None`` if neither is set."""
+    config: Item = {}
+    if schema is not None and not schema.is_plain_text():
+        config["format"] = {
+            "type": "json_schema",
+            "name": "final_output",
+            "schema": schema.json_schema(),
+            "strict": schema.is_strict_json_schema(),
+        }
+    if verbosity is not None:
+        config["verbosity"] = verbosity
+    return config or None
+
+
+def build_include(settings: ModelSettings, tools: Iterable[Tool]) -> list[str] | None:
+    """Return the names of the additional data that the response should include; ``None`` without any."""
+    include = list(settings.response_include or [])
+    if any(isinstance(tool, FileSearchTool) and tool.include_search_results for tool in tools):
+        include.append("file_search_call.results")
+    if settings.top_logprobs is not None:
+        include.append("message.output_text.logprobs")
+    return list(dict.fromkeys(include)) or None
