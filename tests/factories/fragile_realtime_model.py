@@ -1,4 +1,4 @@
-"""A realtime model whose connection breaks when a test says so."""
+"""A local realtime model whose connection a test can break."""
 
 import asyncio
 
@@ -6,11 +6,11 @@ from standfast.realtime import LocalRealtimeModel
 from standfast.realtime.openai.transport import TransportClosed
 
 
-class Fragile:
-    """A link that breaks when it is told to."""
+class FragileTransport:
+    """A transport that fails after :meth:`snap`."""
 
-    def __init__(self, link):
-        self._link = link
+    def __init__(self, transport):
+        self._transport = transport
         self._broken = asyncio.Event()
 
     def snap(self):
@@ -19,10 +19,10 @@ class Fragile:
     async def send(self, frame):
         if self._broken.is_set():
             raise TransportClosed(1006, "snapped", ConnectionError("snapped"))
-        await self._link.send(frame)
+        await self._transport.send(frame)
 
     async def receive(self):
-        reading, snapping = asyncio.ensure_future(self._link.receive()), asyncio.ensure_future(self._broken.wait())
+        reading, snapping = asyncio.ensure_future(self._transport.receive()), asyncio.ensure_future(self._broken.wait())
         try:
             await asyncio.wait({reading, snapping}, return_when=asyncio.FIRST_COMPLETED)
             if self._broken.is_set():
@@ -33,12 +33,12 @@ class Fragile:
             snapping.cancel()
 
     async def close(self):
-        await self._link.close()
+        await self._transport.close()
 
 
 class FragileModel(LocalRealtimeModel):
     link = None
 
     async def open_transport(self, options):
-        self.link = Fragile(await super().open_transport(options))
+        self.link = FragileTransport(await super().open_transport(options))
         return self.link

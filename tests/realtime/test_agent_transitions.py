@@ -1,4 +1,4 @@
-"""Transitions as they are on paper: whatever happens in whatever order, one change at a time and nothing half done."""
+"""The state machine of agent switches, under every order of events."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Guardrails that refuse one answer after the other: that comes to an end, and the call goes on."""
+"""Consecutive guardrail trips: a limit on requests, and the session continues."""
 
 import asyncio
 

