@@ -165,7 +165,7 @@ async def test_a_response_that_ends_during_the_close_is_not_heard_and_its_end_is
         await model.emit(started(), *sounds, words("fine"))
         closing = asyncio.ensure_future(session.close())
         await asyncio.sleep(0)
-        await model.emit(ended())  # Whoever would judge it is cancelled before its first step.
+        await model.emit(ended())  # The guardrail task is cancelled before its first step.
         await closing
         await heard.until("session_closed")
     assert heard.of("audio") == []

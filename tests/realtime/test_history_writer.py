@@ -55,7 +55,7 @@ def texts(items):
 
 @asynccontextmanager
 async def remembered(tracker=None):
-    """A call with a history, perhaps with somebody who says what was played: the history, and the model."""
+    """Open a session with a history, optionally with a playback tracker; yields the history and the model."""
     config = {} if tracker is None else {"playback_tracker": tracker}
     async with open_store("memory://") as store:
         history = store.session("s")

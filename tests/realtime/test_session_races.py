@@ -269,7 +269,7 @@ async def test_a_tool_that_is_waited_for_may_still_use_the_session(what):
             assert heard.of("error") == []
 
 
-# A model of somebody else's, with nothing but what the interface asks for.
+# A third-party model with only the required methods.
 
 
 class Foreign(RealtimeModel):

@@ -400,7 +400,7 @@ class WildSchedule(SlowSchedule):
             case "unasked":
                 with suppress(InvalidRequest):
                     if session.state is not RealtimeState.OPEN or self.model.slow.under_way:
-                        return  # No server answers what it was not yet told.
+                        return  # The server cannot respond to settings that it has not received.
                     self.model.engine.start_response(asyncio.get_running_loop().time())
                     self.model._transport._runner.flush()
             case "aside":

@@ -1,7 +1,7 @@
 """Random sessions over slow connections with a history: the history has what was heard, however a session ends.
 
-In addition to the random calls: frames are delayed in both directions, tools run one after the other or use the session,
-switches fail or are cancelled, approvals expire, connections roll over, and sessions end in the middle.
+In addition to the random calls: frames are delayed in both directions, tools run one after the other or use the
+session, switches fail or are cancelled, approvals expire, connections roll over, and sessions end in the middle.
 """
 
 import asyncio

@@ -402,7 +402,7 @@ def cut_part(index):
 
 
 def forgotten(model):
-    """What the server answers when it has done as it was told."""
+    """The acknowledgements of the server."""
     deletes = [event for event in sent(model, Raw) if event.message["type"] == "conversation.item.delete"]
     return [RealtimeModelItemDeletedEvent(event.message["other_data"]["item_id"]) for event in deletes]
 

@@ -191,10 +191,10 @@ async def test_a_config_with_known_keys_is_not_talked_about(caplog):
     ("section", "given", "told"),
     [
         ("reconnect", {"attempts": "6"}, "'attempts' must be a number, got '6'"),
-        ("reconnect", {"first_delay": "0.5"}, "'first_delay' is a number"),
-        ("guardrails_settings", {"timeout": "5"}, "'timeout' is a number"),
-        ("guardrails_settings", {"debounce_text_length": [1]}, "'debounce_text_length' is a number"),
-        ("tool_execution", {"approval_timeout": float("nan")}, "'approval_timeout' is a number"),
+        ("reconnect", {"first_delay": "0.5"}, "'first_delay' must be a number"),
+        ("guardrails_settings", {"timeout": "5"}, "'timeout' must be a number"),
+        ("guardrails_settings", {"debounce_text_length": [1]}, "'debounce_text_length' must be a number"),
+        ("tool_execution", {"approval_timeout": float("nan")}, "'approval_timeout' must be a number"),
         ("reconnect", 5, "a dict, got 5"),
     ],
 )

@@ -191,7 +191,7 @@ async def test_a_connection_that_does_not_take_the_old_settings_back_is_replaced
         if attempts:
             await heard.until("reconnected")
             assert server.connections[1].session["instructions"] == "I am the host."
-        else:  # It may not be replaced, so that is told and the call goes on.
+        else:  # It may not be replaced: an error is emitted and the session continues.
             [told] = heard.of("error")
             assert isinstance(told.error, SettingsRejected)
             assert session.state is RealtimeState.OPEN

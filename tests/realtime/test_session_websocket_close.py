@@ -218,7 +218,7 @@ def test_the_end_of_the_loop_ends_the_call_at_the_server(server_elsewhere, how):
         if how == "forgotten":
             await sessions[0].enter()
         else:
-            asyncio.ensure_future(staying(sessions[0]))  # noqa: RUF006 - nobody waits for it
+            asyncio.ensure_future(staying(sessions[0]))  # noqa: RUF006 - it outlives the test on purpose
             await eventually(lambda: sessions[0].state is RealtimeState.OPEN)
 
     async def staying(session):

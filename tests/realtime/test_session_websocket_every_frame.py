@@ -14,7 +14,7 @@ from standfast.testing.realtime.faults import Disconnect
 
 
 class Clerk:
-    """Answers by what it was told, so that a question that is asked again is answered the same."""
+    """Responds by the content of the conversation, so that a repeated request gets the same response."""
 
     async def respond(self, request):
         outputs = [item["output"] for item in request.items if item.get("type") == "function_call_output"]
@@ -48,7 +48,7 @@ class Story:
         self.a = RealtimeAgent(name="a", instructions="You are A.", tools=[look], handoffs=[self.b])
 
     async def play(self, server, on="*", drop=None):
-        """The whole story; ``drop`` is where, counted from its beginning. Gives the frames of either side."""
+        """Run the session; ``drop`` is a fault and its position. Returns the frames of both sides."""
         config = {"reconnect": {"first_delay": 0.001, "longest_delay": 0.002}}
         async with calling(server, self.a, **config) as (session, heard), asyncio.timeout(20):
             first = server.connections[0]
@@ -59,7 +59,7 @@ class Story:
             asked = await heard.until("tool_approval_required")
             assert await session.approve_tool_call(asked.call_id)
             await eventually(lambda: self.answered(session, heard))
-            if said(session)[-1] != "All is done.":  # It was heard in part, and so it is not said again unasked.
+            if said(session)[-1] != "All is done.":  # It was heard in part, so it is not requested again.
                 await session.send_message("Go on.")
                 await eventually(lambda: said(session)[-1] == "All is done." and self.answered(session, heard))
             self.check(session, heard, server.connections[-1])
@@ -74,7 +74,7 @@ class Story:
 
     def answered(self, session, heard):
         begun, over = heard.of("agent_start"), heard.of("agent_end")
-        # Of which nothing was heard, that is said again.
+        # A response of which nothing was heard is requested again.
         spoken = [
             item for item in session.history if item.type == "message" and item.role == "assistant" and get_text(item)
         ]

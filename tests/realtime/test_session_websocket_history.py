@@ -140,7 +140,7 @@ async def test_a_lost_message_is_resent_although_an_equal_one_was_sent_before():
 
 
 class Four:
-    """A history of somebody else's, with the four methods that every session has."""
+    """A third-party history session with the four methods of the protocol."""
 
     session_id = "theirs"
 

@@ -73,7 +73,7 @@ async def test_a_rejected_message_is_not_resent_to_the_next_connection():
         await heard.until("agent_end", 3)
         server.connections[0].close()
         await heard.until("reconnected")
-        await session.update_agent(AGENT)  # Acknowledged behind whatever else the connection was told.
+        await session.update_agent(AGENT)  # Its acknowledgement follows those of all earlier frames.
         assert said(session) == ["one", "One.", "To what?", "three", "Three."]
         assert server.connections[1].get_received("response.create") == []
 
