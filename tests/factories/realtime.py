@@ -1,8 +1,9 @@
-"""Words for tests of realtime sessions: what a model tells, and somebody who listens."""
+"""Builders for tests of realtime sessions: model events, recorded session events, and open sessions."""
 
 import asyncio
 import functools
 import inspect
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from standfast import output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner, RealtimeSession
+from standfast.realtime.errors import AcknowledgementTimeout
 from standfast.realtime.items import InputText, UserMessageItem
 from standfast.realtime.model_events import (
     RealtimeModelAudioEvent,
@@ -24,14 +26,15 @@ from standfast.testing import RealtimeServer
 from standfast.testing.virtual_time import run_in_virtual_time
 
 PATIENCE = 30.0
+"""Seconds that a test waits for an event before it fails."""
 
 
 def virtually(test: Callable[..., Any]) -> Callable[..., None]:
-    """The test in virtual time: nothing waits in truth, and what waits for ever fails."""
+    """Run a test in virtual time: no real waiting, and a deadlock fails."""
 
     @functools.wraps(test)
-    def run(**given: Any) -> None:
-        run_in_virtual_time(asyncio.wait_for(test(**given), 10_000))
+    def run(**arguments: Any) -> None:
+        run_in_virtual_time(asyncio.wait_for(test(**arguments), 10_000))
 
     run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
     del run.__wrapped__  # type: ignore[attr-defined]
@@ -55,20 +58,20 @@ def sound(ms: int = 100, item_id: str = "i1", response_id: str = "r1") -> Realti
 
 
 def answer(number: int, text: str) -> tuple[Any, ...]:
-    """A short answer from its beginning to its end."""
+    """Return the events of a short response, from its start to its end."""
     response, item = f"r{number}", f"i{number}"
     return started(response), words(text, item, response), sound(100, item, response), ended(response)
 
 
 def waiting(verdicts: dict[str, asyncio.Event]) -> RealtimeAgent[Any]:
-    """An agent with a guardrail that has its verdict on a text when its event is set."""
+    """Return an agent with a guardrail that finishes for a text when the event of that text is set."""
 
     @output_guardrail
-    async def judge(context: Any, agent: Any, output: str) -> GuardrailFunctionOutput:
+    async def check(context: Any, agent: Any, output: str) -> GuardrailFunctionOutput:
         await verdicts[output].wait()
         return GuardrailFunctionOutput(None, "secret" in output)
 
-    return RealtimeAgent(name="host", output_guardrails=[judge])
+    return RealtimeAgent(name="host", output_guardrails=[check])
 
 
 def call(name: str, call_id: str = "c1", arguments: str = "{}", response_id: str | None = None) -> Any:
@@ -81,17 +84,17 @@ def user_said(text: str, item_id: str = "u1", previous: str | None = None) -> Re
 
 
 class Heard:
-    """Everything that one iterator has heard so far."""
+    """Records the events of one iterator."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []
-        self._news = asyncio.Condition()
+        self._changed = asyncio.Condition()
 
     async def listen(self, session: RealtimeSession) -> None:
         async for event in session:
-            async with self._news:
+            async with self._changed:
                 self.events.append(event)
-                self._news.notify_all()
+                self._changed.notify_all()
 
     def types(self, *, raw: bool = False) -> list[str]:
         hidden = {"metric"} if raw else {"raw_model_event", "metric", "transcript_delta"}
@@ -101,9 +104,9 @@ class Heard:
         return [event for event in self.events if event.type == kind]
 
     async def until(self, kind: str, count: int = 1) -> Any:
-        """The ``count``-th event of this kind."""
-        async with asyncio.timeout(PATIENCE), self._news:
-            await self._news.wait_for(lambda: len(self.of(kind)) >= count)
+        """Wait for the ``count``-th event of this type and return it."""
+        async with asyncio.timeout(PATIENCE), self._changed:
+            await self._changed.wait_for(lambda: len(self.of(kind)) >= count)
         return self.of(kind)[count - 1]
 
 
@@ -126,17 +129,17 @@ async def listening(session: RealtimeSession) -> AsyncIterator[Heard]:
 async def talking(
     agent: RealtimeAgent[Any], model: ScriptedRealtimeModel | None = None, **more: Any
 ) -> AsyncIterator[tuple[RealtimeSession, Any, Heard]]:
-    """An open session over a scripted model, with somebody who listens."""
-    used = ScriptedRealtimeModel(strict=False) if model is None else model
+    """Open a session over a scripted model and record its events."""
+    scripted = ScriptedRealtimeModel(strict=False) if model is None else model
     run = {name: more.pop(name) for name in ("context", "model_config", "session") if name in more}
     config: Any = {"reconnect": {"first_delay": 0.001, "longest_delay": 0.01}, **more}
-    session = await RealtimeRunner(agent, model=used, config=config).run(**run)
+    session = await RealtimeRunner(agent, model=scripted, config=config).run(**run)
     async with listening(session) as heard, session:
-        yield session, used, heard
+        yield session, scripted, heard
 
 
 def at(server: RealtimeServer) -> Any:
-    """Where and how to connect to a server of a test."""
+    """Return the options to connect to a test server."""
     return {"url": server.url, "api_key": "test"}
 
 
@@ -144,7 +147,7 @@ def at(server: RealtimeServer) -> Any:
 async def calling(
     server: RealtimeServer, agent: RealtimeAgent[Any], transport: Any = None, **config: Any
 ) -> AsyncIterator[tuple[RealtimeSession, Heard]]:
-    """An open session over a real websocket, with somebody who listens."""
+    """Open a session over a real websocket and record its events."""
     model = OpenAIRealtimeWebSocketModel(transport_config=transport)
     settings: Any = {"reconnect": {"first_delay": 0.01}, **config}
     session = await RealtimeRunner(agent, model=model, config=settings).run(model_config=at(server))
@@ -153,7 +156,7 @@ async def calling(
 
 
 def said(session: RealtimeSession) -> list[str | None]:
-    """What everybody said, in order; of a message that is empty so far, nothing."""
+    """Return the texts of all messages in order; messages without content are left out."""
     parts: list[Any] = [item.content[0] for item in session.history if item.type == "message" and item.content]
     return [part.transcript if "audio" in part.type else part.text for part in parts]
 
@@ -164,12 +167,35 @@ async def speak(session: RealtimeSession, pcm: bytes) -> None:
 
 
 async def eventually(check: Callable[[], Any]) -> Any:
-    """What ``check`` gives as soon as that is true."""
+    """Wait until ``check()`` is true and return its result."""
     async with asyncio.timeout(PATIENCE):
-        while not (found := check()):  # noqa: ASYNC110 - what is waited for has no event
+        while not (result := check()):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.001)
-    return found
+    return result
 
 
 def sent(model: ScriptedRealtimeModel, kind: type) -> list[Any]:
     return [event for event in model.sent_events if isinstance(event, kind)]
+
+
+async def interrupt(session: RealtimeSession, heard: Heard) -> None:
+    """Interrupt a session, and check that it did not wait for its own timeout."""
+    await asyncio.wait_for(session.interrupt(), PATIENCE)
+    assert not [event for event in heard.of("error") if isinstance(event.error, AcknowledgementTimeout)]
+
+
+class CallCounter:
+    """Counts the function calls in a ``with`` block: a measure of work that does not depend on the clock."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> "CallCounter":
+        sys.setprofile(self._count_call)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _count_call(self, frame: Any, event: str, argument: Any) -> None:
+        self.count += event in ("call", "c_call")

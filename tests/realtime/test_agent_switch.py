@@ -1,4 +1,4 @@
-"""From one agent to another: by a handoff or by the program, all of it or nothing."""
+"""Agent switches by handoff and by ``update_agent``: complete or without effect."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ C = RealtimeAgent(name="c", instructions="I am c.")
 A = RealtimeAgent(name="a", instructions="I am a.", tools=[a_tool], handoffs=[B, C])
 
 
-async def test_update_agent_tells_the_model_and_then_everybody():
+async def test_update_agent_sends_the_settings_and_then_emits_the_event():
     async with talking(A, model_settings={"voice": "ash"}) as (session, model, heard):
         await session.update_agent(B)
         assert session.current_agent is B
@@ -40,7 +40,7 @@ async def test_update_agent_tells_the_model_and_then_everybody():
         assert heard.of("handoff") == []
 
 
-async def test_a_handoff_is_acknowledged_before_it_is_told_and_answered():
+async def test_a_handoff_is_acknowledged_before_its_event_and_its_output():
     gate = asyncio.Event()
 
     class Slow(ScriptedRealtimeModel):
@@ -127,7 +127,7 @@ async def test_a_handoff_that_hangs_does_not_hold_up_those_of_the_agents_after_i
         assert session.current_agent is last
 
 
-async def test_a_handoff_after_one_that_failed_is_followed():
+async def test_a_handoff_after_a_failed_one_is_performed():
     def broken(context):
         raise ValueError("not now")
 
@@ -162,7 +162,7 @@ async def test_a_transition_that_the_model_refuses_leaves_the_old_agent_in_place
         assert session.current_agent is C
 
 
-async def test_a_transition_that_nobody_acknowledged_is_taken_back():
+async def test_a_switch_without_acknowledgement_is_reverted():
     model = ScriptedRealtimeModel([RealtimeStep(Update, error=AcknowledgementTimeout("the settings", 1))], strict=False)
     async with talking(A, model) as (session, _, _heard):
         with pytest.raises(AcknowledgementTimeout):
@@ -302,7 +302,7 @@ def test_declarations_that_cannot_be_used_are_refused():
     assert A.clone(name="z").handoffs is A.handoffs
 
 
-async def test_a_handoff_that_an_update_has_overtaken_is_not_followed():
+async def test_a_handoff_after_a_concurrent_update_is_skipped():
     gate = asyncio.Event()
 
     class Slow(ScriptedRealtimeModel):

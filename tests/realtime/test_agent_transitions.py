@@ -1,4 +1,4 @@
-"""Transitions as they are on paper: whatever happens in whatever order, one change at a time and nothing half done."""
+"""The state machine of agent switches, under every order of events."""
 
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ from standfast.realtime._session.agent_transitions import (
 
 
 class Changes(RuleBasedStateMachine):
-    """``model`` is what the model has, ``doubt`` what it may have besides; ``turn`` is the step that is to be taken."""
+    """``model`` is what the model has, ``doubt`` what it may have instead; ``turn`` is the pending command."""
 
     def __init__(self):
         super().__init__()
@@ -50,7 +50,7 @@ class Changes(RuleBasedStateMachine):
                     self.end(change)
 
     def end(self, change):
-        """The changes of which nobody has given up come to their end in the order of asking."""
+        """Requests that were not cancelled end in the order in which they were submitted."""
         assert change is self.asked.pop(0)
         self.ended.append(change)
 

@@ -1,4 +1,4 @@
-"""The order in which an iterator gets its events, against a plain list of them."""
+"""The order in which an iterator gets its events, compared with a plain list."""
 
 import asyncio
 

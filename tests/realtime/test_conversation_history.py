@@ -1,11 +1,12 @@
-"""The history of a realtime session: pure, ordered, and true to what was heard."""
+"""The conversation history: pure, ordered, and limited to what was heard."""
 
-import time
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from factories.realtime import CallCounter
 from standfast.realtime._session.history import ConversationHistory
 from standfast.realtime._session.history_entries import estimate_heard_text
 from standfast.realtime._session.playback_clock import PlaybackClock
@@ -40,7 +41,7 @@ def names(ledger):
 
 
 @pytest.mark.parametrize("by", ["words", "item"])
-def test_an_answer_that_was_told_before_its_response_ends_with_that_and_not_with_another(by):
+def test_a_message_reported_before_its_response_ends_with_its_own_response(by):
     ledger = ConversationHistory(PlaybackClock())
     ledger.upsert_item(answer("a1"))
     if by == "words":
@@ -52,7 +53,7 @@ def test_an_answer_that_was_told_before_its_response_ends_with_that_and_not_with
     assert ledger.end_response("r1", complete=True) == ["a1"]
 
 
-def test_items_stand_where_the_server_put_them():
+def test_items_keep_the_positions_of_the_server():
     ledger = ConversationHistory(PlaybackClock())
     assert ledger.upsert_item(user("a"))
     assert ledger.upsert_item(user("c", previous="a"))
@@ -122,7 +123,7 @@ def test_written_and_spoken_parts_stay_what_they_are():
     assert [part.type for part in ledger.get_items()[0].content] == ["text", "audio"]
 
 
-def test_what_was_not_heard_is_not_remembered_as_said():
+def test_text_that_was_not_heard_is_not_in_the_transcript():
     clock = PlaybackClock()
     ledger = ConversationHistory(clock)
     ledger.append_delta("a1", "one two three four", "r1", spoken=True)
@@ -191,7 +192,7 @@ def test_pictures_that_the_server_leaves_out_are_kept():
     assert [part.type for part in ledger.get_items()[0].content] == ["input_image", "input_text"]
 
 
-def test_an_item_can_be_forgotten():
+def test_an_item_can_be_deleted():
     ledger = ConversationHistory(PlaybackClock())
     ledger.upsert_item(user("a"))
     ledger.upsert_item(user("b"))
@@ -210,15 +211,23 @@ def test_a_snapshot_never_changes():
     assert ledger.revision > revision
 
 
-@pytest.mark.parametrize("length", [10, 2_000])
-def test_a_delta_costs_the_same_however_long_the_call(length):
+def measure_delta(length):
+    """Return the function calls and the peak of allocated bytes of a delta in a history of so many items."""
     clock = PlaybackClock()
     ledger = ConversationHistory(clock)
     for number in range(length):
         ledger.upsert_item(user(f"u{number}"))
     ledger.append_delta("a1", "x", "r1", spoken=True)
-    before = time.process_time()
-    for _ in range(10_000):
+    tracemalloc.start()
+    with CallCounter() as calls:
         ledger.append_delta("a1", "word ", "r1", spoken=True)
         clock.receive("a1", 0, 480)
-    assert time.process_time() - before < 0.5
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return calls.count, peak
+
+
+def test_a_delta_costs_the_same_however_long_the_call():
+    (short_calls, _), (long_calls, long_peak) = measure_delta(10), measure_delta(2_000)
+    assert long_calls == short_calls
+    assert long_peak < 2_000, "less than one byte for each item"

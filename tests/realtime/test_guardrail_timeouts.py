@@ -1,4 +1,4 @@
-"""A guardrail that gives no verdict: the session goes on without it, and what was held back for it is not heard."""
+"""Guardrails that do not finish: they are skipped, and audio held back for them is dropped."""
 
 import asyncio
 
@@ -60,7 +60,7 @@ async def test_audio_on_which_there_is_no_verdict_is_not_heard_and_the_answer_en
 
 @pytest.mark.parametrize("texts", [[], [GREETING]])
 @virtually
-async def test_the_server_is_told_how_much_of_it_was_heard(texts):
+async def test_the_server_gets_how_much_of_it_was_heard(texts):
     model = LocalRealtimeModel([GREETING], tts=ToneTTS(), pace=None)
     agent = RealtimeAgent(name="host", output_guardrails=[hanging(*texts)])
     async with talking(agent, model, guardrails_settings=EAGER) as (session, _, heard):
@@ -74,7 +74,7 @@ async def test_the_server_is_told_how_much_of_it_was_heard(texts):
 
 
 @virtually
-async def test_a_server_that_came_to_know_it_meanwhile_is_told_to_forget_it():
+async def test_an_item_that_the_server_added_meanwhile_is_deleted_there():
     async with guarded(hanging(), hold_back_audio=True, timeout=2.0) as (_session, model, heard):
         await model.emit(started(), sound(), words("hello"), ended())
         await model.drop()

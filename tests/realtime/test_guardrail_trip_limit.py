@@ -1,4 +1,4 @@
-"""Guardrails that refuse one answer after the other: that comes to an end, and the call goes on."""
+"""Consecutive guardrail trips: a limit on requests, and the session continues."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ BAD = "It is a secret."
 
 
 async def refused(heard, count):
-    """Wait until so many answers were refused and the last refusal was told."""
+    """Wait until so many responses were rejected and the last trip was announced."""
     await heard.until("guardrail_tripped", count)
     return await heard.until("error")
 

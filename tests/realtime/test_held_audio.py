@@ -1,4 +1,4 @@
-"""Audio that is held back until its words were found good: what is refused was never heard, and nothing says it was."""
+"""Held audio: it is released only after its text has passed, and rejected audio counts as not heard."""
 
 import asyncio
 import random
@@ -57,7 +57,7 @@ def told(heard, *kinds):
     return [event.type for event in heard.events if event.type in kinds]
 
 
-async def test_a_refusal_is_told_before_the_end_of_the_answer_it_refuses():
+async def test_a_trip_is_announced_before_the_end_of_its_response():
     slow = Slow()
     async with RealtimeServer([SECRET, "Never mind."]) as server:
         options = {"url": server.url, "api_key": "test"}
@@ -109,7 +109,7 @@ def test_what_was_held_back_when_the_user_spoke_was_not_heard():
     run_in_virtual_time(scenario())
 
 
-def test_what_was_let_go_is_heard_from_then_on():
+def test_released_audio_counts_as_heard_from_its_release_on():
     async def scenario():
         slow = Slow()
         async with call(local("A good answer that takes a while to say."), slow.guardrail()) as (session, heard):
@@ -149,7 +149,7 @@ def test_verdicts_that_come_in_another_order_let_nothing_go_too_early():
 
 
 @pytest.mark.parametrize("said", ["fine", "secret"])
-async def test_what_nobody_has_judged_at_the_end_of_the_call_was_not_heard(said):
+async def test_audio_that_was_not_checked_when_the_session_ends_was_not_heard(said):
     slow, history = Slow(), SQLiteSession("call")
     agent = RealtimeAgent(name="host", output_guardrails=[slow.guardrail()])
     async with talking(agent, session=history, guardrails_settings=HOLD) as (session, model, heard):
@@ -193,7 +193,7 @@ async def test_audio_that_comes_behind_its_words_waits_no_longer():
 
 
 @virtually
-async def test_a_voice_that_was_told_to_hurry_is_let_go_later():
+async def test_audio_at_a_higher_speed_is_released_later():
     for speed, many in ((None, 5), (0.5, 5), (1.5, 3)):
         settings = {} if speed is None else {"speed": speed}
         async with talking(HOST, guardrails_settings=EAGER, model_settings=settings) as (_session, model, heard):
@@ -234,7 +234,7 @@ async def test_each_part_of_an_answer_waits_for_its_own_words():
 
 
 @virtually
-async def test_words_that_were_corrected_are_judged_again():
+async def test_text_that_was_corrected_is_checked_again():
     gates = {"It is ten.": asyncio.Event(), "secret ten": asyncio.Event()}
 
     @output_guardrail
@@ -276,7 +276,7 @@ def pieces(chance, whole, least, most):
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_nothing_is_heard_before_it_was_judged_however_it_arrives(seed):
+def test_no_audio_is_released_before_its_text_was_checked_in_any_order_of_arrival(seed):
     chance = random.Random(seed)
     text, places = spoken(chance)
     approved = {""}

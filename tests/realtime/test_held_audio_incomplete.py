@@ -1,4 +1,4 @@
-"""Answers that end in the wrong way or at the wrong time, while their audio is held back."""
+"""Held audio of responses that break off, end late or end during the close."""
 
 import asyncio
 import gc
@@ -54,7 +54,7 @@ async def test_audio_whose_words_will_not_come_any_more_is_not_heard(how):
 
 @pytest.mark.parametrize("verdict_after", [0, 0.001, 1])
 @virtually
-async def test_an_answer_of_which_nothing_was_let_go_is_asked_for_once_more_when_its_connection_is_lost(verdict_after):
+async def test_a_lost_response_of_which_nothing_was_released_is_requested_again(verdict_after):
     @output_guardrail
     async def slow(context, agent, output):
         await asyncio.sleep(verdict_after)
@@ -79,7 +79,7 @@ class Slow(ScriptedRealtimeModel):
 
 @pytest.mark.parametrize("late", [False, True])
 @virtually
-async def test_a_new_connection_learns_what_turned_out_not_to_be_heard_of_what_it_was_told(late):
+async def test_a_new_connection_gets_items_again_that_turned_out_not_to_be_heard(late):
     verdict = asyncio.Event()
 
     @output_guardrail
@@ -103,7 +103,7 @@ async def test_a_new_connection_learns_what_turned_out_not_to_be_heard_of_what_i
 
 
 @virtually
-async def test_a_new_connection_is_not_told_of_audio_whose_item_nobody_knows():
+async def test_a_new_connection_gets_no_truncation_of_an_unknown_item():
     verdict = asyncio.Event()
 
     @output_guardrail
@@ -136,7 +136,7 @@ async def test_audio_without_any_words_is_heard_only_if_its_answer_ended_properl
 
 @pytest.mark.parametrize("how", ["failed", "incomplete"])
 @virtually
-async def test_what_was_said_to_its_end_is_heard_although_its_answer_failed_later(how):
+async def test_a_part_that_was_complete_is_heard_although_its_response_failed_later(how):
     async with talking(HOST, guardrails_settings=EAGER) as (session, model, heard):
         await model.emit(started(), words("hello"), sound(3000), RealtimeModelTextDoneEvent("i1", "hello", "r1"))
         await end(model, how)
@@ -160,12 +160,12 @@ async def test_what_is_held_back_when_the_session_closes_was_not_heard(settings,
 
 @pytest.mark.parametrize("sounds", [[], [sound(100)]])
 @virtually
-async def test_an_answer_that_ends_in_the_moment_of_the_close_is_not_heard_and_its_end_is_told(sounds):
+async def test_a_response_that_ends_during_the_close_is_not_heard_and_its_end_is_announced(sounds):
     async with talking(HOST, guardrails_settings=LAZY) as (session, model, heard):
         await model.emit(started(), *sounds, words("fine"))
         closing = asyncio.ensure_future(session.close())
         await asyncio.sleep(0)
-        await model.emit(ended())  # Whoever would judge it is cancelled before its first step.
+        await model.emit(ended())  # The guardrail task is cancelled before its first step.
         await closing
         await heard.until("session_closed")
     assert heard.of("audio") == []
@@ -196,7 +196,7 @@ async def test_an_answer_that_ends_while_the_session_closes_is_not_heard():
 
 
 @virtually
-async def test_words_that_come_after_the_end_are_judged_with_those_before():
+async def test_text_that_arrives_after_the_end_is_checked_together_with_the_text_before():
     async with talking(HOST, guardrails_settings=EAGER) as (_session, model, heard):
         await model.emit(started(), words("the sec"), sound(100), ended())
         await heard.until("agent_end")
@@ -205,7 +205,7 @@ async def test_words_that_come_after_the_end_are_judged_with_those_before():
 
 
 @virtually
-async def test_the_complete_words_that_come_after_the_end_are_not_judged_twice():
+async def test_the_complete_text_that_arrives_after_the_end_is_not_checked_twice():
     asked = []
 
     @output_guardrail
@@ -229,10 +229,10 @@ def watches():
 
 @pytest.mark.parametrize("ends", [True, False])
 @virtually
-async def test_a_long_call_keeps_no_more_than_the_latest_answers(ends):
+async def test_a_long_session_keeps_no_more_than_the_latest_responses(ends):
     before = watches()
     async with talking(HOST, guardrails_settings=EAGER) as (_session, model, _heard):
-        for number in range(20 * MAX_REMEMBERED_RESPONSES):
+        for number in range(3 * MAX_REMEMBERED_RESPONSES):
             name = f"r{number}"
             await model.emit(started(name), words("hi", f"i{number}", name), sound(1, f"i{number}", name))
             if ends:
@@ -262,7 +262,7 @@ async def test_the_settings_count_wherever_they_stand(settings, many):
 
 
 @virtually
-async def test_audio_lasts_as_long_as_the_model_said_when_it_came():
+async def test_the_duration_of_audio_follows_the_format_at_its_arrival():
     model = ScriptedRealtimeModel(connect_events=[RealtimeModelAudioFormatEvent({"type": "audio/pcmu"})], strict=False)
     async with talking(HOST, model, guardrails_settings=EAGER) as (_session, _, heard):
         pieces = [RealtimeModelAudioEvent(b"\0" * 800, "r1", "i1", 0) for _ in range(20)]
@@ -276,7 +276,7 @@ async def test_audio_lasts_as_long_as_the_model_said_when_it_came():
 
 
 @virtually
-async def test_an_answer_that_was_interrupted_before_anything_was_let_go_was_not_heard_whatever_the_model_tells():
+async def test_a_response_that_was_interrupted_before_any_release_was_not_heard():
     async with talking(HOST, guardrails_settings=LAZY) as (session, model, heard):
         await model.emit(started(), sound(100), words("hello"))
         interrupting = asyncio.ensure_future(session.interrupt())
@@ -290,7 +290,7 @@ async def test_an_answer_that_was_interrupted_before_anything_was_let_go_was_not
 
 
 @virtually
-async def test_of_a_refused_answer_what_was_let_go_is_remembered_and_nothing_else():
+async def test_the_history_keeps_only_the_released_part_of_a_rejected_response():
     async with open_store("memory://") as store:
         history = store.session("s")
         async with talking(HOST, guardrails_settings=EAGER, session=history) as (session, model, heard):

@@ -1,4 +1,4 @@
-"""Answers that follow each other faster than guardrails judge them, while their audio is held back."""
+"""Held audio of responses that follow each other faster than the guardrails check them."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ def told(heard, *kinds):
 
 
 @virtually
-async def test_the_end_of_an_answer_is_told_before_the_next_begins():
+async def test_the_end_of_a_response_is_announced_before_the_next_one_starts():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     async with talking(waiting(verdicts), guardrails_settings=HOLD) as (_session, model, heard):
         await model.emit(*answer(1, "fine"), *answer(2, "well"))
@@ -33,7 +33,7 @@ async def test_the_end_of_an_answer_is_told_before_the_next_begins():
 
 
 @virtually
-async def test_nobody_forgets_an_end_because_of_an_answer_whose_beginning_was_not_told():
+async def test_an_end_is_announced_even_if_the_start_of_the_next_response_was_not_reported():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     async with talking(waiting(verdicts), guardrails_settings=HOLD) as (_session, model, heard):
         await model.emit(*answer(1, "fine"), *answer(2, "well")[1:])
@@ -45,7 +45,7 @@ async def test_nobody_forgets_an_end_because_of_an_answer_whose_beginning_was_no
 
 @pytest.mark.parametrize("text", ["fine", "secret"])
 @virtually
-async def test_an_answer_whose_end_was_told_counts_only_when_the_verdict_is_there(text):
+async def test_a_response_whose_end_was_announced_resets_the_trip_count_only_after_its_check(text):
     verdicts, good = {text: asyncio.Event(), "well": asyncio.Event()}, text == "fine"
     async with open_store("memory://") as store:
         history = store.session("call")

@@ -1,4 +1,4 @@
-"""What was said is written to a history session, and a later call or a text run goes on from it."""
+"""The history writer: a session is written to a history, and later sessions and runs continue from it."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from factories.realtime import (
+    PATIENCE,
     call,
     ended,
     eventually,
@@ -54,7 +55,7 @@ def texts(items):
 
 @asynccontextmanager
 async def remembered(tracker=None):
-    """A call with a history, perhaps with somebody who says what was played: the history, and the model."""
+    """Open a session with a history, optionally with a playback tracker; yields the history and the model."""
     config = {} if tracker is None else {"playback_tracker": tracker}
     async with open_store("memory://") as store:
         history = store.session("s")
@@ -63,7 +64,7 @@ async def remembered(tracker=None):
 
 
 async def grown(session, count):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while len(items := await session.get_items()) < count:  # noqa: ASYNC110 - a history has no event
             await asyncio.sleep(0.001)
     return items
@@ -114,7 +115,7 @@ async def test_an_answer_that_is_still_heard_waits_although_the_conversation_has
 
 
 @virtually
-async def test_an_answer_that_was_heard_is_written_although_nobody_says_anything_more():
+async def test_a_message_that_was_heard_is_written_although_the_conversation_does_not_continue():
     async with remembered() as (history, model):
         await model.emit(user_said("say"), started(), words("one two three four"), sound(10_000), ended())
         await asyncio.sleep(10)
@@ -224,7 +225,7 @@ async def test_an_answer_that_was_stopped_makes_those_behind_it_no_sooner_heard(
         assert texts(await grown(history, 3)) == ["one two", "three", "hm?"]
 
 
-async def test_what_the_user_said_waits_for_its_transcript_and_keeps_its_place():
+async def test_a_user_message_waits_for_its_transcript_and_keeps_its_position():
     spoken = UserMessageItem(item_id="u1", content=[InputAudio()])
     async with open_store("memory://") as store:
         history = store.session("s")
@@ -257,7 +258,7 @@ async def test_what_is_never_transcribed_holds_up_the_rest_for_a_while_only():
 
 
 @virtually
-async def test_however_much_is_written_meanwhile_what_was_said_waits_for_its_transcript():
+async def test_later_writes_do_not_shorten_the_wait_for_a_transcript():
     spoken = UserMessageItem(item_id="u1", content=[InputAudio()])
     async with remembered() as (history, model):
         await model.emit(RealtimeModelItemUpdatedEvent(spoken), user_said("two", "u2", "u1"))
@@ -393,7 +394,7 @@ class Failing:
         self.items.clear()
 
 
-async def test_a_write_that_failed_is_told_and_made_later():
+async def test_a_failed_write_is_reported_and_retried():
     history = Failing(1)
     async with talking(AGENT, session=history) as (_session, model, heard):
         await model.emit(user_said("one", "u1"))
@@ -403,7 +404,7 @@ async def test_a_write_that_failed_is_told_and_made_later():
     assert texts(history.items) == ["one", "two"]
 
 
-async def test_a_history_that_is_away_for_long_is_told_once_each_time():
+async def test_a_history_that_is_unavailable_is_reported_once_each_time():
     history = Failing(20)
     async with talking(AGENT, session=history) as (_session, model, heard):
         for number in range(21):

@@ -1,4 +1,4 @@
-"""A text agent as a tool of the agent that speaks: asked like every tool, with approvals of its own."""
+"""Text agents as tools of a realtime agent, with their own approvals."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -113,7 +113,7 @@ async def test_a_yes_for_ever_holds_for_later_calls_of_the_agent_tool_too():
         assert len(heard.of("tool_approval_required")) == 1
 
 
-async def test_a_nested_question_that_nobody_answers_expires():
+async def test_a_nested_approval_without_a_decision_expires():
     agent = clerk(paying(7), [assistant_message("Not paid.")])
     execution = {"approval_timeout": 0.05}
     async with calling(speaking(agent), [ASK, "Sorry."], tool_execution=execution) as (session, heard, _server):
@@ -138,7 +138,7 @@ async def test_a_nested_question_survives_a_lost_connection():
         assert PAID == [7]
 
 
-async def test_closing_names_the_nested_question_that_nobody_answered():
+async def test_the_close_report_names_the_undecided_nested_approval():
     agent = clerk(paying(7))
     async with calling(speaking(agent), [ASK]) as (session, heard, _server):
         await session.send_message("Pay it.")

@@ -1,4 +1,4 @@
-"""Output guardrails of a realtime session: in time, once, and without taking the session down."""
+"""Output guardrails of a session: they trip in time and once, and their failure does not end the session."""
 
 import asyncio
 
@@ -66,7 +66,7 @@ async def test_written_answers_are_looked_at_as_well():
         await heard.until("guardrail_tripped")
 
 
-async def test_a_trip_is_marked_told_cancelled_and_followed_up_once():
+async def test_a_trip_is_announced_cancelled_and_followed_up_once():
     agent = guarded(guard("one"), guard("two"))
     async with talking(agent, guardrails_settings={"debounce_text_length": 5}) as (_session, model, heard):
         await model.emit(started(), *[words("secret ") for _ in range(20)], sound(), words("secret"), ended())
@@ -129,7 +129,7 @@ async def test_no_follow_up_disturbs_a_newer_response():
         assert sent(model, Input) == []
 
 
-async def test_words_of_an_answer_that_nobody_knows_do_not_pass_for_a_newer_one():
+async def test_text_of_an_unknown_response_is_not_taken_for_a_newer_one():
     settings = {"debounce_text_length": 5}
     async with talking(guarded(guard()), guardrails_settings=settings) as (_session, model, heard):
         await model.emit(started(), RealtimeModelTextDoneEvent("i0", "long ago", "r0"), words("secret"))
@@ -279,7 +279,7 @@ def _raises(names):
 
 
 @pytest.mark.parametrize(("message", "errors"), [(_raises, 1), (lambda names: None, 0)])
-async def test_without_words_of_the_program_the_model_is_told_the_usual_ones(message, errors):
+async def test_without_a_configured_message_the_model_gets_the_default(message, errors):
     async with talking(guarded(guard()), guardrails_settings={"message": message}) as (_session, model, heard):
         await model.emit(started(), words("a secret"), ended())
         await eventually(lambda: sent(model, Input))

@@ -1,4 +1,4 @@
-"""Playback trackers of a program that fail: what they were to say is not known, and the call goes on."""
+"""Playback trackers of the program that raise."""
 
 import asyncio
 
@@ -50,4 +50,4 @@ async def test_a_playback_tracker_that_fails_costs_no_connection_and_no_history(
             assert heard.of("audio_interrupted")
             assert said(session) == ["first", "", "second", "Two.", "third", "Three."]
             assert len(await history.get_items()) == 5
-    assert "the playback tracker failed" in caplog.text
+    assert "the playback tracker raised" in caplog.text

@@ -1,4 +1,4 @@
-"""Outputs of tools and words of guardrails that come while the user speaks: the model knows, and waits for its turn."""
+"""Tool outputs and guardrail messages while the user speaks: sent at once, with the response after the turn."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ QUIET = {"turn_detection": {"type": "server_vad", "create_response": False, "int
 
 
 class Look:
-    """An agent with a tool that takes as long as it is told to."""
+    """An agent with a tool that waits for an event of the test."""
 
     def __init__(self):
         self.may = asyncio.Event()
@@ -49,7 +49,7 @@ def creates(connection):
 
 
 async def begin_to_speak(session, heard):
-    """Speak, and give what is left to be said."""
+    """Start to speak, and return the audio that remains."""
     before, after = await halves()
     await speak(session, before)
     await eventually(lambda: [event for event in heard.of("raw_model_event") if event.data.type == "speech_started"])
@@ -57,7 +57,7 @@ async def begin_to_speak(session, heard):
 
 
 async def know_while_the_user_speaks(session, heard, look):
-    """Ask, and let the tool's output be there when the user has begun to speak; give what is left to be said."""
+    """Make a tool call whose output is ready while the user speaks; return the audio that remains."""
     await session.send_message("What time is it?")
     await heard.until("tool_start")
     after = await begin_to_speak(session, heard)
@@ -67,7 +67,7 @@ async def know_while_the_user_speaks(session, heard, look):
 
 
 async def go_on(session):
-    """Another question and its answer: whatever was still to be said was said by then."""
+    """Send another message and wait for its response: all earlier responses have ended by then."""
     await session.send_message("And now?")
     await eventually(lambda: said(session)[-1] == "The end.")
 

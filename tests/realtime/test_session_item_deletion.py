@@ -1,4 +1,4 @@
-"""Items that the program deletes from a conversation: they are gone, whatever is still told of them."""
+"""Items that the program deletes stay deleted when later events mention them."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ async def delete(session, server, item_id):
     await eventually(lambda: server.connections[0].get_sent("conversation.item.deleted"))
 
 
-async def test_an_answer_that_is_deleted_while_it_is_being_said_stays_deleted():
+async def test_a_message_deleted_while_it_is_spoken_stays_deleted():
     deleted = asyncio.Event()
 
     class Counting:
@@ -42,7 +42,7 @@ async def test_an_answer_that_is_deleted_while_it_is_being_said_stays_deleted():
         assert heard.of("error") == []
 
 
-async def test_what_the_user_said_and_the_program_deletes_does_not_come_back_with_its_transcript():
+async def test_a_deleted_user_message_does_not_return_with_its_transcript():
     completed = "conversation.item.input_audio_transcription.completed"
     hears = ScriptedTranscriber(["My number is 1234."])
     async with (

@@ -1,4 +1,4 @@
-"""Entry, exit, iterators and ownership of a realtime session."""
+"""Entry, exit, iterators and ownership of a session."""
 
 import asyncio
 import threading
@@ -7,7 +7,19 @@ from contextlib import suppress
 
 import pytest
 
-from factories.realtime import call, ended, eventually, listening, sent, sound, started, talking, virtually, words
+from factories.realtime import (
+    PATIENCE,
+    call,
+    ended,
+    eventually,
+    listening,
+    sent,
+    sound,
+    started,
+    talking,
+    virtually,
+    words,
+)
 from standfast import UserError, function_tool, open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.base.errors import Closed
@@ -236,7 +248,7 @@ async def test_cancelling_one_who_closes_does_not_stop_the_closing():
     assert not model.connected
 
 
-async def test_a_model_that_fails_to_close_is_told_of_once_and_iterators_end():
+async def test_a_model_that_fails_to_close_is_reported_once_and_iterators_end():
     model = scripted(close_error=RuntimeError("stuck"))
     session = await RealtimeRunner(AGENT, model=model).run()
     async with listening(session) as heard:
@@ -248,6 +260,7 @@ async def test_a_model_that_fails_to_close_is_told_of_once_and_iterators_end():
     assert (session.state, report.reason) == (RealtimeState.CLOSED, "asked")
 
 
+@virtually
 async def test_a_stalled_model_is_cut_off_at_the_deadline():
     class Stalled(ScriptedRealtimeModel):
         async def close(self):
@@ -286,7 +299,7 @@ async def test_a_tool_that_waits_for_a_change_of_the_agent_does_not_hold_up_the_
 
 @pytest.mark.parametrize("holds_up", ["tool", "model"])
 @virtually
-async def test_whoever_closes_sooner_than_another_is_not_held_up_by_that(holds_up):
+async def test_a_close_with_a_shorter_deadline_is_not_delayed_by_a_longer_one(holds_up):
     released, now = asyncio.Event(), asyncio.get_running_loop().time
 
     async def stubborn() -> str:
@@ -493,7 +506,7 @@ async def until_dropped(session):
 
 
 @virtually
-async def test_what_nobody_reads_any_more_stays_within_the_bound():
+async def test_unread_events_stay_within_the_bound():
     model = scripted()
     session = await RealtimeRunner(AGENT, model=model).run()
     async with session:
@@ -537,7 +550,7 @@ async def drained(iterator):
         return seen, error
 
 
-async def test_a_fatal_error_that_nobody_read_is_raised_at_the_exit():
+async def test_a_fatal_error_without_an_iterator_is_raised_at_the_exit():
     model = scripted()
     session = await RealtimeRunner(AGENT, model=model).run()
 
@@ -564,7 +577,7 @@ async def test_the_end_of_the_stream_ends_the_session_quietly():
         assert (await heard.until("session_closed")).report.reason == "ended"
 
 
-async def test_nothing_can_be_said_to_a_closed_session():
+async def test_a_closed_session_accepts_no_input():
     async with talking(AGENT) as (session, _model, _heard):
         await session.close()
         for saying in (session.send_message("hi"), session.send_audio(b""), session.interrupt()):
@@ -572,7 +585,7 @@ async def test_nothing_can_be_said_to_a_closed_session():
                 await saying
 
 
-async def test_nothing_can_be_said_before_the_entry():
+async def test_a_session_accepts_no_input_before_the_entry():
     session = await RealtimeRunner(AGENT, model=scripted()).run()
     for saying in (
         session.send_message("hi"),
@@ -586,7 +599,7 @@ async def test_nothing_can_be_said_before_the_entry():
     await session.close()
 
 
-async def test_every_session_of_a_runner_has_a_model_of_its_own():
+async def test_every_session_of_a_runner_has_its_own_model():
     runner = RealtimeRunner(AGENT)
     first, second = await runner.run(), await runner.run()
     assert isinstance(first.model, OpenAIRealtimeWebSocketModel)
@@ -703,7 +716,7 @@ async def test_one_iterator_cannot_be_waited_for_twice():
         await asyncio.wait({waiting})
 
 
-async def test_a_model_hears_once_that_nobody_listens_any_more():
+async def test_the_listener_is_removed_once():
     class Model(RealtimeModel):
         def __init__(self):
             self.listeners = []
@@ -724,7 +737,7 @@ async def test_a_model_hears_once_that_nobody_listens_any_more():
             pass
 
     model = Model()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         session = await RealtimeRunner(AGENT, model=model).run()
         async with session:
             pass
@@ -740,7 +753,7 @@ async def test_an_answer_that_the_end_of_a_call_cuts_short_is_incomplete():
 
 
 @virtually
-async def test_the_report_has_the_messages_that_were_lost_with_a_connection_and_said_to_no_other():
+async def test_the_report_has_the_messages_that_were_lost_with_a_connection():
     async with talking(AGENT) as (session, model, heard):
         await session.send_message("Are you there?")
         await model.emit(RealtimeModelConnectionStatusEvent("disconnected"))

@@ -1,4 +1,4 @@
-"""Sessions over the local model: real audio, real protocol, virtual time."""
+"""Sessions over the local model: real audio and protocol, in virtual time."""
 
 import asyncio
 
@@ -57,7 +57,7 @@ async def test_speech_is_answered_interrupted_and_remembered_as_far_as_it_was_he
 
 
 @virtually
-async def test_speech_that_nobody_transcribes_is_answered_and_written_without_an_alarm(caplog):
+async def test_speech_without_a_transcript_is_answered_and_written_without_an_error(caplog):
     async with open_store("memory://") as store:
         history = store.session("call")
         model = local(["Good day.", "Still here."])
@@ -74,7 +74,7 @@ async def test_speech_that_nobody_transcribes_is_answered_and_written_without_an
 
 
 @virtually
-async def test_a_recogniser_that_fails_is_told():
+async def test_a_failing_transcriber_is_reported():
     class Deaf:
         async def transcribe(self, audio):
             raise RuntimeError("no ears")

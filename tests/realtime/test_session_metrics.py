@@ -1,4 +1,4 @@
-"""Every measurement of a call, over a real websocket: told when it was made, and kept in ``session.metrics``."""
+"""The metrics of a session over a real websocket, as events and in ``session.metrics``."""
 
 import asyncio
 import random

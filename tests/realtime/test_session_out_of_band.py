@@ -1,4 +1,4 @@
-"""Responses beside the conversation (``conversation: none``): asked for at once, and no part of it."""
+"""Out-of-band responses (``conversation: none``) of a session."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -138,7 +138,7 @@ async def test_a_call_that_is_no_part_of_the_conversation_is_not_made():
         assert len(session.history) == 2
 
 
-async def test_one_that_the_server_refuses_is_reported_to_whoever_asked():
+async def test_a_rejected_out_of_band_response_is_reported_to_its_requester():
     async with RealtimeServer(ByTopic("Hello.")) as server, calling(server) as (session, heard):
         await ask_aside(session, "mood", input=[{"type": "item_reference", "id": "nowhere"}])
         refused = (await heard.until("error")).error

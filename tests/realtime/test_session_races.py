@@ -1,14 +1,16 @@
-"""What comes at an unlucky moment, twice, too late, or from a model that says less than ours do."""
+"""Events at inconvenient moments: repeated, late, or missing."""
 
 import asyncio
 
 import pytest
 
 from factories.realtime import (
+    PATIENCE,
     at,
     call,
     ended,
     eventually,
+    interrupt,
     listening,
     said,
     sent,
@@ -98,7 +100,7 @@ class Forgetful(LocalRealtimeModel):
         return link
 
 
-def test_a_change_that_was_cancelled_while_nobody_answers_is_taken_back():
+def test_a_switch_cancelled_before_its_acknowledgement_is_reverted():
     async def change():
         host = RealtimeAgent(name="host", instructions="I am the host.")
         model = Forgetful(["Hello."], tts=ToneTTS(), detector=EnergyDetector)
@@ -119,7 +121,7 @@ def test_a_change_that_was_cancelled_while_nobody_answers_is_taken_back():
 # Responses out of order.
 
 
-async def test_the_end_of_a_response_that_nobody_knows_leaves_the_active_one_alone():
+async def test_the_end_of_an_unknown_response_does_not_end_the_active_one():
     async with talking(AGENT) as (_session, model, heard):
         await model.emit(started(), sound(), ended("some other"), sound(), ended())
         await heard.until("agent_end")
@@ -127,17 +129,17 @@ async def test_the_end_of_a_response_that_nobody_knows_leaves_the_active_one_alo
         assert len(heard.of("audio")) == 2
 
 
-async def test_a_response_told_twice_or_after_its_end_begins_once_and_ends_once():
+async def test_a_response_reported_twice_or_after_its_end_starts_once_and_ends_once():
     async with talking(AGENT) as (session, model, heard):
         await model.emit(started(), started(), ended(), started())
         await model.emit(sound(response_id="r2"), ended("r2"), started("r2"))
         await model.emit(started("r3"), ended("r3"))
         await heard.until("agent_end", 3)
         assert [event.response_id for event in heard.of("agent_start")] == ["r1", "r2", "r3"]
-        await asyncio.wait_for(session.interrupt(), 1)
+        await interrupt(session, heard)
 
 
-async def test_a_response_whose_end_was_not_told_has_ended_when_the_next_one_begins():
+async def test_a_response_whose_end_was_not_reported_ends_when_the_next_one_starts():
     async with talking(AGENT) as (session, model, heard):
         await model.emit(started(), words("one"), sound(), started("r2"), ended("r1"), ended("r2"))
         await heard.until("agent_end", 2)
@@ -170,7 +172,7 @@ async def test_frames_of_a_response_in_the_wrong_order_over_a_real_connection():
             for turn in (1, 2):
                 await session.send_message("hello")
                 await heard.until("agent_end", turn)
-            await asyncio.wait_for(session.interrupt(), 1)
+            await interrupt(session, heard)
             assert len(heard.of("agent_start")) <= 2
 
 
@@ -227,7 +229,7 @@ async def test_closing_while_the_entry_is_under_way_ends_the_entry(deadline):
         entering = asyncio.ensure_future(session.enter())
         await (await server.wait_for_connection()).wait_for_frame("session.update")
         await session.close(deadline=deadline)
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(PATIENCE):
             await asyncio.wait({entering})
         assert entering.cancelled() or entering.exception() is not None
         assert session.state is RealtimeState.CLOSED
@@ -260,14 +262,14 @@ async def test_a_tool_that_is_waited_for_may_still_use_the_session(what):
     runner = RealtimeRunner(agent, model=model, config={"async_tool_calls": False})
     async with RealtimeServer([CallTool("act"), "Fine."]) as server:
         session = await runner.run(model_config=at(server))
-        async with listening(session) as heard, session, asyncio.timeout(3):
+        async with listening(session) as heard, session, asyncio.timeout(PATIENCE):
             await session.send_message("hello")
             assert (await heard.until("tool_end")).output == "acted"
             await heard.until("agent_end", 2)
             assert heard.of("error") == []
 
 
-# A model of somebody else's, with nothing but what the interface asks for.
+# A third-party model with only the required methods.
 
 
 class Foreign(RealtimeModel):
@@ -321,7 +323,8 @@ async def test_a_model_that_names_no_responses_speaks_calls_hands_over_and_is_in
         stopping = asyncio.ensure_future(session.interrupt())
         await eventually(lambda: model.sent_of(RealtimeModelSendInterrupt))
         await model.tell(sound(response_id="r9", item_id="i9"), told.RealtimeModelTurnEndedEvent())
-        await asyncio.wait_for(stopping, 1)
+        await asyncio.wait_for(stopping, PATIENCE)
+        assert heard.of("error") == []
         assert len(heard.of("audio")) == 2
         assert [event.agent.name for event in heard.of("agent_end")] == ["host", "host", "other"]
     assert model.listeners == []

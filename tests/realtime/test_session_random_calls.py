@@ -1,7 +1,7 @@
-"""Random calls in virtual time: whatever happens when, the session and the server agree in the end.
+"""Random sessions in virtual time: in the end, the session and the server agree.
 
-In each schedule a user writes, speaks and interrupts, the program changes agents and decides about calls, tools take
-their time, guardrails trip, and connections break, all at random moments that a seed decides.
+In each schedule a user writes, speaks and interrupts, the program switches agents and decides approvals, tools are
+slow, guardrails trip, and connections are lost, at random moments that depend on a seed.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ SPEECH = asyncio.run(speech("Somebody says something.", pause_ms=600))
 
 
 class Brain:
-    """Says or calls something at random, after thinking for a while."""
+    """Responds with random text and calls, after a random delay."""
 
     def __init__(self, rng):
         self._rng = rng
@@ -174,7 +174,7 @@ class Schedule:
         theirs = [entry for entry in self.model.engine.conversation if entry.item["type"] != "function_call_output"]
         order = [name for name in ours if name in {entry.id for entry in theirs}]
         assert order == [entry.id for entry in theirs]
-        # What the server lacks is what nobody heard of: an empty answer is not told to a new connection.
+        # The server may lack empty messages only: they are not part of a replay.
         for name in ours.keys() - {entry.id for entry in theirs}:
             parts = getattr(ours[name], "content", None)
             assert parts is not None, f"the call {name} is missing"
@@ -197,8 +197,8 @@ class Schedule:
 
 
 def play(schedule, seed):
-    """Play a schedule, and tell how many calls were made in it."""
-    random.seed(seed)  # The delays before reconnecting are random, too.
+    """Play a schedule and return the number of tool calls in it."""
+    random.seed(seed)  # The reconnect delays are random as well.
     played = schedule(seed)
 
     async def once():
@@ -221,10 +221,10 @@ def play_all(schedule, seeds):
 
 
 @pytest.mark.parametrize("batch", range(4))
-def test_session_and_server_agree_whatever_happens_when(batch):
+def test_session_and_server_agree_after_random_calls(batch):
     play_all(Schedule, range(batch * 10, batch * 10 + 10))
 
 
 @pytest.mark.soak
-def test_session_and_server_agree_in_thousands_of_schedules():
+def test_session_and_server_agree_after_thousands_of_random_calls():
     play_all(Schedule, range(1000, 4000))

@@ -1,8 +1,8 @@
-"""Random calls in which everything else goes on as well: what else can be in a program, and what else can go wrong.
+"""Random sessions with faults, in virtual time.
 
-Beside what the slow schedules do: players lag behind and stop, the history's store fails, dialling fails, the server
-doubles frames and begins responses unasked, guardrails hang, raise and trip late, iterators come and go, text agents
-are tools, several interrupt at once, and anybody closes the call at any time.
+In addition to the slow sessions: players lag and stop, the history store fails, connects fail, the server duplicates
+frames and starts responses by itself, guardrails hang, raise and trip late, iterators come and go, text agents are
+tools, several tasks interrupt at once, and any task may close the session at any time.
 """
 
 import asyncio
@@ -400,7 +400,7 @@ class WildSchedule(SlowSchedule):
             case "unasked":
                 with suppress(InvalidRequest):
                     if session.state is not RealtimeState.OPEN or self.model.slow.under_way:
-                        return  # No server answers what it was not yet told.
+                        return  # The server cannot respond to settings that it has not received.
                     self.model.engine.start_response(asyncio.get_running_loop().time())
                     self.model._transport._runner.flush()
             case "aside":
@@ -475,10 +475,10 @@ class WildSchedule(SlowSchedule):
 
 
 @pytest.mark.parametrize("batch", range(4))
-def test_a_call_stays_sound_whatever_goes_on_in_it(batch):
+def test_a_session_stays_consistent_under_random_faults(batch):
     play_all(WildSchedule, range(batch * 20, batch * 20 + 20))
 
 
 @pytest.mark.soak
-def test_calls_stay_sound_in_thousands_of_schedules():
+def test_sessions_stay_consistent_under_thousands_of_random_faults():
     play_all(WildSchedule, range(1000, 4000))

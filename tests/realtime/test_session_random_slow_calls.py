@@ -1,8 +1,7 @@
-"""Random calls over slow links, with a history: what is written is what was said and heard, however a call ends.
+"""Random sessions over slow connections with a history: the history has what was heard, however a session ends.
 
-More goes on here than in the other schedules: frames take their time in both directions, tools are made one after the
-other or use the session, changes fail or are given up, approvals expire, connections are rolled over, and calls are cut
-off in the middle.
+In addition to the random calls: frames are delayed in both directions, tools run one after the other or use the
+session, switches fail or are cancelled, approvals expire, connections roll over, and sessions end in the middle.
 """
 
 import asyncio
@@ -179,10 +178,10 @@ class SlowSchedule(Schedule):
 
 
 @pytest.mark.parametrize("batch", range(4))
-def test_what_is_written_is_what_was_heard_whatever_happens_when(batch):
+def test_the_history_has_what_was_heard_after_random_calls(batch):
     play_all(SlowSchedule, range(batch * 10, batch * 10 + 10))
 
 
 @pytest.mark.soak
-def test_what_is_written_is_what_was_heard_in_thousands_of_schedules():
+def test_the_history_has_what_was_heard_after_thousands_of_random_calls():
     play_all(SlowSchedule, range(1000, 4000))

@@ -1,4 +1,4 @@
-"""A connection that is lost: replaced, told the history, and what was under way is settled."""
+"""Lost connections: replaced, with the history replayed and pending work settled."""
 
 import asyncio
 
@@ -58,7 +58,7 @@ def requests(model):
     return [event for event in sent(model, Raw) if event.message["type"] == "response.create"]
 
 
-async def test_an_idle_connection_is_replaced_and_told_the_history():
+async def test_an_idle_connection_is_replaced_and_gets_the_history():
     async with talking(AGENT) as (session, model, heard):
         await model.emit(user_said("hello"), started(), words("good day"), ended())
         await model.drop()
@@ -83,7 +83,7 @@ async def test_a_silent_clean_close_is_noticed_too():
         assert heard.of("reconnecting")[0].error is None
 
 
-async def test_a_response_that_died_is_told_as_lost_and_asked_for_again_if_nothing_was_heard():
+async def test_a_lost_response_is_reported_and_requested_again_if_nothing_was_heard():
     async with talking(AGENT) as (session, model, heard):
         await model.emit(user_said("hello"), started())
         await model.drop()
@@ -149,7 +149,7 @@ async def test_of_two_responses_that_were_lost_the_one_that_was_not_interrupted_
         await eventually(lambda: requests(model))
 
 
-async def test_a_message_that_the_lost_connection_did_not_confirm_is_said_again():
+async def test_a_message_that_the_lost_connection_did_not_confirm_is_resent():
     async with talking(AGENT) as (session, model, heard):
         await session.send_message("first")
         await model.emit(user_said("first"))
@@ -193,7 +193,7 @@ async def test_a_running_tool_goes_on_and_answers_the_new_connection():
     assert made == [1]
 
 
-async def test_an_answer_that_came_meanwhile_is_told_with_the_history_and_spoken_about():
+async def test_an_output_that_was_ready_meanwhile_is_part_of_the_replay_and_gets_a_response():
     gate = asyncio.Event()
 
     @function_tool
@@ -266,7 +266,7 @@ async def test_after_a_handoff_the_new_connection_gets_the_new_agents_settings()
         assert model.connect_calls[1]["initial_model_settings"]["instructions"] == "I am another."
 
 
-async def test_what_is_said_while_there_is_no_connection_waits_or_is_dropped():
+async def test_without_a_connection_messages_wait_and_audio_is_dropped():
     gate = asyncio.Event()
 
     class Slow(ScriptedRealtimeModel):
@@ -289,7 +289,7 @@ async def test_what_is_said_while_there_is_no_connection_waits_or_is_dropped():
         assert [type(event) for event in model.sent_events] == [RealtimeModelSendUserInput]
 
 
-async def test_attempts_that_fail_are_told_and_end_the_session_when_they_are_used_up():
+async def test_failed_attempts_are_reported_and_the_last_one_ends_the_session():
     config = {"attempts": 3, "first_delay": 0.001, "longest_delay": 0.002}
     model = ScriptedRealtimeModel(strict=False)
     session = await RealtimeRunner(AGENT, model=model, config={"reconnect": config}).run()
@@ -351,7 +351,7 @@ async def test_a_connection_is_rolled_over_in_a_quiet_moment():
         assert len(model.connect_calls) == 2
 
 
-async def test_what_a_new_connection_is_not_told_of_keeps_its_place():
+async def test_items_that_a_new_connection_does_not_get_keep_their_position():
     unheard = UserMessageItem(item_id="u3", content=[InputAudio()])
     async with talking(AGENT) as (session, model, heard):
         await model.emit(user_said("one"), user_said("two", "u2"), RealtimeModelItemUpdatedEvent(unheard))
@@ -361,7 +361,7 @@ async def test_what_a_new_connection_is_not_told_of_keeps_its_place():
         assert [item.item_id for item in session.history] == ["u1", "u2", "u3"]
 
 
-async def test_what_is_said_while_an_answer_is_told_anew_stands_behind_it():
+async def test_messages_during_a_resend_follow_the_resent_item():
     cut = RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=500, from_previous_connection=True)
     async with talking(AGENT) as (session, model, _heard):
         await model.emit(user_said("hello"), started(), words("one two three four"), sound(1000), ended())
@@ -374,7 +374,7 @@ async def test_what_is_said_while_an_answer_is_told_anew_stands_behind_it():
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_an_answer_behind_a_call_is_told_anew_behind_what_stands_there(late):
+async def test_a_message_after_a_call_is_resent_after_the_items_that_are_there(late):
     call = {"item_id": "f1", "call_id": "c1", "status": "completed", "arguments": "{}", "name": "look"}
     answered = RealtimeModelItemUpdatedEvent(RealtimeToolCallItem(**call, output="ok", output_item_id="o1"))
     asked = RealtimeModelItemUpdatedEvent(RealtimeToolCallItem(**call))
@@ -402,12 +402,12 @@ def cut_part(index):
 
 
 def forgotten(model):
-    """What the server answers when it has done as it was told."""
+    """The acknowledgements of the server."""
     deletes = [event for event in sent(model, Raw) if event.message["type"] == "conversation.item.delete"]
     return [RealtimeModelItemDeletedEvent(event.message["other_data"]["item_id"]) for event in deletes]
 
 
-async def test_an_answer_of_which_two_parts_are_cut_is_told_anew_as_it_is_then():
+async def test_a_message_with_two_truncated_parts_is_resent_in_its_final_state():
     second = RealtimeModelAudioEvent(bytes(48_000), "r1", "i1", 1)
     async with talking(AGENT) as (session, model, _heard):
         await model.emit(user_said("hello"), started(), words("one two three four"), sound(1000))
@@ -419,7 +419,7 @@ async def test_an_answer_of_which_two_parts_are_cut_is_told_anew_as_it_is_then()
         assert [item.item_id for item in session.history] == ["u1", "i1", "u2"]
 
 
-async def test_an_answer_that_is_cut_again_is_told_anew_again():
+async def test_a_message_that_is_truncated_again_is_resent_again():
     again = RealtimeModelAudioInterruptedEvent(
         "i1", 0, response_id="r1", audio_end_ms=250, from_previous_connection=True
     )

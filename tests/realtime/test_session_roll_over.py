@@ -1,4 +1,4 @@
-"""What was said over one connection and still plays when another one has taken its place."""
+"""Audio that still plays after its connection was replaced."""
 
 import asyncio
 from base64 import b64encode
@@ -192,7 +192,7 @@ async def test_what_still_plays_can_be_cut_although_the_first_attempt_to_reconne
         await eventually(lambda: server.connections[-1].get_sent("conversation.item.deleted"))
 
 
-async def test_what_is_cut_while_the_history_is_told_makes_no_output_be_told_twice():
+async def test_a_truncation_during_the_replay_sends_no_output_twice():
     answered = asyncio.Event()
 
     @function_tool

@@ -1,4 +1,4 @@
-"""What is too long for any server to be told, and would cost every connection that is told it."""
+"""Messages and outputs that are too large for any server."""
 
 import json
 
@@ -32,7 +32,7 @@ async def test_the_output_of_a_tool_that_no_server_takes_is_answered_with_the_re
         assert len(server.connections) == 1
 
 
-async def test_a_message_that_no_server_takes_is_refused_and_never_said() -> None:
+async def test_a_message_too_large_for_any_server_raises_and_is_not_sent() -> None:
     agent = RealtimeAgent(name="host")
     picture = {"type": "input_image", "image_url": f"data:image/png;base64,{HUGE}"}
     async with RealtimeServer(["Yes?"]) as server, calling(server, agent) as (session, heard):
@@ -44,7 +44,7 @@ async def test_a_message_that_no_server_takes_is_refused_and_never_said() -> Non
         assert len(server.connections) == 1
 
 
-async def test_a_message_of_the_history_that_no_server_takes_is_told_as_far_as_one_does() -> None:
+async def test_a_history_message_too_large_for_any_server_is_truncated() -> None:
     async with RealtimeServer(["Yes?"]) as server, open_store("memory://") as store:
         history = store.session("caller")
         await history.add_items([{"role": "user", "content": WIDE}])

@@ -1,4 +1,4 @@
-"""Tool calls of a realtime session: judged once, made once, answered for certain."""
+"""Tool calls of a session: approved once, executed once, and delivered for certain."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from factories.realtime import call, ended, eventually, sent, sound, started, talking, words
+from factories.realtime import PATIENCE, call, ended, eventually, sent, sound, started, talking, virtually, words
 from standfast import AgentHooks, RunHooks, function_tool, tool_input_guardrail, tool_output_guardrail
 from standfast.agents.guardrails import ToolGuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeModelSendToolOutput
@@ -43,12 +43,12 @@ async def test_a_call_is_made_and_answered():
 async def test_a_call_that_comes_while_the_session_is_opening_is_made_and_answered_when_it_is_open(beside):
     made = [started(), call("add", arguments='{"a": 1, "b": 2}'), ended()]
     model = ScriptedRealtimeModel(strict=False, connect_events=made)
-    async with asyncio.timeout(5), talking(agent_with(add), model, async_tool_calls=beside) as (_, _, heard):
+    async with asyncio.timeout(PATIENCE), talking(agent_with(add), model, async_tool_calls=beside) as (_, _, heard):
         assert (await heard.until("tool_end")).output == 3
         assert outputs(model) == [("c1", "3", True)]
 
 
-async def test_a_call_is_made_once_however_often_it_is_told():
+async def test_a_call_is_executed_once_even_if_it_is_reported_repeatedly():
     made = []
 
     @function_tool
@@ -125,6 +125,7 @@ async def test_an_output_that_could_not_be_sent_is_sent_again_without_running_th
     assert len(sent(model, Output)) == 2
 
 
+@virtually
 async def test_a_repeated_call_sends_an_unsent_output_at_once():
     steps = [RealtimeStep(Output, error=RuntimeError("noise")) for _ in range(4)] + [RealtimeStep(Output)]
     model = ScriptedRealtimeModel(steps)
@@ -279,7 +280,7 @@ async def test_a_rejected_call_is_answered_with_the_reason(message):
     assert bool(formatted) == (message is None)
 
 
-async def test_an_approval_that_nobody_gives_expires():
+async def test_an_approval_without_a_decision_expires():
     async with talking(agent_with(delete), tool_execution={"approval_timeout": 0.02}) as (session, model, heard):
         await model.emit(call("delete", arguments=ARGUMENTS))
         await heard.until("tool_approval_expired")
@@ -467,7 +468,7 @@ async def test_hooks_are_called_for_responses_and_tools():
     assert told == [("start", "host"), "own start", ("end", "host", "hello"), ("tool", "c1"), "own tool", ("made", 3)]
 
 
-async def test_a_hook_that_fails_is_told_and_the_session_lives_on():
+async def test_a_failing_hook_is_reported_and_the_session_continues():
     class Broken(AgentHooks):
         async def on_start(self, context, agent):
             raise ValueError("hook")

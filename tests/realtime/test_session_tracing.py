@@ -1,4 +1,4 @@
-"""A call as a trace: responses, tools, guardrails and handoffs."""
+"""The trace of a session: responses, tools, guardrails and handoffs."""
 
 import asyncio
 
@@ -99,7 +99,7 @@ async def test_a_call_that_may_not_be_traced_is_not(seen):
     assert seen.traces == seen.spans == []
 
 
-async def test_a_call_entered_by_one_task_and_closed_by_another_is_one_trace_and_nobodys_current_one(seen):
+async def test_a_session_entered_and_closed_by_different_tasks_is_one_trace(seen):
     model = ScriptedRealtimeModel(strict=False)
     session = await RealtimeRunner(AGENT, model=model).run()
     places = []

@@ -1,4 +1,4 @@
-"""A likely mistake of a program is refused where it is made, and the message says what to change."""
+"""Likely mistakes of a program raise at once, with a message that says what to change."""
 
 import asyncio
 import logging
@@ -191,19 +191,19 @@ async def test_a_config_with_known_keys_is_not_talked_about(caplog):
     ("section", "given", "told"),
     [
         ("reconnect", {"attempts": "6"}, "'attempts' must be a number, got '6'"),
-        ("reconnect", {"first_delay": "0.5"}, "'first_delay' is a number"),
-        ("guardrails_settings", {"timeout": "5"}, "'timeout' is a number"),
-        ("guardrails_settings", {"debounce_text_length": [1]}, "'debounce_text_length' is a number"),
-        ("tool_execution", {"approval_timeout": float("nan")}, "'approval_timeout' is a number"),
+        ("reconnect", {"first_delay": "0.5"}, "'first_delay' must be a number"),
+        ("guardrails_settings", {"timeout": "5"}, "'timeout' must be a number"),
+        ("guardrails_settings", {"debounce_text_length": [1]}, "'debounce_text_length' must be a number"),
+        ("tool_execution", {"approval_timeout": float("nan")}, "'approval_timeout' must be a number"),
         ("reconnect", 5, "a dict, got 5"),
     ],
 )
-async def test_a_setting_that_is_no_number_is_refused_before_it_is_needed(section, given, told):
+async def test_a_setting_that_must_be_a_number_is_checked_before_the_entry(section, given, told):
     with pytest.raises(UserError, match=told):
         await RealtimeRunner(AGENT, model=LocalRealtimeModel([]), config={section: given}).run()
 
 
-async def test_a_brain_that_raises_is_logged_with_where(caplog):
+async def test_a_responder_that_raises_is_logged_with_its_traceback(caplog):
     class Broken:
         async def respond(self, request):
             raise LookupError("no such shelf")
@@ -217,7 +217,7 @@ async def test_a_brain_that_raises_is_logged_with_where(caplog):
     assert "in respond" in caplog.text
 
 
-async def test_a_key_that_is_none_says_nothing():
+async def test_a_key_that_is_none_is_ignored():
     names = ["model_settings", "output_guardrails", "guardrails_settings", "tool_execution", "reconnect", "hooks"]
     nothing = dict.fromkeys(["initial_model_settings", "playback_tracker", "api_key", "url", "headers", "call_id"])
     model = LocalRealtimeModel(["Hello."], pace=None)
@@ -228,7 +228,7 @@ async def test_a_key_that_is_none_says_nothing():
     assert heard.of("error") == []
 
 
-async def test_an_audio_format_that_nobody_knows_is_logged(caplog):
+async def test_an_unknown_audio_format_is_logged(caplog):
     await enter(config={"model_settings": {"output_audio_format": "mp3"}})
     (record,) = caplog.records
     assert "'mp3'" in record.getMessage()

@@ -1,11 +1,11 @@
-"""Sessions over a real websocket to a server that misbehaves."""
+"""Sessions over a real websocket to a misbehaving server."""
 
 import asyncio
 import base64
 
 import pytest
 
-from factories.realtime import Heard, calling, eventually, said, speak
+from factories.realtime import PATIENCE, Heard, calling, eventually, said, speak
 from realtime.wire import speech
 from standfast import function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
@@ -22,9 +22,8 @@ OTHER = RealtimeAgent(name="other", instructions="I am another.")
 async def test_closing_keeps_its_deadline_when_the_server_hangs():
     async with RealtimeServer() as server, calling(server, AGENT) as (session, _heard):
         server.connections[0].stall()
-        before = asyncio.get_running_loop().time()
-        await session.close(deadline=0.5)
-        assert asyncio.get_running_loop().time() - before < 1.0
+        report = await asyncio.wait_for(session.close(deadline=0.5), PATIENCE)
+        assert report.cancelled in (("model",), ("connection",))
         assert session.state is RealtimeState.CLOSED
 
 
@@ -60,7 +59,7 @@ async def test_a_call_may_be_ended_from_inside(who):
 
 
 @pytest.mark.parametrize("frame", ["{no json", {"type": "future.event", "event_id": "e"}, {"type": "response.done"}])
-async def test_frames_that_nobody_understands_do_not_disturb_the_call(frame):
+async def test_unknown_frames_do_not_disturb_the_session(frame):
     async with RealtimeServer(["Still here."]) as server, calling(server, AGENT) as (session, heard):
         server.inject("response.created", Insert(frame))
         await session.send_message("Hello?")
@@ -160,7 +159,7 @@ async def test_an_agent_without_a_prompt_does_not_go_on_with_that_of_another(los
         assert "prompt" not in connection.get_received("session.update")[0]["session"], "no need to say so before"
 
 
-async def test_settings_that_nobody_waits_for_are_refused_with_an_error_event():
+async def test_rejected_settings_without_a_waiter_are_an_error_event():
     raw = {"type": "session.update", "other_data": {"session": {"instructions": "Be brief."}}}
     async with RealtimeServer() as server, calling(server, AGENT) as (session, heard):
         server.inject("session.update", Reject(message="not this"))
@@ -192,7 +191,7 @@ async def test_a_connection_that_does_not_take_the_old_settings_back_is_replaced
         if attempts:
             await heard.until("reconnected")
             assert server.connections[1].session["instructions"] == "I am the host."
-        else:  # It may not be replaced, so that is told and the call goes on.
+        else:  # It may not be replaced: an error is emitted and the session continues.
             [told] = heard.of("error")
             assert isinstance(told.error, SettingsRejected)
             assert session.state is RealtimeState.OPEN
@@ -224,7 +223,7 @@ async def test_an_expired_session_goes_on_over_the_next_connection():
         assert session.history[-1].content[0].transcript == "Two."
 
 
-async def test_a_failed_response_is_told_with_its_reason():
+async def test_a_failed_response_is_reported_with_its_reason():
     async with (
         RealtimeServer([ValueError("out of order"), "Better."]) as server,
         calling(server, AGENT) as (session, heard),
@@ -273,7 +272,7 @@ async def test_a_drop_in_the_middle_of_the_replay_begins_it_again():
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.soak)])
-async def test_many_calls_at_a_time_are_closed_quickly(count):
+async def test_many_calls_at_a_time_are_closed_without_cancelling_anything(count):
     async with RealtimeServer() as server:
         runner = RealtimeRunner(AGENT)
         config = {"url": server.url, "api_key": "test"}
@@ -284,9 +283,7 @@ async def test_many_calls_at_a_time_are_closed_quickly(count):
         tasks = [asyncio.ensure_future(ear.listen(one)) for ear, one in zip(ears, sessions, strict=True)]
         await asyncio.gather(*(session.send_message("Hello") for session in sessions))
         await asyncio.gather(*(ear.until("agent_end") for ear in ears))
-        before = asyncio.get_running_loop().time()
-        reports = await asyncio.gather(*(session.close() for session in sessions))
-        assert asyncio.get_running_loop().time() - before < 2.5
+        reports = await asyncio.gather(*(session.close(deadline=PATIENCE) for session in sessions))
         await asyncio.gather(*tasks)
         assert all((report.cancelled, report.still_running) == ((), ()) for report in reports)
 

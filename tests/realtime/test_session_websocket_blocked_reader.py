@@ -1,4 +1,4 @@
-"""A real connection that breaks while whoever reads from it is held up."""
+"""A websocket connection that is lost while its reader is blocked."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ async def test_an_output_whose_connection_broke_while_everything_waited_for_the_
         assert (made, session.history[1].output) == ([1], "found")
 
 
-async def test_a_message_of_the_program_whose_connection_broke_while_everything_waited_is_told_to_the_next():
+async def test_a_message_lost_while_the_reader_was_blocked_is_sent_to_the_next_connection():
     running, done = asyncio.Event(), asyncio.Event()
 
     @function_tool

@@ -1,10 +1,10 @@
-"""How sessions over a real websocket begin badly and end: nothing is left at either side."""
+"""Failed entries and closes of sessions over a real websocket: nothing is left open on either side."""
 
 import asyncio
 
 import pytest
 
-from factories.realtime import Heard, at, calling, eventually, listening
+from factories.realtime import PATIENCE, Heard, at, calling, eventually, listening
 from standfast import AgentHooks, HostedMCPTool, UserError, WebSearchTool, function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import (
@@ -57,7 +57,7 @@ def hosted(label, approval="never"):
     return HostedMCPTool(config)
 
 
-async def test_mcp_servers_of_the_provider_are_told_to_it():
+async def test_hosted_mcp_servers_are_sent_to_the_provider():
     agent = RealtimeAgent(name="a", tools=[hosted("docs"), hosted("mail")])
     async with RealtimeServer() as server, calling(server, agent):
         assert [tool["server_label"] for tool in server.connections[0].session["tools"]] == ["docs", "mail"]
@@ -173,7 +173,7 @@ def closing_agent(who, close):
 
 
 @pytest.mark.parametrize("who", ["tool", "guardrail", "hook", "handoff", "listener", "iterator", "task"])
-async def test_whoever_closes_the_session_closes_all_of_it(who):
+async def test_every_caller_of_close_closes_the_whole_session(who):
     given = []
 
     async def close():
@@ -218,7 +218,7 @@ def test_the_end_of_the_loop_ends_the_call_at_the_server(server_elsewhere, how):
         if how == "forgotten":
             await sessions[0].enter()
         else:
-            asyncio.ensure_future(staying(sessions[0]))  # noqa: RUF006 - nobody waits for it
+            asyncio.ensure_future(staying(sessions[0]))  # noqa: RUF006 - it outlives the test on purpose
             await eventually(lambda: sessions[0].state is RealtimeState.OPEN)
 
     async def staying(session):
@@ -246,11 +246,9 @@ async def test_a_server_that_takes_nothing_any_more_does_not_hold_up_the_end():
         waiting = asyncio.ensure_future(session.update_agent(OTHER))
         await asyncio.wait({sending}, timeout=0.05)
         assert not sending.done(), "a peer that takes nothing holds up the sender"
-        before = asyncio.get_running_loop().time()
-        report = await session.close(deadline=0.6)
-        assert asyncio.get_running_loop().time() - before < 1.0
+        report = await asyncio.wait_for(session.close(deadline=0.6), PATIENCE)
         assert (session.state, report.still_running) == (RealtimeState.CLOSED, ())
-        await asyncio.wait({sending, waiting}, timeout=1)
+        await asyncio.wait({sending, waiting}, timeout=PATIENCE)
         assert sending.done()
         assert waiting.exception() is not None
         assert session.current_agent is agent
@@ -270,7 +268,7 @@ async def test_a_connection_that_is_lost_for_good_is_the_last_thing_that_every_i
             assert error.close_code == 1011
 
 
-async def test_a_clean_end_by_the_server_ends_the_session_quietly_if_nobody_reconnects():
+async def test_a_normal_close_by_the_server_ends_the_session_without_error_if_reconnects_are_off():
     async with RealtimeServer() as server, calling(server, AGENT, reconnect={"attempts": 0}) as (session, _heard):
         reading = asyncio.ensure_future(everything(session))
         await asyncio.sleep(0)

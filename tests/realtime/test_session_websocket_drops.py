@@ -1,10 +1,10 @@
-"""A real connection that is lost: idle, or in the middle of an answer, a tool, a question, a handoff."""
+"""Websocket connections that are lost: idle, or during a response, a tool call or a handoff."""
 
 import asyncio
 
 import pytest
 
-from factories.realtime import calling, eventually, said, speak
+from factories.realtime import calling, eventually, interrupt, said, speak
 from realtime.wire import speech
 from standfast import function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
@@ -44,7 +44,7 @@ async def test_a_drop_between_two_turns_over_a_real_connection():
         assert [item.item_id for item in session.history] == [e.id for e in server.connections[1].conversation]
 
 
-async def test_nobody_is_told_that_an_answer_will_not_come_which_the_next_connection_is_asked_for():
+async def test_a_response_that_is_requested_again_is_not_reported_as_refused():
     async with RealtimeServer(["An answer."]) as server, calling(server, AGENT) as (session, heard):
         server.inject("response.create", Disconnect())
         await session.send_message("first")
@@ -90,7 +90,7 @@ async def test_a_question_that_waited_for_another_answer_is_answered_by_the_next
         assert len(server.connections[1].get_received("response.create")) == 1
 
 
-async def test_a_message_that_crossed_with_an_answer_of_the_server_is_told_to_the_next_connection():
+async def test_a_message_that_crossed_with_a_response_is_sent_to_the_next_connection():
     async with RealtimeServer(["One.", "Unasked.", "Two."]) as server, calling(server, AGENT) as (session, heard):
         await session.send_message("first")
         await heard.until("agent_end")
@@ -110,7 +110,7 @@ async def test_a_message_that_crossed_with_an_answer_of_the_server_is_told_to_th
     ],
     ids=["lines", "parts", "picture"],
 )
-async def test_a_message_that_the_server_has_is_not_told_twice(parts):
+async def test_a_message_that_the_server_has_is_not_sent_twice(parts):
     async with RealtimeServer(["An answer."]) as server, calling(server, AGENT) as (session, heard):
         server.inject("response.create", Disconnect(1011))
         await session.send_message({"type": "message", "role": "user", "content": parts})
@@ -134,7 +134,7 @@ async def test_an_interruption_whose_connection_is_lost_returns():
         server.inject("response.cancel", Disconnect())
         await session.send_message("first")
         await heard.until("audio")
-        await asyncio.wait_for(session.interrupt(), 2)
+        await interrupt(session, heard)
         audio = len(heard.of("audio"))
         await heard.until("reconnected")
         await session.send_message("second")
@@ -268,7 +268,7 @@ async def test_an_update_of_the_agent_whose_connection_is_lost_is_completed_by_t
         assert (await heard.until("agent_end")).agent is other
 
 
-async def test_the_follow_up_to_a_trip_is_said_to_the_next_connection_once():
+async def test_the_follow_up_to_a_trip_is_sent_to_the_next_connection_once():
     @output_guardrail(name="discretion")
     async def discreet(context, agent, output):
         return GuardrailFunctionOutput(None, "secret" in output)
@@ -286,7 +286,7 @@ async def test_the_follow_up_to_a_trip_is_said_to_the_next_connection_once():
         assert said(session)[-1] == "I am sorry."
 
 
-async def test_what_is_said_between_two_connections_comes_behind_what_the_first_one_lost():
+async def test_messages_between_two_connections_follow_the_messages_that_were_lost():
     config = {"reconnect": {"first_delay": 0.2}}
     async with RealtimeServer(["Yes."] * 9) as server, calling(server, AGENT, **config) as (session, heard):
         await session.send_message("Hello?")

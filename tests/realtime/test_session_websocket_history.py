@@ -1,4 +1,4 @@
-"""A call over a real websocket begins with a history, and what is said in it outlives whatever happens to it."""
+"""History sessions together with a real websocket connection."""
 
 import pytest
 
@@ -29,7 +29,7 @@ class Ends(RunHooks):
         self.outputs.append(output)
 
 
-async def test_what_was_said_in_an_earlier_call_is_no_part_of_the_first_answer():
+async def test_messages_of_an_earlier_session_do_not_belong_to_the_first_response():
     hooks = Ends()
     async with RealtimeServer(["Hello Ann."]) as server, open_store("memory://") as store:
         history = store.session("s")
@@ -41,7 +41,7 @@ async def test_what_was_said_in_an_earlier_call_is_no_part_of_the_first_answer()
     assert hooks.outputs == ["Hello Ann."]
 
 
-async def test_that_a_server_repeats_what_it_was_told_is_no_news():
+async def test_items_that_a_server_repeats_after_a_replay_emit_no_event():
     items = []
     for number in range(100):
         called = {"type": "function_call", "call_id": f"c{number}", "name": "note", "arguments": "{}"}
@@ -123,7 +123,7 @@ async def test_a_model_that_gives_all_its_calls_the_same_id_gets_all_of_them_ans
         assert outputs == ["sunny in Rome", "sunny in Oslo"]
 
 
-async def test_a_message_that_was_lost_is_told_although_the_user_had_said_the_same_before():
+async def test_a_lost_message_is_resent_although_an_equal_one_was_sent_before():
     async with RealtimeServer() as server, open_store("memory://") as store:
         history = store.session("s")
         await history.add_items([{"role": "user", "content": text} for text in ("Yes.", *map(str, range(100)))])
@@ -140,7 +140,7 @@ async def test_a_message_that_was_lost_is_told_although_the_user_had_said_the_sa
 
 
 class Four:
-    """A history of somebody else's, with the four methods that every session has."""
+    """A third-party history session with the four methods of the protocol."""
 
     session_id = "theirs"
 
@@ -161,7 +161,7 @@ class Four:
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-async def test_a_call_is_written_to_a_history_of_somebody_elses(encrypted):
+async def test_a_session_is_written_to_a_third_party_history(encrypted):
     theirs = Four()
     history = EncryptedSession("theirs", theirs, encryption_key="secret" * 6) if encrypted else theirs
     async with RealtimeServer(["Hello Ann."]) as server:
@@ -175,7 +175,7 @@ async def test_a_call_is_written_to_a_history_of_somebody_elses(encrypted):
     assert heard.of("error") == []
 
 
-async def test_a_connection_that_is_lost_while_it_is_told_the_history_is_what_the_entry_raises():
+async def test_a_connection_lost_during_the_replay_makes_the_entry_raise():
     async with RealtimeServer() as server, open_store("memory://") as store:
         history = store.session("s")
         await history.add_items([{"role": "user", "content": str(number)} for number in range(200)])

@@ -1,4 +1,4 @@
-"""A connection that is lost, and a server or a key that does not let the call have another one."""
+"""Reconnects that the server or the API key does not permit."""
 
 import pytest
 
@@ -62,7 +62,7 @@ async def test_a_function_that_has_no_key_for_the_moment_is_asked_again():
         assert (heard.of("reconnected")[0].attempts, len(asked)) == (3, 4)
 
 
-async def test_a_message_that_the_server_refused_is_not_said_again_to_the_next_connection():
+async def test_a_rejected_message_is_not_resent_to_the_next_connection():
     async with RealtimeServer(["One.", "To what?", "Three."]) as server, calling(server, AGENT) as (session, heard):
         await session.send_message("one")
         await heard.until("agent_end")
@@ -73,12 +73,12 @@ async def test_a_message_that_the_server_refused_is_not_said_again_to_the_next_c
         await heard.until("agent_end", 3)
         server.connections[0].close()
         await heard.until("reconnected")
-        await session.update_agent(AGENT)  # Acknowledged behind whatever else the connection was told.
+        await session.update_agent(AGENT)  # Its acknowledgement follows those of all earlier frames.
         assert said(session) == ["one", "One.", "To what?", "three", "Three."]
         assert server.connections[1].get_received("response.create") == []
 
 
-async def test_a_message_that_could_not_be_sent_owes_nobody_an_answer():
+async def test_a_message_whose_send_failed_requests_no_response():
     async with RealtimeServer() as server, calling(server, AGENT) as (session, heard):
         with pytest.raises(ValueError, match="surrogates"):
             await session.send_message("half a character: \ud83d")

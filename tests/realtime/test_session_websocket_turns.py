@@ -1,4 +1,4 @@
-"""Turns over a real websocket in which things come late, together, or not at all."""
+"""Turns over a real websocket with late, simultaneous or missing frames."""
 
 import asyncio
 
@@ -40,7 +40,7 @@ async def test_a_transcript_that_comes_after_the_answer_stands_before_it_in_ever
         assert (written[0], written[1][0]["text"]) == ("What time is it?", "It is noon.")
 
 
-async def test_a_response_whose_beginning_was_never_told_is_heard_ends_and_makes_room():
+async def test_a_response_whose_start_was_not_reported_is_played_and_ends():
     async with RealtimeServer(["One.", "Two."]) as server, calling(server, AGENT) as (session, heard):
         server.inject("response.created", Discard())
         await session.send_message("first")
@@ -52,7 +52,7 @@ async def test_a_response_whose_beginning_was_never_told_is_heard_ends_and_makes
         assert heard.of("error") == []
 
 
-async def test_an_item_stands_where_the_server_put_it_although_it_is_told_last():
+async def test_an_item_keeps_its_position_although_it_is_reported_last():
     async with RealtimeServer(["One."]) as server, calling(server, AGENT) as (session, heard):
         await session.send_message("first")
         await heard.until("agent_end")
@@ -247,7 +247,7 @@ async def test_an_approval_that_comes_after_a_handoff_makes_the_call_of_the_old_
         assert heard.of("agent_end")[-1].agent is other
 
 
-async def test_calls_of_one_tool_at_the_same_time_are_told_apart():
+async def test_concurrent_calls_of_one_tool_are_distinguished():
     gates = {"a": asyncio.Event(), "b": asyncio.Event()}
 
     @function_tool
@@ -290,7 +290,7 @@ async def test_a_handoff_that_the_server_refuses_is_answered_and_the_old_agent_g
         assert "An error occurred" in session.history[1].output
 
 
-async def test_frames_nobody_knows_come_through_as_they_are_and_as_nothing_else():
+async def test_unknown_frames_arrive_as_raw_events_only():
     async with RealtimeServer(["Hello."]) as server, calling(server, AGENT) as (session, heard):
         server.inject("response.created", Insert({"type": "rate_limits.exceeded", "event_id": "e"}))
         await session.send_message("hi")
@@ -300,7 +300,7 @@ async def test_frames_nobody_knows_come_through_as_they_are_and_as_nothing_else(
         assert heard.of("error") == []
 
 
-async def test_an_output_that_the_connection_took_along_is_told_to_the_next_and_the_tool_ran_once():
+async def test_a_lost_output_is_sent_to_the_next_connection_and_the_tool_ran_once():
     made = []
 
     @function_tool

@@ -113,7 +113,7 @@ class SubscriberQueue(Generic[T]):
         """Wait for an event or the end of the broadcast."""
         if self._is_waiting:
             raise RuntimeError(
-                "another task is waiting for this iterator; create a second iterator with aiter(session)"
+                "another task is already waiting for this iterator; create a second one with aiter(session)"
             )
         self._waiter, self._is_waiting = asyncio.get_running_loop().create_future(), True
         try:
