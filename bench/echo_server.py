@@ -104,8 +104,8 @@ async def measure_round_trips(placement: tuple[int, int]) -> tuple[float, float,
 
 def get_medians(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
     """Return the medians of ours, of theirs and of the ratios of the pairs: a slow minute slows both of a pair."""
-    worker_times, theirs = zip(*pairs, strict=True)
-    return statistics.median(worker_times), statistics.median(theirs), statistics.median(a / b for a, b in pairs)
+    ours, theirs = zip(*pairs, strict=True)
+    return statistics.median(ours), statistics.median(theirs), statistics.median(a / b for a, b in pairs)
 
 
 def keep_large_blocks_on_heap() -> None:

@@ -36,53 +36,53 @@ class Measurements:
         self.results: Results = {name: {} for name in libraries}
         self.slow: set[str] = set()
 
-    def measure(self, keys: tuple[str, ...], what: str, *, drawn: bool = False, **details: Any) -> None:
+    def measure(self, keys: tuple[str, ...], operation: str, *, plotted: bool = False, **arguments: Any) -> None:
         """Measure one figure in rounds; a slow library is measured once if the figure is only plotted."""
         spent = dict.fromkeys(self.libraries, 0.0)
         for number in range(ROUNDS):
             for name in [name for name in self.libraries if name not in self.slow]:
-                if number >= (1 if drawn else MIN_ROUNDS.get(name, 1)) and spent[name] > ENOUGH_SECONDS:
+                if number >= (1 if plotted else MIN_ROUNDS.get(name, 1)) and spent[name] > ENOUGH_SECONDS:
                     continue
-                show_progress(f"runs: {' and '.join(keys) or what}, round {number + 1} of {ROUNDS}, {name}")
-                begin = time.perf_counter()
-                self.ask(name, keys, what, details)
-                seconds = time.perf_counter() - begin
+                show_progress(f"runs: {' and '.join(keys) or operation}, round {number + 1} of {ROUNDS}, {name}")
+                start = time.perf_counter()
+                self.ask(name, keys, operation, arguments)
+                seconds = time.perf_counter() - start
                 spent[name] += seconds
                 if seconds > SLOW_ROUND and name not in MIN_ROUNDS:
                     show_progress(f"runs: skipping longer runs of {name}, which took {seconds:.0f} s")
                     self.slow.add(name)
 
-    def ask(self, name: str, keys: tuple[str, ...], what: str, details: dict[str, Any]) -> None:
+    def ask(self, name: str, keys: tuple[str, ...], operation: str, arguments: dict[str, Any]) -> None:
         try:
-            answer = self.libraries[name].ask(what, **details)
-        except CompetitorUnavailable as reason:
+            result = self.libraries[name].ask(operation, **arguments)
+        except CompetitorUnavailable as error:
             if name == OURS:
                 raise
-            show_progress(f"continuing without {name}: {reason}")
+            show_progress(f"continuing without {name}: {error}")
             del self.libraries[name]
             return
-        if answer is not None:
+        if result is not None:
             best = self.results[name]
-            for key, value in zip(keys, answer if isinstance(answer, list) else [answer], strict=True):
+            for key, value in zip(keys, result if isinstance(result, list) else [result], strict=True):
                 best[key] = min(value, best.get(key, value))
 
 
 def measure() -> Results:
     with (
         start_competitors(COMPETITORS) as competitors,
-        Competitor.started(OURS, sys.executable, "bench.competitors.runners", OURS) as ours,
+        Competitor.start(OURS, sys.executable, "bench.competitors.runners", OURS) as ours,
     ):
         rounds = Measurements({OURS: ours, **competitors})
         rounds.measure((), "warm")
         for suffix in STORES.values():
             rounds.slow.clear()
             for turns in LENGTHS:
-                drawn = turns not in (SHORT, LONG)
-                rounds.measure((f"turn {turns}{suffix}",), "turn", drawn=drawn, turns=turns, stored=bool(suffix))
+                plotted = turns not in (SHORT, LONG)
+                rounds.measure((f"turn {turns}{suffix}",), "turn", plotted=plotted, turns=turns, stored=bool(suffix))
         rounds.measure(("first exchange", "exchange"), "exchanges")
         rounds.slow.clear()
         rounds.measure(("snapshot", "bytes"), "snapshot")
-        rounds.measure(("import", "import, processor time"), "imported")
+        rounds.measure(("import", "import, processor time"), "import_time")
         return rounds.results
 
 

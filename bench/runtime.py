@@ -74,8 +74,8 @@ async def open_runtime_with_waiting_runs(number: int, folder: Path) -> AsyncIter
     """Open a runtime with this many runs that wait for an approval."""
 
     def answer(call: Any) -> list[Any]:
-        asked = call.input[-1].get("role") == "user"
-        return [function_call("refund", {"order": "7"}, call_id="c1")] if asked else [assistant_message("done")]
+        is_question = call.input[-1].get("role") == "user"
+        return [function_call("refund", {"order": "7"}, call_id="c1")] if is_question else [assistant_message("done")]
 
     @function_tool(needs_approval=True)
     async def refund(order: str) -> str:
@@ -97,11 +97,11 @@ async def start_waiting_run(runtime: Runtime) -> None:
 async def time_decision(runtime: Runtime) -> tuple[float, float, float]:
     """Return the seconds of listing approvals, of deciding one, and of the resumed run."""
     start = time.perf_counter()
-    [asked, *_] = await runtime.approvals(status="pending", limit=5)
+    [approval, *_] = await runtime.approvals(status="pending", limit=5)
     listed = time.perf_counter()
-    await runtime.decide(asked.id, "approve")
+    await runtime.decide(approval.id, "approve")
     decided = time.perf_counter()
-    outcome = await (await runtime.resume(asked.run_id)).wait()
+    outcome = await (await runtime.resume(approval.run_id)).wait()
     ended = time.perf_counter()
     assert outcome.final_output == "done"
     await start_waiting_run(runtime)

@@ -41,12 +41,12 @@ PLAIN = f"import sys\ncode = compile({SPIN!r}, 'x', 'exec')\nfor line in sys.std
 
 
 async def measure_output_rate(session: WorkerSession) -> float:
-    printed, begin = 0, time.perf_counter()
+    printed, start = 0, time.perf_counter()
     async for message in session.execute(ExecuteMessage(code=f"for _ in range({LINES}): print('y' * 99)"), None):
         if isinstance(message, OutputMessage):
             printed += len(message.data)
     assert printed == LINES * 100, "output was lost"
-    return printed / 1e6 / (time.perf_counter() - begin)
+    return printed / 1e6 / (time.perf_counter() - start)
 
 
 async def measure_interrupts(session: WorkerSession, code: str) -> list[float]:
@@ -133,7 +133,7 @@ async def measure_echoes() -> Iterable[Figure]:
 
 async def compare_with_kernel(kernel: Competitor | None) -> list[Figure]:
     our_trips: list[float] = []
-    theirs: list[float] = []
+    their_trips: list[float] = []
     our_rates: list[float] = []
     their_rates: list[float] = []
     async with WorkerSession(CONFIG) as session:
@@ -145,20 +145,20 @@ async def compare_with_kernel(kernel: Competitor | None) -> list[Figure]:
                 await time_call(our_trips, session.run("1+1"))
             our_rates.append(await measure_output_rate(session))
             if kernel:
-                theirs += kernel.ask("trips", calls=60)
+                their_trips += kernel.ask("trips", calls=60)
                 their_rates.append(kernel.ask("rate", lines=LINES))
     trip, speed = percentile(our_trips, 0.5), max(our_rates)
-    trip_label, printed = f"1+1 compared with a {KERNEL}, p50", f"output compared with a {KERNEL}, best"
+    trip_label, rate_label = f"1+1 compared with a {KERNEL}, p50", f"output compared with a {KERNEL}, best"
     if not kernel:
         return [
             not_compared(trip_label, format_seconds(trip), ">= 10x"),
-            not_compared(printed, f"{speed:.1f} MB/s", ">= 10x"),
+            not_compared(rate_label, f"{speed:.1f} MB/s", ">= 10x"),
         ]
     kernel.ask("stop")
-    other, texts = percentile(theirs, 0.5), (f"{speed:.1f} MB/s", f"{max(their_rates):.1f} MB/s")
+    other, texts = percentile(their_trips, 0.5), (f"{speed:.1f} MB/s", f"{max(their_rates):.1f} MB/s")
     return [
         at_least(trip_label, format_seconds(trip), format_seconds(other), other / trip, 10),
-        at_least(printed, *texts, speed / max(their_rates), 10),
+        at_least(rate_label, *texts, speed / max(their_rates), 10),
     ]
 
 

@@ -1,4 +1,4 @@
-"""A conversation that survives: written in batches, retried, forked, searched, and still there in a new process."""
+"""A session history: written in atomic batches, retried, forked, searched, and read by another process."""
 
 import asyncio
 import subprocess
@@ -8,24 +8,24 @@ from pathlib import Path
 
 from standfast import open_store
 
-READ_AGAIN = """
+READ_PROGRAM = """
 import asyncio, sys
 from standfast import open_store
 
 async def main():
     async with open_store(sys.argv[1]) as store:
         for item in await store.session("user-7").get_items():
-            said = item.get("content") or item.get("output") or item["name"]
-            print("  ", item.get("role", item.get("type")), "|", said)
+            text = item.get("content") or item.get("output") or item["name"]
+            print("  ", item.get("role", item.get("type")), "|", text)
 
 asyncio.run(main())
 """
 
 
-async def talk(url: str) -> None:
+async def write_history(url: str) -> None:
     async with open_store(url) as store:
         session = store.session("user-7", owner="ann")
-        print("One turn is one batch: a question, a tool call, its output and the answer, all or nothing.")
+        print("One turn is one atomic batch: a question, a tool call, its output and the answer.")
         turn = [
             {"role": "user", "content": "I want a refund for order 1234."},
             {"type": "function_call", "call_id": "c1", "name": "find_order", "arguments": '{"order": 1234}'},
@@ -37,7 +37,7 @@ async def talk(url: str) -> None:
         print(f"Sent twice with the same key, stored once: {await session.head()}.")
         fork = await session.fork(at=1, session_id="user-7-b")
         await fork.add_items([{"role": "assistant", "content": "Refunds take three days."}])
-        print(f"A fork at item 1 shares it and goes its own way: {await fork.head()}.")
+        print(f"A fork at item 1 shares that item and continues on its own: {await fork.head()}.")
         hits = await store.search("refund")
         print(f"A search for 'refund' finds {len(hits)} items in {len({hit.session_id for hit in hits})} sessions.")
 
@@ -45,9 +45,9 @@ async def talk(url: str) -> None:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{Path(folder) / 'app.db'}"
-        asyncio.run(talk(url))
+        asyncio.run(write_history(url))
         print("Another process opens the same file and reads:", flush=True)
-        subprocess.run([sys.executable, "-c", READ_AGAIN, url], check=True)
+        subprocess.run([sys.executable, "-c", READ_PROGRAM, url], check=True)
         print("Next: docs/tutorial.md")
 
 

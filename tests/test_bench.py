@@ -74,7 +74,7 @@ def test_a_run_shows_each_group_and_writes_a_file(tmp_path, capsys):
     report = Report(quick=False)
     report.measure({"fast": fast})
     [path] = report.write(tmp_path / "results")
-    assert "another thing  3 us  2 us     0.67x  >= 3x   MISSED" in capsys.readouterr().out
+    assert "another thing  3 us  2 us         0.67x  >= 3x   MISSED" in capsys.readouterr().out
     written = json.loads(path.read_text())
     assert [figure["met"] for figure in written["groups"]["fast"]["figures"]] == [True, False, None]
     assert written["machine"]["cores"] >= 1

@@ -83,7 +83,7 @@ class LibraryBenchmark:
     async def snapshot(self) -> tuple[float, int] | None:
         return await self.library.snapshot()
 
-    async def import_statement(self) -> tuple[float, float]:
+    async def import_time(self) -> tuple[float, float]:
         """Return the seconds of the import in a new interpreter, wall-clock and processor time."""
         show = "print(time.perf_counter() - clock, time.process_time() - work)"
         start = "import time; clock, work = time.perf_counter(), time.process_time()"
@@ -97,5 +97,5 @@ def report(library: AgentLibrary) -> None:
     """Run the operations that are requested on standard input."""
     with tempfile.TemporaryDirectory() as folder:
         benchmark = LibraryBenchmark(library, Path(folder))
-        names = ("warm", "turn", "exchanges", "snapshot", "imported")
+        names = ("warm", "turn", "exchanges", "snapshot", "import_time")
         serve({name: getattr(benchmark, name) for name in names})

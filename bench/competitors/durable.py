@@ -19,7 +19,7 @@ class DurableLibrary(Protocol):
     """A library that stores each step of a run: a tool call in every turn but the last."""
 
     def open_store(self, path: Path, turns: int) -> AbstractAsyncContextManager[Any]: ...
-    async def run(self, open_store: Any, turns: int) -> None: ...
+    async def run(self, store: Any, turns: int) -> None: ...
 
 
 class Standfast:
@@ -35,8 +35,8 @@ class Standfast:
         async with Runtime.open(f"sqlite:///{path}?synchronous={self.synchronous}", agents=[agent]) as runtime:
             yield runtime
 
-    async def run(self, open_store: Any, turns: int) -> None:
-        outcome = await (await open_store.start("worker", "go", session_id="s", max_turns=turns + 1)).wait()
+    async def run(self, store: Any, turns: int) -> None:
+        outcome = await (await store.start("worker", "go", session_id="s", max_turns=turns + 1)).wait()
         assert outcome.final_output == "done", outcome
 
 
@@ -50,9 +50,9 @@ class LangGraph:
         yield library, library.agent(turns), store
         await library.close_store(store)
 
-    async def run(self, open_store: Any, turns: int) -> None:
-        library, agent, store = open_store
-        await library.run(agent, turns, store)
+    async def run(self, store: Any, turns: int) -> None:
+        library, agent, saver = store
+        await library.run(agent, turns, saver)
 
 
 async def measure_run(library: DurableLibrary, paths: Iterator[Path], turns: int) -> tuple[float, int]:
@@ -60,10 +60,10 @@ async def measure_run(library: DurableLibrary, paths: Iterator[Path], turns: int
     path, empty = next(paths), next(paths)
     async with library.open_store(empty, turns):
         pass
-    async with library.open_store(path, turns) as open_store:
+    async with library.open_store(path, turns) as store:
         gc.collect()
         start = time.perf_counter()
-        await library.run(open_store, turns)
+        await library.run(store, turns)
         seconds = time.perf_counter() - start
     return seconds, get_size(path) - get_size(empty)
 
@@ -92,6 +92,6 @@ async def measure(library: DurableLibrary, folder: Path) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    library_: DurableLibrary = LangGraph() if sys.argv[1] == "langgraph" else Standfast(sys.argv[2])
+    measured_library: DurableLibrary = LangGraph() if sys.argv[1] == "langgraph" else Standfast(sys.argv[2])
     with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps(asyncio.run(measure(library_, Path(folder)))))
+        print(json.dumps(asyncio.run(measure(measured_library, Path(folder)))))

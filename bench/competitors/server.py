@@ -22,7 +22,7 @@ def serve(handlers: dict[str, Handler]) -> None:
             operation = request.pop("operation")
             try:
                 result = None if operation == "ready" else runner.run(handlers[operation](**request))
-                response = {"result": result}
+                response: dict[str, Any] = {"result": result}
             except Exception as error:
                 response = {"error": f"{type(error).__name__}: {error}"}
             try:

@@ -97,8 +97,8 @@ class Sessions:
 
 
 async def measure(sessions: Sessions) -> dict[str, float]:
-    medians = [await sessions.deltas() for _ in range(ROUNDS)]
-    medians = {kind: min(each[kind] for each in medians) for kind in ("audio", "transcript")}
+    rounds = [await sessions.deltas() for _ in range(ROUNDS)]
+    medians = {kind: min(each[kind] for each in rounds) for kind in ("audio", "transcript")}
     return {"event": min([await sessions.stream() for _ in range(ROUNDS)]), **medians}
 
 

@@ -1,12 +1,12 @@
-"""A bot that asks in the chat before its agent does something. See demo.py for how to run it.
+"""A chat bot that asks for approval before its agent acts. See demo.py for how to run it.
 
-What to look at:
+Points of interest:
 
-- A message becomes a durable run, with the id of the chat's event as its key: delivered twice, it is started once.
-- A thread is a conversation. Whatever its runs say or ask is posted there.
-- What was posted is noted in the store, so that a bot that was restarted goes on where it was. (Killed between
-  posting and noting, it posts one message twice.)
-- Requests that are not signed by the chat service are refused, and only approvers decide.
+- A message starts a durable run with the event id of the chat as its key: delivered twice, it starts once.
+- A thread is a session. The answers and approval requests of its runs are posted there.
+- The position in each run is stored in the session's metadata, so that a restarted bot resumes there. (A crash between
+  posting and storing posts one message twice.)
+- Requests without a valid signature of the chat service are rejected, and only approvers can decide.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from urllib.parse import parse_qs
 import httpx2
 from fastapi import FastAPI, HTTPException, Request
 from releases import agent
-from signatures import is_genuine
+from signatures import is_valid
 
 from standfast import Approval, Event, NotFound, RunHandle, Runtime, StandfastError
 
 BUTTONS = {
     "approval": {"approve": "Approve", "reject": "Reject"},
-    "uncertain": {"done": "It happened", "approve": "Do it again", "reject": "Leave it"},
+    "uncertain": {"done": "It happened", "approve": "Do it again", "reject": "Do not repeat it"},
 }
 RETRY_SECONDS = 1.0
 
@@ -37,68 +37,68 @@ class Chat:
     def __init__(self, http: httpx2.AsyncClient, token: str) -> None:
         self._http, self._headers = http, {"Authorization": f"Bearer {token}"}
 
-    async def call(self, method: str, **given: Any) -> dict[str, Any]:
-        answer = await self._http.post(f"/api/{method}", json=given, headers=self._headers)
-        told: dict[str, Any] = answer.raise_for_status().json()
-        if not told["ok"]:
-            raise RuntimeError(f"the chat service refused {method}: {told['error']}")
-        return told
+    async def call(self, method: str, **arguments: Any) -> dict[str, Any]:
+        response = await self._http.post(f"/api/{method}", json=arguments, headers=self._headers)
+        result: dict[str, Any] = response.raise_for_status().json()
+        if not result["ok"]:
+            raise RuntimeError(f"the chat service rejected {method}: {result['error']}")
+        return result
 
 
 class Bot:
-    """Between a runtime and a chat."""
+    """Connects a runtime to a chat."""
 
     def __init__(self, rt: Runtime, chat: Chat, approvers: frozenset[str]) -> None:
         self.rt, self.chat, self.approvers = rt, chat, approvers
-        self.following: dict[str, asyncio.Task[None]] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def go_on(self) -> None:
-        """Follow the runs that were under way when the bot stopped."""
+    async def resume_runs(self) -> None:
+        """Follow the runs that had not ended when the bot stopped."""
         for info in await self.rt.runs(status=["queued", "running", "waiting"], limit=1000):
             self.follow(await self.rt.run(info.run_id))
 
     async def stop(self) -> None:
-        for task in self.following.values():
+        for task in self.tasks.values():
             task.cancel()
-        await asyncio.gather(*self.following.values(), return_exceptions=True)
+        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
 
-    async def said(self, event_id: str, message: dict[str, Any]) -> None:
-        """Somebody wrote something: in a thread it goes on with that conversation, elsewhere it begins one."""
+    async def on_message(self, event_id: str, message: dict[str, Any]) -> None:
+        """Start a run for a message: in the session of its thread, or in a new one."""
         thread = f"{message['channel']}:{message.get('thread_ts') or message['ts']}"
         run = await self.rt.start("releases", message["text"], session_id=thread, key=event_id)
         self.follow(run)
 
-    async def pressed(self, user: str, channel: str, action: dict[str, Any]) -> None:
-        """Somebody pressed a button."""
+    async def on_button(self, user: str, channel: str, action: dict[str, Any]) -> None:
+        """Decide an approval when a user presses a button."""
         problem = None
         if user not in self.approvers:
-            problem = "You may not decide about this."
+            problem = "You are not allowed to decide this."
         else:
-            given = {"output": "It happened."} if action["action_id"] == "done" else {}
+            details = {"output": "It happened."} if action["action_id"] == "done" else {}
             try:
-                await self.rt.decide(action["value"], action["action_id"], by=user, **given)
-            except StandfastError as refused:
-                problem = str(refused)
+                await self.rt.decide(action["value"], action["action_id"], by=user, **details)
+            except StandfastError as error:
+                problem = str(error)
         if problem is not None:
             await self.chat.call("chat.postEphemeral", channel=channel, user=user, text=problem)
 
     def follow(self, run: RunHandle) -> None:
-        if run.id not in self.following:
-            task = self.following[run.id] = asyncio.create_task(self._tell_all(run))
-            task.add_done_callback(lambda _: self.following.pop(run.id))
+        if run.id not in self.tasks:
+            task = self.tasks[run.id] = asyncio.create_task(self._follow_with_retry(run))
+            task.add_done_callback(lambda _: self.tasks.pop(run.id))
 
-    async def _tell_all(self, run: RunHandle) -> None:
+    async def _follow_with_retry(self, run: RunHandle) -> None:
         while True:
             try:
-                return await self._tell(run)
-            except httpx2.HTTPError as problem:
-                print(f"The chat service does not answer ({problem}); trying again.")
+                return await self._post_events(run)
+            except httpx2.HTTPError as error:
+                print(f"The chat service does not answer ({error}); trying again.")
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _tell(self, run: RunHandle) -> None:
-        """Post what happens to the run, wherever it is decided and driven, until it has ended."""
+    async def _post_events(self, run: RunHandle) -> None:
+        """Post the events of a run until it has ended, whichever process drives it."""
         thread = str((await run.info()).session_id)
-        seen = (await self._noted(thread)).get(run.id, 0)
+        seen = (await self._get_metadata(thread)).get(run.id, 0)
         while True:
             async for event in run.events(after=seen):
                 if event.seq is not None:
@@ -106,53 +106,55 @@ class Bot:
                     await self.rt.store.annotate(thread, {**await self._post(thread, event), run.id: seen})
             if (await run.info()).status in ("completed", "failed", "cancelled"):
                 return
-            while (await run.info()).steps == seen:  # it waits for a person
+            while (await run.info()).steps == seen:  # it waits for a decision
                 await asyncio.sleep(0.1)
 
-    async def _noted(self, thread: str) -> dict[str, Any]:
+    async def _get_metadata(self, thread: str) -> dict[str, Any]:
         try:
             return (await self.rt.store.describe(thread)).metadata
         except NotFound:
             return {}
 
     async def _post(self, thread: str, event: Event) -> dict[str, Any]:
-        """Say in the thread what happened; gives what has to be remembered of it."""
+        """Post an event to the thread and return the metadata to store."""
         channel, _, ts = thread.partition(":")
-        place = {"channel": channel, "thread_ts": ts}
+        location = {"channel": channel, "thread_ts": ts}
         if event.type == "model.answered":
-            for text in spoken(event.data["items"]):
-                await self.chat.call("chat.postMessage", **place, text=text)
+            for text in extract_texts(event.data["items"]):
+                await self.chat.call("chat.postMessage", **location, text=text)
         elif event.type == "run.failed":
-            await self.chat.call("chat.postMessage", **place, text=f"That failed: {event.data['problem']['message']}")
+            await self.chat.call(
+                "chat.postMessage", **location, text=f"That failed: {event.data['problem']['message']}"
+            )
         elif event.type == "approval.requested":
             approval = await self.rt.approval(event.data["approval_id"])
-            posted = await self.chat.call("chat.postMessage", **place, **card(approval))
-            return {approval.id: posted["ts"]}
+            message = await self.chat.call("chat.postMessage", **location, **card(approval))
+            return {approval.id: message["ts"]}
         elif event.type == "approval.decided":
             approval = await self.rt.approval(event.data["approval_id"])
-            card_ts = (await self._noted(thread)).get(approval.id)
+            card_ts = (await self._get_metadata(thread)).get(approval.id)
             await self.chat.call("chat.update", channel=channel, ts=card_ts, **card(approval))
         return {}
 
 
-def spoken(items: list[dict[str, Any]]) -> list[str]:
+def extract_texts(items: list[dict[str, Any]]) -> list[str]:
     return [part["text"] for item in items if item.get("type") == "message" for part in item["content"]]
 
 
 def card(approval: Approval) -> dict[str, Any]:
-    """A question with buttons, or without them when it was answered."""
+    """Return the message for an approval, with buttons while it is pending."""
     call = f"{approval.tool}({', '.join(f'{k}={v}' for k, v in json.loads(approval.arguments).items())})"
     if approval.status != "pending":
         return {"text": f"{call}: {approval.status} by {approval.decided_by}", "actions": []}
-    text = f"May I do this? {call}"
+    text = f"Approve this call? {call}"
     if approval.kind == "uncertain":
-        text = f"I was restarted during {call}. It may have happened: please look."
+        text = f"The bot was restarted during {call}. It may have happened: please check."
     buttons = BUTTONS[approval.kind].items()
     return {"text": text, "actions": [{"action_id": id, "text": text, "value": approval.id} for id, text in buttons]}
 
 
 def make_bot(store: str, *, chat_url: str, token: str, secret: str, approvers: frozenset[str]) -> FastAPI:
-    """The bot as a web app that takes the chat service's webhooks."""
+    """Build the bot as a web app that receives the webhooks of the chat service."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -161,7 +163,7 @@ def make_bot(store: str, *, chat_url: str, token: str, secret: str, approvers: f
             Runtime.open(store, agents=[agent], lease=5.0) as rt,
         ):
             bot = app.state.bot = Bot(rt, Chat(http, token), approvers)
-            await bot.go_on()
+            await bot.resume_runs()
             try:
                 yield
             finally:
@@ -169,22 +171,22 @@ def make_bot(store: str, *, chat_url: str, token: str, secret: str, approvers: f
 
     app = FastAPI(lifespan=lifespan)
 
-    async def genuine(request: Request) -> bytes:
+    async def read_verified_body(request: Request) -> bytes:
         body = await request.body()
-        if not is_genuine(secret, body, request.headers, now=time.time()):
-            raise HTTPException(401, "not signed by the chat service, or too old")
+        if not is_valid(secret, body, request.headers, now=time.time()):
+            raise HTTPException(401, "missing, invalid or expired signature")
         return body
 
     @app.post("/events")
     async def events(request: Request) -> dict[str, Any]:
-        told = json.loads(await genuine(request))
-        await app.state.bot.said(told["event_id"], told["event"])
+        payload = json.loads(await read_verified_body(request))
+        await app.state.bot.on_message(payload["event_id"], payload["event"])
         return {"ok": True}
 
     @app.post("/interactions")
     async def interactions(request: Request) -> dict[str, Any]:
-        told = json.loads(parse_qs((await genuine(request)).decode())["payload"][0])
-        await app.state.bot.pressed(told["user"]["id"], told["channel"]["id"], told["actions"][0])
+        payload = json.loads(parse_qs((await read_verified_body(request)).decode())["payload"][0])
+        await app.state.bot.on_button(payload["user"]["id"], payload["channel"]["id"], payload["actions"][0])
         return {"ok": True}
 
     return app

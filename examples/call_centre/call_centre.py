@@ -1,21 +1,21 @@
-"""A call centre by voice: a front desk hands calls over, a supervisor approves credits, and the call is remembered.
+"""A call centre with voice agents: a front desk hands calls off, a supervisor approves credits, and calls are stored.
 
     pip install '.[examples]'
     python examples/call_centre/call_centre.py --wav call.wav          then listen to call.wav
-    python examples/call_centre/call_centre.py --model gpt-4.1-mini    another brain (`local` is the embedded one)
+    python examples/call_centre/call_centre.py --model gpt-4.1-mini    another text model (`local` is the embedded one)
     python examples/call_centre/call_centre.py --openai                a real voice, with OPENAI_API_KEY
 
-It plays one call. The caller writes, the agents speak: by espeak-ng where that is installed, else by a tone. Without
-an option they follow fixed rules, offline. Afterwards a clerk goes on with the same conversation in writing:
+It runs one call. The caller writes, the agents speak: with espeak-ng if it is installed, else with tones. Without an
+option they follow fixed rules, offline. Afterwards a text agent continues the same session:
 
     standfast chat examples/call_centre/call_centre.py --session caller-7 --store sqlite:///calls.db
 
-What to look at:
+Points of interest:
 
-- ``handoffs``: the front desk passes the call to billing or to the technicians, who pass it to each other.
-- ``needs_approval``: a credit waits for the supervisor while the call goes on.
-- ``output_guardrails`` with ``hold_back_audio``: nobody ever hears a card number.
-- ``session=``: what was said is written to the store as text, and both a later call and a text run go on from it.
+- ``handoffs``: the front desk hands the call off to billing or technical, which can hand it off to each other.
+- ``needs_approval``: a credit waits for the supervisor while the call continues.
+- ``output_guardrails`` with ``hold_back_audio``: a card number is never played.
+- ``session=``: the conversation is stored as text, and later calls and text runs continue from it.
 """
 
 import argparse
@@ -47,12 +47,12 @@ CALLER = [
     "You charged me twice for the router. I want 20 euros back.",
     "Thank you. And the router blinks red.",
 ]
-LATER = "How much did I get back on the telephone?"
+WRITTEN_QUESTION = "How much did I get back on the telephone?"
 
 
 @function_tool
 def find_bill() -> str:
-    """The caller's last bill."""
+    """Return the caller's last bill."""
     return "The last bill was 61.20 euros, with the router on it twice."
 
 
@@ -73,9 +73,9 @@ def restart_router() -> str:
 
 
 @output_guardrail
-async def no_card_numbers(context: Any, agent: Any, said: str) -> GuardrailFunctionOutput:
-    found = re.search(r"(\d[ -]?){12,}", said)
-    return GuardrailFunctionOutput(output_info=None, tripwire_triggered=found is not None)
+async def no_card_numbers(context: Any, agent: Any, text: str) -> GuardrailFunctionOutput:
+    match = re.search(r"(\d[ -]?){12,}", text)
+    return GuardrailFunctionOutput(output_info=None, tripwire_triggered=match is not None)
 
 
 billing = RealtimeAgent(
@@ -98,30 +98,30 @@ billing.handoffs = [technical]
 technical.handoffs = [billing]
 
 
-def rules(request: ModelRequest) -> str | dict[str, object]:
-    """A brain without a key: what to do next follows from what was said last, and from who is asked."""
+def choose_step(request: ModelRequest) -> str | dict[str, object]:
+    """A text model without an API key: choose the next step from the last item and the available tools."""
     tools = {tool.name for tool in request.tools}
     conversation = ItemHelpers.input_to_new_input_list(request.input)
     last = conversation[-1]
-    asked = next(str(item["content"]) for item in reversed(conversation) if item.get("role") == "user")
-    handed_over = last.get("type") == "function_call_output" and "assistant" in str(last["output"])
-    if last.get("type") == "function_call_output" and not handed_over:
+    question = next(str(item["content"]) for item in reversed(conversation) if item.get("role") == "user")
+    is_handoff = last.get("type") == "function_call_output" and "assistant" in str(last["output"])
+    if last.get("type") == "function_call_output" and not is_handoff:
         return str(last["output"])
-    if "card numbers" in asked:
+    if "card numbers" in question:
         return "I may not say card numbers aloud. It is on your bill."
-    wanted = "technical" if "blinks" in asked else "billing"
-    if f"transfer_to_{wanted}" in tools:
-        return FunctionModel.call(f"transfer_to_{wanted}")
-    if "blinks" in asked:
+    target = "technical" if "blinks" in question else "billing"
+    if f"transfer_to_{target}" in tools:
+        return FunctionModel.call(f"transfer_to_{target}")
+    if "blinks" in question:
         return FunctionModel.call("restart_router")
-    if "back" in asked:
+    if "back" in question:
         return FunctionModel.call("credit", amount=20.0)
-    return "It is 4111 1111 1111 1111." if "number" in asked else FunctionModel.call("find_bill")
+    return "It is 4111 1111 1111 1111." if "number" in question else FunctionModel.call("find_bill")
 
 
-async def call(history: Session, *, model: Any, lines: list[str], approve: Any) -> bytes:
-    """Play a call; gives what was heard of the agents, 16 bit at 24 kHz."""
-    heard = bytearray()
+async def run_call(history: Session, *, model: Any, lines: list[str], approve: Any) -> bytes:
+    """Run a call and return the audio of the agents, 16-bit mono PCM at 24 kHz."""
+    audio = bytearray()
     config: Any = {
         "guardrails_settings": {"debounce_text_length": 20, "hold_back_audio": True, "message": "Say no card numbers."},
         "tool_execution": {"approval_timeout": 60},
@@ -131,81 +131,85 @@ async def call(history: Session, *, model: Any, lines: list[str], approve: Any) 
         for line in lines:
             print(f"caller: {line}")
             await session.send_message(line)
-            await answered(session, heard, approve)
-    return bytes(heard)
+            await wait_for_answer(session, audio, approve)
+    return bytes(audio)
 
 
-async def answered(session: RealtimeSession, heard: bytearray, approve: Any) -> None:
-    """Listen until the caller has an answer: a response is over, and its words may be heard."""
-    over = complete = False
+async def wait_for_answer(session: RealtimeSession, audio: bytearray, approve: Any) -> None:
+    """Handle events until a response has ended and its audio was released by the guardrails."""
+    ended = complete = False
     async for event in session:
         match event.type:
             case "agent_start":
-                over = complete = False
+                ended = complete = False
             case "audio":
-                heard += event.audio.data
+                audio += event.audio.data
             case "handoff":
-                print(f"  [{event.from_agent.name} hands over to {event.to_agent.name}]")
+                print(f"  [{event.from_agent.name} hands off to {event.to_agent.name}]")
             case "tool_end":
                 print(f"  [{event.agent.name} {event.tool.name}: {event.output}]")
             case "guardrail_tripped":
-                print("  [guardrail: this was stopped before anybody heard it]")
+                print("  [guardrail: the answer was stopped before it was played]")
             case "tool_approval_required":
                 await decide(session, event, approve)
             case "response_failed":
                 raise RuntimeError(f"no answer: {event.error or event.reason}")
             case "agent_end":
-                over = True
+                ended = True
             case "audio_end":
                 complete = True
-        if over and complete:
+        if ended and complete:
             print(f"{session.current_agent.name}: {session.history[-1].content[0].transcript}")
             return
 
 
 async def decide(session: RealtimeSession, event: Any, approve: Any) -> None:
-    agreed = approve(event.tool.name, event.arguments)
-    print(f"  [supervisor: {event.tool.name}{event.arguments} is {'approved' if agreed else 'rejected'}]")
-    if agreed:
+    approved = approve(event.tool.name, event.arguments)
+    print(f"  [supervisor: {event.tool.name}{event.arguments} is {'approved' if approved else 'rejected'}]")
+    if approved:
         await session.approve_tool_call(event.call_id)
     else:
-        await session.reject_tool_call(event.call_id, rejection_message="The supervisor said no.")
+        await session.reject_tool_call(event.call_id, rejection_message="The supervisor rejected it.")
 
 
-# --- afterwards, in writing -----------------------------------------------------------------------------------------
+# --- afterwards, as text -----------------------------------------------------------------------------------------
 
 
-def memory(request: ModelRequest) -> str:
-    """A text model without a key, who knows what was said on the telephone."""
+def recall_credits(request: ModelRequest) -> str:
+    """A text model without an API key that reads the history of the calls."""
     credits = [str(item["output"]) for item in request.input if "credited" in str(item.get("output"))]
     return f"As we said on the telephone: {' '.join(credits) or 'nothing was credited.'}"
 
 
-clerk = Agent("clerk", instructions="You answer questions about earlier calls.", model=FunctionModel(memory))
+clerk = Agent("clerk", instructions="You answer questions about earlier calls.", model=FunctionModel(recall_credits))
 
 
 async def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--store", default="sqlite:///calls.db")
-    options.add_argument("--wav", type=Path, help="save what was heard")
+    options.add_argument("--wav", type=Path, help="save the audio of the agents")
     options.add_argument("--pace", type=float, help="1 is the speed of speech; without it, as fast as possible")
-    options.add_argument("--model", help="a text model as the brain of all agents")
+    options.add_argument("--model", help="a text model for all agents")
     options.add_argument("--openai", action="store_true", help="OpenAI's realtime model in place of the offline one")
-    given = options.parse_args()
-    brain = LocalModel() if given.model == "local" else MultiProvider().get_model(given.model) if given.model else None
-    model = None if given.openai else LocalRealtimeModel(brain or FunctionModel(rules), pace=given.pace)
-    print(f"Model: {'OpenAI realtime' if given.openai else given.model or 'fixed rules, no key needed'}\n")
-    async with open_store(given.store) as store:
+    arguments = options.parse_args()
+    text_model: Any = None
+    if arguments.model:
+        text_model = LocalModel() if arguments.model == "local" else MultiProvider().get_model(arguments.model)
+    model = None
+    if not arguments.openai:
+        model = LocalRealtimeModel(text_model or FunctionModel(choose_step), pace=arguments.pace)
+    print(f"Model: {'OpenAI realtime' if arguments.openai else arguments.model or 'fixed rules, no key needed'}\n")
+    async with open_store(arguments.store) as store:
         history = store.session("caller-7")
-        heard = await call(history, model=model, lines=CALLER, approve=lambda tool, arguments: True)
-        print(f"  [the call is over: {len(heard) / 48000:.1f} seconds of speech, {await history.head()}]\n")
-        if given.wav:
-            with wave.open(str(given.wav), "wb") as file:
+        audio = await run_call(history, model=model, lines=CALLER, approve=lambda tool, arguments: True)
+        print(f"  [the call has ended: {len(audio) / 48000:.1f} seconds of speech, {await history.head()}]\n")
+        if arguments.wav:
+            with wave.open(str(arguments.wav), "wb") as file:
                 file.setparams((1, 2, 24000, 0, "NONE", "not compressed"))
-                file.writeframes(heard)
-        print(f"caller, in writing: {LATER}")
-        writing = clerk.clone(model=brain) if brain else clerk
-        result = await Runner.run(writing, LATER, session=history)
+                file.writeframes(audio)
+        print(f"caller, in writing: {WRITTEN_QUESTION}")
+        agent = clerk.clone(model=text_model) if text_model else clerk
+        result = await Runner.run(agent, WRITTEN_QUESTION, session=history)
         print(f"clerk: {result.final_output}")
 
 

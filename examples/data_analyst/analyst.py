@@ -1,4 +1,4 @@
-"""A data analyst with Python of its own: each conversation has a sandboxed worker from a pool, and keeps its variables.
+"""A data analyst that writes Python: each conversation has a sandboxed worker from a pool and keeps its variables.
 
     pip install '.[examples]' pandas matplotlib          (it also works without the last two)
     python examples/data_analyst/analyst.py
@@ -7,10 +7,10 @@
 Without arguments it analyses north.csv and south.csv at the same time, in two workers, and saves a chart of each.
 Without --model the code is written by fixed rules; workers, files and charts are real either way.
 
-What to look at:
+Points of interest:
 
-- ``PythonSessions.of(pool).session(name)`` puts a file into a conversation's worker, and takes the chart out of it. The
-  worker itself sees no file of this machine, and no network.
+- ``PythonSessions.for_pool(pool).session(name)`` gives access to the files of a conversation's worker. The worker
+  itself has no access to files of this machine or to the network.
 - ``preload`` imports pandas and matplotlib once for all workers.
 - The second question uses the table that the first one has loaded.
 """
@@ -26,15 +26,15 @@ from standfast import Agent, FunctionModel, ItemHelpers, LocalModel, Runner, SQL
 from standfast.models import ModelRequest
 from standfast.workers import PoolConfig, PythonSessions, SessionConfig, SessionPool
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 LIBRARIES = tuple(name for name in ("pandas", "matplotlib.pyplot") if find_spec(name.partition(".")[0]))
 INSTRUCTIONS = f"""You analyse data.csv, which is in the working directory, with run_python. Variables stay between
 calls. Installed beyond the standard library: {", ".join(LIBRARIES) or "nothing"}. Save one chart as chart.png (without
 matplotlib: chart.svg). Answer in one or two sentences with numbers that you computed."""
 
 
-async def analysed(pool: SessionPool, data: Path, questions: list[str], *, model: Any, out: Path) -> list[str]:
-    """Answers to the questions about a file, one after the other in one conversation; its charts land in ``out``."""
+async def analyse(pool: SessionPool, data: Path, questions: list[str], *, model: Any, out: Path) -> list[str]:
+    """Answer questions about a file in one conversation, and save its charts in ``out``."""
     agent = Agent("analyst", instructions=INSTRUCTIONS, model=model, tools=[python_tool(pool)])
     conversation, name = SQLiteSession(data.stem), data.stem
     async with PythonSessions.for_pool(pool).session(name) as worker:
@@ -51,9 +51,9 @@ async def analysed(pool: SessionPool, data: Path, questions: list[str], *, model
     async with PythonSessions.for_pool(pool).session(name) as worker:
         for entry in await worker.files.list():
             if entry.path.startswith("chart."):
-                saved = out / f"{name}-{entry.path}"
-                saved.write_bytes(await worker.files.read(entry.path))
-                print(f"[{name}] saved {saved}")
+                path = out / f"{name}-{entry.path}"
+                path.write_bytes(await worker.files.read(entry.path))
+                print(f"[{name}] saved {path}")
     conversation.close()
     return answers
 
@@ -62,11 +62,11 @@ def show(name: str, item: Any) -> None:
     if item.type == "tool_call_item":
         print(f"[{name}] runs Python, {len(item.raw_item.arguments)} characters")
     elif item.type == "tool_call_output_item":
-        text = item.output if isinstance(item.output, str) else "a picture"
+        text = item.output if isinstance(item.output, str) else "an image"
         print("\n".join(f"[{name}]   {line}" for line in text.splitlines()))
 
 
-# --- a model without a key ------------------------------------------------------------------------------------------
+# --- a model without an API key ---------------------------------------------------------------------------------------
 
 LOAD_WITH_PANDAS = """\
 import pandas as pd
@@ -82,7 +82,7 @@ for row in table:
         sums[name] = round(sums.get(name, 0) + float(row["euros"]), 2)
 totals = dict(sorted(totals.items(), key=lambda item: -item[1]))
 """
-TELL = """\
+PRINT_TOTALS = """\
 for name, euros in totals.items():
     print(f"{name} {euros:.2f}")
 """
@@ -108,43 +108,43 @@ with open("chart.svg", "w") as file:
 WORST = "worst = min(months, key=months.get); print(worst, round(months[worst], 2))"
 
 
-def rules(request: ModelRequest) -> str | dict[str, object]:
-    """What to do next follows from what was said and computed last."""
+def choose_step(request: ModelRequest) -> str | dict[str, object]:
+    """Choose the next step from the last message or output."""
     conversation = ItemHelpers.input_to_new_input_list(request.input)
     last = conversation[-1]
     if last.get("type") != "function_call_output":
         if "month" in str(last["content"]):
             return FunctionModel.call("run_python", code=WORST)
         load = LOAD_WITH_PANDAS if "pandas" in LIBRARIES else LOAD
-        return FunctionModel.call("run_python", code=load + TELL)
-    ran = [item["output"] for item in conversation if item.get("type") == "function_call_output"]
-    if len(ran) == 1:
+        return FunctionModel.call("run_python", code=load + PRINT_TOTALS)
+    outputs = [item["output"] for item in conversation if item.get("type") == "function_call_output"]
+    if len(outputs) == 1:
         return FunctionModel.call("run_python", code=DRAW_WITH_MATPLOTLIB if len(LIBRARIES) == 2 else DRAW)
-    if len(ran) == 2:
-        product, euros = str(ran[0]).splitlines()[0].split()
+    if len(outputs) == 2:
+        product, euros = str(outputs[0]).splitlines()[0].split()
         return f"Mostly {product}, for {euros} euros. I have drawn a chart."
-    month, euros = str(ran[-1]).split()
+    month, euros = str(outputs[-1]).split()
     return f"{month} was the worst month, with {euros} euros."
 
 
 async def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("files", nargs="*", type=Path, default=[HERE / "north.csv", HERE / "south.csv"])
-    options.add_argument("--ask", action="append", help="a question; may be given several times")
+    options.add_argument("files", nargs="*", type=Path, default=[FOLDER / "north.csv", FOLDER / "south.csv"])
+    options.add_argument("--ask", action="append", help="a question; may be repeated")
     options.add_argument("--model", help="a model's name, or `local` for the embedded one")
     options.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()), help="where charts are saved")
-    given = options.parse_args()
-    questions = given.ask or ["What do we sell?", "And which month was the worst?"]
-    model = LocalModel() if given.model == "local" else given.model or FunctionModel(rules)
-    print(f"Model: {given.model or 'fixed rules, no key needed'}.")
+    arguments = options.parse_args()
+    questions = arguments.ask or ["What do we sell?", "And which month was the worst?"]
+    model = LocalModel() if arguments.model == "local" else arguments.model or FunctionModel(choose_step)
+    print(f"Model: {arguments.model or 'fixed rules, no key needed'}.")
     print(f"In the workers: Python with {', '.join(LIBRARIES) or 'nothing else'}.")
     session = SessionConfig(preload=LIBRARIES, environment={"MPLBACKEND": "Agg"})
     async with (
         SessionPool(PoolConfig(session=session, min_idle=2, max_sessions=4)) as pool,
         asyncio.TaskGroup() as tasks,
     ):
-        for data in given.files:
-            tasks.create_task(analysed(pool, data, questions, model=model, out=given.out))
+        for data in arguments.files:
+            tasks.create_task(analyse(pool, data, questions, model=model, out=arguments.out))
 
 
 if __name__ == "__main__":

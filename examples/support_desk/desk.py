@@ -1,4 +1,4 @@
-"""The agent of the support desk: it looks orders up, and pays money back after a person agreed.
+"""The agent of the support desk: it looks up orders, and refunds them after a person has approved.
 
 The web app next to this file runs it. The same agent in a terminal, with the same approvals:
 
@@ -15,12 +15,12 @@ from standfast.models import ModelRequest
 
 ORDERS = {"A7": ("teapot", 49.90), "B2": ("lamp", 120.00), "C9": ("chair", 310.50)}
 BANK_SECONDS = 2.0
-"""How long the bank takes to answer: time enough to kill the process and see what becomes of the refund."""
+"""The response time of the bank, long enough to kill the process during a refund."""
 
 
 @function_tool
 def find_order(order: str) -> str:
-    """Look an order up.
+    """Look up an order.
 
     Args:
         order: Its number, such as A7.
@@ -31,9 +31,9 @@ def find_order(order: str) -> str:
     return f"Order {order} is a {article} for {price:.2f} euros."
 
 
-def refunding(ledger: Path) -> FunctionTool:
+def make_refund_tool(ledger: Path) -> FunctionTool:
     async def refund(order: str, amount: float) -> str:
-        """Pay a customer back.
+        """Refund a customer.
 
         Args:
             order: The number of the order.
@@ -47,27 +47,27 @@ def refunding(ledger: Path) -> FunctionTool:
     return function_tool(refund, needs_approval=True)
 
 
-def rules(request: ModelRequest) -> str | dict[str, object]:
-    """A model without a key: what to do next follows from what was said last."""
+def choose_step(request: ModelRequest) -> str | dict[str, object]:
+    """A model without an API key: choose the next step from the last item."""
     last = ItemHelpers.input_to_new_input_list(request.input)[-1]
     if last.get("type") == "function_call_output":
         output = str(last["output"])
-        if found := re.match(r"Order (\w+) is a .* for ([\d.]+) euros", output):
-            return FunctionModel.call("refund", order=found[1], amount=float(found[2]))
+        if match := re.match(r"Order (\w+) is a .* for ([\d.]+) euros", output):
+            return FunctionModel.call("refund", order=match[1], amount=float(match[2]))
         return output
-    if asked := re.search(r"\b[A-Z]\d\b", str(last["content"])):
-        return FunctionModel.call("find_order", order=asked[0])
+    if match := re.search(r"\b[A-Z]\d\b", str(last["content"])):
+        return FunctionModel.call("find_order", order=match[0])
     return f"Which order is it about? I know {', '.join(ORDERS)}."
 
 
-def desk(ledger: Path, model: str | Model | None = None) -> Agent:
-    """The agent; its refunds are lines in ``ledger``. Without a ``model`` it follows fixed rules."""
+def make_agent(ledger: Path, model: str | Model | None = None) -> Agent:
+    """Return the agent, which writes refunds to ``ledger``. Without a ``model`` it follows fixed rules."""
     return Agent(
         "desk",
         instructions="You help customers of a shop. Look the order up, then refund its price. Be brief.",
-        model=model or FunctionModel(rules),
-        tools=[find_order, refunding(ledger)],
+        model=model or FunctionModel(choose_step),
+        tools=[find_order, make_refund_tool(ledger)],
     )
 
 
-agent = desk(Path("refunds.txt"))
+agent = make_agent(Path("refunds.txt"))

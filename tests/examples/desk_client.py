@@ -1,4 +1,4 @@
-"""The support desk as a process, and a client of it."""
+"""The support desk as a server process with an HTTP client."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import started
+from processes import start_example
 
 from ports import free_port, wait_for_port
 
@@ -16,21 +16,23 @@ httpx2 = pytest.importorskip("httpx2")
 pytest.importorskip("fastapi")
 
 
-class Desk:
+class DeskClient:
     """The server, its folder, and a client."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
-        self.http = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", timeout=20, trust_env=False)
+        self.http = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", timeout=60, trust_env=False)
         self._running = AsyncExitStack()
 
     async def start(self) -> None:
-        words = ["--folder", str(self.folder), "--port", str(self.port), "--lease", "0.5"]
-        self.process = await self._running.enter_async_context(started("support_desk/app.py", *words, cwd=self.folder))
+        arguments = ["--folder", str(self.folder), "--port", str(self.port), "--lease", "0.5"]
+        self.process = await self._running.enter_async_context(
+            start_example("support_desk/app.py", *arguments, cwd=self.folder)
+        )
         await wait_for_port(self.port, self.process)
 
     async def kill(self) -> None:
-        """As ``kill -9``."""
+        """Kill the server with SIGKILL."""
         await self._running.aclose()
 
     async def close(self) -> None:
@@ -42,28 +44,28 @@ class Desk:
         file = self.folder / "refunds.txt"
         return file.read_text().splitlines() if file.exists() else []
 
-    async def say(self, text: str, *, key: str = "k1") -> str:
-        told = await self.http.post("/runs", json={"conversation": "user-7", "text": text, "key": key})
-        assert told.status_code == 202, told.text
-        return str(told.json()["run_id"])
+    async def send_message(self, text: str, *, key: str = "k1") -> str:
+        response = await self.http.post("/runs", json={"conversation": "user-7", "text": text, "key": key})
+        assert response.status_code == 202, response.text
+        return str(response.json()["run_id"])
 
-    async def pending(self, kind: str = "approval") -> dict[str, Any]:
-        async with asyncio.timeout(15):
+    async def wait_for_approval(self, kind: str = "approval") -> dict[str, Any]:
+        async with asyncio.timeout(60):
             while True:
-                for found in (await self.http.get("/approvals")).json():
-                    if found["kind"] == kind:
-                        return dict(found)
+                for approval in (await self.http.get("/approvals")).json():
+                    if approval["kind"] == kind:
+                        return dict(approval)
                 await asyncio.sleep(0.05)
 
-    async def decide(self, approval: dict[str, Any], decision: str, **more: Any) -> Any:
-        body = {"decision": decision, "by": "ann", **more}
+    async def decide(self, approval: dict[str, Any], decision: str, **fields: Any) -> Any:
+        body = {"decision": decision, "by": "ann", **fields}
         return await self.http.post(f"/approvals/{approval['id']}", json=body)
 
     async def events(
         self, run_id: str, *, until: str = "end", headers: dict[str, str] | None = None, **query: Any
     ) -> list[tuple[int | None, dict[str, Any]]]:
-        """The numbers and contents of the stream's events, up to the first of that type."""
-        found: list[tuple[int | None, dict[str, Any]]] = []
+        """Return the numbers and data of the streamed events, up to the first of this type."""
+        events: list[tuple[int | None, dict[str, Any]]] = []
         async with self.http.stream("GET", f"/runs/{run_id}/events", params=query, headers=headers) as stream:
             assert stream.headers["content-type"].startswith("text/event-stream")
             fields: dict[str, str] = {}
@@ -75,16 +77,16 @@ class Desk:
                 if "data" in fields:
                     data = json.loads(fields["data"])
                     data.setdefault("type", fields.get("event"))
-                    found.append((int(fields["id"]) if "id" in fields else None, data))
+                    events.append((int(fields["id"]) if "id" in fields else None, data))
                     if data["type"] == until:
                         break
                 fields = {}
-        return found
+        return events
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    desk = Desk(tmp_path)
+async def desk(tmp_path: Path) -> AsyncIterator[DeskClient]:
+    desk = DeskClient(tmp_path)
     try:
         await desk.start()
         yield desk

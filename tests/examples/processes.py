@@ -1,4 +1,4 @@
-"""Examples as their readers start them."""
+"""Examples as processes."""
 
 import asyncio
 import os
@@ -12,9 +12,9 @@ ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"
 
 
-async def printed(script: str, *words: str, cwd: Path) -> str:
-    """What an example prints when it is run to its end."""
-    async with started(script, *words, cwd=cwd) as process:
+async def run_example(script: str, *arguments: str, cwd: Path) -> str:
+    """Run an example to its end and return its output."""
+    async with start_example(script, *arguments, cwd=cwd) as process:
         out, _ = await process.communicate()
     text = out.decode()
     assert process.returncode == 0, text
@@ -22,10 +22,10 @@ async def printed(script: str, *words: str, cwd: Path) -> str:
 
 
 @asynccontextmanager
-async def started(script: str, *words: str, cwd: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """An example as a process of its own; gone when the block is left."""
+async def start_example(script: str, *arguments: str, cwd: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Start an example as a process, which is killed at the end of the block."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(EXAMPLES / script), *words, cwd=cwd,
+        sys.executable, str(EXAMPLES / script), *arguments, cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip

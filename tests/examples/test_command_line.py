@@ -1,4 +1,4 @@
-"""The agents of the examples, by the command line."""
+"""The agents of the examples on the command line."""
 
 import asyncio
 import os
@@ -17,13 +17,13 @@ CASES = {
 
 @pytest.mark.parametrize("path", CASES)
 async def test_an_agent_of_an_example_can_be_run(path: str, tmp_path: Path) -> None:
-    said, code, expected = CASES[path]
+    to_text, code, expected = CASES[path]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "standfast", "run", said, "--agent", str(EXAMPLES / path),
+        sys.executable, "-m", "standfast", "run", to_text, "--agent", str(EXAMPLES / path),
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "STANDFAST_STORE": "sqlite:///terminal.db"},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
-    shown = (await process.communicate())[0].decode()
-    assert process.returncode == code, shown
-    assert expected in shown
+    output = (await process.communicate())[0].decode()
+    assert process.returncode == code, output
+    assert expected in output

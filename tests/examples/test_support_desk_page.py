@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk_client import Desk, desk
+from desk_client import DeskClient, desk
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
@@ -25,26 +25,26 @@ def browser(tmp_path: Path) -> Iterator[Any]:
 
 
 class Page:
-    """What a person sees and does."""
+    """The page as a user sees and uses it."""
 
-    def __init__(self, browser: Any, desk: Desk) -> None:
+    def __init__(self, browser: Any, desk: DeskClient) -> None:
         self.browser = browser
         browser.get(f"http://127.0.0.1:{desk.port}/")
 
-    def say(self, text: str) -> None:
+    def send_message(self, text: str) -> None:
         field = self.browser.find_element(By.ID, "text")
         field.send_keys(text)
         field.submit()
 
-    def see(self, text: str) -> None:
+    def wait_for_text(self, text: str) -> None:
         WebDriverWait(self.browser, WAIT_SECONDS).until(
             lambda browser: text in browser.find_element(By.TAG_NAME, "body").text, f"{text!r} did not appear"
         )
 
-    def hear(self, text: str) -> None:
-        """Wait for the agent's own words; the output of a tool may read the same."""
+    def wait_for_answer(self, text: str) -> None:
+        """Wait for an answer of the agent; the output of a tool may have the same text."""
         WebDriverWait(self.browser, WAIT_SECONDS).until(
-            lambda browser: ("agent", text) in self.lines, f"not said: {text!r}"
+            lambda browser: ("agent", text) in self.lines, f"no answer {text!r}"
         )
 
     def fill(self, name: str, text: str) -> None:
@@ -55,50 +55,50 @@ class Page:
     def press(self, label: str) -> None:
         self.browser.find_element(By.XPATH, f"//button[text()='{label}']").click()
 
-    def picture(self, name: str) -> None:
-        """Kept where STANDFAST_SCREENSHOTS points, for people to look at."""
+    def save_screenshot(self, name: str) -> None:
+        """Save a screenshot in the folder STANDFAST_SCREENSHOTS, if it is set."""
         if folder := os.environ.get("STANDFAST_SCREENSHOTS"):
             self.browser.save_screenshot(str(Path(folder, f"{name}.png")))
 
     @property
     def lines(self) -> list[tuple[str, str]]:
-        found = self.browser.find_elements(By.CSS_SELECTOR, "#log li")
-        return [(line.get_attribute("class"), line.text) for line in found]
+        elements = self.browser.find_elements(By.CSS_SELECTOR, "#log li")
+        return [(line.get_attribute("class"), line.text) for line in elements]
 
     @property
-    def spoken(self) -> list[tuple[str, str]]:
+    def messages(self) -> list[tuple[str, str]]:
         return [line for line in self.lines if line[0] in ("user", "agent")]
 
 
-async def test_the_page_goes_on_when_the_server_was_killed_in_mid_refund(desk: Desk, browser: Any) -> None:
+async def test_the_page_continues_after_the_server_was_killed_during_a_refund(desk: DeskClient, browser: Any) -> None:
     page = Page(browser, desk)
-    page.say("I want a refund for order A7")
-    page.see("The agent desk wants to do this")
-    page.picture("1-approval")
+    page.send_message("I want a refund for order A7")
+    page.wait_for_text("The agent desk wants to do this")
+    page.save_screenshot("1-approval")
     page.fill("amount", "30.5")
     page.press("Approve")
     async with asyncio.timeout(WAIT_SECONDS):
         while not desk.ledger:
             await asyncio.sleep(0.01)
     await desk.kill()
-    page.see("connection lost, trying again")
+    page.wait_for_text("connection lost, trying again")
     await desk.start()
-    page.see("It may have happened")
-    page.see("Taken up again after its process ended.")
-    page.picture("2-uncertain")
+    page.wait_for_text("It may have happened")
+    page.wait_for_text("Resumed after a crash of the server.")
+    page.save_screenshot("2-uncertain")
     page.fill("word", "The bank has paid 30.50 euros.")
     page.press("It happened")
-    page.hear("The bank has paid 30.50 euros.")
-    page.say("And the lamp, B2, please")
-    page.see("Order B2 is a lamp")
+    page.wait_for_answer("The bank has paid 30.50 euros.")
+    page.send_message("And the lamp, B2, please")
+    page.wait_for_text("Order B2 is a lamp")
     page.fill("word", "It is not broken.")
     page.press("Reject")
-    page.see("ann rejected it.")
-    page.hear("It is not broken.")
-    page.picture("3-rejected")
+    page.wait_for_text("ann rejected it.")
+    page.wait_for_answer("It is not broken.")
+    page.save_screenshot("3-rejected")
     assert desk.ledger == ["A7 30.50"]
 
-    assert page.spoken == [
+    assert page.messages == [
         ("user", "I want a refund for order A7"),
         ("agent", "The bank has paid 30.50 euros."),
         ("user", "And the lamp, B2, please"),
@@ -106,37 +106,37 @@ async def test_the_page_goes_on_when_the_server_was_killed_in_mid_refund(desk: D
     ]
     before = page.lines
     browser.refresh()
-    page.hear("It is not broken.")
+    page.wait_for_answer("It is not broken.")
     assert page.lines == before
     problems = [entry for entry in browser.get_log("browser") if "ERR_" not in entry["message"]]
     assert problems == []
 
 
-async def test_what_is_said_while_an_earlier_run_waits_stands_below_its_answer(desk: Desk, browser: Any) -> None:
+async def test_a_message_during_a_waiting_run_appears_below_its_answer(desk: DeskClient, browser: Any) -> None:
     page = Page(browser, desk)
-    page.say("I want a refund for order A7")
-    page.see("The agent desk wants to do this")
-    page.say("And what is B2?")
-    page.see("And what is B2?")
-    assert page.spoken == [("user", "I want a refund for order A7"), ("user", "And what is B2?")]
+    page.send_message("I want a refund for order A7")
+    page.wait_for_text("The agent desk wants to do this")
+    page.send_message("And what is B2?")
+    page.wait_for_text("And what is B2?")
+    assert page.messages == [("user", "I want a refund for order A7"), ("user", "And what is B2?")]
     browser.refresh()
-    page.see("And what is B2?")
+    page.wait_for_text("And what is B2?")
     page.fill("word", "It is not broken.")
     page.press("Reject")
-    page.hear("It is not broken.")
-    assert page.spoken[:3] == [
+    page.wait_for_answer("It is not broken.")
+    assert page.messages[:3] == [
         ("user", "I want a refund for order A7"),
         ("agent", "It is not broken."),
         ("user", "And what is B2?"),
     ]
 
 
-async def test_a_narrow_page_fits_and_its_fields_have_names(desk: Desk, browser: Any) -> None:
+async def test_a_narrow_page_fits_and_its_fields_have_labels(desk: DeskClient, browser: Any) -> None:
     browser.set_window_size(500, 900)
     page = Page(browser, desk)
-    page.say("I want a refund for order C9")
-    page.see("The agent desk wants to do this")
-    page.picture("4-narrow")
+    page.send_message("I want a refund for order C9")
+    page.wait_for_text("The agent desk wants to do this")
+    page.save_screenshot("4-narrow")
     fits = "return document.documentElement.scrollWidth <= document.documentElement.clientWidth"
     assert browser.execute_script(fits)
     fields = browser.find_elements(By.CSS_SELECTOR, "input, button")

@@ -1,11 +1,11 @@
-// The page is drawn from what the server tells: after a reload, or a server that was killed, it looks the same.
+// The page is built from the events of the server: it looks the same after a reload or a crash of the server.
 const el = (id) => document.getElementById(id);
 const ask = async (path, body) => {
   const options = body && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
-  const answer = await fetch(path, options);
-  const told = await answer.json();
-  if (!answer.ok) throw new Error(typeof told.detail === "string" ? told.detail : JSON.stringify(told.detail));
-  return told;
+  const response = await fetch(path, options);
+  const data = await response.json();
+  if (!response.ok) throw new Error(typeof data.detail === "string" ? data.detail : JSON.stringify(data.detail));
+  return data;
 };
 
 const conversation = location.hash.slice(1) || crypto.randomUUID();
@@ -19,7 +19,7 @@ const call = (item) => `${item.name}(${Object.entries(JSON.parse(item.arguments)
 
 function follow(runId) {
   const source = new EventSource(`/runs/${runId}/events`);
-  // Each run has a list of its own: what is said while an earlier run is at work or waits stands below its lines.
+  // Each run has its own list: messages that are sent while an earlier run works or waits appear below it.
   const lines = document.createElement("ol");
   el("log").append(lines);
   const line = (kind, text) => {
@@ -30,11 +30,11 @@ function follow(runId) {
     el("log").scrollTop = el("log").scrollHeight;
     return item;
   };
-  let speaking = null; // words that come while a model is saying them
+  let speaking = null; // the line of a streamed answer
   const show = {
     "run.queued": (data) => line("user", data.input),
-    "run.recovered": () => line("note", "Taken up again after its process ended."),
-    "run.failed": (data) => line("note bad", `It failed: ${data.problem?.message ?? "nobody knows why"}`),
+    "run.recovered": () => line("note", "Resumed after a crash of the server."),
+    "run.failed": (data) => line("note bad", `It failed: ${data.problem?.message ?? "unknown error"}`),
     "model.delta": (data) => {
       if (data.type !== "response.output_text.delta") return;
       speaking ??= line("agent", "");
@@ -51,7 +51,7 @@ function follow(runId) {
     "calls.made": (data) => data.items.forEach((item) => line("tool", `→ ${item.output}`)),
     "approval.requested": showQuestions,
     "approval.decided": (data) => {
-      const verdicts = { approve: "approved it", reject: "rejected it", done: "says that it happened", expired: "was too late" };
+      const verdicts = { approve: "approved it", reject: "rejected it", done: "reported that it happened", expired: "did not decide in time" };
       line("note", `${data.by ?? "Somebody"} ${verdicts[data.verdict]}.`);
       showQuestions();
     },
@@ -60,7 +60,7 @@ function follow(runId) {
     el("connection").textContent = "connected";
     showQuestions();
   };
-  // The browser comes back by itself and says which event it saw last.
+  // The browser reconnects by itself and sends the id of the last event.
   source.onerror = () => (el("connection").textContent = "connection lost, trying again …");
   source.onmessage = (message) => {
     const event = JSON.parse(message.data);
@@ -72,7 +72,7 @@ function follow(runId) {
   }));
 }
 
-let unsent = null; // sent again with the same key, a message is taken once
+let unsent = null; // sent again with the same key, a message starts one run
 el("say").addEventListener("submit", async (event) => {
   event.preventDefault();
   const text = el("text").value.trim();
@@ -88,14 +88,14 @@ el("say").addEventListener("submit", async (event) => {
   }
 });
 
-// --- questions to a person ----------------------------------------------------------------------------------------
+// --- approvals ----------------------------------------------------------------------------------------
 
 async function showQuestions() {
   let pending;
   try {
     pending = await ask("/approvals");
   } catch {
-    return; // the server is away; asked again when it is back
+    return; // the server is unreachable; repeated when it is back
   }
   const open = new Set(pending.map((one) => one.id));
   for (const card of [...el("questions").children]) if (!open.has(card.id)) card.remove();
@@ -109,8 +109,8 @@ function question(approval) {
   card.id = approval.id;
   card.querySelector("h3").textContent = approval.tool;
   card.querySelector(".why").textContent = uncertain
-    ? "This was under way when its process ended. It may have happened: look before you decide."
-    : `The agent ${approval.agent} wants to do this. You may change it first.`;
+    ? "The server crashed during this call. It may have happened: check before you decide."
+    : `The agent ${approval.agent} wants to do this. You may edit the arguments.`;
   const given = JSON.parse(approval.arguments);
   for (const [name, value] of Object.entries(given)) {
     const field = document.createElement("label");
@@ -123,7 +123,7 @@ function question(approval) {
   const word = card.elements.word;
   word.id = `word-${approval.id}`;
   Object.assign(card.querySelector(".field label"), {
-    htmlFor: word.id, textContent: uncertain ? "Its result, if it happened" : "Why not, if you reject",
+    htmlFor: word.id, textContent: uncertain ? "Its result, if it happened" : "Reason, if you reject",
   });
   const decide = async (decision) => {
     const made = { decision, by: el("by").value || "somebody" };
@@ -139,7 +139,7 @@ function question(approval) {
     }
   };
   const choices = uncertain
-    ? [["done", "It happened"], ["approve", "Do it again"], ["reject", "Leave it"]]
+    ? [["done", "It happened"], ["approve", "Do it again"], ["reject", "Do not repeat it"]]
     : [["approve", "Approve"], ["reject", "Reject"]];
   for (const [decision, label] of choices) {
     const button = document.createElement("button");
@@ -159,11 +159,11 @@ function changed(card, given) {
   return JSON.stringify(now) === JSON.stringify(given) ? null : now;
 }
 
-// --- begin, or go on after a reload -------------------------------------------------------------------------------
+// --- start, or resume after a reload -------------------------------------------------------------------------------
 
 async function begin() {
   showQuestions();
-  setInterval(() => showQuestions().catch(() => {}), 3000); // other conversations ask, too
+  setInterval(() => showQuestions().catch(() => {}), 3000); // other conversations may request approvals
   for (const run of await ask(`/runs?conversation=${encodeURIComponent(conversation)}`)) {
     const ended = follow(run.run_id);
     if (["completed", "failed", "cancelled"].includes(run.status)) await ended; // a browser has few connections

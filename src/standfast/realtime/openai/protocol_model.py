@@ -129,10 +129,10 @@ class RealtimeProtocolModel(RealtimeModel):
     async def _stop_playback(self, response_id: str | None) -> None:
         """Stop the audio of a former connection that still plays."""
         if self._playback is not None:
-            cuts = self._playback.stop(
+            truncations = self._playback.stop(
                 asyncio.get_running_loop().time(), response_id=response_id, include_previous=True
             )
-            await self._listeners.notify([make_interrupted_event(cut) for cut in cuts])
+            await self._listeners.notify([make_interrupted_event(truncation) for truncation in truncations])
 
     @property
     def _active_connection(self) -> ModelConnection | None:
