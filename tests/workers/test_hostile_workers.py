@@ -210,7 +210,8 @@ def interpreter(tmp_path):
 )
 async def test_a_failed_start_ends_in_time_and_leaves_nothing(interpreter, body, reason):
     policy = SandboxPolicy(level="plain")
-    config = SessionConfig(python=interpreter(body), ready_timeout=0.5, sandbox=policy)
+    ready_timeout = 0.5 if reason == "not ready" else 60
+    config = SessionConfig(python=interpreter(body), ready_timeout=ready_timeout, sandbox=policy)
     session = WorkerSession(config)
     with pytest.raises(StartFailed, match=reason):
         await session.start()
