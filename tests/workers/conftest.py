@@ -1,4 +1,4 @@
-"""Real processes throughout."""
+"""Fixtures that start real worker processes."""
 
 import dataclasses
 from collections.abc import AsyncIterator
@@ -8,13 +8,16 @@ import pytest
 
 from standfast.workers import SandboxPolicy, SessionConfig, WorkerSession, fork_server
 
+# Long, so that code on a busy machine has time to react to an interrupt.
+GRACE = 20.0
+
 
 @pytest.fixture(params=["fork-namespaces", "fork-plain", "spawn"])
 def config(request) -> SessionConfig:
     if request.param == "spawn":
-        return SessionConfig(mode="spawn")
+        return SessionConfig(mode="spawn", grace=GRACE)
     level = request.param.removeprefix("fork-")
-    return SessionConfig(mode="fork", sandbox=SandboxPolicy(level=level, require=level))
+    return SessionConfig(mode="fork", sandbox=SandboxPolicy(level=level, require=level), grace=GRACE)
 
 
 class Starter:
@@ -43,8 +46,8 @@ async def session(start) -> WorkerSession:
 
 
 @pytest.fixture
-async def jailed() -> AsyncIterator[Starter]:
+async def sandboxed() -> AsyncIterator[Starter]:
     """Sessions with the full sandbox."""
     policy = SandboxPolicy(require="namespaces")
     async with AsyncExitStack() as owned:
-        yield Starter(SessionConfig(sandbox=policy), owned)
+        yield Starter(SessionConfig(sandbox=policy, grace=GRACE), owned)

@@ -1,4 +1,4 @@
-"""The same function inside another framework's tool decorator and runner."""
+"""``python_function`` with the tool decorator and runner of another framework."""
 
 import pytest
 
@@ -8,7 +8,7 @@ agents = pytest.importorskip("agents")
 
 
 class Scripted(agents.Model):
-    """A model that calls the tool twice and then repeats what the tool said."""
+    """A model that calls the tool twice and then repeats the output of the tool."""
 
     def __init__(self):
         self.turn = 0
@@ -34,8 +34,8 @@ class Scripted(agents.Model):
                 )
             ]
         else:
-            said = [item["output"] for item in input if item.get("type") == "function_call_output"][-1]
-            text = ResponseOutputText(type="output_text", text=said, annotations=[])
+            output_text = [item["output"] for item in input if item.get("type") == "function_call_output"][-1]
+            text = ResponseOutputText(type="output_text", text=output_text, annotations=[])
             output = [
                 ResponseOutputMessage(id="m", type="message", role="assistant", status="completed", content=[text])
             ]
@@ -57,7 +57,7 @@ async def test_an_agent_of_another_framework_runs_python_that_persists():
         run_python.sessions.close()
 
 
-def test_the_variable_that_names_the_conversation_is_no_module():
+def test_current_conversation_is_exported():
     from standfast.workers import WorkerSession, current_conversation
 
     assert WorkerSession

@@ -1,4 +1,4 @@
-"""The system call filter as a program: run here, for every architecture, by a machine of a few lines."""
+"""The seccomp filter of every architecture, run by a small BPF interpreter."""
 
 import os
 import re
@@ -16,7 +16,7 @@ HEADERS = {"x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "aarch64":
 
 
 def verdict(program, *, number, audit, arguments=()):
-    """What the kernel would do about one call."""
+    """Return what the kernel would do with one call."""
     words = {0: number, 4: audit, 8: 0, 12: 0}
     for at in range(6):
         value = arguments[at] if at < len(arguments) else 0
@@ -56,7 +56,7 @@ def judge(request):
     return judged
 
 
-def test_what_is_denied_is_denied_and_everything_else_is_allowed(judge):
+def test_denied_calls_fail_and_all_others_are_allowed(judge):
     denied = {numbers[judge.column] for numbers in seccomp.DENIED.values()} - {-1}
     absent = {numbers[judge.column] for numbers in seccomp.ABSENT.values()}
     special = {seccomp.CLONE[judge.column], seccomp.SOCKET[judge.column]}
@@ -67,7 +67,7 @@ def test_what_is_denied_is_denied_and_everything_else_is_allowed(judge):
         assert judge(number) == judge(number, *[0xFFFFFFFFFFFFFFFF] * 6) == expected, number
 
 
-def test_a_foreign_architecture_is_the_end(judge):
+def test_a_foreign_architecture_kills_the_process(judge):
     for number in (0, 39, 101, 500):
         for audit in (0x40000003, 0xC00000F3, *(a for _, a in ARCHITECTURES.values())):
             if ARCHITECTURES[judge.arch][1] != audit:
@@ -87,14 +87,14 @@ def test_processes_and_threads_may_be_made_and_namespaces_not(judge):
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("network", ["none", "host", "proxy"])
 @pytest.mark.parametrize("level", ["locked", "namespaces"])
-def test_only_the_families_of_the_policy_may_be_spoken_to(arch, network, level):
+def test_only_the_socket_families_of_the_policy_are_allowed(arch, network, level):
     column, audit = ARCHITECTURES[arch]
     families = get_socket_families(SandboxSpec(level=level, network=network))
     program = seccomp.build_program(families=families, arch=arch)
     assert int(socket.AF_UNIX) in families
     for family in range(64):
-        found = verdict(program, number=seccomp.SOCKET[column], audit=audit, arguments=(family, 1, 0))
-        assert found == (ALLOWED if family in families else 97)
+        actual = verdict(program, number=seccomp.SOCKET[column], audit=audit, arguments=(family, 1, 0))
+        assert actual == (ALLOWED if family in families else 97)
 
 
 def test_the_kernel_can_take_the_program(judge):

@@ -5,29 +5,16 @@ import time
 
 import pytest
 
+from factories.workers import start_code
 from standfast.base.errors import Closed, InvalidInput, NotFound
 from standfast.workers import (
     ExecuteMessage,
     HeartbeatMessage,
-    OutputMessage,
     ResultMessage,
     SandboxPolicy,
     SessionState,
     WorkerRequestFailed,
 )
-
-
-async def busy(session, code="while True: pass"):
-    started = asyncio.Event()
-
-    async def consume():
-        async for message in session.execute(ExecuteMessage(code=f"print('go')\n{code}"), timeout=None):
-            if isinstance(message, OutputMessage):
-                started.set()
-
-    task = asyncio.create_task(consume())
-    await asyncio.wait_for(started.wait(), 5)
-    return task
 
 
 async def test_the_namespace_lists_names_types_and_sizes_never_values(session):
@@ -53,16 +40,14 @@ async def test_the_namespace_runs_no_code_of_the_user(session):
 
 
 @pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(60)", "input('x')"])
-async def test_questions_are_answered_while_code_runs(session, code):
+async def test_requests_are_answered_while_code_runs(session, code):
     await session.run("visible = 1")
-    task = await busy(session, code)
-    started = time.monotonic()
+    task = await start_code(session, code, timeout=None)
     assert "visible" in {entry.name for entry in await session.namespace()}
     assert (await session.complete("visi")) == ("visible",)
     beat = await session.heartbeat()
     assert beat.busy
     assert beat.memory_usage > 1_000_000
-    assert time.monotonic() - started < 20
     assert session.state is SessionState.BUSY
     assert session.usage().pss > 1_000_000
     await session.interrupt()
@@ -79,17 +64,17 @@ async def test_completion_follows_attributes_without_evaluating_them(session):
     assert await session.complete("1 + ") == ()
 
 
-async def test_heartbeats_keep_the_description_fresh(start):
+async def test_heartbeats_update_the_info(start):
     session = await start(heartbeat_interval=0.02)
     await session.run("x = 1; y = 2")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while session.info.namespace_size != 2:
             await asyncio.sleep(0.01)
     assert session.info.memory_usage > 1_000_000
     assert session.info.last_heartbeat_at <= time.time()
 
 
-async def test_the_description_says_what_was_negotiated_and_reached(session, config):
+async def test_the_info_has_the_negotiated_protocol_and_the_sandbox_level(session, config):
     info = session.info
     assert info.metadata["protocol"] == 1
     assert "ack" in info.metadata["features"]
@@ -102,7 +87,7 @@ async def test_the_description_says_what_was_negotiated_and_reached(session, con
 
 async def test_metrics_count_only_when_enabled(start):
     session = await start(enable_metrics=True)
-    task = await busy(session)
+    task = await start_code(session, "while True: pass", timeout=None)
     await session.interrupt()
     await task
     stream = session.execute(ExecuteMessage(code="import time; time.sleep(9)"))
@@ -174,8 +159,8 @@ async def test_raw_messages_reach_the_general_queue(session):
     request = HeartbeatMessage()
     with pytest.raises(TimeoutError):
         await session.receive_message(timeout=0.01)
-    await session.send_message(ResultMessage(execution_id="nobody"))
-    answer = await session.receive_message(timeout=5)
+    await session.send_message(ResultMessage(execution_id="unknown"))
+    answer = await session.receive_message(timeout=60)
     assert answer.exception_type == "ProtocolError"
     await session.send_message(request)
     assert (await session.run("1")).value == 1
@@ -228,13 +213,13 @@ async def test_warm_up_code_runs_before_the_session_is_ready(start):
 
 
 @pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "busy"])
-async def test_objects_that_object_cost_the_question_and_not_the_worker(session, is_busy):
+async def test_an_object_that_raises_fails_the_request_and_not_the_worker(session, is_busy):
     await session.run(
         "class Odd:\n    __class__ = property(lambda self: 1 / 0)\nodd = Odd()\n"
         "class Meta(type):\n    __module__ = property(lambda self: 1 / 0)\n"
         "class Thing(metaclass=Meta): pass\nthing = Thing()"
     )
-    task = await busy(session, "import time\nwhile True: time.sleep(0.01)") if is_busy else None
+    task = await start_code(session, "import time\nwhile True: time.sleep(0.01)", timeout=None) if is_busy else None
     with pytest.raises(WorkerRequestFailed, match="ZeroDivisionError"):
         await session.complete("odd.x")
     with pytest.raises(WorkerRequestFailed, match="ZeroDivisionError"):
@@ -246,7 +231,7 @@ async def test_objects_that_object_cost_the_question_and_not_the_worker(session,
     assert (await session.run("1")).value == 1
 
 
-async def test_an_answer_above_the_frame_limit_is_an_error_of_the_question(start):
+async def test_a_reply_above_the_frame_limit_fails_the_request(start):
     session = await start(frame_limit=4096)
     await session.run("for n in range(500): globals()[f'name{n}'] = n")
     with pytest.raises(WorkerRequestFailed, match="FrameTooLarge"):
@@ -261,7 +246,7 @@ async def test_an_interceptor_that_raises_anything_is_contained(start):
         raise asyncio.CancelledError
 
     session.add_message_interceptor(cancelled)
-    result = await session.run("print('x'); 5", timeout=10)
+    result = await session.run("print('x'); 5", timeout=60)
     assert (result.stdout, result.value) == ("x\n", 5)
     assert session.info.telemetry["interceptors"][0]["quarantined"]
 
@@ -279,22 +264,22 @@ async def test_an_interceptor_that_was_removed_sees_nothing_more(session):
     assert seen == []
 
 
-async def test_directories_without_end_are_not_listed(session):
+async def test_directories_nested_too_deep_are_not_listed(session):
     await session.run("import os\nfor _ in range(500):\n    os.mkdir('d'); os.chdir('d')")
     with pytest.raises(InvalidInput, match="nested more than 64 levels"):
         await session.files.list()
     assert (await session.run("1")).value == 1
 
 
-async def test_a_file_that_does_not_fit_is_refused_with_the_reason(jailed):
-    session = await jailed(sandbox=SandboxPolicy(require="namespaces", disk_mb=2))
+async def test_a_file_that_does_not_fit_is_refused_with_the_reason(sandboxed):
+    session = await sandboxed(sandbox=SandboxPolicy(require="namespaces", disk_mb=2))
     with pytest.raises(InvalidInput, match="No space left"):
         await session.files.write("big", bytes(3 << 20))
     await session.files.write("big", b"small")
     assert await session.files.read("big") == b"small"
 
 
-async def test_what_is_no_file_is_named(session):
+async def test_a_path_that_is_not_a_file_is_named(session):
     await session.run("import os; os.mkdir('folder'); open('file', 'w')")
     with pytest.raises(InvalidInput, match="'file' is not a directory"):
         await session.files.write("file/below", b"")
@@ -304,7 +289,7 @@ async def test_what_is_no_file_is_named(session):
         await session.files.list("nowhere")
 
 
-async def test_code_that_moves_its_directory_away_costs_its_files_and_not_the_session(session):
+async def test_code_that_moves_its_directory_away_loses_its_files_and_not_the_session(session):
     await session.run("import os; here = os.getcwd(); os.rename(here, here + '-gone'); os.symlink('/etc', here)")
     for attempt in (session.files.list(), session.files.read("passwd"), session.files.write("x", b"")):
         with pytest.raises(InvalidInput, match="moved or removed"):

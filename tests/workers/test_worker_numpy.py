@@ -84,7 +84,7 @@ async def test_figures_are_pictures_at_the_end_of_their_cell_and_not_twice():
         assert (await session.run("plt.show()")).error is None
 
 
-async def test_a_checkpoint_keeps_arrays_and_frames_and_what_they_share():
+async def test_a_checkpoint_keeps_arrays_data_frames_and_shared_objects():
     async with WorkerSession(NUMPY) as session:
         await session.run(
             "import numpy as np, pandas as pd\n"
@@ -129,7 +129,7 @@ async def test_the_environment_can_ask_for_more_threads():
         assert (await session.run(f"len({TASKS})")).value == min(2, len(os.sched_getaffinity(0)))
 
 
-async def test_what_is_preloaded_keeps_its_caches_out_of_the_users_home(tmp_path):
+async def test_preloaded_modules_do_not_write_into_the_users_home(tmp_path):
     (tmp_path / "caching.py").write_text(
         "import os\nhome = os.path.expanduser('~')\nopen(os.path.join(home, 'cache'), 'w').write('x')"
     )

@@ -1,4 +1,4 @@
-"""Frames, messages and the exchange: pure, and fuzzed."""
+"""Frames, messages, the protocol and the output limit: pure functions, tested with random input."""
 
 import msgspec
 import pytest
@@ -29,6 +29,7 @@ def cut(data: bytes, sizes: list[int]) -> list[bytes]:
 
 
 @given(st.lists(st.binary(max_size=300)), st.lists(st.integers(0, 50)))
+@settings(max_examples=50)
 def test_frames_survive_any_cutting_of_the_stream(payloads, sizes):
     stream = b"".join(encode_frame(payload) for payload in payloads)
     reader = FrameReader()
@@ -37,7 +38,8 @@ def test_frames_survive_any_cutting_of_the_stream(payloads, sizes):
 
 
 @given(st.lists(st.binary(max_size=100)), st.lists(st.integers(0, 30)))
-def test_an_oversized_frame_costs_only_itself(payloads, sizes):
+@settings(max_examples=50)
+def test_an_oversized_frame_does_not_affect_others(payloads, sizes):
     stream = b"".join(encode_frame(payload) for payload in payloads)
     reader = FrameReader(limit=40)
     expected = [p if len(p) <= 40 else OversizedFrame(len(p)) for p in payloads]
@@ -45,7 +47,8 @@ def test_an_oversized_frame_costs_only_itself(payloads, sizes):
 
 
 @given(st.binary(max_size=2000), st.integers(1, 64))
-def test_garbage_never_makes_the_reader_fail_or_hoard(data, limit):
+@settings(max_examples=50)
+def test_garbage_makes_the_reader_neither_fail_nor_buffer_too_much(data, limit):
     reader = FrameReader(limit=limit)
     for byte in data:
         for item in reader.feed(bytes([byte])):
@@ -88,7 +91,7 @@ def test_every_message_makes_the_round_trip(message):
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_bytes_that_are_no_message_raise_only_a_decode_error(data):
     try:
         decode(data)
@@ -125,7 +128,7 @@ incoming = st.sampled_from(["e1", "e2", "", "r1", "r2"]).flatmap(
 )
 
 
-def apply(exchange, steps, delivered, replies):
+def record_actions(protocol, steps, delivered, replies):
     for step in steps:
         assert isinstance(
             step, DrainOutput | DeliverToExecution | ResolveRequest | DeliverToGeneralQueue | NotifySession
@@ -133,100 +136,103 @@ def apply(exchange, steps, delivered, replies):
         if isinstance(step, DeliverToExecution):
             delivered.append(step)
             if step.is_last:
-                exchange.finish_execution()
+                protocol.finish_execution()
         elif isinstance(step, ResolveRequest):
             replies.append(step.request_id)
 
 
 @given(st.lists(incoming, max_size=40))
-def test_whatever_a_worker_says_the_rules_hold(spoken):
-    exchange, delivered, replies = WorkerProtocol(), [], []
-    exchange.start_execution("e1")
-    exchange.add_request("r1")
-    for message in spoken:
-        apply(exchange, exchange.receive_message(message), delivered, replies)
-    apply(exchange, exchange.connection_lost("exit", "gone"), delivered, replies)
+@settings(max_examples=50)
+def test_the_rules_hold_for_any_messages_of_a_worker(messages):
+    protocol, delivered, replies = WorkerProtocol(), [], []
+    protocol.start_execution("e1")
+    protocol.add_request("r1")
+    for message in messages:
+        record_actions(protocol, protocol.receive_message(message), delivered, replies)
+    record_actions(protocol, protocol.connection_lost("exit", "gone"), delivered, replies)
     assert replies == ["r1"], "a request is answered exactly once"
     assert [step.execution_id for step in delivered] == ["e1"] * len(delivered)
     assert [step.is_last for step in delivered] == [False] * (len(delivered) - 1) + [True]
     if len(delivered) > 1 or delivered[-1].message.exception_type != "WorkerDied":
         assert isinstance(delivered[0].message, m.AckMessage), "the acknowledgement comes first"
-    assert exchange.running_id is None
+    assert protocol.running_id is None
 
 
-def test_output_is_read_before_what_was_said_after_it():
-    exchange = WorkerProtocol()
-    exchange.start_execution("e")
-    exchange.receive_message(m.AckMessage(of="e"))
+def test_output_is_read_before_later_messages():
+    protocol = WorkerProtocol()
+    protocol.start_execution("e")
+    protocol.receive_message(m.AckMessage(of="e"))
     for message in (m.InputMessage(prompt="", execution_id="e"), m.ResultMessage(execution_id="e")):
-        assert isinstance(exchange.receive_message(message)[0], DrainOutput)
+        assert isinstance(protocol.receive_message(message)[0], DrainOutput)
 
 
 @pytest.mark.parametrize(
     "last", [m.ResultMessage(execution_id="e"), m.ErrorMessage(exception_type="X", execution_id="e")]
 )
-def test_a_result_stands_for_an_acknowledgement_that_was_not_sent(last):
-    exchange = WorkerProtocol()
-    exchange.start_execution("e")
-    first, drain, end = exchange.receive_message(last)
+def test_a_result_implies_an_acknowledgement_that_was_not_sent(last):
+    protocol = WorkerProtocol()
+    protocol.start_execution("e")
+    first, drain, end = protocol.receive_message(last)
     assert (first.message.of, first.is_last, drain, end) == (
         "e",
         False,
         DrainOutput(),
         DeliverToExecution("e", last, is_last=True),
     )
-    assert exchange.violation_count == 0
+    assert protocol.violation_count == 0
 
 
 def test_one_execution_at_a_time():
-    exchange = WorkerProtocol()
-    exchange.start_execution("a")
+    protocol = WorkerProtocol()
+    protocol.start_execution("a")
     with pytest.raises(ExecutionInProgress):
-        exchange.start_execution("b")
+        protocol.start_execution("b")
 
 
-def test_text_before_the_acknowledgement_belongs_to_nobody():
-    exchange = WorkerProtocol()
-    exchange.start_execution("a")
-    assert isinstance(exchange.route_output(m.OutputMessage(data="old")), DeliverToGeneralQueue)
-    exchange.receive_message(m.AckMessage(of="a"))
+def test_output_before_the_acknowledgement_belongs_to_no_execution():
+    protocol = WorkerProtocol()
+    protocol.start_execution("a")
+    assert isinstance(protocol.route_output(m.OutputMessage(data="old")), DeliverToGeneralQueue)
+    protocol.receive_message(m.AckMessage(of="a"))
     new = m.OutputMessage(data="new")
-    assert exchange.route_output(new) == DeliverToExecution("a", new)
+    assert protocol.route_output(new) == DeliverToExecution("a", new)
 
 
-def test_code_that_is_known_to_run_is_acknowledged_once_though_the_worker_says_it_later():
-    exchange = WorkerProtocol()
-    assert exchange.presume_ack() == ()
-    exchange.start_execution("a")
-    (step,) = exchange.presume_ack()
-    assert (step.execution_id, type(step.message), exchange.is_streaming) == ("a", m.AckMessage, True)
-    assert exchange.presume_ack() == ()
-    assert exchange.receive_message(m.AckMessage(of="a")) == ()
-    assert exchange.violation_count == 0
-    exchange.receive_message(m.AckMessage(of="a"))
-    assert exchange.violation_count == 1
+def test_a_presumed_acknowledgement_replaces_that_of_the_worker():
+    protocol = WorkerProtocol()
+    assert protocol.presume_ack() == ()
+    protocol.start_execution("a")
+    (step,) = protocol.presume_ack()
+    assert (step.execution_id, type(step.message), protocol.is_streaming) == ("a", m.AckMessage, True)
+    assert protocol.presume_ack() == ()
+    assert protocol.receive_message(m.AckMessage(of="a")) == ()
+    assert protocol.violation_count == 0
+    protocol.receive_message(m.AckMessage(of="a"))
+    assert protocol.violation_count == 1
 
 
 @given(st.lists(st.binary(max_size=200)), st.integers(1, 300))
-def test_clipping_keeps_head_and_tail_and_counts_exactly(chunks, limit):
-    clip = OutputLimiter(limit)
-    shown = "".join(clip.feed(chunk) for chunk in chunks)
-    rest, dropped, tail = clip.finish()
-    whole = b"".join(chunks)
-    if len(whole) <= limit:
-        assert (shown + rest, dropped, tail) == (whole.decode("utf-8", "replace"), 0, "")
+@settings(max_examples=50)
+def test_the_output_limit_keeps_head_and_tail_and_counts_the_rest(chunks, limit):
+    limiter = OutputLimiter(limit)
+    shown = "".join(limiter.feed(chunk) for chunk in chunks)
+    rest, dropped, tail = limiter.finish()
+    data = b"".join(chunks)
+    if len(data) <= limit:
+        assert (shown + rest, dropped, tail) == (data.decode("utf-8", "replace"), 0, "")
     else:
         head = limit - limit // 2
-        assert dropped == len(whole) - limit
-        assert shown + rest == whole[:head].decode("utf-8", "replace")
-        assert tail == (whole[-(limit // 2) :] if limit // 2 else b"").decode("utf-8", "replace")
+        assert dropped == len(data) - limit
+        assert shown + rest == data[:head].decode("utf-8", "replace")
+        assert tail == (data[-(limit // 2) :] if limit // 2 else b"").decode("utf-8", "replace")
 
 
 @given(st.text(), st.lists(st.integers(0, 9)))
-def test_characters_cut_in_two_are_put_together(text, sizes):
-    clip = OutputLimiter(None)
+@settings(max_examples=50)
+def test_characters_split_between_chunks_are_joined(text, sizes):
+    limiter = OutputLimiter(None)
     data = text.encode("utf-8", "replace")
-    shown = "".join(clip.feed(piece) for piece in cut(data, sizes)) + clip.finish()[0]
+    shown = "".join(limiter.feed(piece) for piece in cut(data, sizes)) + limiter.finish()[0]
     assert shown == data.decode()
 
 

@@ -1,4 +1,4 @@
-"""Escapes, tried one by one from inside, with the full sandbox."""
+"""Attempts to escape from the full sandbox, one by one."""
 
 import asyncio
 import os
@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from worker_kit import children, refused
 
+from factories.workers import list_child_pids, run_refused
 from standfast.base.errors import InvalidInput
 from standfast.workers import SandboxPolicy, SandboxUnavailable, SessionConfig, WorkerSession, probe_sandbox
 from standfast.workers.child.sandbox import landlock
@@ -26,8 +27,8 @@ INTERPRETER_BELOW_TMP = {
 
 
 @pytest.fixture
-async def inside(jailed):
-    return await jailed()
+async def inside(sandboxed):
+    return await sandboxed()
 
 
 async def test_the_reached_level_is_reported(inside):
@@ -38,7 +39,7 @@ async def test_the_reached_level_is_reported(inside):
 async def test_the_home_directory_cannot_be_read(inside):
     home = pwd.getpwuid(os.getuid()).pw_dir
     for path in (f"{home}/.bashrc", f"{home}/.profile"):
-        assert await refused(inside, f"open({path!r})") in ("FileNotFoundError", "PermissionError")
+        assert await run_refused(inside, f"open({path!r})") in ("FileNotFoundError", "PermissionError")
     listed = await inside.run(f"import os\ntry:\n    r = os.listdir({home!r})\nexcept OSError:\n    r = []\nr")
     assert set(listed.value) <= {".pyenv", ".local", ".cache"}, "only what leads to the interpreter"
 
@@ -47,13 +48,13 @@ async def test_files_of_the_host_are_not_there(inside, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("s3cret")
     secret.chmod(0o644)
-    assert await refused(inside, f"open({str(secret)!r})") == "FileNotFoundError"
+    assert await run_refused(inside, f"open({str(secret)!r})") == "FileNotFoundError"
     assert (await inside.run("import os; os.path.exists('/etc/shadow')")).value is False
 
 
 @pytest.mark.parametrize("path", ["/usr/x", "/x", "/etc/passwd", "/dev/x", "/proc/sys/kernel/hostname"])
 async def test_nothing_outside_the_session_can_be_written(inside, path):
-    assert await refused(inside, f"open({path!r}, 'w').write('x')") in (
+    assert await run_refused(inside, f"open({path!r}, 'w').write('x')") in (
         "PermissionError",
         "OSError",
         "FileNotFoundError",
@@ -65,8 +66,8 @@ async def test_the_interpreter_cannot_be_changed(inside):
     assert (await inside.run(code)).ok
 
 
-async def test_the_session_has_its_own_temporary_and_working_directories(jailed):
-    one, two = await jailed(), await jailed()
+async def test_the_session_has_its_own_temporary_and_working_directories(sandboxed):
+    one, two = await sandboxed(), await sandboxed()
     name = uuid.uuid4().hex
     written = await one.run(
         "import tempfile\nopen('mine', 'w').write('1')\n"
@@ -95,7 +96,7 @@ async def test_the_session_has_its_own_temporary_and_working_directories(jailed)
 async def test_nothing_can_be_connected_to(inside, code):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert await refused(inside, "import socket\n" + code.replace("PORT", str(port))) in (
+        assert await run_refused(inside, "import socket\n" + code.replace("PORT", str(port))) in (
             "OSError",
             "ConnectionRefusedError",
             "gaierror",
@@ -109,12 +110,12 @@ async def test_unix_sockets_of_the_host_cannot_be_reached(inside, tmp_path):
         named.bind(path)
         named.listen()
         os.chmod(path, 0o777)
-        abstract.bind("\0holdfast-test-abstract")
+        abstract.bind("\0standfast-test-abstract")
         abstract.listen()
         try:
-            for address in (path, "\0holdfast-test-abstract"):
+            for address in (path, "\0standfast-test-abstract"):
                 code = f"import socket; socket.socket(socket.AF_UNIX).connect({address!r})"
-                assert await refused(inside, code) in (
+                assert await run_refused(inside, code) in (
                     "FileNotFoundError",
                     "ConnectionRefusedError",
                     "PermissionError",
@@ -124,7 +125,7 @@ async def test_unix_sockets_of_the_host_cannot_be_reached(inside, tmp_path):
 
 
 async def test_the_host_cannot_be_killed_or_seen(inside):
-    assert await refused(inside, f"import os; os.kill({os.getpid()}, 0)") in (
+    assert await run_refused(inside, f"import os; os.kill({os.getpid()}, 0)") in (
         "ProcessLookupError",
         "PermissionError",
     )
@@ -134,11 +135,11 @@ async def test_the_host_cannot_be_killed_or_seen(inside):
     ]
 
 
-async def test_the_keeper_cannot_be_killed_or_read(inside):
+async def test_the_supervisor_cannot_be_killed_or_read(inside):
     result = await inside.run("import os\ntry:\n    os.kill(1, 9)\nexcept OSError: pass\nos.path.exists('/proc/1')")
     assert result.value is True
     for name in ("mem", "environ", "maps", "fd/3"):
-        assert await refused(inside, f"open('/proc/1/{name}', 'rb').read(10)") in (
+        assert await run_refused(inside, f"open('/proc/1/{name}', 'rb').read(10)") in (
             "PermissionError",
             "FileNotFoundError",
         )
@@ -178,7 +179,7 @@ async def test_a_dangerous_system_call_is_refused(inside, name):
     assert (await inside.run(code)).value == [-1, 1]
 
 
-async def test_memory_in_files_without_a_name_cannot_be_had(inside):
+async def test_anonymous_memory_files_are_not_available(inside):
     result = await inside.run("import os; os.memfd_create('x')")
     assert result.error.exception_type == "OSError"
     assert "not implemented" in result.error.exception_message
@@ -194,16 +195,16 @@ async def test_clone3_is_answered_so_that_libc_falls_back(inside):
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the foreign numbers are those of x32")
-async def test_a_call_under_a_foreign_architecture_is_the_end_and_says_so(inside):
+async def test_a_call_under_a_foreign_architecture_ends_the_worker_with_that_cause(inside):
     result = await inside.run("import ctypes; ctypes.CDLL(None).syscall(0x40000000 + 39)")
     assert (result.state, result.error.cause) == ("lost", "sandbox")
 
 
-async def test_no_descriptor_and_no_variable_of_the_host_leaks(jailed, monkeypatch):
+async def test_no_descriptor_and_no_variable_of_the_host_leaks(sandboxed, monkeypatch):
     monkeypatch.setenv("STANDFAST_SECRET", "s3cret")
     with open("/etc/passwd") as leaked:
         os.set_inheritable(leaked.fileno(), True)
-        session = await jailed(environment={"GIVEN": "yes"})
+        session = await sandboxed(environment={"GIVEN": "yes"})
     environment = (await session.run("import os; dict(os.environ)")).value
     assert "STANDFAST_SECRET" not in environment
     assert environment["GIVEN"] == "yes"
@@ -227,7 +228,7 @@ async def test_privileges_are_gone(inside):
     assert (await inside.run("import os; os.getuid() != 0")).value is True
 
 
-async def test_ordinary_work_is_not_hindered(inside):
+async def test_ordinary_code_works_in_the_sandbox(inside):
     code = (
         "import json, sqlite3, subprocess, sys, tempfile, threading, multiprocessing as mp, ssl, socket\n"
         "db = sqlite3.connect('x.db'); db.execute('create table t(a)'); db.commit()\n"
@@ -239,7 +240,7 @@ async def test_ordinary_work_is_not_hindered(inside):
     assert (await inside.run(code)).value == ["42\n", [1, 2], True]
 
 
-async def test_paths_can_be_opened_up(jailed, tmp_path):
+async def test_a_policy_can_allow_paths(sandboxed, tmp_path):
     shared, out = tmp_path / "shared", tmp_path / "out"
     shared.mkdir()
     out.mkdir()
@@ -249,14 +250,14 @@ async def test_paths_can_be_opened_up(jailed, tmp_path):
         if str(folder).startswith("/tmp/"):
             folder.chmod(0o755)
     policy = SandboxPolicy(require="namespaces", readable=(str(shared),), writable=(str(out),))
-    session = await jailed(sandbox=policy)
+    session = await sandboxed(sandbox=policy)
     assert (await session.run(f"open({str(shared / 'f')!r}).read()")).value == "hello"
-    assert await refused(session, f"open({str(shared / 'f')!r}, 'w')") in ("PermissionError", "OSError")
+    assert await run_refused(session, f"open({str(shared / 'f')!r}, 'w')") in ("PermissionError", "OSError")
     assert (await session.run(f"open({str(out / 'g')!r}, 'w').write('x')")).value == 1
     assert (out / "g").read_text() == "x"
 
 
-async def test_listed_hosts_are_reachable_through_the_proxy_and_others_are_not(jailed):
+async def test_listed_hosts_are_reachable_through_the_proxy_and_others_are_not(sandboxed):
     async def answer(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
@@ -266,21 +267,21 @@ async def test_listed_hosts_are_reachable_through_the_proxy_and_others_are_not(j
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with server:
-        session = await jailed(sandbox=SandboxPolicy(network=("localhost",)))
-        fetch = "import urllib.request\nurllib.request.urlopen('http://HOST:PORT/', timeout=5).read()"
+        session = await sandboxed(sandbox=SandboxPolicy(network=("localhost",)))
+        fetch = "import urllib.request\nurllib.request.urlopen('http://HOST:PORT/', timeout=60).read()"
         good = fetch.replace("HOST", "localhost").replace("PORT", str(port))
         assert (await session.run(good)).value == b"hello"
         bad = await session.run(fetch.replace("HOST", "127.0.0.1").replace("PORT", str(port)))
         assert bad.error.exception_type == "HTTPError"
         assert "403" in bad.error.exception_message
         direct = f"import socket; socket.create_connection(('127.0.0.1', {port}), 2)"
-        assert await refused(session, direct) == "ConnectionRefusedError"
+        assert await run_refused(session, direct) == "ConnectionRefusedError"
 
 
-async def test_the_host_network_is_there_when_the_policy_says_so(jailed):
+async def test_the_host_network_is_available_if_the_policy_allows_it(sandboxed):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        session = await jailed(sandbox=SandboxPolicy(require="namespaces", network="host"))
+        session = await sandboxed(sandbox=SandboxPolicy(require="namespaces", network="host"))
         code = f"import socket; socket.create_connection(('127.0.0.1', {port}), 2).close(); 'connected'"
         assert (await session.run(code)).value == "connected"
 
@@ -290,16 +291,16 @@ async def test_the_middle_level_denies_files_network_and_calls_too(tmp_path):
     secret.write_text("x")
     config = SessionConfig(sandbox=SandboxPolicy(level="locked", require="locked"))
     async with WorkerSession(config) as session:
-        assert await refused(session, f"open({str(secret)!r})") == "PermissionError"
-        assert await refused(session, "open('/etc/shadow')") == "PermissionError"
-        assert await refused(session, "import socket; socket.socket(socket.AF_INET)") == "OSError"
-        assert await refused(session, f"open('/proc/{os.getpid()}/environ')") == "PermissionError"
+        assert await run_refused(session, f"open({str(secret)!r})") == "PermissionError"
+        assert await run_refused(session, "open('/etc/shadow')") == "PermissionError"
+        assert await run_refused(session, "import socket; socket.socket(socket.AF_INET)") == "OSError"
+        assert await run_refused(session, f"open('/proc/{os.getpid()}/environ')") == "PermissionError"
         assert (await session.run("open('f', 'w').write('mine')")).value == 4
         assert await session.files.read("f") == b"mine"
 
 
 @pytest.mark.parametrize(("level", "network"), [("locked", "none"), ("namespaces", "none"), ("namespaces", "host")])
-async def test_what_an_older_kernel_lets_through_is_noted(level, network, below_tmp):
+async def test_gaps_of_an_older_kernel_are_noted(level, network, below_tmp):
     below_tmp.chmod(0o755)
     (precious := below_tmp / "precious").touch()
     precious.chmod(0o666)
@@ -331,7 +332,7 @@ async def test_what_an_older_kernel_lets_through_is_noted(level, network, below_
         (1, True, True, []),
     ],
 )
-def test_of_an_older_landlock_only_what_no_namespace_makes_up_for_is_noted(version, namespaces, own_network, lacking):
+def test_gaps_of_an_older_landlock_are_noted_unless_namespaces_close_them(version, namespaces, own_network, lacking):
     notes = landlock.describe_gaps(version, namespaces=namespaces, own_network=own_network)
     assert len(notes) == len(lacking)
     for name, note in zip(lacking, notes, strict=True):
@@ -359,12 +360,12 @@ def test_a_policy_that_contradicts_itself_is_refused(wrong):
 
 
 @pytest.mark.parametrize("name", ["localhost", "api.example.org", "*.pypi.org", "127.0.0.1", "::1", "a_b.c-d.e", "*"])
-def test_names_of_hosts_are_taken_as_they_are(name):
+def test_host_names_are_accepted(name):
     assert SandboxPolicy(network=(name,)).network == (name,)
 
 
-async def test_a_level_that_cannot_be_had_is_refused_and_nothing_is_started():
-    """The policy opens the root itself, on which nothing can be mounted: the walls cannot stand."""
+async def test_an_unavailable_level_is_refused_and_nothing_is_started():
+    """The policy makes the root writable, over which nothing can be mounted, so the sandbox cannot be set up."""
     policy = SandboxPolicy(require="namespaces", writable=("/",))
     session = WorkerSession(SessionConfig(sandbox=policy))
     with pytest.raises(SandboxUnavailable) as caught:
@@ -380,18 +381,18 @@ async def test_a_weaker_level_is_taken_when_accepted_and_reported():
         assert (await session.run("1")).value == 1
 
 
-async def test_the_machine_can_be_asked_what_it_offers():
+async def test_the_probe_reports_the_strongest_level():
     report = await probe_sandbox()
     assert report.level == "namespaces"
     assert (report.notes, report.reasons) == ((), {})
 
 
-async def test_many_sessions_share_one_fork_server(jailed):
-    before = children()
-    sessions = await asyncio.gather(*(jailed() for _ in range(8)))
+async def test_many_sessions_share_one_fork_server(sandboxed):
+    before = list_child_pids()
+    sessions = await asyncio.gather(*(sandboxed() for _ in range(8)))
     values = await asyncio.gather(*(s.run(f"x = {n}; x") for n, s in enumerate(sessions)))
     assert [v.value for v in values] == list(range(8))
-    assert len(children() - before) == 1
+    assert len(list_child_pids() - before) == 1
 
 
 @pytest.fixture
@@ -400,12 +401,12 @@ def below_tmp() -> Iterator[Path]:
         yield Path(name)
 
 
-async def test_an_interpreter_below_tmp_is_there_and_tmp_can_be_written(below_tmp, jailed):
+async def test_an_interpreter_below_tmp_is_there_and_tmp_can_be_written(below_tmp, sandboxed):
     venv.create(below_tmp / "env", symlinks=True)
     (packages,) = (below_tmp / "env" / "lib").glob("python*/site-packages")
     (packages / "more.pth").write_text(str(Path(msgspec.__file__).parents[1]))
     (packages / "only_here.py").write_text("x = 42")
-    session = await jailed(python=str(below_tmp / "env" / "bin" / "python"))
+    session = await sandboxed(python=str(below_tmp / "env" / "bin" / "python"))
     assert (await session.run("import only_here, sys; [only_here.x, sys.prefix]")).value == [42, str(below_tmp / "env")]
     assert (await session.run("open('/tmp/mine', 'w').write('abc')")).value == 3
     shown = (await session.run("import os; os.listdir('/tmp')")).value
@@ -415,11 +416,11 @@ async def test_an_interpreter_below_tmp_is_there_and_tmp_can_be_written(below_tm
     assert (packages / "only_here.py").read_text() == "x = 42"
 
 
-async def test_a_directory_below_tmp_that_was_given_can_be_written(below_tmp, jailed):
+async def test_a_directory_below_tmp_that_was_given_can_be_written(below_tmp, sandboxed):
     given = below_tmp / "given"
     given.mkdir()
     os.chmod(given, 0o777)
-    session = await jailed(sandbox=SandboxPolicy(require="namespaces", writable=(str(given),)))
+    session = await sandboxed(sandbox=SandboxPolicy(require="namespaces", writable=(str(given),)))
     assert (
         await session.run(f"open({str(given / 'f')!r}, 'w').write('abc'); open('/tmp/x', 'w').write('x')")
     ).value == 1

@@ -1,4 +1,4 @@
-"""Signals that the code of a worker handles itself, and those that standfast sends it."""
+"""Signals that user code in a worker handles, and those that standfast sends to it."""
 
 import asyncio
 import textwrap
@@ -7,7 +7,10 @@ import pytest
 
 from standfast.workers import DisplayMessage, ExecuteMessage, InputMessage, InterruptMessage, OutputMessage
 
-TICKING = """
+# The behaviour is that of the worker's own code, however it was started.
+ONE_CONFIG = pytest.mark.parametrize("config", ["fork-namespaces"], indirect=True)
+
+INTERRUPTED_CODE = """
 import signal, sys
 class Tick(Exception): pass
 inside = False
@@ -19,7 +22,7 @@ def ring(*_):
 signal.signal(signal.SIGALRM, ring)
 seen = at = 0
 signal.setitimer(signal.ITIMER_REAL, 0.001, 0.00037)
-while seen < 300:
+while seen < 100:
     try:
         inside = True
         while True:
@@ -32,17 +35,18 @@ at
 """
 
 
-def ticking(step: str) -> str:
-    """Does something with the numbers from one on, again and again left in the middle by a handler that raises."""
-    return TICKING.replace("STEP", step)
+def interrupt_often(step: str) -> str:
+    """Return code that repeats a step while a signal handler interrupts it with exceptions."""
+    return INTERRUPTED_CODE.replace("STEP", step)
 
 
-async def test_a_handler_that_raises_leaves_no_display_in_halves(session):
-    result = await session.run(ticking("display(at)"), timeout=50)
+@ONE_CONFIG
+async def test_a_handler_that_raises_leaves_no_partial_display(session):
+    result = await session.run(interrupt_often("display(at)"), timeout=60)
     assert result.error is None, result.error.traceback
     shown = [int(display.data["text/plain"]) for display in result.displays]
     assert shown == sorted(set(shown))
-    assert result.value - len(shown) <= 300
+    assert result.value - len(shown) <= 100
     assert session.info.telemetry["violations"] == 0
     assert (await session.run("1 + 1")).value == 2
 
@@ -56,22 +60,24 @@ async def test_a_handler_that_raises_leaves_no_display_in_halves(session):
         "sys.stdout.write('.' * 9000 + f'\\n{at}\\n')",
     ],
 )
-async def test_a_handler_that_raises_leaves_every_line_once(start, step):
+@ONE_CONFIG
+async def test_a_handler_that_raises_neither_loses_nor_repeats_lines(start, step):
     session = await start(output_limit=None)
-    result = await session.run(ticking(step), timeout=50)
+    result = await session.run(interrupt_often(step), timeout=60)
     assert result.error is None, result.error.traceback
     lines = [int(line) for line in result.stdout.split() if not line.startswith(".")]
     assert lines == sorted(set(lines))
-    assert result.value - len(lines) <= 300
+    assert result.value - len(lines) <= 100
     assert (await session.run("1 + 1")).value == 2
 
 
-async def test_interrupts_leave_every_line_once(start):
+@ONE_CONFIG
+async def test_interrupts_neither_lose_nor_repeat_lines(start):
     session = await start(output_limit=None)
     code = textwrap.dedent("""
         import sys
         at = seen = 0
-        while seen < 100:
+        while seen < 40:
             try:
                 display(seen)
                 while True:
@@ -82,20 +88,20 @@ async def test_interrupts_leave_every_line_once(start):
         at
     """)
     text = ""
-    async for item in session.execute(ExecuteMessage(code=code), timeout=50):
+    async for item in session.execute(ExecuteMessage(code=code), timeout=60):
         if isinstance(item, DisplayMessage):
             await session.send_message(InterruptMessage())
         elif isinstance(item, OutputMessage):
             text += item.data
     lines = [int(line) for line in text.split()]
     assert lines == sorted(set(lines))
-    assert item.value - len(lines) <= 100
+    assert item.value - len(lines) <= 40
 
 
-async def test_a_handler_may_give_up_a_question(session):
+async def test_a_handler_may_end_an_input_request(session):
     code = textwrap.dedent("""
         import signal
-        def late(*_): raise TimeoutError("nobody came")
+        def late(*_): raise TimeoutError("no answer")
         signal.signal(signal.SIGALRM, late)
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         try:
@@ -104,33 +110,36 @@ async def test_a_handler_may_give_up_a_question(session):
             answer = str(problem)
         answer, input("slow: ")
     """)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for item in session.execute(ExecuteMessage(code=code)):
             if isinstance(item, InputMessage) and item.prompt == "slow: ":
                 assert await session.input_response(item.id, "here")
-    assert list(item.value) == ["nobody came", "here"]
+    assert list(item.value) == ["no answer", "here"]
 
 
-async def test_a_handler_that_raises_between_executions_is_shown_and_the_session_goes_on(session):
+async def test_an_exception_of_a_handler_between_executions_is_printed(session):
     await session.run(
         "import signal\n"
         "calls = 0\n"
-        "def ring(*_):\n"
+        "def on_alarm(*_):\n"
         "    global calls\n"
         "    calls += 1\n"
-        "    raise LookupError('rang')\n"
-        "signal.signal(signal.SIGALRM, ring)\n"
-        "signal.setitimer(signal.ITIMER_REAL, 0.01)\n"
+        "    raise LookupError('alarm')\n"
+        "signal.signal(signal.SIGALRM, on_alarm)\n"
     )
+    # On a slow machine, the signal may come before the execution has ended.
+    for delay in (0.01, 0.3, 10):
+        if (await session.run(f"calls = 0; signal.setitimer(signal.ITIMER_REAL, {delay})")).ok:
+            break
     shown = ""
-    async with asyncio.timeout(10):
-        while "LookupError: rang" not in shown:
+    async with asyncio.timeout(60):
+        while "LookupError: alarm" not in shown:
             shown += (await session.receive_message(OutputMessage)).data
     assert "child" not in shown, "none of our frames"
     assert (await session.run("calls")).value == 1
 
 
-async def test_a_handler_looks_to_the_code_as_it_was_set(session):
+async def test_getsignal_returns_the_handler_that_the_code_set(session):
     code = textwrap.dedent("""
         import signal
         def ring(*_): pass
@@ -142,7 +151,7 @@ async def test_a_handler_looks_to_the_code_as_it_was_set(session):
     assert list((await session.run(code)).value) == [True] * 4
 
 
-async def test_a_handler_that_does_not_end_can_be_interrupted(session):
+async def test_a_handler_that_does_not_return_can_be_interrupted(session):
     code = (
         "import signal\n"
         "def ring(*_):\n"
@@ -153,13 +162,13 @@ async def test_a_handler_that_does_not_end_can_be_interrupted(session):
         "while True: STEP\n"
     )
     for step in ("pass", "display(1)", "print(1)"):
-        async for item in session.execute(ExecuteMessage(code=code.replace("STEP", step)), timeout=20):
+        async for item in session.execute(ExecuteMessage(code=code.replace("STEP", step)), timeout=60):
             if isinstance(item, OutputMessage) and "in the handler" in item.data:
                 stopped = asyncio.ensure_future(session.interrupt())
         assert (await stopped).state == "preserved"
 
 
-async def test_a_handler_that_raises_in_a_representation_ends_the_code_and_not_the_representation(session):
+async def test_an_exception_of_a_handler_in_a_repr_ends_the_code(session):
     code = textwrap.dedent("""
         import signal
         class Slow:
@@ -170,7 +179,7 @@ async def test_a_handler_that_raises_in_a_representation_ends_the_code_and_not_t
         signal.setitimer(signal.ITIMER_REAL, 0.02)
         display(Slow())
     """)
-    assert (await session.run(code, timeout=20)).error.exception_type == "TimeoutError"
+    assert (await session.run(code, timeout=60)).error.exception_type == "TimeoutError"
 
 
 @pytest.mark.parametrize(
@@ -182,8 +191,8 @@ async def test_a_handler_that_raises_in_a_representation_ends_the_code_and_not_t
         ("libc.sleep(1)", 0),
     ],
 )
-async def test_code_that_sleeps_without_python_is_not_woken(session, call, expected):
+@ONE_CONFIG
+async def test_sleeping_c_code_is_not_interrupted_by_signals_of_ours(session, call, expected):
     code = f"import ctypes, time; libc = ctypes.CDLL(None); began = time.monotonic(); {call}, time.monotonic() - began"
-    for _ in range(3):
-        returned, took = (await session.run(code)).value
-        assert (returned, took > 0.09) == (expected, True)
+    returned, took = (await session.run(code)).value
+    assert (returned, took > 0.09) == (expected, True)

@@ -1,7 +1,8 @@
 """Snapshots, forks, transactions and checkpoints."""
 
 import asyncio
-import time
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ async def test_a_rollback_returns_to_the_snapshot_exactly(session):
     assert (await session.run("[items, alias is items, f()]")).value == [[1], True, [1]]
 
 
-async def test_a_snapshot_keeps_what_no_pickler_can(session):
+async def test_a_snapshot_keeps_objects_that_cannot_be_pickled(session):
     await session.run("gen = (i for i in range(5)); next(gen)")
     point = await session.snapshot()
     await session.run("list(gen)")
@@ -24,7 +25,7 @@ async def test_a_snapshot_keeps_what_no_pickler_can(session):
     assert (await session.run("list(gen)")).value == [1, 2, 3, 4]
 
 
-async def test_a_point_serves_more_than_once(session):
+async def test_a_snapshot_can_be_restored_repeatedly(session):
     await session.run("n = 0")
     point = await session.snapshot()
     for _ in range(3):
@@ -33,7 +34,7 @@ async def test_a_point_serves_more_than_once(session):
         assert (await session.run("n")).value == 0
 
 
-async def test_one_can_go_back_step_by_step(session):
+async def test_snapshots_can_be_restored_in_reverse_order(session):
     points = []
     for n in range(4):
         await session.run(f"n = {n}")
@@ -97,7 +98,7 @@ async def test_a_fork_is_a_second_session_with_the_same_variables(session):
     assert (await session.run("x")).value == [1, 2]
 
 
-async def test_a_fork_says_what_it_does_not_have(session):
+async def test_a_fork_lists_what_was_not_copied(session):
     twin = await session.fork()
     assert twin.info.metadata == {**session.info.metadata, "hazards": ()}
     await twin.terminate()
@@ -171,7 +172,7 @@ async def test_a_checkpoint_moves_everything_to_another_session(session, start):
     assert (await other.run(code)).value == [True, True, True, 3, True, 8, 1]
 
 
-async def test_what_cannot_be_kept_is_named_with_the_reason(session):
+async def test_a_checkpoint_lists_what_it_could_not_keep(session):
     await session.run("good = 1; bad = (i for i in range(3)); import threading; lock = threading.Lock()")
     saved = await session.checkpoint()
     assert set(saved.lost) == {"bad", "lock"}
@@ -187,6 +188,17 @@ async def test_a_restore_replaces_or_adds(session):
     assert (await session.run("[x, y]")).value == [1, 3]
     await session.restore(saved)
     assert (await session.run("'y' in dir()")).value is False
+
+
+async def test_a_checkpoint_of_version_0_1_0_under_its_former_name_is_restored(start):
+    data = (Path(__file__).parents[1] / "golden" / "worker.checkpoint").read_bytes()
+    session = await start()
+    if sys.version_info[:2] != (3, 11):
+        with pytest.raises(WorkerRequestFailed, match=r"written by Python 3\.11"):
+            await session.restore(data)
+        return
+    await session.restore(data)
+    assert (await session.run("[x, names]")).value == [41, ["ann", "bob"]]
 
 
 @pytest.mark.parametrize("damage", ["foreign", "cut", "flipped"])
@@ -215,7 +227,7 @@ async def test_a_checkpoint_is_never_loaded_in_the_host(config, tmp_path):
 
 
 @pytest.mark.parametrize("loss", ["sys.stdout = None", "sys.stdout.close()", "sys.stderr = object()"])
-async def test_code_that_lost_its_streams_can_go_back_all_the_same(session, loss):
+async def test_a_rollback_works_without_standard_streams(session, loss):
     await session.run(f"import sys; x = 1; {loss}")
     point = await session.snapshot()
     await session.run("x = 2")
@@ -226,7 +238,7 @@ async def test_code_that_lost_its_streams_can_go_back_all_the_same(session, loss
 
 
 @pytest.mark.parametrize("handler", ["signal.SIG_IGN", "lambda *_: os.waitpid(-1, os.WNOHANG)"])
-async def test_code_that_collects_its_children_does_not_collect_ours(session, handler):
+async def test_code_that_reaps_its_children_does_not_reap_snapshots(session, handler):
     await session.run(f"import os, signal; x = 1; signal.signal(signal.SIGCHLD, {handler})")
     point = await session.snapshot()
     await session.run("x = 2")
@@ -235,8 +247,8 @@ async def test_code_that_collects_its_children_does_not_collect_ours(session, ha
     assert (await session.run("callable(signal.getsignal(signal.SIGCHLD))")).value is handler.startswith("lambda")
 
 
-async def test_a_copy_too_many_is_refused_and_the_worker_goes_on(jailed):
-    session = await jailed(sandbox=SandboxPolicy(require="namespaces", processes=8))
+async def test_a_copy_above_the_process_limit_is_refused_and_the_worker_continues(sandboxed):
+    session = await sandboxed(sandbox=SandboxPolicy(require="namespaces", processes=8))
     await session.run("x = 0")
     points = [await session.snapshot() for _ in range(7)]
     with pytest.raises(WorkerRequestFailed, match="CannotCopy"):
@@ -245,10 +257,8 @@ async def test_a_copy_too_many_is_refused_and_the_worker_goes_on(jailed):
     assert (refused.error.exception_type, refused.state) == ("CannotCopy", "preserved")
     with pytest.raises(WorkerRequestFailed, match="drop some snapshots"):
         await session.rollback(points[0])
-    started = time.monotonic()
     with pytest.raises(WorkerRequestFailed, match="CannotCopy"):
         await session.fork()
-    assert time.monotonic() - started < 8, "nobody waits for the end of what never was"
     assert (await session.run("x = 2; x")).value == 2
     await session.drop(points.pop())
     await session.drop(points.pop())
@@ -256,8 +266,8 @@ async def test_a_copy_too_many_is_refused_and_the_worker_goes_on(jailed):
     assert (await session.run("x")).value == 0
 
 
-async def test_a_snapshot_whose_process_is_gone_cannot_be_gone_back_to(jailed):
-    session = await jailed()
+async def test_a_snapshot_whose_process_was_killed_cannot_be_restored(sandboxed):
+    session = await sandboxed()
     await session.run("import os; x = 1")
     point = await session.snapshot()
     await session.run(
@@ -269,13 +279,13 @@ async def test_a_snapshot_whose_process_is_gone_cannot_be_gone_back_to(jailed):
 
 
 @pytest.mark.parametrize("deed", ["print('x' * 200)", "display('x' * 50_000)"])
-async def test_threads_that_write_meanwhile_do_not_lock_up_the_copy(session, deed):
+async def test_threads_that_write_during_a_snapshot_do_not_deadlock_the_copy(session, deed):
     await session.run(
         f"import threading\ndef write():\n    while True: {deed}\n"
         "def begin():\n    for _ in range(3): threading.Thread(target=write, daemon=True).start()\nbegin()"
     )
     for _ in range(15):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             point = await session.snapshot()
             assert point.hazards
             await session.rollback(point)
@@ -283,7 +293,7 @@ async def test_threads_that_write_meanwhile_do_not_lock_up_the_copy(session, dee
             await session.drop(point)
 
 
-async def test_a_checkpoint_is_not_the_end_of_a_worker_whose_objects_object(session):
+async def test_an_object_that_raises_in_a_checkpoint_does_not_end_the_worker(session):
     await session.run("class Odd:\n    def __reduce__(self): raise SystemExit\nodd = Odd(); x = 1")
     assert (await session.checkpoint()).lost["odd"].startswith("SystemExit")
     await session.run("Odd.__reduce__ = lambda self: (_ for _ in ()).throw(KeyboardInterrupt)")

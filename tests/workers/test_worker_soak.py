@@ -1,4 +1,4 @@
-"""Long runs: nothing lost, nothing grows."""
+"""Long runs: no message is lost, and no memory, process or descriptor leaks."""
 
 import asyncio
 import dataclasses
@@ -9,6 +9,7 @@ import time
 import pytest
 from worker_kit import children, until
 
+from factories.workers import list_child_pids, wait_until
 from standfast.base.errors import StandfastError
 from standfast.workers import ExecuteMessage, OutputMessage, SandboxPolicy, SessionConfig, WorkerSession, fork_server
 
@@ -65,7 +66,7 @@ async def test_hundreds_of_snapshots_and_rollbacks_leave_nothing():
             await session.rollback(point)
             await session.drop(point)
         assert (await session.run("n")).value == 0
-        await until(lambda: session.usage().processes == 2)
+        await wait_until(lambda: session.usage().processes == 2)
 
 
 CODES = (
@@ -76,14 +77,14 @@ CODES = (
 )  # fmt: skip
 
 
-class Meddler:
-    """Does anything at any time to one session, and gives up whenever it likes."""
+class RandomCaller:
+    """Calls random methods of one session, with random timeouts."""
 
     def __init__(self, session: WorkerSession, chance: random.Random) -> None:
         self.session, self.chance = session, chance
         self.points = []
 
-    async def meddle(self, until: float) -> None:
+    async def call_randomly(self, until: float) -> None:
         while time.monotonic() < until:
             try:
                 async with asyncio.timeout(self.chance.choice([0.05, 0.3, 2, 10])):
@@ -131,15 +132,15 @@ class Meddler:
 @pytest.mark.parametrize("seed", range(4))
 async def test_anything_at_any_time_from_any_task_neither_hangs_nor_leaks(seed):
     config = dataclasses.replace(CONFIG, grace=0.2, shutdown_timeout=2, input_timeout=0.3, output_limit=1 << 20)
-    before = len(os.listdir("/proc/self/fd")), children()
+    before = len(os.listdir("/proc/self/fd")), list_child_pids()
     session = WorkerSession(config)
     await session.start()
-    meddlers = [Meddler(session, random.Random(f"{seed} {n}")) for n in range(6)]
+    callers = [RandomCaller(session, random.Random(f"{seed} {n}")) for n in range(6)]
     async with asyncio.timeout(60):
         end = time.monotonic() + 4
-        await asyncio.gather(*(meddler.meddle(end) for meddler in meddlers))
+        await asyncio.gather(*(caller.call_randomly(end) for caller in callers))
         if not session.is_alive:
             await session.restart()
-        assert (await session.run("6 * 7", timeout=10)).value == 42
+        assert (await session.run("6 * 7", timeout=60)).value == 42
         await session.terminate()
-    assert (len(os.listdir("/proc/self/fd")), children()) == before
+    assert (len(os.listdir("/proc/self/fd")), list_child_pids()) == before

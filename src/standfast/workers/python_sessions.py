@@ -116,7 +116,7 @@ class PythonSessions:
 
     async def _ensure_session(self, slot: _ConversationSlot) -> WorkerSession:
         if self._closed:
-            raise Closed("the Python sessions are closed")
+            raise Closed("these sessions were closed")
         if slot.session is not None:
             if slot.session.is_alive:
                 return slot.session

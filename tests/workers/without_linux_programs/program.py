@@ -1,4 +1,4 @@
-"""All that workers can do outside of Linux. Its argument is an interpreter for them; it prints what is worth a look."""
+"""Exercise what workers can do outside of Linux. The argument is an interpreter for them."""
 
 import without_linux  # noqa: F401, I001 - before anything else is imported
 
@@ -16,21 +16,21 @@ async def main(python: str) -> None:
     print("/proc:", len(os.listdir("/proc")), "mode:", config.mode)
     try:
         await WorkerSession(replace(config, sandbox=SandboxPolicy(require="locked"))).start()
-    except SandboxUnavailable as refused:
-        print("demanded:", refused)
+    except SandboxUnavailable as problem:
+        print("required:", problem)
     async with WorkerSession(config) as session:
-        known = session.info.metadata
-        print("level:", known["sandbox"], "features:", *sorted(known["features"]))
-        await talk(session)
-        await stop(session)
-        await go_back(session)
-        await keep(session)
+        metadata = session.info.metadata
+        print("level:", metadata["sandbox"], "features:", *sorted(metadata["features"]))
+        await run_code(session)
+        await stop_code(session)
+        await try_snapshots(session)
+        await save_and_restore(session)
     async with SessionPool(PoolConfig(session=config, min_idle=1)) as pool, pool.acquire() as leased:
         assert (await leased.run("1 + 1")).value == 2
     print("done")
 
 
-async def talk(session: WorkerSession) -> None:
+async def run_code(session: WorkerSession) -> None:
     assert (await session.run("import os, sys, time; x = 6 * 7; print(sys.platform); x")).value == 42
     written = await session.run("print('a'); sys.stdout.flush(); os.write(1, b'b'); os.system('echo c'); None")
     print("written:", written.stdout)
@@ -40,7 +40,7 @@ async def talk(session: WorkerSession) -> None:
     assert (await session.heartbeat()).memory_usage > 0
 
 
-async def stop(session: WorkerSession) -> None:
+async def stop_code(session: WorkerSession) -> None:
     for code in ("while True: pass", "time.sleep(60)"):
         running = asyncio.ensure_future(session.run(f"print('begun', flush=True)\n{code}"))
         while not (await session.heartbeat()).busy:
@@ -51,19 +51,19 @@ async def stop(session: WorkerSession) -> None:
     assert (await session.run("x")).value == 42
 
 
-async def go_back(session: WorkerSession) -> None:
+async def try_snapshots(session: WorkerSession) -> None:
     for attempt in (session.snapshot, session.fork):
         try:
             await attempt()
-        except WorkerRequestFailed as refused:
-            print("refused:", refused)
+        except WorkerRequestFailed as problem:
+            print("refused:", problem)
     result = await session.run("x = 1", transaction="rollback_on_failure")
     assert result.error is not None
     print("transaction:", result.error.exception_message)
     assert (await session.run("x")).value == 42
 
 
-async def keep(session: WorkerSession) -> None:
+async def save_and_restore(session: WorkerSession) -> None:
     await session.files.write("note.txt", b"kept")
     saved = await session.checkpoint()
     died = await session.run("os._exit(3)")

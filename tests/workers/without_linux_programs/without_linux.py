@@ -1,4 +1,4 @@
-"""Takes from a fresh interpreter what only Linux has. It is no macOS: it shows that nothing is used that is not there."""
+"""Remove from a new interpreter the names that only Linux has, to show that standfast does not use them."""
 
 import os
 import resource
