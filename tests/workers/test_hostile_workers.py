@@ -14,7 +14,6 @@ import textwrap
 import time
 
 import pytest
-from worker_kit import until
 
 from factories.workers import wait_until
 from standfast.base.errors import InvalidInput

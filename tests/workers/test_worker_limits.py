@@ -4,7 +4,6 @@ import dataclasses
 import os
 
 import pytest
-from worker_kit import refused
 
 from factories.workers import run_refused
 from standfast.workers import SandboxPolicy

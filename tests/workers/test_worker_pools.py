@@ -5,7 +5,6 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from worker_kit import until
 
 from factories.workers import wait_until
 from standfast.base.errors import Closed, InvalidInput

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from worker_kit import children, refused
 
 from factories.workers import list_child_pids, run_refused
 from standfast.base.errors import InvalidInput

@@ -5,7 +5,6 @@ import os
 import signal
 
 import pytest
-from worker_kit import children, until
 
 from factories.workers import list_child_pids, start_code, wait_until
 from standfast.base.errors import Closed

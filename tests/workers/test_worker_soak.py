@@ -7,7 +7,6 @@ import random
 import time
 
 import pytest
-from worker_kit import children, until
 
 from factories.workers import list_child_pids, wait_until
 from standfast.base.errors import StandfastError
