@@ -50,8 +50,8 @@ def plain_function() -> str:
         (lambda: Agent("a", tools=[plain_function]), "is not a tool: decorate the function with @function_tool"),
         (lambda: RunConfig(model_provider=5), "model_provider must be a ModelProvider"),  # type: ignore[arg-type]
         (lambda: RunConfig(model=5), "model must be a name or a Model"),  # type: ignore[arg-type]
-        (lambda: RunConfig(session_input_callback=5), "session_input_callback must be a function"),  # type: ignore[arg-type]
-        (lambda: RunConfig.coerce({"nonsense": 1}), "there is no setting nonsense"),
+        (lambda: RunConfig(session_input_callback=5), "session_input_callback must be callable"),  # type: ignore[arg-type]
+        (lambda: RunConfig.coerce({"nonsense": 1}), "unknown setting nonsense"),
         (lambda: Agent("a", tool_use_behavior="nonsense"), "tool_use_behavior must be"),  # type: ignore[arg-type]
         (lambda: Agent("a", output_type=5), "output_type must be"),  # type: ignore[arg-type]
         (lambda: prepare_run(5, "q"), "the starting agent must be an Agent"),  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ def test_a_declaration_that_cannot_work_is_refused_at_once(make: Any, said: str)
 
 @pytest.mark.parametrize("max_turns", [True, "5", 1.5])
 async def test_a_number_of_turns_is_a_number(max_turns: Any) -> None:
-    with pytest.raises(UserError, match="max_turns must be a whole number or None"):
+    with pytest.raises(UserError, match="max_turns must be a an integer or None"):
         await Runner.run(answering(), "q", max_turns=max_turns)
 
 

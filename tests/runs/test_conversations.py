@@ -74,7 +74,7 @@ async def test_what_the_provider_has_cannot_be_filtered() -> None:
     other = Agent("b", model=ScriptedModel([[assistant_message("b")]]))
     way = handoff(other, input_filter=remove_all_tools)
     agent = Agent("a", handoffs=[way], model=ScriptedModel([[function_call("transfer_to_b", {}, call_id="1")]]))
-    with pytest.raises(UserError, match="provider keeps"):
+    with pytest.raises(UserError, match="provider stores"):
         await Runner.run(agent, "q", conversation_id="c")
 
 

@@ -181,7 +181,7 @@ async def test_a_call_that_may_have_happened_follows_its_tools_policy(policy: An
     assert run.state.calls[0].status == "started"
     state = await RunState.from_string(agent, RunState.from_run(run).to_string())
     if expected is None:
-        with pytest.raises(ModelBehaviorError, match="under way"):
+        with pytest.raises(ModelBehaviorError, match="in progress"):
             await Runner.run(agent, state)
     else:
         assert (await Runner.run(agent, state)).final_output == expected

@@ -168,7 +168,7 @@ async def test_a_call_that_nobody_agreed_to_is_refused_also_by_the_other_name_of
     agent = Agent("a", tools=[rare], model=ScriptedModel([[call("rare", "1")]]))
     saved = (await Runner.run(agent, "q")).to_state().to_json()
     saved["run"]["calls"][0].update(status="approved", tool={"kind": "bare", "name": "rare"})
-    with pytest.raises(UnreadableState, match="nobody agreed"):
+    with pytest.raises(UnreadableState, match="was not approved"):
         await RunState.from_json(agent, saved)
 
 
@@ -204,7 +204,7 @@ async def test_agents_of_one_name_are_told_apart_and_never_mistaken() -> None:
 
 async def test_a_state_of_another_agent_is_refused() -> None:
     _, state = await paused()
-    with pytest.raises(UserError, match="another agent"):
+    with pytest.raises(UserError, match="did not start with the agent"):
         await Runner.run(payer(), state)
 
 

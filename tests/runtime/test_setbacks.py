@@ -60,7 +60,7 @@ async def test_a_run_whose_tool_ends_its_process_waits_for_a_person(shared_url, 
 async def test_a_run_that_was_given_up_can_be_cancelled_and_frees_its_session(tmp_path):
     url = f"sqlite:///{tmp_path / 'app.db'}"
     found = await given_up(url, tmp_path / "tries", "model")
-    assert f"{MAX_CRASHES} times at this step: the agent 'shop' asking the model" in found["error"]
+    assert f"{MAX_CRASHES} times at this step: the agent 'shop' calling the model" in found["error"]
     async with Runtime.open(url, agents=[doomed.shop()], lease=doomed.LEASE) as runtime:
         following = await runtime.start("shop", "and now?", session_id="s")
         assert (await following.info()).status == "queued"
