@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from ways import approve_all
 
+from factories.runs import approve_all
 from standfast import (
     Agent,
     HostedMCPTool,

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from ways import WAYS, Scenario, approve_all
 
+from factories.runs import RUN_MODES, Scenario, approve_all
 from standfast import Agent, RunConfig, RunHooks, Runner, RunState, UserError, function_tool, handoff
 from standfast.agents.handoff_filters import remove_all_tools
 from standfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
@@ -28,13 +28,13 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", RUN_MODES)
 @pytest.mark.parametrize("mode", MODES)
 async def test_only_what_the_provider_does_not_have_is_sent(mode: str, way: str) -> None:
     options, ids = MODES[mode]
     model = ScriptedModel(steps())
     scenario = Scenario(Agent("a", tools=[pay], model=model), model, decide=approve_all, options=options)
-    outcome = await WAYS[way](scenario, None)
+    outcome = await RUN_MODES[way](scenario, None)
     assert outcome.final == "ok"
     assert [(call.conversation_id, call.previous_response_id) for call in model.calls] == ids
     sent = [[item.get("output", item.get("content")) for item in call.input] for call in model.calls]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from ways import FourMethods, run_somehow, settled
 
+from factories.runs import MinimalSession, let_tasks_run, run_agent
 from standfast import (
     Agent,
     GuardrailFunctionOutput,
@@ -50,7 +50,7 @@ async def test_a_run_whose_model_failed_goes_on_where_it_was(way: str) -> None:
     agent = Agent("a", tools=[add], model=model)
     session = SQLiteSession("s")
     with pytest.raises(ConnectionError) as raised:
-        await run_somehow(way, agent, "q", session=session)
+        await run_agent(way, agent, "q", session=session)
     assert len(await session.get_items()) == 3
     result = await Runner.run(agent, await through_json(raised.value, agent), session=session)
     assert result.final_output == "3"
@@ -82,7 +82,7 @@ async def test_what_a_sibling_returned_survives_a_failing_tool() -> None:
         return "done"
 
     model = ScriptedModel([[call("flaky", "1"), call("effect", "2")], [assistant_message("ok")]])
-    agent, session = Agent("a", tools=[flaky, effect], model=model), FourMethods()
+    agent, session = Agent("a", tools=[flaky, effect], model=model), MinimalSession()
     with pytest.raises(UserError, match="first time") as raised:
         await Runner.run(agent, "q", session=session)
     assert isinstance(raised.value.__cause__, RuntimeError)
@@ -153,7 +153,7 @@ async def test_a_cancelled_run_keeps_what_had_ended_and_says_what_is_uncertain()
     agent, session = Agent("a", tools=[quick, endless], model=model), SQLiteSession("s")
     task = asyncio.create_task(Runner.run(agent, "q", session=session))
     await started.wait()
-    await settled()
+    await let_tasks_run()
     task.cancel()
     with pytest.raises(asyncio.CancelledError) as raised:
         await task
@@ -246,7 +246,7 @@ async def test_what_a_handler_answers_is_judged_like_any_final_output(kind: str)
 
     refusal = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "I won't"}]}
     model = ScriptedModel([[refusal]])
-    agent, session = Agent("a", output_guardrails=[refuse], model=model), FourMethods()
+    agent, session = Agent("a", output_guardrails=[refuse], model=model), MinimalSession()
     options: Any = {"max_turns": 0} if kind == "max_turns" else {}
     with pytest.raises(OutputGuardrailTripwireTriggered):
         await Runner.run(agent, "q", session=session, error_handlers={kind: lambda _: "secret"}, **options)
@@ -308,7 +308,7 @@ def test_run_sync_needs_no_loop() -> None:
     assert Runner.run_sync(Agent("a", model=ScriptedModel([[assistant_message("hi")]])), "q").final_output == "hi"
 
 
-@pytest.mark.parametrize("session", [lambda: SQLiteSession("s"), FourMethods], ids=["sqlite", "third-party"])
+@pytest.mark.parametrize("session", [lambda: SQLiteSession("s"), MinimalSession], ids=["sqlite", "third-party"])
 def test_a_conversation_goes_on_over_several_run_sync(session: Any) -> None:
     kept, agent = session(), Agent("a", model=ScriptedModel([[assistant_message("1")], [assistant_message("2")]]))
     for question in ("a", "b"):

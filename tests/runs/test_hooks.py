@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from ways import FourMethods
 
+from factories.runs import MinimalSession
 from standfast import (
     Agent,
     AgentHooks,
@@ -192,7 +192,7 @@ async def test_ids_of_reasoning_are_left_out_when_told_so() -> None:
     async def free() -> str:
         return "x"
 
-    model, session = ScriptedModel([[thought, call("free", "1")], [assistant_message("ok")]]), FourMethods()
+    model, session = ScriptedModel([[thought, call("free", "1")], [assistant_message("ok")]]), MinimalSession()
     config = RunConfig(reasoning_item_id_policy="omit")
     result = await Runner.run(Agent("a", tools=[free], model=model), "q", session=session, run_config=config)
     assert model.last_call.input[1] == {"type": "reasoning", "summary": []} == session.items[1]

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from ways import approve_all, run_somehow
 
 import standfast
+from factories.runs import approve_all, run_agent
 from standfast import Agent, Runner, RunState, SQLiteSession, ToolContext, function_tool
 from standfast.testing import ScriptedModel, assistant_message, function_call
 from standfast.workers import PoolConfig, PythonSessions, SessionPool, SessionState, python_function
@@ -37,9 +37,9 @@ async def answers(tool: Any, *codes: str, **options: Any) -> list[Any]:
 @pytest.mark.parametrize("way", ["run", "streamed"])
 async def test_variables_stay_from_turn_to_turn_and_from_run_to_run_of_a_session(pool: SessionPool, way: str) -> None:
     tool, session = standfast.python_tool(pool), SQLiteSession("user-7")
-    result = await run_somehow(way, analyst(tool, "x = 20", "x += 1; x"), "go", session=session)
+    result = await run_agent(way, analyst(tool, "x = 20", "x += 1; x"), "go", session=session)
     assert outputs(result) == ["[no output]", "21"]
-    result = await run_somehow(way, analyst(tool, "print(x * 2)"), "again", session=session)
+    result = await run_agent(way, analyst(tool, "print(x * 2)"), "again", session=session)
     assert outputs(result) == ["42"]
     session.close()
 
@@ -101,10 +101,10 @@ async def test_the_context_names_the_conversation_the_same_way_in_every_way_of_r
         ):
             seen.clear()
             starting = agent()
-            result = await run_somehow(way, starting, "q", **options)
+            result = await run_agent(way, starting, "q", **options)
             state = await RunState.from_string(starting, result.to_state().to_string())
             approve_all(state)
-            await run_somehow(way, starting, state, session=options.get("session"))
+            await run_agent(way, starting, state, session=options.get("session"))
             assert seen == [expected or state.data.run_id] * 2
             if "session" in options:
                 options["session"].close()

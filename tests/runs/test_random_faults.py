@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ways import FourMethods
 
+from factories.runs import MinimalSession
 from standfast import (
     Agent,
     GuardrailFunctionOutput,
@@ -47,7 +47,7 @@ class Faults:
         return GuardrailFunctionOutput(None, False)
 
 
-class FailingSession(FourMethods):
+class FailingSession(MinimalSession):
     """Fails before or after a write, without saying which."""
 
     def __init__(self, faults: Faults) -> None:

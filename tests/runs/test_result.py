@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from ways import approve_all, run_somehow
 
+from factories.runs import approve_all, run_agent
 from standfast import (
     Agent,
     ModelSettings,
@@ -45,7 +45,7 @@ async def test_the_conversation_as_input_is_whole_or_as_the_last_agent_saw_it(wa
     model = ScriptedModel([[call("add", "1", a=1, b=1)], [call("transfer_to_b", "2")], [assistant_message("here")]])
     second = Agent("b", model=model)
     agent = Agent("a", tools=[add], handoffs=[handoff(second, input_filter=remove_all_tools)], model=model)
-    result = await run_somehow(way, agent, "q")
+    result = await run_agent(way, agent, "q")
     whole, seen = result.to_input_list(), result.to_input_list(mode="normalized")
     kinds = ["user", "function_call", "function_call_output", "function_call", "function_call_output", "message"]
     assert [item.get("type", item.get("role")) for item in whole] == kinds

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 from pydantic import BaseModel
-from ways import approve_all
 
+from factories.runs import approve_all
 from standfast import (
     Agent,
     AgentChanged,

@@ -12,7 +12,7 @@ from opentelemetry import trace as otel
 from opentelemetry.trace import SpanKind, StatusCode
 
 import standfast
-from runs.ways import run_somehow
+from factories.runs import run_agent
 from standfast import (
     Agent,
     GuardrailFunctionOutput,
@@ -140,7 +140,7 @@ invoke_workflow Agent workflow
 @pytest.mark.parametrize("way", ["run", "streamed"])
 async def test_a_run_is_one_tree_of_spans(exported: Exported, way: str) -> None:
     agent, _ = everything()
-    result = await run_somehow(way, agent, "hello")
+    result = await run_agent(way, agent, "hello")
     assert result.final_output == "goodbye"
     assert exported.tree() == TREE
     assert len({span.context.trace_id for span in exported.spans}) == 1

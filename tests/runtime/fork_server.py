@@ -1,6 +1,6 @@
 """A process that forks others, each of which does one job: a real process in milliseconds instead of a second.
 
-    python zygote.py SOCKET
+    python fork_server.py SOCKET
 
 Whoever connects sends a JSON line, ``[job, [arguments]]``, where the job is an async function of ``jobs.py``. It is
 told ``pid N``, then whatever the job prints, and in the end ``exit STATUS`` (negative: the signal that killed it).

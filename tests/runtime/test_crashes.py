@@ -5,9 +5,9 @@ import itertools
 from contextlib import asynccontextmanager
 
 import pytest
-from durable_kit import soon
 from shop import LEASE, SCENARIOS, Ledger, agents, charged
 
+from factories.runtime import wait_for
 from servers import SHARED, emptied
 from standfast import Runtime
 from standfast.testing import assert_replayable
@@ -60,7 +60,7 @@ async def finished(url, ledger, scenario):
     """Let another process finish the run, and hold it to everything that was promised; gives the conversation."""
     async with Runtime.open(url, agents=agents(ledger, scenario), lease=LEASE) as runtime:
         run = await runtime.start("shop", "charge", session_id="s", key="order-7")
-        outcome = await soon(completed(runtime, run, ledger), 20)
+        outcome = await wait_for(completed(runtime, run, ledger), 20)
         assert outcome.final_output == "done"
         session = runtime.store.session("s")
         items = await session.get_items()
@@ -72,7 +72,7 @@ async def finished(url, ledger, scenario):
         assert events[-1].type == "run.completed"
         assert not await runtime.approvals(status="pending")
         following = await runtime.start("shop", "and now?", session_id="s")
-        assert (await soon(following.wait())).final_output == "done"
+        assert (await wait_for(following.wait())).final_output == "done"
     calls = 3 if scenario == "parallel" else 1
     assert len(ledger.lines()) == len(set(ledger.lines())) == calls
     return told(items)

@@ -2,9 +2,9 @@
 
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from durable_kit import soon
 from shop import LEASE, Ledger, agents, echo
 
+from factories.runtime import wait_for
 from standfast import Runtime
 from standfast.testing import assert_replayable
 
@@ -52,7 +52,7 @@ async def test_twenty_processes_that_resume_an_approved_run_execute_it_once(spaw
     go, ledger = tmp_path / "go", Ledger(tmp_path / "ledger")
     async with Runtime.open(shared_url, agents=agents(ledger, "approval"), lease=LEASE) as runtime:
         run = await runtime.start("shop", "charge", session_id="s", key="order-7")
-        [asked] = (await soon(run.wait())).approvals
+        [asked] = (await wait_for(run.wait())).approvals
     async with Runtime.open(shared_url) as runtime:
         jobs = [("charge_once", shared_url, str(go), str(ledger.path), "approval")] * 20
         async with together(spawn, jobs) as children:
@@ -68,7 +68,7 @@ async def test_of_many_decisions_at_once_one_holds_and_the_others_hear_of_it(spa
     go, ledger = tmp_path / "go", Ledger(tmp_path / "ledger")
     async with Runtime.open(shared_url, agents=agents(ledger, "approval"), lease=LEASE) as runtime:
         run = await runtime.start("shop", "charge", session_id="s")
-        [asked] = (await soon(run.wait())).approvals
+        [asked] = (await wait_for(run.wait())).approvals
         jobs = [
             ("decide", shared_url, str(go), asked.id, verdict, f"{verdict}{n}")
             for n in range(4)
@@ -82,6 +82,6 @@ async def test_of_many_decisions_at_once_one_holds_and_the_others_hear_of_it(spa
         settled = await runtime.approval(asked.id)
         assert settled.decided_by == winner
         assert [line for line in told if line != "decided"] == [f"settled {settled.status} {winner}"] * 7
-        assert (await soon(run.wait())).final_output == "done"
+        assert (await wait_for(run.wait())).final_output == "done"
         assert [event.type async for event in run.events()].count("approval.decided") == 1
     assert len(ledger.lines()) == (settled.status == "approved")
