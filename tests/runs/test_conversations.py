@@ -42,7 +42,7 @@ async def test_only_what_the_provider_does_not_have_is_sent(mode: str, way: str)
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_an_answer_that_a_hook_could_not_bear_is_not_asked_for_again(mode: str) -> None:
+async def test_a_response_is_not_requested_again_after_a_hook_raised(mode: str) -> None:
     class Failing(RunHooks[Any]):
         async def on_llm_end(self, *_: Any) -> None:
             raise ValueError("mine")

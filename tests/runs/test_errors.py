@@ -45,7 +45,7 @@ async def through_json(error: BaseException, agent: Agent[Any]) -> RunState[Any]
 
 
 @pytest.mark.parametrize("way", ["run", "streamed"])
-async def test_a_run_whose_model_failed_goes_on_where_it_was(way: str) -> None:
+async def test_a_run_whose_model_failed_continues_where_it_was(way: str) -> None:
     model = ScriptedModel([[call("add", "1", a=1, b=2)], ConnectionError("gone"), [assistant_message("3")]])
     agent = Agent("a", tools=[add], model=model)
     session = SQLiteSession("s")
@@ -136,7 +136,7 @@ async def test_calls_run_at_the_same_time_up_to_the_limit_and_answer_in_order() 
     assert [item.output for item in result.new_items if item.type == "tool_call_output_item"] == [0, 1, 2, 3, 4]
 
 
-async def test_a_cancelled_run_keeps_what_had_ended_and_says_what_is_uncertain() -> None:
+async def test_a_cancelled_run_keeps_finished_calls_and_marks_the_others_uncertain() -> None:
     started = asyncio.Event()
 
     @function_tool(idempotent=True)
@@ -209,7 +209,7 @@ class Answer(BaseModel):
 
 
 @pytest.mark.parametrize("included", [True, False])
-async def test_a_handler_answers_in_place_of_an_error(included: bool) -> None:
+async def test_a_handler_provides_the_output_instead_of_an_error(included: bool) -> None:
     session = SQLiteSession("s")
     agent = Agent("a", tools=[add], model=ScriptedModel([[call("add", "1", a=1, b=1)]]))
     seen = []
@@ -224,7 +224,7 @@ async def test_a_handler_answers_in_place_of_an_error(included: bool) -> None:
     assert len(await session.get_items()) == (4 if included else 3)
 
 
-async def test_handlers_for_refusals_and_answers_out_of_shape() -> None:
+async def test_handlers_for_refusals_and_malformed_outputs() -> None:
     refusal = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "I won't"}]}
     agent = Agent("a", output_type=Answer, model=ScriptedModel([[refusal], [assistant_message("no json")]]))
     handlers: Any = {
@@ -236,7 +236,7 @@ async def test_handlers_for_refusals_and_answers_out_of_shape() -> None:
 
 
 @pytest.mark.parametrize("kind", ["max_turns", "model_refusal"])
-async def test_what_a_handler_answers_is_judged_like_any_final_output(kind: str) -> None:
+async def test_the_output_of_an_error_handler_is_checked_like_any_final_output(kind: str) -> None:
     judged: list[Any] = []
 
     @output_guardrail
@@ -275,7 +275,7 @@ async def test_errors_of_the_model_are_typed_and_say_what() -> None:
         assert raised.value.run_data.state is not None
 
 
-async def test_invalid_arguments_are_told_to_the_model() -> None:
+async def test_invalid_arguments_are_reported_to_the_model() -> None:
     bad = function_call("add", "{not json", call_id="1")
     model = ScriptedModel([[bad], [assistant_message("sorry")]])
     result = await Runner.run(Agent("a", tools=[add], model=model), "q")
@@ -309,7 +309,7 @@ def test_run_sync_needs_no_loop() -> None:
 
 
 @pytest.mark.parametrize("session", [lambda: SQLiteSession("s"), MinimalSession], ids=["sqlite", "third-party"])
-def test_a_conversation_goes_on_over_several_run_sync(session: Any) -> None:
+def test_a_conversation_continues_over_several_run_sync(session: Any) -> None:
     kept, agent = session(), Agent("a", model=ScriptedModel([[assistant_message("1")], [assistant_message("2")]]))
     for question in ("a", "b"):
         Runner.run_sync(agent, question, session=kept)
@@ -338,7 +338,7 @@ async def test_run_sync_refuses_a_running_loop() -> None:
 
 
 @pytest.mark.parametrize("always", [True, False])
-async def test_a_yes_before_a_crash_is_no_yes_to_making_the_call_again(always: bool) -> None:
+async def test_an_approval_before_a_crash_does_not_approve_making_the_call_again(always: bool) -> None:
     made = []
 
     @function_tool(needs_approval=True)

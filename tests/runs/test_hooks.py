@@ -69,7 +69,7 @@ class OwnHooks(AgentHooks[Any]):
         self.log.append(f"own end {agent.name}")
 
 
-async def test_hooks_are_told_everything_in_order() -> None:
+async def test_hooks_are_called_in_order() -> None:
     told = Told()
 
     @function_tool
@@ -99,7 +99,7 @@ async def test_hooks_are_told_everything_in_order() -> None:
     ]
 
 
-async def test_nobody_is_told_of_a_request_that_a_guardrail_prevented() -> None:
+async def test_hooks_are_not_called_for_a_request_that_a_guardrail_prevented() -> None:
     @input_guardrail(run_in_parallel=False)
     async def refuse(context: Any, agent: Any, input: Any) -> GuardrailFunctionOutput:
         return GuardrailFunctionOutput("no", True)
@@ -146,7 +146,7 @@ async def test_a_filter_sees_and_changes_what_the_next_agent_is_shown() -> None:
     assert len(result.new_items) == 3
 
 
-async def test_an_agent_that_no_declared_way_leads_to_runs_but_cannot_be_saved() -> None:
+async def test_an_agent_without_a_declared_handoff_runs_but_cannot_be_saved() -> None:
     hidden = Agent("hidden", model=ScriptedModel([[assistant_message("here")]]))
     way = handoff(hidden, tool_name_override="go")
     way.agent = None
@@ -185,7 +185,7 @@ async def test_the_runs_settings_and_model_count_before_the_agents() -> None:
         await Runner.run(agent, "q", run_config={"colour": 1})
 
 
-async def test_ids_of_reasoning_are_left_out_when_told_so() -> None:
+async def test_ids_of_reasoning_are_omitted_by_policy() -> None:
     thought = {"type": "reasoning", "id": "rs_1", "summary": []}
 
     @function_tool

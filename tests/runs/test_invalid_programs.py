@@ -69,7 +69,7 @@ async def test_a_number_of_turns_is_a_number(max_turns: Any) -> None:
 
 
 @pytest.mark.parametrize("session", [5, "s", object()])
-async def test_what_has_not_the_four_methods_is_no_session(session: Any) -> None:
+async def test_an_object_without_the_four_methods_is_refused_as_session(session: Any) -> None:
     with pytest.raises(UserError, match="is not a session: it has no session_id, get_items"):
         await Runner.run(answering(), "q", session=session)
 
@@ -98,7 +98,7 @@ NO_TURN: dict[str, Any] = {
 
 @pytest.mark.parametrize("way", ["run", "streamed"])
 @pytest.mark.parametrize("name", NO_TURN)
-async def test_what_fails_before_the_model_is_asked_leaves_a_state_to_go_on_from(name: str, way: str) -> None:
+async def test_a_failure_before_the_model_call_leaves_a_state_to_resume_from(name: str, way: str) -> None:
     parts, config, said = NO_TURN[name]
     agent, session = answering(**parts), MinimalSession()
     with pytest.raises((StandfastError, ValueError), match=said) as raised:
@@ -142,7 +142,7 @@ async def test_an_error_handler_that_raises_leaves_a_state() -> None:
 
 
 @pytest.mark.parametrize("max_turns", [0, -1])
-async def test_without_turns_the_model_is_not_asked(max_turns: int) -> None:
+async def test_without_turns_the_model_is_not_called(max_turns: int) -> None:
     agent, session = answering(), MinimalSession()
     with pytest.raises(MaxTurnsExceeded):
         await Runner.run(agent, "q", max_turns=max_turns, session=session)

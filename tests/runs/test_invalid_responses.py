@@ -69,7 +69,7 @@ OUTPUTS = [
 
 @pytest.mark.parametrize("way", ["run", "streamed"])
 @pytest.mark.parametrize(("output", "said"), OUTPUTS, ids=[said for _, said in OUTPUTS])
-async def test_an_answer_out_of_shape_is_a_typed_error_with_its_place(output: Any, said: str, way: str) -> None:
+async def test_a_malformed_response_raises_a_typed_error_with_its_location(output: Any, said: str, way: str) -> None:
     agent, session = Agent("a", tools=[add], model=Saying(ModelResponse(output, Usage(), "r"))), MinimalSession()
     with pytest.raises(ModelBehaviorError, match=said) as raised:
         await run_agent(way, agent, "q", session=session)
@@ -89,7 +89,7 @@ async def test_an_answer_out_of_shape_is_a_typed_error_with_its_place(output: An
         (ModelResponse([], Usage(), 5), "response_id"),  # type: ignore[arg-type]
     ],
 )
-async def test_what_is_no_answer_at_all_is_a_typed_error(answer: Any, said: str) -> None:
+async def test_a_response_of_another_type_raises_a_typed_error(answer: Any, said: str) -> None:
     with pytest.raises(ModelBehaviorError, match=said):
         await Runner.run(Agent("a", model=Saying(answer)), "q")
 

@@ -142,7 +142,7 @@ class World:
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_whatever_fails_the_run_ends_and_everything_is_there_once(data: Any) -> None:
+def test_after_random_faults_the_run_ends_with_each_item_once(data: Any) -> None:
     world = World(data.draw)
 
     async def live() -> None:

@@ -80,7 +80,7 @@ async def test_the_result_of_a_run_that_ended_can_be_seen_without_its_session() 
     assert (await Runner.run(agent, await loaded(agent, result))).final_output == "ok"
 
 
-async def test_a_run_whose_callback_chose_from_the_history_goes_on_behind_its_summary() -> None:
+async def test_a_run_whose_callback_chose_from_the_history_continues_behind_its_summary() -> None:
     pay, _ = payments()
     model = ScriptedModel([[function_call("pay", {"amount": 1}, call_id="1")], [assistant_message("ok")]])
     agent = Agent("a", tools=[pay], model=model)
@@ -96,7 +96,7 @@ async def test_a_run_whose_callback_chose_from_the_history_goes_on_behind_its_su
 
 
 @pytest.mark.parametrize("keep_last", [8, 1])
-async def test_a_run_that_was_handed_over_with_a_filter_goes_on_behind_a_summary(keep_last: int) -> None:
+async def test_a_run_that_was_handed_over_with_a_filter_continues_behind_a_summary(keep_last: int) -> None:
     pay, _ = payments()
     paying, leaving = function_call("pay", {"amount": 1}, call_id="2"), function_call("transfer_to_c", {}, call_id="3")
     model = ScriptedModel(
@@ -118,7 +118,7 @@ async def test_a_run_that_was_handed_over_with_a_filter_goes_on_behind_a_summary
 
 
 @pytest.mark.parametrize("instead", [[], HISTORY[:2]], ids=["nothing", "another conversation"])
-async def test_a_run_whose_history_was_cleared_goes_on_with_whole_pairs(instead: list[Any]) -> None:
+async def test_a_run_whose_history_was_cleared_continues_with_whole_pairs(instead: list[Any]) -> None:
     pay, _ = payments()
     model = ScriptedModel([[function_call("pay", {"amount": 1}, call_id="1")], [assistant_message("ok")]])
     agent = Agent("a", tools=[pay], model=model)
@@ -131,7 +131,7 @@ async def test_a_run_whose_history_was_cleared_goes_on_with_whole_pairs(instead:
 
 
 @pytest.mark.parametrize("mode", ["preserve_all", "normalized"])
-async def test_a_result_has_the_whole_conversation_also_when_no_model_was_asked_again(mode: Any) -> None:
+async def test_a_result_has_the_whole_conversation_also_without_another_model_call(mode: Any) -> None:
     pay, _ = payments()
     model = ScriptedModel([[function_call("pay", {"amount": 1}, call_id="1")]])
     agent = Agent("a", tools=[pay], model=model, tool_use_behavior="stop_on_first_tool")

@@ -97,7 +97,7 @@ class Cut:
 
 @pytest.mark.parametrize("way", ["run", "streamed"])
 @pytest.mark.parametrize("session", [MinimalSession, lambda: SQLiteSession("s")], ids=["third-party", "sqlite"])
-async def test_a_run_cancelled_at_any_await_goes_on_from_there(session: Any, way: str) -> None:
+async def test_a_run_cancelled_at_any_await_continues_from_there(session: Any, way: str) -> None:
     cuts: list[Cut] = []
 
     async def scenario() -> None:
@@ -198,7 +198,7 @@ HOOKS = [
 
 @pytest.mark.parametrize("way", ["run", "streamed"])
 @pytest.mark.parametrize(("base", "name"), HOOKS, ids=[f"{base.__name__}.{name}" for base, name in HOOKS])
-async def test_a_run_goes_on_after_a_hook_that_raised(base: Any, name: str, way: str) -> None:
+async def test_a_run_continues_after_a_hook_that_raised(base: Any, name: str, way: str) -> None:
     made: list[int] = []
     faults = [ValueError(name)]
 
@@ -225,7 +225,7 @@ async def test_a_run_goes_on_after_a_hook_that_raised(base: Any, name: str, way:
 
 
 @pytest.mark.parametrize("trips", [True, False], ids=["trips", "is broken"])
-async def test_a_tool_whose_output_was_not_passed_is_not_called_again_unasked(trips: bool) -> None:
+async def test_a_tool_whose_output_was_refused_is_not_called_again_without_a_decision(trips: bool) -> None:
     made: list[int] = []
     strict = [True]
 

@@ -305,7 +305,7 @@ SCENARIOS = [
 
 @pytest.mark.parametrize("session", SESSIONS)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda make: make.__name__)
-async def test_every_way_of_running_comes_to_the_same(scenario: Any, session: str) -> None:
+async def test_every_run_mode_has_the_same_result(scenario: Any, session: str) -> None:
     outcomes = {}
     for name, way in RUN_MODES.items():
         made = scenario()
@@ -329,7 +329,7 @@ def in_json(output: Any) -> Any:
 
 
 @pytest.mark.parametrize("asks_first", [False, True])
-async def test_a_call_that_may_have_happened_is_asked_about_and_made_once(asks_first: bool) -> None:
+async def test_an_uncertain_call_needs_a_decision_and_is_made_once(asks_first: bool) -> None:
     made = []
 
     @function_tool(needs_approval=asks_first)

@@ -135,7 +135,7 @@ async def test_a_limit_shows_only_the_latest_items_and_the_same_ones_after_resum
     assert [texts(call.input)[:3] for call in model.calls] == [["again", "yes", "q"]] * 2
 
 
-async def test_the_input_is_stored_before_the_model_is_asked_and_each_turn_when_it_is_complete() -> None:
+async def test_the_input_is_stored_before_the_model_is_called_and_each_turn_when_it_is_complete() -> None:
     session = MinimalSession()
     lengths = []
 
@@ -307,7 +307,7 @@ async def test_a_session_and_a_conversation_at_the_provider_exclude_each_other()
             await Runner.run(agent, "q", session=MinimalSession(), **options)
 
 
-async def test_a_run_goes_on_only_in_the_session_where_it_began() -> None:
+async def test_a_run_continues_only_in_the_session_where_it_began() -> None:
     model = ScriptedModel([[function_call("pay", {"amount": 1}, call_id="1")]])
     agent = Agent("a", tools=[pay], model=model)
     state = (await Runner.run(agent, "q", session=MinimalSession("mine"))).to_state()
@@ -352,7 +352,7 @@ async def test_what_was_taken_off_is_put_back_when_taking_back_fails() -> None:
     assert session.items == before
 
 
-async def test_a_long_conversation_is_shown_rightly_whoever_writes_to_it() -> None:
+async def test_a_long_conversation_is_shown_correctly_with_other_writers() -> None:
     session = SQLiteSession("s")
 
     async def exchange(text: str) -> list[str]:
@@ -385,7 +385,7 @@ async def test_two_guardrails_that_trip_together_are_one_error() -> None:
         await Runner.run(agent, "bad")
 
 
-async def test_a_run_goes_on_although_its_history_was_compacted_meanwhile() -> None:
+async def test_a_run_continues_although_its_history_was_compacted_meanwhile() -> None:
     model = ScriptedModel([[function_call("pay", {"amount": 1}, call_id="1")], [assistant_message("ok")]])
     agent, session = Agent("a", tools=[pay], model=model), MinimalSession(items=HISTORY)
     state = (await Runner.run(agent, "q", session=session)).to_state()
@@ -396,7 +396,7 @@ async def test_a_run_goes_on_although_its_history_was_compacted_meanwhile() -> N
     assert texts(session.items) == ["summary", "function_call", "function_call_output", "ok"]
 
 
-async def test_a_session_that_compacts_is_told_of_each_turn_and_its_tokens_count() -> None:
+async def test_a_compacting_session_is_called_after_each_turn_and_its_tokens_count() -> None:
     class Compacting(MinimalSession):
         def __init__(self) -> None:
             super().__init__()

@@ -30,7 +30,7 @@ def refunding(*, asked_before: bool = False) -> Agent[Any]:
 
 
 @pytest.mark.parametrize("way", ["run", "streamed"])
-async def test_a_resumed_run_goes_on_in_its_trace(exported: Exported, kept: Kept, way: str) -> None:
+async def test_a_resumed_run_continues_in_its_trace(exported: Exported, kept: Kept, way: str) -> None:
     result = await run_agent(way, refunding(), "hello", run_config=RunConfig(group_id="chat-1"))
     saved = result.to_state().to_string()
     agent = refunding(asked_before=True)
@@ -49,7 +49,7 @@ async def test_a_resumed_run_goes_on_in_its_trace(exported: Exported, kept: Kept
     assert traces[0] == traces[1]
 
 
-async def test_another_process_goes_on_in_the_same_trace(exported: Exported) -> None:
+async def test_another_process_continues_in_the_same_trace(exported: Exported) -> None:
     result = await Runner.run(refunding(), "hello")
     program = """if True:
         import asyncio, sys

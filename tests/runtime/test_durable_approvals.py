@@ -13,7 +13,7 @@ from standfast.testing import ScriptedModel
 from standfast.testing.faults import FakeClock
 
 
-async def test_a_question_shows_exactly_what_is_asked(store_url):
+async def test_an_approval_shows_the_exact_call(store_url):
     async with Runtime.open(store_url, agents=[Refunds().agent()], approval_ttl=60) as runtime:
         run = await runtime.start("support", "refund 7", session_id="s")
         outcome = await wait_for(run.wait())
@@ -65,7 +65,7 @@ async def test_edited_arguments_are_checked_and_used(store_url):
     assert [made for made, _ in refunds.made] == ["7:3"]
 
 
-async def test_the_model_is_told_of_a_rejection(store_url):
+async def test_the_model_receives_a_rejection(store_url):
     refunds = Refunds()
     agent = refunds.agent()
     async with Runtime.open(store_url, agents=[agent]) as runtime:
@@ -77,7 +77,7 @@ async def test_the_model_is_told_of_a_rejection(store_url):
     assert agent.model.calls[1].input[-1]["output"] == "not this one"
 
 
-async def test_a_second_decision_is_refused_and_says_what_happened(store_url):
+async def test_a_second_decision_is_refused_with_the_first_one(store_url):
     async with Runtime.open(store_url, agents=[Refunds().agent()]) as runtime:
         run = await runtime.start("support", "refund 7")
         await wait_for(run.wait())
@@ -107,7 +107,7 @@ async def test_a_decision_after_the_run_has_ended_is_refused(store_url):
         assert (await runtime.approval(asked.id)).status == "withdrawn"
 
 
-async def test_done_is_no_answer_to_a_call_that_did_not_begin(store_url):
+async def test_done_is_refused_for_a_call_that_was_not_started(store_url):
     async with Runtime.open(store_url, agents=[Refunds().agent()]) as runtime:
         run = await runtime.start("support", "refund 7")
         await wait_for(run.wait())
@@ -153,7 +153,7 @@ async def test_always_ends_with_the_session(store_url):
     assert len(refunds.made) == 1
 
 
-async def test_answers_for_whole_sessions_use_up_no_place_in_a_listing(store_url):
+async def test_standing_decisions_take_no_place_in_a_listing(store_url):
     refunds = Refunds()
     one = tool_calls(("refund", {"order": "7", "amount": 5}, "c1"))
     async with Runtime.open(store_url, agents=[refunds.agent(one, reply("ok"), one, reply("ok"))]) as runtime:
@@ -169,7 +169,7 @@ async def test_answers_for_whole_sessions_use_up_no_place_in_a_listing(store_url
         assert await runtime.approvals(status="approved", limit=2) == [first, second]
 
 
-async def test_several_questions_are_answered_in_any_order(store_url):
+async def test_several_approvals_are_decided_in_any_order(store_url):
     refunds = Refunds()
     three = tool_calls(*(("refund", {"order": str(number), "amount": 1}, f"c{number}") for number in range(3)))
     async with Runtime.open(store_url, agents=[refunds.agent(three, reply("all done"))]) as runtime:
@@ -184,7 +184,7 @@ async def test_several_questions_are_answered_in_any_order(store_url):
     assert sorted(made for made, _ in refunds.made) == ["0:1", "1:1", "2:1"]
 
 
-async def test_a_question_that_expires_wakes_the_run_with_a_no(store_url):
+async def test_an_expired_approval_resumes_the_run_with_a_rejection(store_url):
     refunds = Refunds()
     agent = refunds.agent()
     async with Runtime.open(store_url, agents=[agent], lease=0.4, approval_ttl=0.3) as runtime:
@@ -199,7 +199,7 @@ async def test_a_question_that_expires_wakes_the_run_with_a_no(store_url):
     assert "in time" in agent.model.calls[1].input[-1]["output"]
 
 
-async def test_a_question_expires_by_the_clock_of_the_store(tmp_path):
+async def test_an_approval_expires_by_the_clock_of_the_store(tmp_path):
     clock = FakeClock()
     backend = SqliteBackend(str(tmp_path / "app.db"), clock=clock)
     agents = [Refunds().agent()]
@@ -238,7 +238,7 @@ class Counting:
         return getattr(self.backend, name)
 
 
-async def test_questions_that_may_wait_are_not_read_to_find_those_that_expire(store_url):
+async def test_expiry_reads_only_the_approvals_that_are_due(store_url):
     async with open_store(store_url) as store:
         counting = Counting(store.backend)
         agent = Refunds().agent(*[tool_calls(("refund", {"order": "7", "amount": 5}, "c1")) for _ in range(3)])
@@ -254,7 +254,7 @@ async def test_questions_that_may_wait_are_not_read_to_find_those_that_expire(st
             assert counting.questions == 0
 
 
-async def test_a_nested_agent_asks_and_goes_on(store_url):
+async def test_a_nested_agent_asks_and_continues(store_url):
     refunds, counted = Refunds(), []
 
     @function_tool
@@ -304,7 +304,7 @@ async def test_a_decision_while_other_calls_are_still_made_is_not_lost(store_url
     assert len(refunds.made) == 1
 
 
-async def test_nested_agents_that_ask_at_the_same_time_are_answered_one_by_one(store_url):
+async def test_concurrent_nested_approvals_are_decided_one_by_one(store_url):
     refunds = Refunds()
 
     def clerk(number):
@@ -327,7 +327,7 @@ async def test_nested_agents_that_ask_at_the_same_time_are_answered_one_by_one(s
     assert [made for made, _ in refunds.made] == ["2:1"]
 
 
-async def test_always_answers_the_questions_that_are_open_already_and_holds_for_nested_agents(store_url):
+async def test_always_decides_pending_approvals_too_and_holds_for_nested_agents(store_url):
     refunds = Refunds()
     two = tool_calls(*(("refund", {"order": str(number), "amount": 1}, f"n{number}") for number in range(2)))
     one = tool_calls(("refund", {"order": "3", "amount": 1}, "n3"))

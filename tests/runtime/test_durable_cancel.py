@@ -89,7 +89,7 @@ async def test_the_wish_to_cancel_reaches_a_run_in_another_runtime(shared_url):
         assert work.slow_ended == [False]
 
 
-async def test_a_call_that_was_stopped_is_uncertain_when_the_run_goes_on(store_url):
+async def test_a_call_that_was_stopped_is_uncertain_when_the_run_continues(store_url):
     work = Work()
     async with Runtime.open(store_url, agents=[work.agent()]) as runtime:
         run = await runtime.start("support", "go")
@@ -114,7 +114,7 @@ async def test_a_run_that_has_ended_cannot_be_cancelled(store_url):
             await runtime.cancel(run.id, mode="softly")
 
 
-async def test_closing_the_runtime_hands_the_run_back_and_the_next_one_goes_on(shared_url):
+async def test_closing_the_runtime_releases_the_run_and_the_next_one_continues(shared_url):
     work = Work()
     agent = work.agent()
     async with Runtime.open(shared_url, agents=[agent]) as runtime:

@@ -29,7 +29,7 @@ async def test_events_are_replayed_without_gaps_and_end_when_the_run_waits(store
         assert {event.run_id for event in found} == {run.id}
 
 
-async def test_events_until_the_end_go_on_behind_a_decision_made_elsewhere(store_url):
+async def test_events_until_the_end_continue_after_a_decision_in_another_process(store_url):
     agents = [Refunds().agent()]
     async with (
         open_store(store_url) as store,
@@ -82,7 +82,7 @@ async def test_a_follower_sees_what_happens_while_it_happens(store_url):
         assert found[-1] == "run.completed"
 
 
-async def test_what_a_model_says_is_told_before_what_became_of_it(store_url):
+async def test_live_events_come_before_the_complete_response(store_url):
     async with Runtime.open(
         store_url, agents=[Agent("text_agent", model=FunctionModel(lambda request: "hello"))]
     ) as rt:
@@ -126,7 +126,7 @@ async def test_another_runtime_follows_the_run(shared_url):
         assert (await (await other.run(run.id)).wait()).final_output == "late"
 
 
-async def test_another_process_follows_the_run_while_it_goes_on(spawn, shared_url):
+async def test_another_process_follows_the_run_while_it_continues(spawn, shared_url):
     gate = asyncio.Event()
 
     async def answer(call):
@@ -193,7 +193,7 @@ class Sluggish:
         return late
 
 
-async def test_what_a_model_says_comes_before_the_answer_it_became_and_after_the_one_before():
+async def test_live_events_come_between_the_previous_response_and_their_own():
     @function_tool
     async def look() -> str:
         return "seen"

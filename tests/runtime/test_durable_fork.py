@@ -6,7 +6,7 @@ from factories.runtime import Refunds, only_approval, text_agent, wait_for
 from standfast import InvalidInput, Runtime
 
 
-async def test_a_fork_goes_on_from_an_earlier_step_with_a_session_of_its_own(store_url):
+async def test_a_fork_continues_from_an_earlier_step_with_a_session_of_its_own(store_url):
     agent = text_agent("hello", "first answer", "second answer")
     async with Runtime.open(store_url, agents=[agent]) as runtime:
         await wait_for((await runtime.start("support", "hi", session_id="s")).wait())
@@ -25,7 +25,7 @@ async def test_a_fork_goes_on_from_an_earlier_step_with_a_session_of_its_own(sto
     assert [item.get("content") for item in agent.model.calls[2].input if item["role"] == "user"] == ["hi", "question"]
 
 
-async def test_a_fork_of_a_waiting_run_asks_again_and_has_keys_of_its_own(store_url):
+async def test_a_fork_of_a_waiting_run_requests_again_and_has_keys_of_its_own(store_url):
     refunds = Refunds()
     async with Runtime.open(store_url, agents=[refunds.agent()]) as runtime:
         run = await runtime.start("support", "refund 7", session_id="s")
@@ -49,7 +49,7 @@ async def test_a_step_that_there_is_not_is_refused(store_url):
                 await runtime.fork(run.id, at=step)
 
 
-async def test_a_fork_of_a_fork_goes_on_as_well(store_url):
+async def test_a_fork_of_a_fork_continues_as_well(store_url):
     agent = text_agent("one", "two", "three")
     async with Runtime.open(store_url, agents=[agent]) as runtime:
         run = await runtime.start("support", "hi")

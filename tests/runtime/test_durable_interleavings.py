@@ -110,7 +110,7 @@ async def test_a_decision_at_the_expiry_of_its_approval_holds_or_is_refused(shar
             assert len(refunds.made) == (expected == "approved")
 
 
-async def test_answers_that_make_no_sense_are_refused_and_change_nothing(store_url):
+async def test_invalid_decisions_are_refused_and_change_nothing(store_url):
     refunds = Refunds()
     async with Runtime.open(store_url, agents=[refunds.agent()]) as runtime:
         run = await runtime.start("support", "refund 7", session_id="s")
@@ -154,7 +154,7 @@ async def test_what_does_not_exist_is_not_found(store_url):
                 await wanted
 
 
-async def test_a_question_of_a_cancelled_run_cannot_be_answered_any_more(store_url):
+async def test_an_approval_of_a_cancelled_run_cannot_be_decided(store_url):
     refunds = Refunds()
     async with Runtime.open(store_url, agents=[refunds.agent()]) as runtime:
         run = await runtime.start("support", "refund 7", session_id="s")
@@ -211,7 +211,7 @@ async def test_big_and_strange_texts_survive(store_url):
         assert items[2]["output"] == strange + "ü\n"
 
 
-async def test_a_context_that_cannot_be_kept_is_refused_before_anything_is_written(store_url):
+async def test_a_context_that_cannot_be_saved_is_refused_before_anything_is_written(store_url):
     async with Runtime.open(store_url, agents=[text_agent("hi")]) as runtime:
         for context in (object(), {"a": object()}, lambda: 1, {1, 2}, {"a": float("nan")}):
             with pytest.raises(Exception, match=r"(?i)context|json|serializ") as refused:

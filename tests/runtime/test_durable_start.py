@@ -33,7 +33,7 @@ async def test_a_run_gives_its_final_output_and_fills_its_session(store_url):
         assert (await runtime.runs(status="waiting"), await runtime.runs(session_id="other")) == ([], [])
 
 
-async def test_a_second_run_of_a_session_sees_what_the_first_said(store_url):
+async def test_a_second_run_of_a_session_sees_the_items_of_the_first(store_url):
     agent = text_agent("hello", "you said hi")
     async with Runtime.open(store_url, agents=[agent]) as runtime:
         await wait_for((await runtime.start("support", "hi", session_id="s")).wait())
@@ -104,7 +104,7 @@ async def test_what_cannot_be_started_is_refused_before_anything_is_stored(store
         assert await runtime.runs() == []
 
 
-async def test_a_run_that_fails_says_why_and_can_be_resumed(store_url):
+async def test_a_failed_run_has_a_reason_and_can_be_resumed(store_url):
     model = ScriptedModel([ModelStep.raise_error(RuntimeError("no network")), reply("back")])
     async with Runtime.open(store_url, agents=[Agent("support", model=model)]) as runtime:
         run = await runtime.start("support", "hi", session_id="s")
@@ -163,7 +163,7 @@ async def test_an_error_that_a_tool_raised_is_logged_with_its_traceback(store_ur
     assert "in look" in caplog.text
 
 
-async def test_a_failure_that_says_everything_itself_is_not_logged(store_url, caplog):
+async def test_a_failure_with_a_complete_message_is_not_logged(store_url, caplog):
     agent = Agent("support", tools=[Refunds().tool], model=ScriptedModel([tool_calls(("other", {}, "c1"))]))
     async with Runtime.open(store_url, agents=[agent]) as runtime:
         assert (await wait_for((await runtime.start("support", "hi")).wait())).status == "failed"
@@ -174,7 +174,7 @@ async def test_an_agent_that_a_runtime_does_not_have_is_refused_with_those_it_ha
     async with Runtime.open(store_url, agents=[text_agent("hello")]) as runtime:
         with pytest.raises(NotFound, match=r"there is no agent 'suport'; this runtime has 'support'"):
             await runtime.start("suport", "hi")
-        with pytest.raises(InvalidInput, match="'support', not Agent"):
+        with pytest.raises(InvalidInput, match="'support', not the Agent"):
             await runtime.start(text_agent("hello"), "hi")
     async with Runtime.open(store_url, agents=[]) as runtime:
         with pytest.raises(NotFound, match="this runtime has none"):

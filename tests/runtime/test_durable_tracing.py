@@ -50,7 +50,7 @@ async def charge() -> str:
     return "charged"
 
 
-async def test_a_run_whose_process_was_killed_goes_on_in_its_trace(shared_url: str, exported: Exported) -> None:
+async def test_a_run_whose_process_was_killed_continues_in_its_trace(shared_url: str, exported: Exported) -> None:
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-c", DIES, shared_url],
@@ -69,7 +69,7 @@ async def test_a_run_whose_process_was_killed_goes_on_in_its_trace(shared_url: s
     assert exported.named("invoke_workflow Agent workflow").attributes["gen_ai.conversation.id"] == "chat-1"
 
 
-async def test_a_run_that_waited_goes_on_in_its_trace(shared_url: str, exported: Exported) -> None:
+async def test_a_run_that_waited_continues_in_its_trace(shared_url: str, exported: Exported) -> None:
     refunds = Refunds()
     async with Runtime.open(shared_url, agents=[refunds.agent()]) as runtime:
         run = await runtime.start("support", "refund 7", session_id="s")

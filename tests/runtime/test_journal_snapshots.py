@@ -80,7 +80,7 @@ def steady(turns):
     return Agent("steady", tools=[look, pay], model=FunctionModel(answer))
 
 
-async def test_a_run_goes_on_after_reading_what_is_new_and_not_its_whole_journal(store_url):
+async def test_a_run_is_resumed_after_reading_only_the_new_part_of_its_journal(store_url):
     async with open_store(store_url) as store:
         reading = Reading(store.backend)
         async with Runtime.open(Store(reading), agents=[steady(150)]) as runtime:
@@ -94,7 +94,7 @@ async def test_a_run_goes_on_after_reading_what_is_new_and_not_its_whole_journal
 
 
 @pytest.mark.parametrize("folds", [lost, misplaced, spoiled(-1), spoiled(0), spoiled(1)])
-async def test_a_run_whose_folds_are_lost_or_damaged_or_wrong_goes_on_all_the_same(tmp_path, folds):
+async def test_a_run_with_lost_or_damaged_or_wrong_snapshots_continues(tmp_path, folds):
     async with open_store(f"sqlite:///{tmp_path / 'app.db'}") as store:
         async with Runtime.open(store, agents=[steady(150)]) as runtime:
             run = await runtime.start("steady", "go", session_id="s", max_turns=None)

@@ -13,7 +13,7 @@ from standfast import Agent, FunctionModel, Runtime, function_tool
 from standfast.testing import ScriptedModel
 
 
-async def test_a_run_goes_on_when_the_database_comes_back(postgres_tables_url):
+async def test_a_run_continues_when_the_database_comes_back(postgres_tables_url):
     made = []
 
     @function_tool
@@ -78,7 +78,7 @@ async def test_a_run_outlives_its_database_server(fragile_postgres):
     assert made == list(range(40))
 
 
-async def test_a_runtime_whose_database_is_gone_closes_in_time_and_its_run_goes_on_later(fragile_postgres):
+async def test_a_runtime_whose_database_is_gone_closes_in_time_and_its_run_continues_later(fragile_postgres):
     made, closing = [], 0.0
     try:
         async with Runtime.open(fragile_postgres.url, agents=[stepping(made, 8, pause=0.1)], lease=1) as runtime:

@@ -18,9 +18,7 @@ async def die_inside(spawn, url, ledger):
 
 
 @pytest.mark.parametrize("decision", ["approve", "reject", "done"])
-async def test_a_tool_killed_while_running_is_not_run_again_unless_a_person_says_so(
-    spawn, shared_url, tmp_path, decision
-):
+async def test_a_tool_killed_while_running_is_not_run_again_without_a_decision(spawn, shared_url, tmp_path, decision):
     ledger = Ledger(tmp_path / "ledger")
     await die_inside(spawn, shared_url, ledger)
     async with Runtime.open(shared_url, agents=agents(ledger), lease=LEASE) as runtime:
@@ -143,7 +141,7 @@ async def paused(url, agent):
         return run.id, asked.id
 
 
-async def test_a_paused_run_goes_on_with_edited_instructions_and_new_tools(shared_url):
+async def test_a_paused_run_continues_with_edited_instructions_and_new_tools(shared_url):
     refunds = Refunds()
     run_id, asked = await paused(shared_url, refunds.agent())
     changed = refunds.agent(reply("done with new words"))
@@ -155,7 +153,7 @@ async def test_a_paused_run_goes_on_with_edited_instructions_and_new_tools(share
     assert len(refunds.made) == 1
 
 
-async def test_a_run_whose_tool_is_gone_waits_with_the_reason_and_can_go_on_without_it(shared_url):
+async def test_a_run_whose_tool_is_gone_waits_with_the_reason_and_can_continue_without_it(shared_url):
     refunds = Refunds()
     run_id, asked = await paused(shared_url, refunds.agent())
     bare = text_agent("without it")
@@ -194,7 +192,7 @@ async def test_a_change_is_accepted_also_while_a_runtime_tries_the_run_by_itself
         assert (await wait_for(run.wait())).final_output == "without it"
 
 
-async def test_a_run_whose_agent_was_renamed_waits_and_goes_on_under_the_new_name(shared_url):
+async def test_a_run_whose_agent_was_renamed_waits_and_continues_under_the_new_name(shared_url):
     refunds = Refunds()
     run_id, asked = await paused(shared_url, refunds.agent())
     renamed = refunds.agent(reply("renamed"), name="help desk")
@@ -218,7 +216,7 @@ async def test_a_run_that_no_longer_fits_can_be_ended(shared_url):
         assert (await wait_for(after.wait())).status == "completed"
 
 
-async def test_a_run_that_nobody_could_drive_goes_on_when_somebody_can(shared_url):
+async def test_a_run_with_an_unknown_agent_continues_when_a_runtime_has_it(shared_url):
     refunds = Refunds()
     run_id, asked = await paused(shared_url, refunds.agent())
     async with Runtime.open(shared_url, lease=0.3) as runtime:

@@ -241,7 +241,7 @@ async def test_a_run_that_interrupts_one_that_waits_for_a_person_is_next(store_u
         assert (await first.info()).status == "cancelled"
 
 
-async def test_whoever_looks_after_the_queue_lets_the_run_begin_that_made_room(shared_url):
+async def test_the_recovery_loop_starts_the_run_that_interrupted(shared_url):
     """As it is when the process is gone that asked for the runs."""
     async with closing_backend(await open_backend(shared_url)) as backend:
         for text, on_busy in ("one", "enqueue"), ("two", "enqueue"), ("three", "interrupt"):
