@@ -93,8 +93,8 @@ def test_an_owner_that_is_only_slow_has_not_ended(tmp_path):
             return await anext(event.data["by"] async for event in run.events() if event.type == "run.outlived")
 
     with ThreadPoolExecutor(2) as pool:
-        told = [found.result() for found in [pool.submit(asyncio.run, owner()) for _ in range(2)]]
-    assert told[0] == told[1]
+        results = [found.result() for found in [pool.submit(asyncio.run, owner()) for _ in range(2)]]
+    assert results[0] == results[1]
 
 
 def test_only_recoveries_since_the_run_came_further_count():

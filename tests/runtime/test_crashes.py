@@ -16,11 +16,11 @@ AT_ONCE = 6
 
 
 async def commits(spawn, url, ledger, scenario):
-    """How many commits a run has that nobody disturbs."""
+    """Return the number of commits of a run without a crash."""
     async with spawn("charge", url, str(ledger), scenario, "") as child:
-        told = await child.line()
+        line = await child.line()
         assert await child.end() == 0
-        return int(told)
+        return int(line)
 
 
 async def killed(spawn, url, ledger, scenario, point):
@@ -49,8 +49,8 @@ async def completed(runtime, run, ledger):
     return outcome
 
 
-def told(items):
-    """The conversation without what differs from one asking of a model to the next."""
+def normalize(items):
+    """The conversation without ids and in a fixed order of outputs, to compare runs."""
     plain = [{name: value for name, value in item.items() if name != "id"} for item in items]
     outputs = sorted((item for item in plain if "output" in item), key=lambda item: item["call_id"])
     return [outputs.pop(0) if "output" in item else item for item in plain]
@@ -75,7 +75,7 @@ async def finished(url, ledger, scenario):
         assert (await wait_for(following.wait())).final_output == "done"
     calls = 3 if scenario == "parallel" else 1
     assert len(ledger.lines()) == len(set(ledger.lines())) == calls
-    return told(items)
+    return normalize(items)
 
 
 def points(number, scenario):

@@ -51,10 +51,10 @@ def spoiled(place):
 
 def misplaced(rows):
     """Folds by an owner that did not know of an entry by somebody else."""
-    told = [json.loads(zlib.decompress(row.data)) for row in rows]
-    for fold in told:
+    snapshots = [json.loads(zlib.decompress(row.data)) for row in rows]
+    for fold in snapshots:
         fold["since"], fold["upto"] = max(0, fold["since"] - 3), fold["upto"] - 3
-    moved = [zlib.compress(json.dumps(fold).encode()) for fold in told]
+    moved = [zlib.compress(json.dumps(fold).encode()) for fold in snapshots]
     return [type(row)(row.seq, row.kind, data, row.at) for row, data in zip(rows, moved, strict=True)]
 
 
