@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from ways import approve_all
 
+from factories.runs import approve_all
 from standfast import (
     Agent,
     HostedMCPTool,
@@ -81,7 +81,7 @@ async def test_a_decision_about_one_call_beats_the_one_about_all() -> None:
 
 
 @pytest.mark.parametrize("amount", [5, 6])
-async def test_an_id_that_the_model_uses_again_is_asked_about_again(amount: int) -> None:
+async def test_a_reused_call_id_needs_another_approval(amount: int) -> None:
     script = [[call("pay", "1", amount=5)], [call("pay", "1", amount=amount)], [assistant_message("ok")]]
     agent = Agent("a", tools=[pay], model=ScriptedModel(script))
     result = await Runner.run(agent, "q")
@@ -94,7 +94,7 @@ async def test_an_id_that_the_model_uses_again_is_asked_about_again(amount: int)
     assert (result.final_output, paid) == ("ok", [5, amount])
 
 
-async def test_a_sticky_yes_to_one_agents_tool_is_no_yes_to_anothers() -> None:
+async def test_always_approving_one_agents_tool_does_not_approve_that_of_another() -> None:
     other = Agent("b", tools=[pay], model=ScriptedModel([[call("pay", "2", amount=2)]]))
     steps = [[call("pay", "1", amount=1)], [call("transfer_to_b", "h")]]
     agent = Agent("a", tools=[pay], handoffs=[other], model=ScriptedModel(steps))
@@ -134,7 +134,7 @@ def nest(depth: int, *, tool: Any = pay) -> Agent[Any]:
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-async def test_nested_agents_ask_at_the_top_and_go_on_where_they_were(depth: int) -> None:
+async def test_nested_approvals_are_interruptions_of_the_outer_run(depth: int) -> None:
     agent = nest(depth)
     result = await Runner.run(agent, "q")
     state = await again(agent, result.to_state())
@@ -197,7 +197,7 @@ async def test_a_nested_agent_that_fails_is_explained_or_resumed() -> None:
     assert (outputs(result), result.final_output) == (["up"], "out")
 
 
-async def test_what_a_nested_run_came_to_can_be_told_in_other_words() -> None:
+async def test_the_output_of_a_nested_run_can_be_extracted() -> None:
     async def extract(result: Any) -> str:
         return f"{result.agent_tool_invocation.tool_call_id}: {result.final_output}"
 
@@ -210,7 +210,7 @@ async def test_what_a_nested_run_came_to_can_be_told_in_other_words() -> None:
 
 
 @pytest.mark.parametrize("early", [True, False])
-async def test_tool_guardrails_are_asked_before_a_person_only_if_told_so_and_always_after(early: bool) -> None:
+async def test_tool_guardrails_run_before_the_approval_only_if_configured_and_always_after(early: bool) -> None:
     asked = []
 
     @tool_input_guardrail

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from ways import WAYS, Scenario, approve_all
 
+from factories.runs import RUN_MODES, Scenario, approve_all
 from standfast import Agent, RunConfig, RunHooks, Runner, RunState, UserError, function_tool, handoff
 from standfast.agents.handoff_filters import remove_all_tools
 from standfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
@@ -28,13 +28,13 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", RUN_MODES)
 @pytest.mark.parametrize("mode", MODES)
 async def test_only_what_the_provider_does_not_have_is_sent(mode: str, way: str) -> None:
     options, ids = MODES[mode]
     model = ScriptedModel(steps())
     scenario = Scenario(Agent("a", tools=[pay], model=model), model, decide=approve_all, options=options)
-    outcome = await WAYS[way](scenario, None)
+    outcome = await RUN_MODES[way](scenario, None)
     assert outcome.final == "ok"
     assert [(call.conversation_id, call.previous_response_id) for call in model.calls] == ids
     sent = [[item.get("output", item.get("content")) for item in call.input] for call in model.calls]
@@ -42,7 +42,7 @@ async def test_only_what_the_provider_does_not_have_is_sent(mode: str, way: str)
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_an_answer_that_a_hook_could_not_bear_is_not_asked_for_again(mode: str) -> None:
+async def test_a_response_is_not_requested_again_after_a_hook_raised(mode: str) -> None:
     class Failing(RunHooks[Any]):
         async def on_llm_end(self, *_: Any) -> None:
             raise ValueError("mine")
@@ -74,7 +74,7 @@ async def test_what_the_provider_has_cannot_be_filtered() -> None:
     other = Agent("b", model=ScriptedModel([[assistant_message("b")]]))
     way = handoff(other, input_filter=remove_all_tools)
     agent = Agent("a", handoffs=[way], model=ScriptedModel([[function_call("transfer_to_b", {}, call_id="1")]]))
-    with pytest.raises(UserError, match="provider keeps"):
+    with pytest.raises(UserError, match="provider stores"):
         await Runner.run(agent, "q", conversation_id="c")
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from ways import FourMethods, run_somehow, settled
 
+from factories.runs import MinimalSession, let_tasks_run, run_agent
 from standfast import (
     Agent,
     GuardrailFunctionOutput,
@@ -45,12 +45,12 @@ async def through_json(error: BaseException, agent: Agent[Any]) -> RunState[Any]
 
 
 @pytest.mark.parametrize("way", ["run", "streamed"])
-async def test_a_run_whose_model_failed_goes_on_where_it_was(way: str) -> None:
+async def test_a_run_whose_model_failed_continues_where_it_was(way: str) -> None:
     model = ScriptedModel([[call("add", "1", a=1, b=2)], ConnectionError("gone"), [assistant_message("3")]])
     agent = Agent("a", tools=[add], model=model)
     session = SQLiteSession("s")
     with pytest.raises(ConnectionError) as raised:
-        await run_somehow(way, agent, "q", session=session)
+        await run_agent(way, agent, "q", session=session)
     assert len(await session.get_items()) == 3
     result = await Runner.run(agent, await through_json(raised.value, agent), session=session)
     assert result.final_output == "3"
@@ -82,7 +82,7 @@ async def test_what_a_sibling_returned_survives_a_failing_tool() -> None:
         return "done"
 
     model = ScriptedModel([[call("flaky", "1"), call("effect", "2")], [assistant_message("ok")]])
-    agent, session = Agent("a", tools=[flaky, effect], model=model), FourMethods()
+    agent, session = Agent("a", tools=[flaky, effect], model=model), MinimalSession()
     with pytest.raises(UserError, match="first time") as raised:
         await Runner.run(agent, "q", session=session)
     assert isinstance(raised.value.__cause__, RuntimeError)
@@ -136,7 +136,7 @@ async def test_calls_run_at_the_same_time_up_to_the_limit_and_answer_in_order() 
     assert [item.output for item in result.new_items if item.type == "tool_call_output_item"] == [0, 1, 2, 3, 4]
 
 
-async def test_a_cancelled_run_keeps_what_had_ended_and_says_what_is_uncertain() -> None:
+async def test_a_cancelled_run_keeps_finished_calls_and_marks_the_others_uncertain() -> None:
     started = asyncio.Event()
 
     @function_tool(idempotent=True)
@@ -153,7 +153,7 @@ async def test_a_cancelled_run_keeps_what_had_ended_and_says_what_is_uncertain()
     agent, session = Agent("a", tools=[quick, endless], model=model), SQLiteSession("s")
     task = asyncio.create_task(Runner.run(agent, "q", session=session))
     await started.wait()
-    await settled()
+    await let_tasks_run()
     task.cancel()
     with pytest.raises(asyncio.CancelledError) as raised:
         await task
@@ -181,7 +181,7 @@ async def test_a_call_that_may_have_happened_follows_its_tools_policy(policy: An
     assert run.state.calls[0].status == "started"
     state = await RunState.from_string(agent, RunState.from_run(run).to_string())
     if expected is None:
-        with pytest.raises(ModelBehaviorError, match="under way"):
+        with pytest.raises(ModelBehaviorError, match="in progress"):
             await Runner.run(agent, state)
     else:
         assert (await Runner.run(agent, state)).final_output == expected
@@ -209,7 +209,7 @@ class Answer(BaseModel):
 
 
 @pytest.mark.parametrize("included", [True, False])
-async def test_a_handler_answers_in_place_of_an_error(included: bool) -> None:
+async def test_a_handler_provides_the_output_instead_of_an_error(included: bool) -> None:
     session = SQLiteSession("s")
     agent = Agent("a", tools=[add], model=ScriptedModel([[call("add", "1", a=1, b=1)]]))
     seen = []
@@ -224,7 +224,7 @@ async def test_a_handler_answers_in_place_of_an_error(included: bool) -> None:
     assert len(await session.get_items()) == (4 if included else 3)
 
 
-async def test_handlers_for_refusals_and_answers_out_of_shape() -> None:
+async def test_handlers_for_refusals_and_malformed_outputs() -> None:
     refusal = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "I won't"}]}
     agent = Agent("a", output_type=Answer, model=ScriptedModel([[refusal], [assistant_message("no json")]]))
     handlers: Any = {
@@ -236,7 +236,7 @@ async def test_handlers_for_refusals_and_answers_out_of_shape() -> None:
 
 
 @pytest.mark.parametrize("kind", ["max_turns", "model_refusal"])
-async def test_what_a_handler_answers_is_judged_like_any_final_output(kind: str) -> None:
+async def test_the_output_of_an_error_handler_is_checked_like_any_final_output(kind: str) -> None:
     judged: list[Any] = []
 
     @output_guardrail
@@ -246,7 +246,7 @@ async def test_what_a_handler_answers_is_judged_like_any_final_output(kind: str)
 
     refusal = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "I won't"}]}
     model = ScriptedModel([[refusal]])
-    agent, session = Agent("a", output_guardrails=[refuse], model=model), FourMethods()
+    agent, session = Agent("a", output_guardrails=[refuse], model=model), MinimalSession()
     options: Any = {"max_turns": 0} if kind == "max_turns" else {}
     with pytest.raises(OutputGuardrailTripwireTriggered):
         await Runner.run(agent, "q", session=session, error_handlers={kind: lambda _: "secret"}, **options)
@@ -275,7 +275,7 @@ async def test_errors_of_the_model_are_typed_and_say_what() -> None:
         assert raised.value.run_data.state is not None
 
 
-async def test_invalid_arguments_are_told_to_the_model() -> None:
+async def test_invalid_arguments_are_reported_to_the_model() -> None:
     bad = function_call("add", "{not json", call_id="1")
     model = ScriptedModel([[bad], [assistant_message("sorry")]])
     result = await Runner.run(Agent("a", tools=[add], model=model), "q")
@@ -308,8 +308,8 @@ def test_run_sync_needs_no_loop() -> None:
     assert Runner.run_sync(Agent("a", model=ScriptedModel([[assistant_message("hi")]])), "q").final_output == "hi"
 
 
-@pytest.mark.parametrize("session", [lambda: SQLiteSession("s"), FourMethods], ids=["sqlite", "third-party"])
-def test_a_conversation_goes_on_over_several_run_sync(session: Any) -> None:
+@pytest.mark.parametrize("session", [lambda: SQLiteSession("s"), MinimalSession], ids=["sqlite", "third-party"])
+def test_a_conversation_continues_over_several_run_sync(session: Any) -> None:
     kept, agent = session(), Agent("a", model=ScriptedModel([[assistant_message("1")], [assistant_message("2")]]))
     for question in ("a", "b"):
         Runner.run_sync(agent, question, session=kept)
@@ -338,7 +338,7 @@ async def test_run_sync_refuses_a_running_loop() -> None:
 
 
 @pytest.mark.parametrize("always", [True, False])
-async def test_a_yes_before_a_crash_is_no_yes_to_making_the_call_again(always: bool) -> None:
+async def test_an_approval_before_a_crash_does_not_approve_making_the_call_again(always: bool) -> None:
     made = []
 
     @function_tool(needs_approval=True)

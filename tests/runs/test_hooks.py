@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from ways import FourMethods
 
+from factories.runs import MinimalSession
 from standfast import (
     Agent,
     AgentHooks,
@@ -69,7 +69,7 @@ class OwnHooks(AgentHooks[Any]):
         self.log.append(f"own end {agent.name}")
 
 
-async def test_hooks_are_told_everything_in_order() -> None:
+async def test_hooks_are_called_in_order() -> None:
     told = Told()
 
     @function_tool
@@ -99,7 +99,7 @@ async def test_hooks_are_told_everything_in_order() -> None:
     ]
 
 
-async def test_nobody_is_told_of_a_request_that_a_guardrail_prevented() -> None:
+async def test_hooks_are_not_called_for_a_request_that_a_guardrail_prevented() -> None:
     @input_guardrail(run_in_parallel=False)
     async def refuse(context: Any, agent: Any, input: Any) -> GuardrailFunctionOutput:
         return GuardrailFunctionOutput("no", True)
@@ -146,7 +146,7 @@ async def test_a_filter_sees_and_changes_what_the_next_agent_is_shown() -> None:
     assert len(result.new_items) == 3
 
 
-async def test_an_agent_that_no_declared_way_leads_to_runs_but_cannot_be_saved() -> None:
+async def test_an_agent_without_a_declared_handoff_runs_but_cannot_be_saved() -> None:
     hidden = Agent("hidden", model=ScriptedModel([[assistant_message("here")]]))
     way = handoff(hidden, tool_name_override="go")
     way.agent = None
@@ -185,14 +185,14 @@ async def test_the_runs_settings_and_model_count_before_the_agents() -> None:
         await Runner.run(agent, "q", run_config={"colour": 1})
 
 
-async def test_ids_of_reasoning_are_left_out_when_told_so() -> None:
+async def test_ids_of_reasoning_are_omitted_by_policy() -> None:
     thought = {"type": "reasoning", "id": "rs_1", "summary": []}
 
     @function_tool
     async def free() -> str:
         return "x"
 
-    model, session = ScriptedModel([[thought, call("free", "1")], [assistant_message("ok")]]), FourMethods()
+    model, session = ScriptedModel([[thought, call("free", "1")], [assistant_message("ok")]]), MinimalSession()
     config = RunConfig(reasoning_item_id_policy="omit")
     result = await Runner.run(Agent("a", tools=[free], model=model), "q", session=session, run_config=config)
     assert model.last_call.input[1] == {"type": "reasoning", "summary": []} == session.items[1]

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from ways import approve_all, run_somehow
 
 import standfast
+from factories.runs import approve_all, run_agent
 from standfast import Agent, Runner, RunState, SQLiteSession, ToolContext, function_tool
 from standfast.testing import ScriptedModel, assistant_message, function_call
 from standfast.workers import PoolConfig, PythonSessions, SessionPool, SessionState, python_function
@@ -37,9 +37,9 @@ async def answers(tool: Any, *codes: str, **options: Any) -> list[Any]:
 @pytest.mark.parametrize("way", ["run", "streamed"])
 async def test_variables_stay_from_turn_to_turn_and_from_run_to_run_of_a_session(pool: SessionPool, way: str) -> None:
     tool, session = standfast.python_tool(pool), SQLiteSession("user-7")
-    result = await run_somehow(way, analyst(tool, "x = 20", "x += 1; x"), "go", session=session)
+    result = await run_agent(way, analyst(tool, "x = 20", "x += 1; x"), "go", session=session)
     assert outputs(result) == ["[no output]", "21"]
-    result = await run_somehow(way, analyst(tool, "print(x * 2)"), "again", session=session)
+    result = await run_agent(way, analyst(tool, "print(x * 2)"), "again", session=session)
     assert outputs(result) == ["42"]
     session.close()
 
@@ -101,10 +101,10 @@ async def test_the_context_names_the_conversation_the_same_way_in_every_way_of_r
         ):
             seen.clear()
             starting = agent()
-            result = await run_somehow(way, starting, "q", **options)
+            result = await run_agent(way, starting, "q", **options)
             state = await RunState.from_string(starting, result.to_state().to_string())
             approve_all(state)
-            await run_somehow(way, starting, state, session=options.get("session"))
+            await run_agent(way, starting, state, session=options.get("session"))
             assert seen == [expected or state.data.run_id] * 2
             if "session" in options:
                 options["session"].close()
@@ -128,7 +128,7 @@ async def test_code_waits_for_approval_and_can_be_edited_or_refused(pool: Sessio
     session.close()
 
 
-async def test_a_tool_decides_by_the_code_whether_a_person_is_asked(pool: SessionPool) -> None:
+async def test_a_tool_decides_by_the_code_whether_approval_is_needed(pool: SessionPool) -> None:
     async def writes(_context: Any, arguments: dict[str, Any], _call_id: str) -> bool:
         return "open(" in arguments["code"]
 
@@ -145,7 +145,7 @@ async def test_an_error_is_a_traceback_for_the_model_and_costs_nothing(pool: Ses
     assert second == "1"
 
 
-async def test_a_timeout_stops_the_code_and_says_that_the_variables_are_there(pool: SessionPool) -> None:
+async def test_a_timeout_stops_the_code_and_reports_that_the_variables_survived(pool: SessionPool) -> None:
     tool = standfast.python_tool(pool, timeout=1.0)
     code = "x = 1\nprint('begun', flush=True)\nwhile True: pass"
     stopped, after = await answers(tool, code, "x")
@@ -153,7 +153,7 @@ async def test_a_timeout_stops_the_code_and_says_that_the_variables_are_there(po
     assert after == "1"
 
 
-async def test_code_that_cannot_be_stopped_costs_the_variables_and_the_model_is_told(pool: SessionPool) -> None:
+async def test_code_that_cannot_be_stopped_costs_the_variables_and_the_model_is_informed(pool: SessionPool) -> None:
     tool = standfast.python_tool(pool, timeout=0.2)
     stubborn = "import time\nx = 1\nwhile True:\n    try: time.sleep(60)\n    except BaseException: pass"
     stopped, after = await answers(tool, stubborn, "'x' in globals()")
@@ -165,7 +165,7 @@ async def test_code_that_cannot_be_stopped_costs_the_variables_and_the_model_is_
     ]
 
 
-async def test_a_crash_is_told_with_its_cause(pool: SessionPool) -> None:
+async def test_a_crash_is_reported_with_its_cause(pool: SessionPool) -> None:
     tool = standfast.python_tool(pool)
     codes = (
         "x = open('f', 'w').write('y')",
@@ -203,7 +203,7 @@ async def test_a_worker_that_died_between_two_calls_is_noticed(pool: SessionPool
     assert outputs(result)[2].startswith("[this is a new Python session")
 
 
-async def test_another_process_that_goes_on_says_that_the_variables_are_not_there(pool: SessionPool) -> None:
+async def test_a_resuming_process_reports_that_the_variables_are_lost(pool: SessionPool) -> None:
     session = SQLiteSession("s")
     await answers(standfast.python_tool(pool), "x = 1", session=session)
     assert await answers(standfast.python_tool(pool), "x", session=session) == ["1"]

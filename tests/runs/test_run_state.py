@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 from pydantic import BaseModel
-from ways import approve_all
 
+from factories.runs import approve_all
 from standfast import (
     Agent,
     AgentChanged,
@@ -124,7 +124,7 @@ async def test_other_versions_are_refused_and_both_are_named(version: str) -> No
     assert CURRENT_SCHEMA_VERSION in str(raised.value)
 
 
-async def test_what_is_no_saved_run_is_refused_with_the_place() -> None:
+async def test_invalid_saved_runs_are_refused_with_the_location() -> None:
     agent, state = await paused()
     good = state.to_json()
     for change, path in [
@@ -160,7 +160,7 @@ async def test_what_is_no_saved_run_is_refused_with_the_place() -> None:
         await RunState.from_json(agent, [])  # type: ignore[arg-type]
 
 
-async def test_a_call_that_nobody_agreed_to_is_refused_also_by_the_other_name_of_its_tool() -> None:
+async def test_a_call_without_approval_is_refused_also_by_the_other_name_of_its_tool() -> None:
     @function_tool(needs_approval=True, defer_loading=True)
     async def rare() -> str:
         raise AssertionError("nobody agreed to this")
@@ -168,7 +168,7 @@ async def test_a_call_that_nobody_agreed_to_is_refused_also_by_the_other_name_of
     agent = Agent("a", tools=[rare], model=ScriptedModel([[call("rare", "1")]]))
     saved = (await Runner.run(agent, "q")).to_state().to_json()
     saved["run"]["calls"][0].update(status="approved", tool={"kind": "bare", "name": "rare"})
-    with pytest.raises(UnreadableState, match="nobody agreed"):
+    with pytest.raises(UnreadableState, match="was not approved"):
         await RunState.from_json(agent, saved)
 
 
@@ -185,7 +185,7 @@ def twins(*, third: bool = False, instructions: str = "B") -> Agent[Any]:
     return front
 
 
-async def test_agents_of_one_name_are_told_apart_and_never_mistaken() -> None:
+async def test_agents_of_one_name_are_distinguished() -> None:
     front = twins()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -204,7 +204,7 @@ async def test_agents_of_one_name_are_told_apart_and_never_mistaken() -> None:
 
 async def test_a_state_of_another_agent_is_refused() -> None:
     _, state = await paused()
-    with pytest.raises(UserError, match="another agent"):
+    with pytest.raises(UserError, match="did not start with the agent"):
         await Runner.run(payer(), state)
 
 
@@ -240,7 +240,7 @@ async def test_a_decision_is_about_the_arguments_that_were_seen() -> None:
         await Runner.run(agent, tampered)
 
 
-async def test_a_decision_nobody_asked_for_is_refused() -> None:
+async def test_a_decision_without_a_waiting_call_is_refused() -> None:
     _, state = await paused()
     item = state.get_interruptions()[0]
     _, other = await paused()
@@ -261,14 +261,14 @@ async def test_a_state_can_be_resumed_more_than_once_from_the_same_point() -> No
     assert (await Runner.run(agent, state)).final_output == "two"
 
 
-async def test_a_paused_run_that_nobody_decided_about_stays_paused() -> None:
+async def test_a_paused_run_without_a_decision_stays_paused() -> None:
     agent, state = await paused()
     result = await Runner.run(agent, state)
     assert len(result.interruptions) == 1
     assert len(agent.model.calls) == 1
 
 
-async def test_more_input_is_told_before_the_model_is_asked_again() -> None:
+async def test_added_input_precedes_the_next_model_call() -> None:
     agent, state = await paused()
     approve_all(state)
     state.add_input("and be quick")

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ways import WAYS, FourMethods, Scenario, approve_all, run_somehow
 
+from factories.runs import RUN_MODES, MinimalSession, Scenario, approve_all, run_agent
 from standfast import (
     Agent,
     EncryptedSession,
@@ -76,7 +76,7 @@ CALLBACKS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", RUN_MODES)
 @pytest.mark.parametrize("name", CALLBACKS)
 async def test_a_callback_arranges_the_input_without_storing_anything_twice(name: str, way: str) -> None:
     callback, shown, stored = CALLBACKS[name]
@@ -84,8 +84,8 @@ async def test_a_callback_arranges_the_input_without_storing_anything_twice(name
     config = RunConfig(session_input_callback=callback)
     agent = Agent("a", tools=[pay], model=model)
     scenario = Scenario(agent, model, input="again", decide=approve_all, options={"run_config": config})
-    session = FourMethods(items=HISTORY)
-    await WAYS[way](scenario, session)
+    session = MinimalSession(items=HISTORY)
+    await RUN_MODES[way](scenario, session)
     assert texts(model.first_call.input) == shown
     assert texts(model.last_call.input) == [*shown, "function_call", "function_call_output"]
     assert texts(session.items) == [*texts(HISTORY), *stored, "function_call", "function_call_output", "ok"]
@@ -94,7 +94,7 @@ async def test_a_callback_arranges_the_input_without_storing_anything_twice(name
 async def test_a_callback_that_cuts_a_pair_in_two_shows_neither_half() -> None:
     call = {"type": "function_call", "call_id": "1", "name": "pay", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "1", "output": "paid 1"}
-    session = FourMethods(items=[user("old q"), call, output, said("old a")])
+    session = MinimalSession(items=[user("old q"), call, output, said("old a")])
     model = ScriptedModel([[assistant_message("ok")]])
     config = RunConfig(session_input_callback=lambda history, new: history[-2:] + new)
     await Runner.run(Agent("a", model=model), "q", session=session, run_config=config)
@@ -108,7 +108,7 @@ async def test_an_item_changed_in_place_is_stored_if_new_and_only_shown_if_old()
             item["content"] += "!"
         return history + new
 
-    model, session = ScriptedModel([[assistant_message("ok")]]), FourMethods(items=HISTORY[:2])
+    model, session = ScriptedModel([[assistant_message("ok")]]), MinimalSession(items=HISTORY[:2])
     await Runner.run(Agent("a", model=model), "new", session=session, run_config=RunConfig(session_input_callback=mark))
     assert texts(model.first_call.input) == ["old q!", "old a!", "new!"]
     assert texts(session.items) == ["old q", "old a", "new!", "ok"]
@@ -116,7 +116,7 @@ async def test_an_item_changed_in_place_is_stored_if_new_and_only_shown_if_old()
 
 @pytest.mark.parametrize("wrong", ["text", None, (), {"a": 1}])
 async def test_a_callback_must_return_a_list(wrong: Any) -> None:
-    session = FourMethods(items=HISTORY)
+    session = MinimalSession(items=HISTORY)
     config = RunConfig(session_input_callback=lambda history, new: wrong)
     with pytest.raises(UserError, match="session_input_callback"):
         await Runner.run(Agent("a", model=ScriptedModel([])), "q", session=session, run_config=config)
@@ -135,8 +135,8 @@ async def test_a_limit_shows_only_the_latest_items_and_the_same_ones_after_resum
     assert [texts(call.input)[:3] for call in model.calls] == [["again", "yes", "q"]] * 2
 
 
-async def test_the_input_is_stored_before_the_model_is_asked_and_each_turn_when_it_is_complete() -> None:
-    session = FourMethods()
+async def test_the_input_is_stored_before_the_model_is_called_and_each_turn_when_it_is_complete() -> None:
+    session = MinimalSession()
     lengths = []
 
     async def look(call: Any) -> Any:
@@ -161,20 +161,20 @@ async def test_the_input_is_stored_before_the_model_is_asked_and_each_turn_when_
 
 async def test_the_snapshot_of_a_run_does_not_contain_the_sessions_history() -> None:
     model = ScriptedModel([[function_call("pay", {"amount": 1}, call_id="1")]])
-    session = FourMethods(items=[user("secret " * 100)] * 50)
+    session = MinimalSession(items=[user("secret " * 100)] * 50)
     result = await Runner.run(Agent("a", tools=[pay], model=model), "q", session=session)
     assert "secret" not in result.to_state().to_string()
 
 
 async def test_calls_that_were_never_answered_are_not_shown_again() -> None:
     lost = {"type": "function_call", "call_id": "x", "name": "pay", "arguments": "{}"}
-    model, session = ScriptedModel([[assistant_message("ok")]]), FourMethods(items=[*HISTORY, lost])
+    model, session = ScriptedModel([[assistant_message("ok")]]), MinimalSession(items=[*HISTORY, lost])
     await Runner.run(Agent("a", model=model), "q", session=session)
     assert texts(model.first_call.input) == [*texts(HISTORY), "q"]
 
 
 async def test_a_failed_write_loses_nothing_and_is_not_made_twice() -> None:
-    class Lossy(FourMethods):
+    class Lossy(MinimalSession):
         failing = 0
 
         async def add_items(self, items: Any) -> None:
@@ -204,10 +204,10 @@ def tripping(blocking: bool) -> InputGuardrail[Any]:
 @pytest.mark.parametrize("way", ["run", "streamed"])
 @pytest.mark.parametrize("blocking", [True, False], ids=["before the model", "beside the model"])
 async def test_a_tripped_input_guardrail_keeps_the_users_input_and_nothing_else(blocking: bool, way: str) -> None:
-    model, session = ScriptedModel([[function_call("pay", {"amount": 1}, call_id="1")]]), FourMethods(items=HISTORY)
+    model, session = ScriptedModel([[function_call("pay", {"amount": 1}, call_id="1")]]), MinimalSession(items=HISTORY)
     agent = Agent("a", tools=[pay], model=model, input_guardrails=[tripping(blocking)])
     with pytest.raises(InputGuardrailTripwireTriggered) as raised:
-        await run_somehow(way, agent, "bad", session=session)
+        await run_agent(way, agent, "bad", session=session)
     assert session.items == [*HISTORY, user("bad")]
     assert raised.value.guardrail_result.output.output_info == "no"
     assert len(raised.value.run_data.input_guardrail_results) == 1
@@ -222,9 +222,9 @@ async def test_a_tripped_output_guardrail_keeps_what_the_tools_did_but_not_the_o
         return "x"
 
     model = ScriptedModel([[function_call("free", {}, call_id="1")], [assistant_message("rude")]])
-    agent, session = Agent("a", tools=[free], model=model, output_guardrails=[refuse]), FourMethods()
+    agent, session = Agent("a", tools=[free], model=model, output_guardrails=[refuse]), MinimalSession()
     with pytest.raises(OutputGuardrailTripwireTriggered):
-        await run_somehow(way, agent, "q", session=session)
+        await run_agent(way, agent, "q", session=session)
     assert texts(session.items) == ["q", "function_call", "function_call_output"]
 
 
@@ -235,7 +235,7 @@ async def test_an_output_guardrail_on_a_tools_output_keeps_the_call_but_not_what
 
     model = ScriptedModel([[function_call("leak", {}, call_id="1")]])
     agent = Agent("a", tools=[leak], model=model, output_guardrails=[refuse], tool_use_behavior="stop_on_first_tool")
-    session = FourMethods()
+    session = MinimalSession()
     with pytest.raises(OutputGuardrailTripwireTriggered):
         await Runner.run(agent, "q", session=session)
     assert texts(session.items) == ["q", "function_call", "function_call_output"]
@@ -260,7 +260,7 @@ async def test_an_output_that_is_yet_to_be_judged_is_not_stored_while_its_siblin
     agent = Agent(
         "a", tools=[leak, other], model=model, output_guardrails=[refuse], tool_use_behavior="stop_on_first_tool"
     )
-    session = FourMethods()
+    session = MinimalSession()
     if held_by == "a question":
         state = (await Runner.run(agent, "q", session=session)).to_state()
         approve_all(state)
@@ -276,7 +276,7 @@ async def test_an_output_that_is_yet_to_be_judged_is_not_stored_while_its_siblin
     assert texts(session.items) == ["q", *calls, *outputs]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", RUN_MODES)
 async def test_what_filters_hide_from_the_model_is_stored_all_the_same(way: str) -> None:
     def only_the_last(data: Any) -> Any:
         data.model_data.input = data.model_data.input[-1:]
@@ -291,9 +291,9 @@ async def test_what_filters_hide_from_the_model_is_stored_all_the_same(way: str)
     second = Agent("b", model=model)
     agent = Agent("a", tools=[pay], handoffs=[handoff(second, input_filter=remove_all_tools)], model=model)
     config = RunConfig(call_model_input_filter=only_the_last)
-    session = FourMethods(items=HISTORY)
+    session = MinimalSession(items=HISTORY)
     scenario = Scenario(agent, model, input="new", decide=approve_all, options={"run_config": config})
-    await WAYS[way](scenario, session)
+    await RUN_MODES[way](scenario, session)
     assert [len(call.input) for call in model.calls] == [1, 1, 1]
     assert texts(model.last_call.input) == ["new"]
     calls = ["function_call", "function_call_output"] * 2
@@ -304,22 +304,22 @@ async def test_a_session_and_a_conversation_at_the_provider_exclude_each_other()
     agent = Agent("a", model=ScriptedModel([]))
     for options in ({"conversation_id": "c"}, {"previous_response_id": "r"}, {"auto_previous_response_id": True}):
         with pytest.raises(UserError, match="session"):
-            await Runner.run(agent, "q", session=FourMethods(), **options)
+            await Runner.run(agent, "q", session=MinimalSession(), **options)
 
 
-async def test_a_run_goes_on_only_in_the_session_where_it_began() -> None:
+async def test_a_run_continues_only_in_the_session_where_it_began() -> None:
     model = ScriptedModel([[function_call("pay", {"amount": 1}, call_id="1")]])
     agent = Agent("a", tools=[pay], model=model)
-    state = (await Runner.run(agent, "q", session=FourMethods("mine"))).to_state()
+    state = (await Runner.run(agent, "q", session=MinimalSession("mine"))).to_state()
     approve_all(state)
     with pytest.raises(UserError, match="mine"):
-        await Runner.run(agent, state, session=FourMethods("yours"))
+        await Runner.run(agent, state, session=MinimalSession("yours"))
     with pytest.raises(UserError, match="mine"):
         await Runner.run(agent, state)
 
 
 async def test_a_run_is_taken_back_exactly_and_only_if_it_is_the_last() -> None:
-    for session in (FourMethods("s", HISTORY), SQLiteSession("s")):
+    for session in (MinimalSession("s", HISTORY), SQLiteSession("s")):
         if isinstance(session, SQLiteSession):
             await session.add_items(HISTORY)
         agent = Agent("a", model=ScriptedModel([RuntimeError("down"), [assistant_message("ok")]]))
@@ -335,7 +335,7 @@ async def test_a_run_is_taken_back_exactly_and_only_if_it_is_the_last() -> None:
 
 
 async def test_what_was_taken_off_is_put_back_when_taking_back_fails() -> None:
-    class Moody(FourMethods):
+    class Moody(MinimalSession):
         pops = 0
 
         async def pop_item(self) -> Any:
@@ -352,7 +352,7 @@ async def test_what_was_taken_off_is_put_back_when_taking_back_fails() -> None:
     assert session.items == before
 
 
-async def test_a_long_conversation_is_shown_rightly_whoever_writes_to_it() -> None:
+async def test_a_long_conversation_is_shown_correctly_with_other_writers() -> None:
     session = SQLiteSession("s")
 
     async def exchange(text: str) -> list[str]:
@@ -385,9 +385,9 @@ async def test_two_guardrails_that_trip_together_are_one_error() -> None:
         await Runner.run(agent, "bad")
 
 
-async def test_a_run_goes_on_although_its_history_was_compacted_meanwhile() -> None:
+async def test_a_run_continues_although_its_history_was_compacted_meanwhile() -> None:
     model = ScriptedModel([[function_call("pay", {"amount": 1}, call_id="1")], [assistant_message("ok")]])
-    agent, session = Agent("a", tools=[pay], model=model), FourMethods(items=HISTORY)
+    agent, session = Agent("a", tools=[pay], model=model), MinimalSession(items=HISTORY)
     state = (await Runner.run(agent, "q", session=session)).to_state()
     session.items[:-1] = [said("summary")]
     state = await RunState.from_string(agent, state.to_string())
@@ -396,8 +396,8 @@ async def test_a_run_goes_on_although_its_history_was_compacted_meanwhile() -> N
     assert texts(session.items) == ["summary", "function_call", "function_call_output", "ok"]
 
 
-async def test_a_session_that_compacts_is_told_of_each_turn_and_its_tokens_count() -> None:
-    class Compacting(FourMethods):
+async def test_a_compacting_session_is_called_after_each_turn_and_its_tokens_count() -> None:
+    class Compacting(MinimalSession):
         def __init__(self) -> None:
             super().__init__()
             self.told: list[Any] = []
@@ -422,7 +422,7 @@ async def test_a_session_that_compacts_is_told_of_each_turn_and_its_tokens_count
 
 async def test_a_compaction_is_an_item_like_any_other() -> None:
     item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "..."}
-    model, session = ScriptedModel([[item, assistant_message("ok")]]), FourMethods()
+    model, session = ScriptedModel([[item, assistant_message("ok")]]), MinimalSession()
     agent = Agent("a", model=model)
     result = await Runner.run(agent, "q", session=session)
     assert [found.type for found in result.new_items] == ["compaction_item", "message_output_item"]
@@ -433,7 +433,7 @@ async def test_a_compaction_is_an_item_like_any_other() -> None:
 
 async def test_a_run_is_written_to_a_sealed_history_of_another_make() -> None:
     """It has no way to write a batch once under a key, and is not asked to."""
-    underlying = FourMethods()
+    underlying = MinimalSession()
     session = EncryptedSession(underlying.session_id, underlying, "a key that is long enough")
     model = ScriptedModel([[assistant_message("first")], [assistant_message("second")]])
     for text in ("one", "two"):

@@ -108,7 +108,7 @@ async def test_the_error_comes_after_the_events() -> None:
     assert raised.value.run_data.state is not None
 
 
-async def test_what_a_tool_returned_is_told_although_another_one_failed() -> None:
+async def test_a_tool_output_is_emitted_although_another_tool_failed() -> None:
     @function_tool(failure_error_function=None)
     async def fail() -> str:
         raise ValueError("no")

@@ -75,7 +75,7 @@ async def test_a_provider_makes_every_trace_and_span(ledger: Ledger) -> None:
     assert ledger.sheets[0].trace_id == "trace_7"
 
 
-async def test_what_a_provider_makes_is_told_to_processors_and_telemetry(
+async def test_spans_of_a_provider_reach_processors_and_telemetry(
     ledger: Ledger, exported: Exported, kept: Kept
 ) -> None:
     await Runner.run(hello(), "Hello?")

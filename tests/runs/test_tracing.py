@@ -12,7 +12,7 @@ from opentelemetry import trace as otel
 from opentelemetry.trace import SpanKind, StatusCode
 
 import standfast
-from runs.ways import run_somehow
+from factories.runs import run_agent
 from standfast import (
     Agent,
     GuardrailFunctionOutput,
@@ -140,7 +140,7 @@ invoke_workflow Agent workflow
 @pytest.mark.parametrize("way", ["run", "streamed"])
 async def test_a_run_is_one_tree_of_spans(exported: Exported, way: str) -> None:
     agent, _ = everything()
-    result = await run_somehow(way, agent, "hello")
+    result = await run_agent(way, agent, "hello")
     assert result.final_output == "goodbye"
     assert exported.tree() == TREE
     assert len({span.context.trace_id for span in exported.spans}) == 1
@@ -224,14 +224,14 @@ def secretive() -> Agent[Any]:
 WORDS = ["instructions", "input", "argument", "output", "answer", "message"]
 
 
-async def test_contents_are_not_told_unless_asked_for(exported: Exported, kept: Kept) -> None:
+async def test_contents_are_not_traced_by_default(exported: Exported, kept: Kept) -> None:
     await Runner.run(secretive(), "SECRET-input")
     assert len(exported.spans) == 10
     assert "SECRET" not in exported.text()
     assert "SECRET" not in json.dumps(kept.ended())
 
 
-async def test_contents_are_told_when_asked_for(exported: Exported, kept: Kept) -> None:
+async def test_contents_are_traced_when_configured(exported: Exported, kept: Kept) -> None:
     await Runner.run(secretive(), "SECRET-input", run_config=RunConfig(trace_include_sensitive_data=True))
     for word in WORDS:
         assert f"SECRET-{word}" in exported.text()
@@ -249,7 +249,7 @@ async def test_contents_are_told_when_asked_for(exported: Exported, kept: Kept) 
     assert json.loads(last.attributes["gen_ai.system_instructions"])[0]["content"] == "SECRET-instructions"
 
 
-async def test_a_model_is_told_what_it_may_trace(exported: Exported) -> None:
+async def test_a_model_receives_what_it_may_trace(exported: Exported) -> None:
     tracing = []
     for config in ({}, {"trace_include_sensitive_data": True}, {"tracing_disabled": True}):
         model = ScriptedModel([[assistant_message("yes")]])
@@ -271,7 +271,7 @@ async def test_an_error_marks_every_span_that_it_leaves(exported: Exported) -> N
         assert span.attributes["error.type"] == "ConnectionError"
 
 
-async def test_a_tool_whose_error_the_model_is_told_is_marked_and_the_run_is_not(exported: Exported) -> None:
+async def test_a_tool_error_that_the_model_receives_marks_the_tool_span_only(exported: Exported) -> None:
     await Runner.run(secretive(), "hello")
     failed = [span.name for span in exported.spans if span.status.status_code is StatusCode.ERROR]
     assert failed == ["execute_tool leak"]
@@ -413,7 +413,7 @@ async def test_what_is_disabled_makes_no_span(exported: Exported, kept: Kept, ho
     assert kept.told == []
 
 
-async def test_a_run_that_nobody_listens_to_makes_no_span() -> None:
+async def test_a_run_without_trace_processors_makes_no_span() -> None:
     seen: list[Any] = []
 
     @function_tool
@@ -547,7 +547,7 @@ def test_a_span_can_be_put_below_another_one(exported: Exported) -> None:
     assert second.parent_id == first.span_id
 
 
-def test_a_key_is_passed_on_and_never_told_by_itself(kept: Kept) -> None:
+def test_an_api_key_is_used_and_never_exported(kept: Kept) -> None:
     with trace("work", tracing={"api_key": "sk-1"}) as work:
         assert work.tracing_api_key == "sk-1"
         assert "sk-1" not in str(work.export()) + str(work.to_json())

@@ -1,5 +1,5 @@
 import pytest
-from processes import spawn, zygote  # noqa: F401 - fixtures
+from processes import fork_server, spawn  # noqa: F401 - fixtures
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])

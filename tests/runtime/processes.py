@@ -20,22 +20,22 @@ SOURCE = Path(standfast.__file__).parent.parent
 
 
 class Child:
-    """One of them: what it prints, its end, and signals."""
+    """A forked process: its output, exit status and signals."""
 
     def __init__(self, pid: int, reader: asyncio.StreamReader) -> None:
         self.pid, self._reader = pid, reader
         self.status: int | None = None
 
-    async def line(self, seconds: float = 20) -> str | None:
-        """The next line that it prints; ``None`` when it has ended."""
+    async def line(self, seconds: float = 60) -> str | None:
+        """Return the next line that it prints, or ``None`` when it has ended."""
         found = (await asyncio.wait_for(self._reader.readline(), seconds)).decode().rstrip("\n")
         if found.startswith("exit "):
             self.status = int(found.removeprefix("exit "))
             return None
         return found
 
-    async def end(self, seconds: float = 30) -> int:
-        """Wait for its end; gives its exit status, negative for a signal."""
+    async def end(self, seconds: float = 60) -> int:
+        """Wait for its end and return its exit status, negative for a signal."""
         async with asyncio.timeout(seconds):
             while self.status is None:
                 await self.line(seconds)
@@ -50,11 +50,11 @@ Spawn: TypeAlias = Callable[..., AbstractAsyncContextManager[Child]]
 
 
 @pytest.fixture(scope="session")
-def zygote() -> Iterator[str]:
+def fork_server() -> Iterator[str]:
     """The socket of the process that forks the others."""
-    with tempfile.TemporaryDirectory(prefix="standfast-zygote-") as folder:
+    with tempfile.TemporaryDirectory(prefix="standfast-fork_server-") as folder:
         path = str(Path(folder) / "socket")
-        command = [sys.executable, str(Path(__file__).with_name("zygote.py")), path]
+        command = [sys.executable, str(Path(__file__).with_name("fork_server.py")), path]
         environment = {"PYTHONPATH": str(SOURCE), "PATH": ""}
         with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
@@ -65,12 +65,12 @@ def zygote() -> Iterator[str]:
 
 
 @pytest.fixture
-def spawn(zygote: str) -> Spawn:
+def spawn(fork_server: str) -> Spawn:
     """``async with spawn(job, *arguments) as child``: it is killed at the latest when the block ends."""
 
     @asynccontextmanager
     async def spawned(job: str, *arguments: Any) -> AsyncIterator[Child]:
-        reader, writer = await asyncio.open_unix_connection(zygote)
+        reader, writer = await asyncio.open_unix_connection(fork_server)
         try:
             writer.write(json.dumps([job, arguments]).encode() + b"\n")
             child = Child(int((await reader.readline()).split()[1]), reader)

@@ -75,7 +75,7 @@ def _model(first: list[Any]) -> ScriptedModel:
 
 
 def echo() -> Agent[Any]:
-    """An agent, ``echo``, that repeats what it was told last."""
+    """An agent, ``echo``, that repeats its last input."""
 
     def answer(call: Any) -> list[Any]:
         return [assistant_message(f"echo {call.input[-1]['content']}")]

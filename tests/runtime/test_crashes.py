@@ -5,9 +5,9 @@ import itertools
 from contextlib import asynccontextmanager
 
 import pytest
-from durable_kit import soon
 from shop import LEASE, SCENARIOS, Ledger, agents, charged
 
+from factories.runtime import wait_for
 from servers import SHARED, emptied
 from standfast import Runtime
 from standfast.testing import assert_replayable
@@ -16,11 +16,11 @@ AT_ONCE = 6
 
 
 async def commits(spawn, url, ledger, scenario):
-    """How many commits a run has that nobody disturbs."""
+    """Return the number of commits of a run without a crash."""
     async with spawn("charge", url, str(ledger), scenario, "") as child:
-        told = await child.line()
+        line = await child.line()
         assert await child.end() == 0
-        return int(told)
+        return int(line)
 
 
 async def killed(spawn, url, ledger, scenario, point):
@@ -49,8 +49,8 @@ async def completed(runtime, run, ledger):
     return outcome
 
 
-def told(items):
-    """The conversation without what differs from one asking of a model to the next."""
+def normalize(items):
+    """The conversation without ids and in a fixed order of outputs, to compare runs."""
     plain = [{name: value for name, value in item.items() if name != "id"} for item in items]
     outputs = sorted((item for item in plain if "output" in item), key=lambda item: item["call_id"])
     return [outputs.pop(0) if "output" in item else item for item in plain]
@@ -60,7 +60,7 @@ async def finished(url, ledger, scenario):
     """Let another process finish the run, and hold it to everything that was promised; gives the conversation."""
     async with Runtime.open(url, agents=agents(ledger, scenario), lease=LEASE) as runtime:
         run = await runtime.start("shop", "charge", session_id="s", key="order-7")
-        outcome = await soon(completed(runtime, run, ledger), 20)
+        outcome = await wait_for(completed(runtime, run, ledger), 20)
         assert outcome.final_output == "done"
         session = runtime.store.session("s")
         items = await session.get_items()
@@ -72,10 +72,10 @@ async def finished(url, ledger, scenario):
         assert events[-1].type == "run.completed"
         assert not await runtime.approvals(status="pending")
         following = await runtime.start("shop", "and now?", session_id="s")
-        assert (await soon(following.wait())).final_output == "done"
+        assert (await wait_for(following.wait())).final_output == "done"
     calls = 3 if scenario == "parallel" else 1
     assert len(ledger.lines()) == len(set(ledger.lines())) == calls
-    return told(items)
+    return normalize(items)
 
 
 def points(number, scenario):

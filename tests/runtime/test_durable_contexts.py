@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from durable_kit import calls, only_approval, says, soon
 
+from factories.runtime import only_approval, reply, tool_calls, wait_for
 from standfast import Agent, Runtime, ToolContext, function_tool, register_context_codec
 from standfast.runtime._engine.journal_writer import MAX_CONTEXT_BYTES
 from standfast.testing import ScriptedModel
@@ -39,13 +39,17 @@ def shop(*steps: Any) -> Agent[Any]:
 
 async def bought(url: str, context: Any) -> Any:
     """What is bought by a runtime that goes on with a run that another one has begun."""
-    steps = calls(("note", {"order": "tea"}, "n1")), calls(("note", {"order": "milk"}, "n2")), calls(("buy", {}, "b1"))
+    steps = (
+        tool_calls(("note", {"order": "tea"}, "n1")),
+        tool_calls(("note", {"order": "milk"}, "n2")),
+        tool_calls(("buy", {}, "b1")),
+    )
     async with Runtime.open(url, agents=[shop(*steps)]) as runtime:
         run = await runtime.start("shop", "buy tea and milk", context=context)
-        await soon(run.wait())
+        await wait_for(run.wait())
     async with Runtime.open(url, agents=[shop()]) as runtime:
         await runtime.decide((await only_approval(runtime)).id, "approve")
-        return (await soon((await runtime.run(run.id)).wait())).final_output
+        return (await wait_for((await runtime.run(run.id)).wait())).final_output
 
 
 @pytest.mark.parametrize("context", [{"orders": []}, Basket()], ids=["mapping", "codec"])
@@ -67,12 +71,12 @@ async def test_a_context_that_cannot_be_saved_any_more_stays_as_it_was_written_l
         return "spoilt"
 
     url = f"sqlite:///{tmp_path / 'app.db'}"
-    steps = calls(("note", {"order": "tea"}, "n1")), calls(("spoil", {}, "x1")), calls(("buy", {}, "b1"))
+    steps = tool_calls(("note", {"order": "tea"}, "n1")), tool_calls(("spoil", {}, "x1")), tool_calls(("buy", {}, "b1"))
     first = shop(*steps)
     first.tools.append(spoil)
     async with Runtime.open(url, agents=[first]) as runtime:
         run = await runtime.start("shop", "buy tea", context={"orders": []})
-        await soon(run.wait())
+        await wait_for(run.wait())
     assert [text for text in caplog.messages if "context.lock: object objects cannot be stored as JSON" in text]
     async with Runtime.open(url, agents=[shop()]) as runtime:
         assert (await runtime.state(run.id)).context.context == {"orders": ["tea"]}
@@ -83,26 +87,28 @@ async def test_an_unchanged_context_is_not_written_again(tmp_path: Path) -> None
     async def look() -> str:
         return "seen"
 
-    agent: Agent[Any] = Agent("shop", tools=[look], model=ScriptedModel([calls(("look", {}, "l1")), says("done")]))
+    agent: Agent[Any] = Agent(
+        "shop", tools=[look], model=ScriptedModel([tool_calls(("look", {}, "l1")), reply("done")])
+    )
     async with Runtime.open(f"sqlite:///{tmp_path / 'app.db'}", agents=[agent]) as runtime:
         run = await runtime.start("shop", "look", context={"user": "somebody-special"})
-        await soon(run.wait())
+        await wait_for(run.wait())
         rows = await runtime.store.backend.read_journal(run.id, after=0)
         assert sum(b"somebody-special" in row.data for row in rows) == 1
 
 
 async def test_a_fork_has_the_context_of_its_step(tmp_path: Path) -> None:
     steps = (
-        calls(("note", {"order": "tea"}, "n1")),
-        calls(("note", {"order": "milk"}, "n2")),
-        says("done"),
-        says("done"),
+        tool_calls(("note", {"order": "tea"}, "n1")),
+        tool_calls(("note", {"order": "milk"}, "n2")),
+        reply("done"),
+        reply("done"),
     )
     async with Runtime.open(f"sqlite:///{tmp_path / 'app.db'}", agents=[shop(*steps)]) as runtime:
         run = await runtime.start("shop", "buy", context={"orders": []})
-        await soon(run.wait())
+        await wait_for(run.wait())
         made = [event.seq async for event in run.events() if event.type == "calls.made"]
         other = await runtime.fork(run.id, at=made[0])
-        await soon(other.wait())
+        await wait_for(other.wait())
         assert (await runtime.state(run.id)).context.context == {"orders": ["tea", "milk"]}
         assert (await runtime.state(other.id)).context.context == {"orders": ["tea"]}

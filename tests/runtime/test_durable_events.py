@@ -4,8 +4,8 @@ import asyncio
 import random
 
 import pytest
-from durable_kit import Refunds, calls, only_approval, says, soon, types
 
+from factories.runtime import Refunds, event_types, only_approval, repeat, reply, tool_calls, wait_for
 from standfast import Agent, FunctionModel, InvalidInput, Runtime, Store, function_tool, open_store
 from standfast.testing import ModelStep, ScriptedModel, assistant_message
 
@@ -17,19 +17,19 @@ async def seen(run, after=0):
 async def test_events_are_replayed_without_gaps_and_end_when_the_run_waits(store_url):
     async with Runtime.open(store_url, agents=[Refunds().agent()]) as runtime:
         run = await runtime.start("support", "refund 7", session_id="s")
-        found = await soon(seen(run))
+        found = await wait_for(seen(run))
         stored = [event for event in found if not event.live]
         assert [event.seq for event in stored] == list(range(1, len(stored) + 1))
         assert [event.type for event in stored[:4]] == ["run.queued", "run.started", "input.taken", "model.answered"]
         assert stored[-1].type == "run.waiting"
         await runtime.decide((await only_approval(runtime)).id, "approve")
-        rest = [event for event in await soon(seen(run, after=stored[-1].seq)) if not event.live]
+        rest = [event for event in await wait_for(seen(run, after=stored[-1].seq)) if not event.live]
         assert rest[0].seq == stored[-1].seq + 1
         assert rest[-1].type == "run.completed"
         assert {event.run_id for event in found} == {run.id}
 
 
-async def test_events_until_the_end_go_on_behind_a_decision_made_elsewhere(store_url):
+async def test_events_until_the_end_continue_after_a_decision_in_another_process(store_url):
     agents = [Refunds().agent()]
     async with (
         open_store(store_url) as store,
@@ -45,7 +45,7 @@ async def test_events_until_the_end_go_on_behind_a_decision_made_elsewhere(store
                 if event.type == "run.waiting":
                     await elsewhere.decide((await only_approval(elsewhere)).id, "approve")
 
-        await soon(follow())
+        await wait_for(follow())
         stored = [event for event in found if not event.live]
         assert [event.seq for event in stored] == list(range(1, len(stored) + 1))
         assert "run.waiting" in [event.type for event in stored[:-1]]
@@ -55,7 +55,7 @@ async def test_events_until_the_end_go_on_behind_a_decision_made_elsewhere(store
 async def test_events_until_the_end_of_a_run_that_waits_end_with_its_cancelling(store_url):
     async with Runtime.open(store_url, agents=[Refunds().agent()]) as runtime:
         run = await runtime.start("support", "refund 7", session_id="s")
-        await soon(run.wait())
+        await wait_for(run.wait())
         async for event in run.events(until="end"):
             if event.type == "run.waiting":
                 await run.cancel()
@@ -82,10 +82,12 @@ async def test_a_follower_sees_what_happens_while_it_happens(store_url):
         assert found[-1] == "run.completed"
 
 
-async def test_what_a_model_says_is_told_before_what_became_of_it(store_url):
-    async with Runtime.open(store_url, agents=[Agent("talker", model=FunctionModel(lambda request: "hello"))]) as rt:
+async def test_live_events_come_before_the_complete_response(store_url):
+    async with Runtime.open(
+        store_url, agents=[Agent("text_agent", model=FunctionModel(lambda request: "hello"))]
+    ) as rt:
         for _ in range(20):
-            seen = await soon(types(await rt.start("talker", "hi")))
+            seen = await wait_for(event_types(await rt.start("text_agent", "hi")))
             assert "model.delta" not in seen[seen.index("model.answered") :]
 
 
@@ -94,10 +96,10 @@ async def test_what_a_model_is_saying_is_live_only(store_url):
     async def look() -> str:
         return "seen"
 
-    agent = Agent("support", tools=[look], model=ScriptedModel([calls(("look", {}, "c1")), says("hello there")]))
+    agent = Agent("support", tools=[look], model=ScriptedModel([tool_calls(("look", {}, "c1")), reply("hello there")]))
     async with Runtime.open(store_url, agents=[agent]) as runtime:
         run = await runtime.start("support", "hi", session_id="s")
-        found = await soon(seen(run))
+        found = await wait_for(seen(run))
         live = [event for event in found if event.live]
         assert {(event.seq, event.type) for event in live} == {(None, "model.delta")}
         assert any(event.data["type"] == "response.output_text.delta" for event in live)
@@ -124,7 +126,7 @@ async def test_another_runtime_follows_the_run(shared_url):
         assert (await (await other.run(run.id)).wait()).final_output == "late"
 
 
-async def test_another_process_follows_the_run_while_it_goes_on(spawn, shared_url):
+async def test_another_process_follows_the_run_while_it_continues(spawn, shared_url):
     gate = asyncio.Event()
 
     async def answer(call):
@@ -151,8 +153,8 @@ async def test_leaving_early_disturbs_nothing_and_reading_on_misses_nothing(stor
         await asyncio.sleep(0.001)
         return str(a)
 
-    turns = [calls(("add", {"a": n}, f"c{n}")) for n in range(20)]
-    agent = Agent("support", tools=[add], model=ScriptedModel([*turns, says("done")]))
+    turns = [tool_calls(("add", {"a": n}, f"c{n}")) for n in range(20)]
+    agent = Agent("support", tools=[add], model=ScriptedModel([*turns, reply("done")]))
     async with Runtime.open(store_url, agents=[agent]) as runtime:
         run = await runtime.start("support", "go", session_id="s", max_turns=30)
         dice, last, found = random.Random(7), 0, []
@@ -167,8 +169,8 @@ async def test_leaving_early_disturbs_nothing_and_reading_on_misses_nothing(stor
                 if not stop:
                     break
         assert [event.seq for event in found] == list(range(1, len(found) + 1))
-        assert (await soon(run.wait())).final_output == "done"
-        assert await types(run) == [event.type for event in found]
+        assert (await wait_for(run.wait())).final_output == "done"
+        assert await event_types(run) == [event.type for event in found]
 
 
 class Sluggish:
@@ -191,19 +193,19 @@ class Sluggish:
         return late
 
 
-async def test_what_a_model_says_comes_before_the_answer_it_became_and_after_the_one_before():
+async def test_live_events_come_between_the_previous_response_and_their_own():
     @function_tool
     async def look() -> str:
         return "seen"
 
-    turns = [[assistant_message(f"turn {n}"), *calls(("look", {}, f"c{n}"))] for n in range(40)]
-    agent = Agent("support", tools=[look], model=ScriptedModel([*turns, says("turn 40")]))
+    turns = [[assistant_message(f"turn {n}"), *tool_calls(("look", {}, f"c{n}"))] for n in range(40)]
+    agent = Agent("support", tools=[look], model=ScriptedModel([*turns, reply("turn 40")]))
     async with (
         open_store("memory://") as store,
         Runtime.open(Store(Sluggish(store.backend)), agents=[agent]) as runtime,
     ):
         run = await runtime.start("support", "hi", session_id="s", max_turns=50)
-        found = await soon(seen(run))
+        found = await wait_for(seen(run))
     answers = [place for place, event in enumerate(found) if event.type == "model.answered"]
     assert len(answers) == 41
     begin, heard = 0, 0
@@ -217,30 +219,31 @@ async def test_what_a_model_says_comes_before_the_answer_it_became_and_after_the
     assert heard > 30
 
 
-async def test_whoever_only_waits_does_not_make_the_model_stream(store_url):
-    agent = Agent("support", model=ScriptedModel([says("quietly")]))
+async def test_a_run_that_is_only_waited_for_does_not_stream_the_model(store_url):
+    agent = Agent("support", model=ScriptedModel([reply("quietly")]))
     async with Runtime.open(store_url, agents=[agent]) as runtime:
         run = await runtime.start("support", "hi")
-        assert (await soon(run.wait())).final_output == "quietly"
+        assert (await wait_for(run.wait())).final_output == "quietly"
     assert [call.streamed for call in agent.model.calls] == [False]
 
 
+@repeat(100, 1000)
 @pytest.mark.parametrize("where", ["same runtime", "another runtime"])
-async def test_a_thousand_disconnects_lose_nothing_and_repeat_nothing(shared_url, where):
+async def test_many_disconnects_lose_nothing_and_repeat_nothing(shared_url, where, count):
     @function_tool
     async def add(a: int) -> str:
-        while left < 10 * a:  # noqa: ASYNC110 - the reader counts
+        while disconnects < 10 * a:  # noqa: ASYNC110 - the reader counts
             await asyncio.sleep(0.001)
         return str(a)
 
-    left = 0
-    turns = [calls(("add", {"a": n}, f"c{n}")) for n in range(1, 101)]
-    agent = Agent("support", tools=[add], model=ScriptedModel([*turns, says("done")]))
+    disconnects = 0
+    turns = [tool_calls(("add", {"a": n}, f"c{n}")) for n in range(1, count // 10 + 1)]
+    agent = Agent("support", tools=[add], model=ScriptedModel([*turns, reply("done")]))
     async with Runtime.open(shared_url, agents=[agent], lease=5) as runtime, Runtime.open(shared_url, lease=5) as other:
         run = await runtime.start("support", "go", session_id="s", max_turns=200)
         reader = run if where == "same runtime" else await other.run(run.id)
         dice, last, found = random.Random(7), 0, []
-        while left < 1000:
+        while disconnects < count:
             # Some leave in the middle of an event, some while they wait for one, some at once.
             try:
                 async with asyncio.timeout(dice.choice((0, 0.0005, 0.003, 0.02))):
@@ -253,8 +256,8 @@ async def test_a_thousand_disconnects_lose_nothing_and_repeat_nothing(shared_url
                             break
             except TimeoutError:
                 pass
-            left += 1
+            disconnects += 1
         found += [event.type for event in await seen(reader, after=last) if not event.live]
-        assert (await soon(run.wait())).final_output == "done"
-        assert found == await types(run)
+        assert (await wait_for(run.wait())).final_output == "done"
+        assert found == await event_types(run)
         assert found[-1] == "run.completed"

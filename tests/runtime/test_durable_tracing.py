@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from durable_kit import Refunds, calls, only_approval, says, soon
-
 import standfast
+from factories.runtime import Refunds, only_approval, reply, tool_calls, wait_for
 from standfast import Agent, RunConfig, Runtime, function_tool
 from standfast.testing import ScriptedModel
 from telemetry import Exported
@@ -51,7 +50,7 @@ async def charge() -> str:
     return "charged"
 
 
-async def test_a_run_whose_process_was_killed_goes_on_in_its_trace(shared_url: str, exported: Exported) -> None:
+async def test_a_run_whose_process_was_killed_continues_in_its_trace(shared_url: str, exported: Exported) -> None:
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-c", DIES, shared_url],
@@ -61,24 +60,24 @@ async def test_a_run_whose_process_was_killed_goes_on_in_its_trace(shared_url: s
         check=False,
     )
     assert done.returncode == -9, done.stderr
-    agent: Agent[Any] = Agent("shop", tools=[charge], model=ScriptedModel([says("done")]))
+    agent: Agent[Any] = Agent("shop", tools=[charge], model=ScriptedModel([reply("done")]))
     async with Runtime.open(shared_url, agents=[agent], lease=LEASE) as runtime:
         run = await runtime.start("shop", "charge", session_id="s", key="order-7")
-        assert (await soon(run.wait())).final_output == "done"
+        assert (await wait_for(run.wait())).final_output == "done"
     assert exported.named("execute_tool charge")
     assert {str(span.context.trace_id) for span in exported.spans} == {done.stdout.strip()}
     assert exported.named("invoke_workflow Agent workflow").attributes["gen_ai.conversation.id"] == "chat-1"
 
 
-async def test_a_run_that_waited_goes_on_in_its_trace(shared_url: str, exported: Exported) -> None:
+async def test_a_run_that_waited_continues_in_its_trace(shared_url: str, exported: Exported) -> None:
     refunds = Refunds()
     async with Runtime.open(shared_url, agents=[refunds.agent()]) as runtime:
         run = await runtime.start("support", "refund 7", session_id="s")
-        await soon(run.wait())
+        await wait_for(run.wait())
         asked = await only_approval(runtime)
-    async with Runtime.open(shared_url, agents=[refunds.agent(says("done"))]) as runtime:
+    async with Runtime.open(shared_url, agents=[refunds.agent(reply("done"))]) as runtime:
         await runtime.decide(asked.id, "approve")
-        assert (await soon((await runtime.run(run.id)).wait())).final_output == "done"
+        assert (await wait_for((await runtime.run(run.id)).wait())).final_output == "done"
         first, second = [span for span in exported.spans if span.name.startswith("invoke_workflow")]
         assert second.parent.span_id == first.context.span_id
         assert {span.context.trace_id for span in exported.spans} == {first.context.trace_id}
@@ -86,14 +85,14 @@ async def test_a_run_that_waited_goes_on_in_its_trace(shared_url: str, exported:
 
 async def test_a_fork_has_a_trace_of_its_own(tmp_path: Path, exported: Exported) -> None:
     agent: Agent[Any] = Agent(
-        "shop", tools=[charge], model=ScriptedModel([calls(("charge", {}, "c1")), says("done"), says("again")])
+        "shop", tools=[charge], model=ScriptedModel([tool_calls(("charge", {}, "c1")), reply("done"), reply("again")])
     )
     config = RunConfig(workflow_name="Shop")
     async with Runtime.open(f"sqlite:///{tmp_path / 'app.db'}", agents=[agent], run_config=config) as runtime:
         run = await runtime.start("shop", "charge", session_id="s")
-        assert (await soon(run.wait())).final_output == "done"
+        assert (await wait_for(run.wait())).final_output == "done"
         [made] = [event.seq async for event in run.events() if event.type == "calls.made"]
         other = await runtime.fork(run.id, at=made)
-        assert (await soon(other.wait())).final_output == "again"
+        assert (await wait_for(other.wait())).final_output == "again"
     first, second = [span for span in exported.spans if span.name.startswith("invoke_workflow")]
     assert first.context.trace_id != second.context.trace_id

@@ -7,8 +7,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import fleet_process
 import pytest
-import worker_fleet
 
 import standfast
 from standfast import Runtime
@@ -18,7 +18,7 @@ RUNS, SESSIONS, PROCESSES = 30, 5, 3
 
 
 def begin(url, effects):
-    command = [sys.executable, worker_fleet.__file__, url, str(effects), str(RUNS), str(SESSIONS)]
+    command = [sys.executable, fleet_process.__file__, url, str(effects), str(RUNS), str(SESSIONS)]
     return subprocess.Popen(command, env={"PYTHONPATH": str(SOURCE), "PATH": ""}, stderr=subprocess.DEVNULL)
 
 
@@ -31,7 +31,7 @@ def end(process):
 async def test_processes_that_are_killed_all_the_time_finish_every_run(shared_url, tmp_path):
     effects, dice = tmp_path / "effects", random.Random(11)
     effects.touch()
-    async with Runtime.open(shared_url, lease=worker_fleet.LEASE) as runtime:
+    async with Runtime.open(shared_url, lease=fleet_process.LEASE) as runtime:
         fleet = [begin(shared_url, effects) for _ in range(PROCESSES)]
         try:
             for beat in range(400):

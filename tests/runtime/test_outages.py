@@ -5,15 +5,15 @@ import signal
 import time
 
 import asyncpg
-from durable_kit import calls, says, soon
 from shop import LEASE, Ledger, agents
 
+from factories.runtime import reply, tool_calls, wait_for
 from servers import dsn
 from standfast import Agent, FunctionModel, Runtime, function_tool
 from standfast.testing import ScriptedModel
 
 
-async def test_a_run_goes_on_when_the_database_comes_back(postgres_tables_url):
+async def test_a_run_continues_when_the_database_comes_back(postgres_tables_url):
     made = []
 
     @function_tool
@@ -22,8 +22,8 @@ async def test_a_run_goes_on_when_the_database_comes_back(postgres_tables_url):
         await asyncio.sleep(0.02)
         return str(n)
 
-    turns = [calls(("step", {"n": n}, f"c{n}")) for n in range(15)]
-    agent = Agent("support", tools=[step], model=ScriptedModel([*turns, says("done")]))
+    turns = [tool_calls(("step", {"n": n}, f"c{n}")) for n in range(15)]
+    agent = Agent("support", tools=[step], model=ScriptedModel([*turns, reply("done")]))
     admin = await asyncpg.connect(dsn(postgres_tables_url))
     others = "datname = current_database() AND pid <> pg_backend_pid()"
     cut = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"
@@ -34,7 +34,7 @@ async def test_a_run_goes_on_when_the_database_comes_back(postgres_tables_url):
             for _ in range(4):
                 await admin.execute(cut)
                 await asyncio.wait({waiting}, timeout=0.3)
-            assert (await soon(waiting, 30)).final_output == "done"
+            assert (await wait_for(waiting, 30)).final_output == "done"
             items = await runtime.store.session("s").get_items()
             assert (await runtime.store.session("s").check()).ok
     finally:
@@ -70,7 +70,7 @@ async def test_a_run_outlives_its_database_server(fragile_postgres):
             await asyncio.sleep(0.2)
             await asyncio.to_thread(fragile_postgres.rise)
         assert not waiting.done()
-        assert (await soon(waiting, 30)).final_output == "done"
+        assert (await wait_for(waiting, 30)).final_output == "done"
         assert (await runtime.store.session("s").check()).ok
         assert len(await runtime.store.session("s").get_items()) == 82
         found = [event.seq async for event in run.events()]
@@ -78,7 +78,7 @@ async def test_a_run_outlives_its_database_server(fragile_postgres):
     assert made == list(range(40))
 
 
-async def test_a_runtime_whose_database_is_gone_closes_in_time_and_its_run_goes_on_later(fragile_postgres):
+async def test_a_runtime_whose_database_is_gone_closes_in_time_and_its_run_continues_later(fragile_postgres):
     made, closing = [], 0.0
     try:
         async with Runtime.open(fragile_postgres.url, agents=[stepping(made, 8, pause=0.1)], lease=1) as runtime:
@@ -93,7 +93,7 @@ async def test_a_runtime_whose_database_is_gone_closes_in_time_and_its_run_goes_
         await asyncio.to_thread(fragile_postgres.rise)
     async with Runtime.open(fragile_postgres.url, agents=[stepping(made, 8)], lease=1) as runtime:
         run = await runtime.run(run.id)
-        while (outcome := await soon(run.wait())).status == "waiting":
+        while (outcome := await wait_for(run.wait())).status == "waiting":
             for asked in outcome.approvals:
                 assert asked.kind == "uncertain"
                 await runtime.decide(asked.id, "done", output="it was made")
@@ -109,10 +109,10 @@ async def test_an_owner_that_stalls_and_comes_back_writes_nothing(spawn, shared_
         stalled.signal(signal.SIGSTOP)
         async with Runtime.open(shared_url, agents=agents(ledger), lease=LEASE) as runtime:
             run = await runtime.start("shop", "charge", session_id="s", key="order-7")
-            [asked] = (await soon(run.wait())).approvals
+            [asked] = (await wait_for(run.wait())).approvals
             assert asked.kind == "uncertain"
             await runtime.decide(asked.id, "done", output="receipt")
-            assert (await soon(run.wait())).final_output == "done"
+            assert (await wait_for(run.wait())).final_output == "done"
             before = await everything(runtime, run)
             stalled.signal(signal.SIGCONT)
             assert await stalled.line() == "passed on"

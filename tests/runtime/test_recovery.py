@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from durable_kit import Refunds, calls, completed, only_approval, says, soon, talker, until
 from shop import LEASE, Ledger, agents
 
+from factories.runtime import Refunds, completed, only_approval, reply, text_agent, tool_calls, wait_for, wait_until
 from standfast import Agent, Runtime, function_tool
 from standfast.store.contract import AcquireLease, ReleaseLease
 from standfast.testing import ScriptedModel
@@ -18,19 +18,17 @@ async def die_inside(spawn, url, ledger):
 
 
 @pytest.mark.parametrize("decision", ["approve", "reject", "done"])
-async def test_a_tool_killed_while_running_is_not_run_again_unless_a_person_says_so(
-    spawn, shared_url, tmp_path, decision
-):
+async def test_a_tool_killed_while_running_is_not_run_again_without_a_decision(spawn, shared_url, tmp_path, decision):
     ledger = Ledger(tmp_path / "ledger")
     await die_inside(spawn, shared_url, ledger)
     async with Runtime.open(shared_url, agents=agents(ledger), lease=LEASE) as runtime:
         run = await runtime.start("shop", "charge", session_id="s", key="order-7")
-        outcome = await soon(run.wait())
+        outcome = await wait_for(run.wait())
         [asked] = outcome.approvals
         assert (asked.kind, asked.tool, asked.arguments) == ("uncertain", "charge", '{"order":"0"}')
         assert ledger.lines() == [asked.idempotency_key]
         await runtime.decide(asked.id, decision, **({"output": "receipt 42"} if decision == "done" else {}))
-        assert (await soon(run.wait())).final_output == "done"
+        assert (await wait_for(run.wait())).final_output == "done"
         items = await runtime.store.session("s").get_items()
         assert (await runtime.store.session("s").check()).ok
     [output] = [item["output"] for item in items if "output" in item]
@@ -56,7 +54,7 @@ async def test_an_uncertain_call_follows_the_policy_of_its_tool(spawn, tmp_path,
     await die_inside(spawn, url, ledger)
     async with Runtime.open(url, agents=agents(ledger, **policy), lease=LEASE) as runtime:
         run = await runtime.start("shop", "charge", session_id="s", key="order-7")
-        outcome = await soon(run.wait(), 3 * LEASE)
+        outcome = await wait_for(run.wait(), 3 * LEASE)
         assert outcome.status == status
     assert ledger.lines() == [f"{run.id}:charge0"] * effects
 
@@ -73,10 +71,10 @@ async def test_an_owner_that_lost_its_lease_writes_that_and_nothing_else(shared_
             ended.append(gate.is_set())
         return "slow"
 
-    agent = Agent("support", tools=[slow], model=ScriptedModel([calls(("slow", {}, "c1")), says("done")]))
+    agent = Agent("support", tools=[slow], model=ScriptedModel([tool_calls(("slow", {}, "c1")), reply("done")]))
     async with Runtime.open(shared_url, agents=[agent], lease=0.6) as runtime:
         run = await runtime.start("support", "go", session_id="s")
-        await soon(begun.wait())
+        await wait_for(begun.wait())
         before = (await run.info()).steps
         following = run.events(after=before - 1)
         await anext(following)  # somebody follows before it happens
@@ -93,7 +91,7 @@ async def test_an_owner_that_lost_its_lease_writes_that_and_nothing_else(shared_
         assert ended == [False]
         gate.set()
         # Nobody renews the other lease, so the run is taken up again.
-        assert (await soon(run.wait())).final_output == "done"
+        assert (await wait_for(run.wait())).final_output == "done"
         written = [event.type async for event in run.events(after=before)]
         assert written[:2] == ["run.outlived", "run.recovered"]
 
@@ -112,9 +110,9 @@ async def test_a_decision_in_another_runtime_wakes_the_run(shared_url):
         Runtime.open(shared_url, lease=0.8) as other,
     ):
         run = await one.start("support", "refund 7", session_id="s")
-        await soon(run.wait())
+        await wait_for(run.wait())
         await other.decide((await only_approval(other)).id, "approve", by="somebody far away")
-        assert (await soon((await other.run(run.id)).wait())).final_output == "done"
+        assert (await wait_for((await other.run(run.id)).wait())).final_output == "done"
     assert len(refunds.made) == 1
 
 
@@ -122,13 +120,13 @@ async def test_many_runtimes_that_resume_one_run_execute_it_once(shared_url):
     refunds = Refunds()
     async with Runtime.open(shared_url, agents=[refunds.agent()]) as runtime:
         run = await runtime.start("support", "refund 7", session_id="s")
-        await soon(run.wait())
+        await wait_for(run.wait())
         asked = await only_approval(runtime)
-    others = [Runtime.open(shared_url, agents=[refunds.agent(says("done"))], lease=0.8) for _ in range(5)]
+    others = [Runtime.open(shared_url, agents=[refunds.agent(reply("done"))], lease=0.8) for _ in range(5)]
     async with others[0] as a, others[1] as b, others[2] as c, others[3] as d, others[4] as e:
         await a.decide(asked.id, "approve")
         handles = await asyncio.gather(*(one.resume(run.id) for one in (a, b, c, d, e)))
-        outcomes = await soon(asyncio.gather(*(handle.wait() for handle in handles)))
+        outcomes = await wait_for(asyncio.gather(*(handle.wait() for handle in handles)))
         assert {outcome.final_output for outcome in outcomes} == {"done"}
     assert len(refunds.made) == 1
 
@@ -139,35 +137,35 @@ async def test_many_runtimes_that_resume_one_run_execute_it_once(shared_url):
 async def paused(url, agent):
     async with Runtime.open(url, agents=[agent]) as runtime:
         run = await runtime.start("support", "refund 7", session_id="s")
-        [asked] = (await soon(run.wait())).approvals
+        [asked] = (await wait_for(run.wait())).approvals
         return run.id, asked.id
 
 
-async def test_a_paused_run_goes_on_with_edited_instructions_and_new_tools(shared_url):
+async def test_a_paused_run_continues_with_edited_instructions_and_new_tools(shared_url):
     refunds = Refunds()
     run_id, asked = await paused(shared_url, refunds.agent())
-    changed = refunds.agent(says("done with new words"))
+    changed = refunds.agent(reply("done with new words"))
     changed.instructions = "be kind"
     changed.tools.append(function_tool(lambda: "x", name_override="another"))
     async with Runtime.open(shared_url, agents=[changed]) as runtime:
         await runtime.decide(asked, "approve")
-        assert (await soon((await runtime.run(run_id)).wait())).final_output == "done with new words"
+        assert (await wait_for((await runtime.run(run_id)).wait())).final_output == "done with new words"
     assert len(refunds.made) == 1
 
 
-async def test_a_run_whose_tool_is_gone_waits_with_the_reason_and_can_go_on_without_it(shared_url):
+async def test_a_run_whose_tool_is_gone_waits_with_the_reason_and_can_continue_without_it(shared_url):
     refunds = Refunds()
     run_id, asked = await paused(shared_url, refunds.agent())
-    bare = talker("without it")
+    bare = text_agent("without it")
     async with Runtime.open(shared_url, agents=[bare]) as runtime:
         run = await runtime.run(run_id)
         await runtime.decide(asked, "approve")
-        outcome = await soon(run.wait())
+        outcome = await wait_for(run.wait())
         assert (outcome.status, outcome.error.code) == ("waiting", "tool-missing")
         assert "refund" in outcome.error.message
-        outcome = await soon((await runtime.resume(run_id)).wait())
+        outcome = await wait_for((await runtime.resume(run_id)).wait())
         assert outcome.error.code == "tool-missing"
-        outcome = await soon((await runtime.resume(run_id, accept_changes=True)).wait())
+        outcome = await wait_for((await runtime.resume(run_id, accept_changes=True)).wait())
         assert outcome.final_output == "without it"
         assert (await runtime.store.session("s").check()).ok
     assert "not available" in bare.model.calls[0].input[-1]["output"]
@@ -185,47 +183,47 @@ async def test_a_change_is_accepted_also_while_a_runtime_tries_the_run_by_itself
         await may_go_on.wait()
         return True
 
-    bare = talker("without it")
+    bare = text_agent("without it")
     bare.tools.append(function_tool(lambda: "x", name_override="another", is_enabled=enabled))
     async with Runtime.open(shared_url, agents=[bare]) as runtime:
-        await soon(looking.wait())
+        await wait_for(looking.wait())
         run = await runtime.resume(run_id, accept_changes=True)
         may_go_on.set()
-        assert (await soon(run.wait())).final_output == "without it"
+        assert (await wait_for(run.wait())).final_output == "without it"
 
 
-async def test_a_run_whose_agent_was_renamed_waits_and_goes_on_under_the_new_name(shared_url):
+async def test_a_run_whose_agent_was_renamed_waits_and_continues_under_the_new_name(shared_url):
     refunds = Refunds()
     run_id, asked = await paused(shared_url, refunds.agent())
-    renamed = refunds.agent(says("renamed"), name="help desk")
+    renamed = refunds.agent(reply("renamed"), name="help desk")
     async with Runtime.open(shared_url, agents=[renamed], lease=0.3) as runtime:
         run = await runtime.run(run_id)
         await runtime.decide(asked, "approve")
-        outcome = await soon(run.wait())
+        outcome = await wait_for(run.wait())
         assert (outcome.status, outcome.error.code) == ("waiting", "agent-unknown")
-        assert (await soon((await runtime.resume(run_id, agent="help desk")).wait())).final_output == "renamed"
+        assert (await wait_for((await runtime.resume(run_id, agent="help desk")).wait())).final_output == "renamed"
     assert len(refunds.made) == 1
 
 
 async def test_a_run_that_no_longer_fits_can_be_ended(shared_url):
     run_id, asked = await paused(shared_url, Refunds().agent())
-    async with Runtime.open(shared_url, agents=[talker("x")]) as runtime:
+    async with Runtime.open(shared_url, agents=[text_agent("x")]) as runtime:
         await runtime.decide(asked, "approve")
-        await soon((await runtime.run(run_id)).wait())
+        await wait_for((await runtime.run(run_id)).wait())
         await runtime.cancel(run_id)
         assert (await (await runtime.run(run_id)).info()).status == "cancelled"
         after = await runtime.start("support", "next", session_id="s")
-        assert (await soon(after.wait())).status == "completed"
+        assert (await wait_for(after.wait())).status == "completed"
 
 
-async def test_a_run_that_nobody_could_drive_goes_on_when_somebody_can(shared_url):
+async def test_a_run_with_an_unknown_agent_continues_when_a_runtime_has_it(shared_url):
     refunds = Refunds()
     run_id, asked = await paused(shared_url, refunds.agent())
     async with Runtime.open(shared_url, lease=0.3) as runtime:
         await runtime.decide(asked, "approve")
-        outcome = await soon((await runtime.run(run_id)).wait())
+        outcome = await wait_for((await runtime.run(run_id)).wait())
         assert (outcome.status, outcome.error.code) == ("waiting", "agent-unknown")
-        async with Runtime.open(shared_url, agents=[refunds.agent(says("at last"))], lease=0.3) as able:
+        async with Runtime.open(shared_url, agents=[refunds.agent(reply("at last"))], lease=0.3) as able:
             run = await able.run(run_id)
-            await until(completed(run))
+            await wait_until(completed(run))
             assert (await run.wait()).final_output == "at last"

@@ -5,19 +5,19 @@ import logging
 import time
 
 import pytest
-from durable_kit import calls, says, soon
 from shop import LEASE, Ledger, agents, echo
 
+from factories.runtime import reply, tool_calls, wait_for
 from standfast import Agent, Runtime, function_tool
 from standfast.testing import ScriptedModel
 
 
-async def test_a_run_that_ends_is_not_said_to_have_passed_on(shared_url, caplog):
+async def test_a_run_that_ends_is_not_logged_as_lost(shared_url, caplog):
     caplog.set_level(logging.WARNING, "standfast")
     async with Runtime.open(shared_url, agents=[echo()], lease=0.03) as runtime:
-        for _ in range(10):
+        for _ in range(3):
             runs = [await runtime.start("echo", "hi", session_id=f"s{n}") for n in range(6)]
-            await soon(asyncio.gather(*(run.wait() for run in runs)))
+            await wait_for(asyncio.gather(*(run.wait() for run in runs)))
     assert [record.message for record in caplog.records if record.name.startswith(("standfast", "asyncio"))] == []
 
 
@@ -32,7 +32,7 @@ async def test_a_clock_that_is_wrong_does_not_keep_a_run_from_being_recovered(
     async with Runtime.open(postgres_tables_url, agents=known, lease=LEASE) as runtime:
         runtime._ctx.clock = lambda: time.time() + skew
         run = await runtime.start("shop", "charge", session_id="s", key="order-7")
-        assert (await soon(run.wait(), 5)).final_output == "done"
+        assert (await wait_for(run.wait())).final_output == "done"
 
 
 def working(seconds, made, *, how):
@@ -55,7 +55,7 @@ def working(seconds, made, *, how):
         made.append("ended")
         return "worked"
 
-    script = ScriptedModel([calls(("work", {}, "c1")), says("done")])
+    script = ScriptedModel([tool_calls(("work", {}, "c1")), reply("done")])
     return Agent("support", tools=[in_a_thread if how == "thread" else work], model=script)
 
 
@@ -66,12 +66,12 @@ async def test_a_tool_that_takes_longer_than_the_lease_keeps_its_run(shared_url,
         pytest.skip("processes that share a file share a clock")
     made = []
     async with (
-        Runtime.open(shared_url, agents=[working(1.2, made, how=how)], lease=0.3) as owner,
-        Runtime.open(shared_url, agents=[working(1.2, made, how=how)], lease=0.3) as other,
+        Runtime.open(shared_url, agents=[working(1.5, made, how=how)], lease=0.5) as owner,
+        Runtime.open(shared_url, agents=[working(1.5, made, how=how)], lease=0.5) as other,
     ):
         other._ctx.clock = lambda: time.time() + skew
         run = await owner.start("support", "go", session_id="s")
-        assert (await soon(run.wait())).final_output == "done"
+        assert (await wait_for(run.wait())).final_output == "done"
         assert "run.recovered" not in [event.type async for event in run.events()]
     assert made == ["begun", "ended"]
 
@@ -82,12 +82,12 @@ async def test_a_tool_that_blocks_the_event_loop_beyond_the_lease_is_not_run_aga
         assert await blocked.line() == "inside the tool"
         async with Runtime.open(shared_url, agents=agents(ledger), lease=LEASE) as runtime:
             run = await runtime.start("shop", "charge", session_id="s", key="order-7")
-            [asked] = (await soon(run.wait())).approvals
+            [asked] = (await wait_for(run.wait())).approvals
             assert asked.kind == "uncertain"
             passed.touch()
             assert await blocked.line() == "passed on"
             assert (await (await runtime.run(run.id)).wait()).approvals == (asked,)
             await runtime.decide(asked.id, "done", output="charged 0")
-            assert (await soon(run.wait())).final_output == "done"
+            assert (await wait_for(run.wait())).final_output == "done"
             assert (await runtime.store.session("s").check()).ok
     assert ledger.lines() == [asked.idempotency_key]

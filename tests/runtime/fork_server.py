@@ -1,9 +1,9 @@
 """A process that forks others, each of which does one job: a real process in milliseconds instead of a second.
 
-    python zygote.py SOCKET
+    python fork_server.py SOCKET
 
-Whoever connects sends a JSON line, ``[job, [arguments]]``, where the job is an async function of ``jobs.py``. It is
-told ``pid N``, then whatever the job prints, and in the end ``exit STATUS`` (negative: the signal that killed it).
+A client connects and sends a JSON line, ``[job, [arguments]]``, where the job is an async function of ``jobs.py``. It
+receives ``pid N``, then the output of the job, and at the end ``exit STATUS`` (negative: the signal that killed it).
 """
 
 import asyncio
@@ -27,7 +27,7 @@ def serve(path: str) -> None:
     jobs, children = importlib.import_module("jobs"), dict[int, socket.socket]()
     print("ready", flush=True)
     while True:
-        # The end of the standard input is the end of whoever started this.
+        # The standard input ends when the parent process has ended.
         ready, _, _ = select.select([listener, sys.stdin], [], [], 0.005 if children else None)
         if sys.stdin in ready:
             for pid in children:
@@ -62,7 +62,7 @@ def reap(children: dict[int, socket.socket]) -> None:
     while children and (found := os.waitpid(-1, os.WNOHANG))[0]:
         pid, status = found
         connection = children.pop(pid)
-        with suppress(OSError):  # whoever asked may be gone
+        with suppress(OSError):  # the client may have disconnected
             connection.sendall(f"exit {os.waitstatus_to_exitcode(status)}\n".encode())
         connection.close()
 

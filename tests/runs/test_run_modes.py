@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from ways import SESSIONS, WAYS, Scenario, approve_all
 
+from factories.runs import RUN_MODES, SESSIONS, Scenario, approve_all
 from standfast import (
     Agent,
     GuardrailFunctionOutput,
@@ -305,9 +305,9 @@ SCENARIOS = [
 
 @pytest.mark.parametrize("session", SESSIONS)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda make: make.__name__)
-async def test_every_way_of_running_comes_to_the_same(scenario: Any, session: str) -> None:
+async def test_every_run_mode_has_the_same_result(scenario: Any, session: str) -> None:
     outcomes = {}
-    for name, way in WAYS.items():
+    for name, way in RUN_MODES.items():
         made = scenario()
         kept = SESSIONS[session]()
         if kept is not None:
@@ -329,7 +329,7 @@ def in_json(output: Any) -> Any:
 
 
 @pytest.mark.parametrize("asks_first", [False, True])
-async def test_a_call_that_may_have_happened_is_asked_about_and_made_once(asks_first: bool) -> None:
+async def test_an_uncertain_call_needs_a_decision_and_is_made_once(asks_first: bool) -> None:
     made = []
 
     @function_tool(needs_approval=asks_first)
@@ -339,6 +339,6 @@ async def test_a_call_that_may_have_happened_is_asked_about_and_made_once(asks_f
 
     model = ScriptedModel([[call("ship", "1", order=7)], [assistant_message("done")]])
     scenario = Scenario(Agent("a", tools=[ship], model=model), model, decide=approve_all)
-    outcome = await WAYS["step by step"](scenario, None)
+    outcome = await RUN_MODES["step by step"](scenario, None)
     assert (outcome.final, made) == ("done", [7])
     assert outcome.interruptions == 1 + asks_first

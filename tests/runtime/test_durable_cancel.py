@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from durable_kit import calls, says, soon
 
+from factories.runtime import reply, tool_calls, wait_for
 from standfast import Agent, InvalidInput, RunEnded, Runtime, function_tool
 from standfast.base.usage import Usage
 from standfast.testing import ScriptedModel
@@ -34,9 +34,9 @@ class Work:
         self.tools = [quick, slow]
 
     def agent(self, *steps):
-        both = calls(("quick", {}, "c1"), ("slow", {}, "c2"))
+        both = tool_calls(("quick", {}, "c1"), ("slow", {}, "c2"))
         model = ScriptedModel(
-            steps or [both, says("done"), says("after")], default_usage=Usage(requests=1, total_tokens=9)
+            steps or [both, reply("done"), reply("after")], default_usage=Usage(requests=1, total_tokens=9)
         )
         return Agent("support", tools=self.tools, model=model)
 
@@ -46,14 +46,14 @@ async def test_after_the_turn_means_that_the_turn_is_finished(store_url):
     agent = work.agent()
     async with Runtime.open(store_url, agents=[agent]) as runtime:
         run = await runtime.start("support", "go", session_id="s")
-        await soon(work.slow_begun.wait())
+        await wait_for(work.slow_begun.wait())
         await runtime.cancel(run.id, mode="after_turn")
         work.gate.set()
-        assert (await soon(run.wait())).status == "cancelled"
+        assert (await wait_for(run.wait())).status == "cancelled"
         assert len(agent.model.calls) == 1
         outputs = [item["output"] for item in await runtime.store.session("s").get_items() if "output" in item]
         assert sorted(outputs) == ["quick", "slow"]
-        assert (await soon((await runtime.resume(run.id)).wait())).final_output == "done"
+        assert (await wait_for((await runtime.resume(run.id)).wait())).final_output == "done"
         assert work.quick_made == 1
 
 
@@ -61,18 +61,18 @@ async def test_immediate_stops_running_tools_and_keeps_what_was_done(store_url):
     work = Work(on_uncertain="retry")
     async with Runtime.open(store_url, agents=[work.agent()]) as runtime:
         run = await runtime.start("support", "go", session_id="s")
-        await soon(work.slow_begun.wait())
+        await wait_for(work.slow_begun.wait())
         async for event in run.events():
             if event.type == "calls.made":
                 break
         await runtime.cancel(run.id, mode="immediate")
-        assert (await soon(run.wait())).status == "cancelled"
+        assert (await wait_for(run.wait())).status == "cancelled"
         assert work.slow_ended == [False]
         state = await runtime.state(run.id)
         assert [entry.item["output"] for entry in state.data.transcript if entry.kind == "output"] == ["quick"]
         assert state.context.usage.total_tokens == 9
         work.gate.set()
-        assert (await soon((await runtime.resume(run.id)).wait())).final_output == "done"
+        assert (await wait_for((await runtime.resume(run.id)).wait())).final_output == "done"
         assert (work.quick_made, len(work.slow_ended)) == (1, 2)
 
 
@@ -83,49 +83,49 @@ async def test_the_wish_to_cancel_reaches_a_run_in_another_runtime(shared_url):
         Runtime.open(shared_url, agents=[], lease=0.8) as other,
     ):
         run = await one.start("support", "go", session_id="s")
-        await soon(work.slow_begun.wait())
+        await wait_for(work.slow_begun.wait())
         await other.cancel(run.id, mode="immediate")
-        assert (await soon((await other.run(run.id)).wait())).status == "cancelled"
+        assert (await wait_for((await other.run(run.id)).wait())).status == "cancelled"
         assert work.slow_ended == [False]
 
 
-async def test_a_call_that_was_stopped_is_uncertain_when_the_run_goes_on(store_url):
+async def test_a_call_that_was_stopped_is_uncertain_when_the_run_continues(store_url):
     work = Work()
     async with Runtime.open(store_url, agents=[work.agent()]) as runtime:
         run = await runtime.start("support", "go")
-        await soon(work.slow_begun.wait())
+        await wait_for(work.slow_begun.wait())
         await runtime.cancel(run.id, mode="immediate")
-        await soon(run.wait())
-        [asked] = (await soon((await runtime.resume(run.id)).wait())).approvals
+        await wait_for(run.wait())
+        [asked] = (await wait_for((await runtime.resume(run.id)).wait())).approvals
         assert (asked.kind, asked.tool) == ("uncertain", "slow")
         await runtime.decide(asked.id, "done", output="it was slow")
-        assert (await soon(run.wait())).final_output == "done"
+        assert (await wait_for(run.wait())).final_output == "done"
         assert len(work.slow_ended) == 1
 
 
 async def test_a_run_that_has_ended_cannot_be_cancelled(store_url):
     work = Work()
-    async with Runtime.open(store_url, agents=[work.agent(says("done"))]) as runtime:
+    async with Runtime.open(store_url, agents=[work.agent(reply("done"))]) as runtime:
         run = await runtime.start("support", "go")
-        await soon(run.wait())
+        await wait_for(run.wait())
         with pytest.raises(RunEnded):
             await runtime.cancel(run.id)
         with pytest.raises(InvalidInput):
             await runtime.cancel(run.id, mode="softly")
 
 
-async def test_closing_the_runtime_hands_the_run_back_and_the_next_one_goes_on(shared_url):
+async def test_closing_the_runtime_releases_the_run_and_the_next_one_continues(shared_url):
     work = Work()
     agent = work.agent()
     async with Runtime.open(shared_url, agents=[agent]) as runtime:
         run = await runtime.start("support", "go", session_id="s")
-        await soon(work.slow_begun.wait())
+        await wait_for(work.slow_begun.wait())
         asyncio.get_running_loop().call_later(0.1, work.gate.set)
     async with Runtime.open(shared_url) as runtime:
         info = await (await runtime.run(run.id)).info()
         assert (info.status, info.reason.code) == ("running", "suspended")
     async with Runtime.open(shared_url, agents=[agent]) as runtime:
         again = await runtime.run(run.id)
-        assert (await soon(again.wait())).final_output == "done"
+        assert (await wait_for(again.wait())).final_output == "done"
         assert (await runtime.store.session("s").check()).ok
     assert (work.quick_made, work.slow_ended) == (1, [True])

@@ -11,10 +11,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import doomed
-from durable_kit import soon
+import crash_loop_process
 
 import standfast
+from factories.runtime import wait_for
 from standfast import Agent, FunctionModel, Runtime, function_tool
 from standfast.runs.core import steps
 from standfast.runtime._engine.crash_loop import MAX_CRASHES, CrashCount
@@ -27,7 +27,7 @@ async def given_up(url: str, tries: Path, place: str) -> dict[str, Any]:
     """What the run says in the first process that it does not end."""
     done = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, doomed.__file__, url, str(tries), place],
+        [sys.executable, crash_loop_process.__file__, url, str(tries), place],
         env={"PYTHONPATH": str(SOURCE), "PATH": ""},
         capture_output=True,
         text=True,
@@ -47,25 +47,25 @@ async def test_a_run_whose_tool_ends_its_process_waits_for_a_person(shared_url, 
     assert len(times) == MAX_CRASHES
     pauses = [later - earlier for earlier, later in pairwise(times)]
     # The lease has to run out each time; from the second time on there is a pause as well.
-    assert all(pause >= doomed.LEASE * (1 + (2**n - 1) / 4) * 0.9 for n, pause in enumerate(pauses))
-    async with Runtime.open(shared_url, agents=[doomed.shop()], lease=doomed.LEASE) as runtime:
+    assert all(pause >= crash_loop_process.LEASE * (1 + (2**n - 1) / 4) * 0.9 for n, pause in enumerate(pauses))
+    async with Runtime.open(shared_url, agents=[crash_loop_process.shop()], lease=crash_loop_process.LEASE) as runtime:
         run = await runtime.run(found["id"])
-        await asyncio.sleep(doomed.LEASE)
+        await asyncio.sleep(crash_loop_process.LEASE)
         assert ((await run.info()).status, (await run.info()).reason.code) == ("waiting", "process-ended")
         await runtime.resume(run.id)
-        assert (await soon(run.wait())).final_output == "done"
+        assert (await wait_for(run.wait())).final_output == "done"
         assert (await runtime.store.session("s").check()).ok
 
 
 async def test_a_run_that_was_given_up_can_be_cancelled_and_frees_its_session(tmp_path):
     url = f"sqlite:///{tmp_path / 'app.db'}"
     found = await given_up(url, tmp_path / "tries", "model")
-    assert f"{MAX_CRASHES} times at this step: the agent 'shop' asking the model" in found["error"]
-    async with Runtime.open(url, agents=[doomed.shop()], lease=doomed.LEASE) as runtime:
+    assert f"{MAX_CRASHES} times at this step: the agent 'shop' calling the model" in found["error"]
+    async with Runtime.open(url, agents=[crash_loop_process.shop()], lease=crash_loop_process.LEASE) as runtime:
         following = await runtime.start("shop", "and now?", session_id="s")
         assert (await following.info()).status == "queued"
         await runtime.cancel(found["id"])
-        assert (await soon(following.wait())).status == "completed"
+        assert (await wait_for(following.wait())).status == "completed"
         assert (await (await runtime.run(found["id"])).info()).status == "cancelled"
 
 
@@ -93,8 +93,8 @@ def test_an_owner_that_is_only_slow_has_not_ended(tmp_path):
             return await anext(event.data["by"] async for event in run.events() if event.type == "run.outlived")
 
     with ThreadPoolExecutor(2) as pool:
-        told = [found.result() for found in [pool.submit(asyncio.run, owner()) for _ in range(2)]]
-    assert told[0] == told[1]
+        results = [found.result() for found in [pool.submit(asyncio.run, owner()) for _ in range(2)]]
+    assert results[0] == results[1]
 
 
 def test_only_recoveries_since_the_run_came_further_count():

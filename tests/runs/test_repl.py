@@ -39,7 +39,7 @@ async def test_the_end_of_input_ends_the_loop(monkeypatch: Any) -> None:
     assert len(agent.model.calls) == 1
 
 
-async def test_the_log_tells_the_steps_and_no_words(capsys: Any) -> None:
+async def test_the_log_has_steps_and_no_contents(capsys: Any) -> None:
     log = logging.getLogger("standfast")
     before = (log.level, list(log.handlers))
     try:

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from ways import FourMethods, run_somehow
 
+from factories.runs import MinimalSession, run_agent
 from standfast import (
     Agent,
     HandoffInputData,
@@ -50,8 +50,8 @@ def plain_function() -> str:
         (lambda: Agent("a", tools=[plain_function]), "is not a tool: decorate the function with @function_tool"),
         (lambda: RunConfig(model_provider=5), "model_provider must be a ModelProvider"),  # type: ignore[arg-type]
         (lambda: RunConfig(model=5), "model must be a name or a Model"),  # type: ignore[arg-type]
-        (lambda: RunConfig(session_input_callback=5), "session_input_callback must be a function"),  # type: ignore[arg-type]
-        (lambda: RunConfig.coerce({"nonsense": 1}), "there is no setting nonsense"),
+        (lambda: RunConfig(session_input_callback=5), "session_input_callback must be callable"),  # type: ignore[arg-type]
+        (lambda: RunConfig.coerce({"nonsense": 1}), "unknown setting nonsense"),
         (lambda: Agent("a", tool_use_behavior="nonsense"), "tool_use_behavior must be"),  # type: ignore[arg-type]
         (lambda: Agent("a", output_type=5), "output_type must be"),  # type: ignore[arg-type]
         (lambda: prepare_run(5, "q"), "the starting agent must be an Agent"),  # type: ignore[arg-type]
@@ -64,12 +64,12 @@ def test_a_declaration_that_cannot_work_is_refused_at_once(make: Any, said: str)
 
 @pytest.mark.parametrize("max_turns", [True, "5", 1.5])
 async def test_a_number_of_turns_is_a_number(max_turns: Any) -> None:
-    with pytest.raises(UserError, match="max_turns must be a whole number or None"):
+    with pytest.raises(UserError, match="max_turns must be an integer or None"):
         await Runner.run(answering(), "q", max_turns=max_turns)
 
 
 @pytest.mark.parametrize("session", [5, "s", object()])
-async def test_what_has_not_the_four_methods_is_no_session(session: Any) -> None:
+async def test_an_object_without_the_four_methods_is_refused_as_session(session: Any) -> None:
     with pytest.raises(UserError, match="is not a session: it has no session_id, get_items"):
         await Runner.run(answering(), "q", session=session)
 
@@ -98,11 +98,11 @@ NO_TURN: dict[str, Any] = {
 
 @pytest.mark.parametrize("way", ["run", "streamed"])
 @pytest.mark.parametrize("name", NO_TURN)
-async def test_what_fails_before_the_model_is_asked_leaves_a_state_to_go_on_from(name: str, way: str) -> None:
+async def test_a_failure_before_the_model_call_leaves_a_state_to_resume_from(name: str, way: str) -> None:
     parts, config, said = NO_TURN[name]
-    agent, session = answering(**parts), FourMethods()
+    agent, session = answering(**parts), MinimalSession()
     with pytest.raises((StandfastError, ValueError), match=said) as raised:
-        await run_somehow(way, agent, "q", session=session, run_config=config)
+        await run_agent(way, agent, "q", session=session, run_config=config)
     for part in parts:
         setattr(agent, part, getattr(Agent("b"), part))
     assert not agent.model.calls
@@ -142,8 +142,8 @@ async def test_an_error_handler_that_raises_leaves_a_state() -> None:
 
 
 @pytest.mark.parametrize("max_turns", [0, -1])
-async def test_without_turns_the_model_is_not_asked(max_turns: int) -> None:
-    agent, session = answering(), FourMethods()
+async def test_without_turns_the_model_is_not_called(max_turns: int) -> None:
+    agent, session = answering(), MinimalSession()
     with pytest.raises(MaxTurnsExceeded):
         await Runner.run(agent, "q", max_turns=max_turns, session=session)
     assert not agent.model.calls
@@ -152,7 +152,7 @@ async def test_without_turns_the_model_is_not_asked(max_turns: int) -> None:
 
 @pytest.mark.parametrize("given", ["", []])
 async def test_an_empty_input_is_an_input(given: Any) -> None:
-    session = FourMethods(items=[{"role": "user", "content": "before"}])
+    session = MinimalSession(items=[{"role": "user", "content": "before"}])
     agent = answering()
     assert (await Runner.run(agent, given, session=session)).final_output == "ok"
     assert len(agent.model.last_call.input) == (2 if given == "" else 1)
@@ -168,8 +168,8 @@ async def test_a_repeated_request_leaves_the_history_alone(way: str) -> None:
     model = ScriptedModel([ConnectionError("once"), ConnectionError("twice"), [assistant_message("ok")]])
     agent = answering(model=model, model_settings=ModelSettings(retry=retry))
     before = [{"role": "user", "content": "old q"}, {"role": "assistant", "content": "old a"}]
-    session = FourMethods(items=before)
-    await run_somehow(way, agent, "new q", session=session)
+    session = MinimalSession(items=before)
+    await run_agent(way, agent, "new q", session=session)
     assert session.items[:3] == [*before, {"role": "user", "content": "new q"}]
     assert len(session.items) == 4
 
@@ -202,7 +202,7 @@ async def test_a_guardrail_that_was_added_under_a_paused_run_is_asked() -> None:
         raise ValueError("not this")
 
     script = [[function_call("gated", {}, call_id="1")], [assistant_message("ok")]]
-    agent, session = answering(tools=[gated], model=ScriptedModel(script)), FourMethods()
+    agent, session = answering(tools=[gated], model=ScriptedModel(script)), MinimalSession()
     state = (await Runner.run(agent, "q", session=session)).to_state()
     state.approve(state.get_interruptions()[0])
     text = state.to_string()

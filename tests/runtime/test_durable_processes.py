@@ -2,11 +2,13 @@
 
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from durable_kit import soon
 from shop import LEASE, Ledger, agents, echo
 
+from factories.runtime import wait_for
 from standfast import Runtime
 from standfast.testing import assert_replayable
+
+PROCESSES = 8
 
 
 @asynccontextmanager
@@ -36,25 +38,25 @@ async def test_starts_from_many_processes_run_one_after_the_other(spawn, shared_
     assert_replayable(items)
 
 
-async def test_one_key_from_twenty_processes_is_one_run(spawn, shared_url, tmp_path):
+async def test_one_key_from_many_processes_is_one_run(spawn, shared_url, tmp_path):
     go, ledger = tmp_path / "go", Ledger(tmp_path / "ledger")
-    jobs = [("charge_once", shared_url, str(go), str(ledger.path), "plain")] * 20
+    jobs = [("charge_once", shared_url, str(go), str(ledger.path), "plain")] * PROCESSES
     async with together(spawn, jobs) as children:
         go.touch()
-        told = {await child.line(60) for child in children}
+        lines = {await child.line(60) for child in children}
         assert {await child.end() for child in children} == {0}
-    [(run_id, output)] = {tuple(line.split()) for line in told}
+    [(run_id, output)] = {tuple(line.split()) for line in lines}
     assert output == "done"
     assert ledger.lines() == [f"{run_id}:charge0"]
 
 
-async def test_twenty_processes_that_resume_an_approved_run_execute_it_once(spawn, shared_url, tmp_path):
+async def test_many_processes_that_resume_an_approved_run_execute_it_once(spawn, shared_url, tmp_path):
     go, ledger = tmp_path / "go", Ledger(tmp_path / "ledger")
     async with Runtime.open(shared_url, agents=agents(ledger, "approval"), lease=LEASE) as runtime:
         run = await runtime.start("shop", "charge", session_id="s", key="order-7")
-        [asked] = (await soon(run.wait())).approvals
+        [asked] = (await wait_for(run.wait())).approvals
     async with Runtime.open(shared_url) as runtime:
-        jobs = [("charge_once", shared_url, str(go), str(ledger.path), "approval")] * 20
+        jobs = [("charge_once", shared_url, str(go), str(ledger.path), "approval")] * PROCESSES
         async with together(spawn, jobs) as children:
             await runtime.decide(asked.id, "approve")
             go.touch()
@@ -68,7 +70,7 @@ async def test_of_many_decisions_at_once_one_holds_and_the_others_hear_of_it(spa
     go, ledger = tmp_path / "go", Ledger(tmp_path / "ledger")
     async with Runtime.open(shared_url, agents=agents(ledger, "approval"), lease=LEASE) as runtime:
         run = await runtime.start("shop", "charge", session_id="s")
-        [asked] = (await soon(run.wait())).approvals
+        [asked] = (await wait_for(run.wait())).approvals
         jobs = [
             ("decide", shared_url, str(go), asked.id, verdict, f"{verdict}{n}")
             for n in range(4)
@@ -76,12 +78,12 @@ async def test_of_many_decisions_at_once_one_holds_and_the_others_hear_of_it(spa
         ]
         async with together(spawn, jobs) as children:
             go.touch()
-            told = [await child.line(60) for child in children]
+            lines = [await child.line(60) for child in children]
             assert {await child.end() for child in children} == {0}
-        [winner] = [job[-1] for job, line in zip(jobs, told, strict=True) if line == "decided"]
+        [winner] = [job[-1] for job, line in zip(jobs, lines, strict=True) if line == "decided"]
         settled = await runtime.approval(asked.id)
         assert settled.decided_by == winner
-        assert [line for line in told if line != "decided"] == [f"settled {settled.status} {winner}"] * 7
-        assert (await soon(run.wait())).final_output == "done"
+        assert [line for line in lines if line != "decided"] == [f"settled {settled.status} {winner}"] * 7
+        assert (await wait_for(run.wait())).final_output == "done"
         assert [event.type async for event in run.events()].count("approval.decided") == 1
     assert len(ledger.lines()) == (settled.status == "approved")

@@ -5,8 +5,8 @@ import random
 from contextlib import suppress
 
 import pytest
-from durable_kit import Refunds, calls, only_approval, says, soon, talker
 
+from factories.runtime import Refunds, only_approval, repeat, reply, text_agent, tool_calls, wait_for
 from standfast import Agent, ApprovalSettled, InvalidDecision, InvalidInput, NotFound, RunEnded, Runtime, function_tool
 from standfast.testing import ModelStep, ScriptedModel, assert_replayable, assistant_message
 
@@ -28,7 +28,7 @@ def chatty(turns, *, made=None):
         done = sum(item.get("type") == "function_call_output" for item in call.input[start:])
         if done >= turns:
             return [assistant_message(f"did {call.input[start]['content']}")]
-        return calls(("step", {"n": done}, f"{call.input[start]['content']}-{done}"))
+        return tool_calls(("step", {"n": done}, f"{call.input[start]['content']}-{done}"))
 
     return Agent("support", tools=[step], model=ScriptedModel([ModelStep.respond(answer) for _ in range(3000)]))
 
@@ -41,25 +41,26 @@ async def sound(runtime, session_id="s"):
     return items
 
 
+@repeat(6, 25)
 @pytest.mark.parametrize("mode", ["after_turn", "immediate"])
-async def test_a_cancellation_at_any_moment_ends_the_run_once(shared_url, mode):
+async def test_a_cancellation_at_any_moment_ends_the_run_once(shared_url, mode, count):
     dice = random.Random(5)
     async with Runtime.open(shared_url, agents=[chatty(3)]) as runtime, Runtime.open(shared_url) as other:
-        for number in range(25):
+        for number in range(count):
             run = await runtime.start("support", f"m{number}", session_id="s")
             await asyncio.sleep(dice.uniform(0, 0.03))
             with suppress(RunEnded):
                 await dice.choice((runtime, other)).cancel(run.id, mode=mode)
-            outcome = await soon(run.wait())
+            outcome = await wait_for(run.wait())
             assert outcome.status in ("completed", "cancelled")
             types = [event.type async for event in run.events()]
             assert types.count("run.completed") + types.count("run.cancelled") == 1
             if outcome.status == "cancelled" and dice.random() < 0.5:
-                resumed = await soon((await runtime.resume(run.id)).wait())
+                resumed = await wait_for((await runtime.resume(run.id)).wait())
                 if resumed.status == "waiting":  # it was stopped inside the tool
                     for asked in resumed.approvals:
                         await runtime.decide(asked.id, "done", output="it happened")
-                    resumed = await soon(run.wait())
+                    resumed = await wait_for(run.wait())
                 assert resumed.final_output == f"did m{number}"
         items = await sound(runtime)
         assert len({item["call_id"] for item in items if item.get("type") == "function_call"}) == len(
@@ -67,51 +68,53 @@ async def test_a_cancellation_at_any_moment_ends_the_run_once(shared_url, mode):
         )
 
 
+@repeat(8, 25)
 @pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
-async def test_pushing_in_at_any_moment_loses_no_run(shared_url, on_busy):
+async def test_interrupting_at_any_moment_loses_no_run(shared_url, on_busy, count):
     dice = random.Random(6)
     async with (
         Runtime.open(shared_url, agents=[chatty(2)], lease=2) as one,
         Runtime.open(shared_url, agents=[chatty(2)], lease=2) as two,
     ):
         runs = []
-        for number in range(25):
+        for number in range(count):
             runtime = dice.choice((one, two))
             runs.append(await runtime.start("support", f"m{number}", session_id="s", on_busy=on_busy))
             await asyncio.sleep(dice.uniform(0, 0.04))
-        outcomes = await soon(asyncio.gather(*(run.wait() for run in runs)), 30)
+        outcomes = await wait_for(asyncio.gather(*(run.wait() for run in runs)), 120)
         assert {outcome.status for outcome in outcomes} <= {"completed", "cancelled"}
-        assert outcomes[-1].final_output == "did m24"
+        assert outcomes[-1].final_output == f"did m{count - 1}"
         items = await sound(one)
-        said = [item["content"] for item in items if item.get("role") == "user"]
-        assert len(said) == len(set(said))
+        inputs = [item["content"] for item in items if item.get("role") == "user"]
+        assert len(inputs) == len(set(inputs))
         done = {f"m{number}" for number, outcome in enumerate(outcomes) if outcome.status == "completed"}
-        assert done <= set(said)
+        assert done <= set(inputs)
         if on_busy == "rollback":
-            assert done == set(said)
+            assert done == set(inputs)
 
 
-async def test_a_decision_that_meets_the_end_of_its_time_holds_or_is_refused(shared_url):
-    for number in range(6):
+@repeat(3, 6)
+async def test_a_decision_at_the_expiry_of_its_approval_holds_or_is_refused(shared_url, count):
+    for number in range(count):
         refunds = Refunds()
         async with Runtime.open(shared_url, agents=[refunds.agent()], lease=0.2, approval_ttl=0.15) as runtime:
             run = await runtime.start("support", "refund 7", session_id=f"s{number}")
-            [asked] = (await soon(run.wait())).approvals
-            await asyncio.sleep(0.1 + 0.02 * number)
+            [asked] = (await wait_for(run.wait())).approvals
+            await asyncio.sleep(0.1 + 0.12 / count * number)
             expected = "expired"
             with suppress(ApprovalSettled):
                 await runtime.decide(asked.id, "approve", by="ann")
                 expected = "approved"
-            assert (await soon(run.wait())).status == "completed"
+            assert (await wait_for(run.wait())).status == "completed"
             assert (await runtime.approval(asked.id)).status == expected
             assert len(refunds.made) == (expected == "approved")
 
 
-async def test_answers_that_make_no_sense_are_refused_and_change_nothing(store_url):
+async def test_invalid_decisions_are_refused_and_change_nothing(store_url):
     refunds = Refunds()
     async with Runtime.open(store_url, agents=[refunds.agent()]) as runtime:
         run = await runtime.start("support", "refund 7", session_id="s")
-        await soon(run.wait())
+        await wait_for(run.wait())
         asked = await only_approval(runtime)
         for decision, options in (
             ("done", {"output": "it happened"}),
@@ -130,14 +133,14 @@ async def test_answers_that_make_no_sense_are_refused_and_change_nothing(store_u
                 await runtime.decide(asked.id, decision, **options)
         assert await runtime.approvals() == [asked]
         await runtime.decide(asked.id, "approve", arguments={"order": "8", "amount": 2})
-        assert (await soon(run.wait())).status == "completed"
+        assert (await wait_for(run.wait())).status == "completed"
         with pytest.raises(ApprovalSettled):
             await runtime.decide(asked.id, "reject")
     assert [what for what, _ in refunds.made] == ["8:2"]
 
 
 async def test_what_does_not_exist_is_not_found(store_url):
-    async with Runtime.open(store_url, agents=[talker("hi")]) as runtime:
+    async with Runtime.open(store_url, agents=[text_agent("hi")]) as runtime:
         for wanted in (
             runtime.run("nobody"),
             runtime.state("nobody"),
@@ -151,21 +154,21 @@ async def test_what_does_not_exist_is_not_found(store_url):
                 await wanted
 
 
-async def test_a_question_of_a_cancelled_run_cannot_be_answered_any_more(store_url):
+async def test_an_approval_of_a_cancelled_run_cannot_be_decided(store_url):
     refunds = Refunds()
     async with Runtime.open(store_url, agents=[refunds.agent()]) as runtime:
         run = await runtime.start("support", "refund 7", session_id="s")
-        await soon(run.wait())
+        await wait_for(run.wait())
         asked = await only_approval(runtime)
         await runtime.cancel(run.id)
         with pytest.raises(ApprovalSettled) as refused:
             await runtime.decide(asked.id, "approve")
         assert refused.value.status == "withdrawn"
         await runtime.resume(run.id)
-        [again] = (await soon(run.wait())).approvals
+        [again] = (await wait_for(run.wait())).approvals
         assert again.id != asked.id
         await runtime.decide(again.id, "approve")
-        assert (await soon(run.wait())).final_output == "done"
+        assert (await wait_for(run.wait())).final_output == "done"
         await sound(runtime)
     assert len(refunds.made) == 1
 
@@ -174,15 +177,15 @@ async def test_every_step_of_a_run_can_be_forked(store_url):
     made = []
     async with Runtime.open(store_url, agents=[chatty(3, made=made)]) as runtime:
         run = await runtime.start("support", "go", session_id="s")
-        await soon(run.wait())
+        await wait_for(run.wait())
         steps = (await run.info()).steps
         for at in range(1, steps + 1):
             fork = await runtime.fork(run.id, at=at, session_id=f"fork{at}")
-            outcome = await soon(fork.wait())
+            outcome = await wait_for(fork.wait())
             for asked in outcome.approvals:
                 assert asked.kind == "uncertain"
                 await runtime.decide(asked.id, "done", output="it happened")
-            outcome = await soon(fork.wait())
+            outcome = await wait_for(fork.wait())
             assert outcome.final_output == "did go", at
             items = await sound(runtime, f"fork{at}")
             assert len(items) == len(await runtime.store.session("s").get_items()), at
@@ -197,17 +200,19 @@ async def test_big_and_strange_texts_survive(store_url):
     async def fetch(what: str) -> str:
         return strange + what
 
-    agent = Agent("support", tools=[fetch], model=ScriptedModel([calls(("fetch", {"what": "ü\n"}, "c1")), says("🦉")]))
+    agent = Agent(
+        "support", tools=[fetch], model=ScriptedModel([tool_calls(("fetch", {"what": "ü\n"}, "c1")), reply("🦉")])
+    )
     async with Runtime.open(store_url, agents=[agent]) as runtime:
         run = await runtime.start("support", "größe \u0000 🦉", session_id="sitzung ü", context={"ключ": ["🦉", None]})
-        assert (await soon(run.wait())).final_output == "🦉"
+        assert (await wait_for(run.wait())).final_output == "🦉"
         items = await sound(runtime, "sitzung ü")
         assert items[0]["content"] == "größe \u0000 🦉"
         assert items[2]["output"] == strange + "ü\n"
 
 
-async def test_a_context_that_cannot_be_kept_is_refused_before_anything_is_written(store_url):
-    async with Runtime.open(store_url, agents=[talker("hi")]) as runtime:
+async def test_a_context_that_cannot_be_saved_is_refused_before_anything_is_written(store_url):
+    async with Runtime.open(store_url, agents=[text_agent("hi")]) as runtime:
         for context in (object(), {"a": object()}, lambda: 1, {1, 2}, {"a": float("nan")}):
             with pytest.raises(Exception, match=r"(?i)context|json|serializ") as refused:
                 await runtime.start("support", "hi", context=context)
@@ -215,26 +220,31 @@ async def test_a_context_that_cannot_be_kept_is_refused_before_anything_is_writt
         assert await runtime.runs() == []
 
 
-async def test_closing_at_any_moment_leaves_a_run_that_the_next_runtime_finishes(shared_url):
+@repeat(4, 12)
+async def test_closing_at_any_moment_leaves_a_run_that_the_next_runtime_finishes(shared_url, count):
     dice, made = random.Random(9), []
-    for number in range(12):
+    for number in range(count):
         session = f"s{number}"
         async with Runtime.open(shared_url, agents=[chatty(3, made=made)], lease=0.5) as runtime:
             run = await runtime.start("support", f"m{number}", session_id=session)
             await asyncio.sleep(dice.uniform(0, 0.03))
         async with Runtime.open(shared_url, agents=[chatty(3, made=made)], lease=0.5) as runtime:
-            outcome = await soon((await runtime.run(run.id)).wait())
+            outcome = await wait_for((await runtime.run(run.id)).wait())
             assert outcome.final_output == f"did m{number}"
             await sound(runtime, session)
-    assert len(made) == 36
+    assert len(made) == 3 * count
 
 
+@repeat(40, 200)
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-async def test_two_hundred_runs_in_one_runtime(tmp_path, kind):
+async def test_many_runs_in_one_runtime(tmp_path, kind, count):
+    sessions = count // 4
     url = "memory://" if kind == "memory" else f"sqlite:///{tmp_path / 'app.db'}"
     async with Runtime.open(url, agents=[chatty(2)]) as runtime:
-        runs = await asyncio.gather(*(runtime.start("support", f"m{n}", session_id=f"s{n % 50}") for n in range(200)))
-        outcomes = await soon(asyncio.gather(*(run.wait() for run in runs)), 60)
-        assert [outcome.final_output for outcome in outcomes] == [f"did m{n}" for n in range(200)]
-        for n in range(50):
+        runs = await asyncio.gather(
+            *(runtime.start("support", f"m{n}", session_id=f"s{n % sessions}") for n in range(count))
+        )
+        outcomes = await wait_for(asyncio.gather(*(run.wait() for run in runs)), 60)
+        assert [outcome.final_output for outcome in outcomes] == [f"did m{n}" for n in range(count)]
+        for n in range(sessions):
             assert len(await sound(runtime, f"s{n}")) == 4 * 6

@@ -1,6 +1,6 @@
 """A process whose run ends it again and again, and what starts it again each time.
 
-    python doomed.py URL TRIES PLACE
+    python crash_loop_process.py URL TRIES PLACE
 
 ``PLACE`` is ``tool`` or ``model``: where the process is killed. Each try is a line in the file ``TRIES``, the time.
 Prints what the run came to when it did not end its process.

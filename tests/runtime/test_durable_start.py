@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from durable_kit import Refunds, calls, says, soon, talker
 from pydantic import BaseModel
 
+from factories.runtime import Refunds, reply, text_agent, tool_calls, wait_for
 from standfast import (
     Agent,
     FunctionModel,
@@ -22,9 +22,9 @@ from standfast.testing import ModelStep, ScriptedModel
 
 
 async def test_a_run_gives_its_final_output_and_fills_its_session(store_url):
-    async with Runtime.open(store_url, agents=[talker("hello")]) as runtime:
+    async with Runtime.open(store_url, agents=[text_agent("hello")]) as runtime:
         run = await runtime.start("support", "hi", session_id="user-7")
-        outcome = await soon(run.wait())
+        outcome = await wait_for(run.wait())
         assert (outcome.status, outcome.final_output, outcome.error) == ("completed", "hello", None)
         items = await runtime.store.session("user-7").get_items()
         assert [item["role"] for item in items] == ["user", "assistant"]
@@ -33,11 +33,11 @@ async def test_a_run_gives_its_final_output_and_fills_its_session(store_url):
         assert (await runtime.runs(status="waiting"), await runtime.runs(session_id="other")) == ([], [])
 
 
-async def test_a_second_run_of_a_session_sees_what_the_first_said(store_url):
-    agent = talker("hello", "you said hi")
+async def test_a_second_run_of_a_session_sees_the_items_of_the_first(store_url):
+    agent = text_agent("hello", "you said hi")
     async with Runtime.open(store_url, agents=[agent]) as runtime:
-        await soon((await runtime.start("support", "hi", session_id="s")).wait())
-        await soon((await runtime.start("support", "what did I say?", session_id="s")).wait())
+        await wait_for((await runtime.start("support", "hi", session_id="s")).wait())
+        await wait_for((await runtime.start("support", "what did I say?", session_id="s")).wait())
     assert [item.get("content") for item in agent.model.calls[1].input if item["role"] == "user"] == [
         "hi",
         "what did I say?",
@@ -48,10 +48,10 @@ async def test_the_final_output_has_the_type_that_the_agent_declares(store_url):
     class Answer(BaseModel):
         number: int
 
-    agent = Agent("support", output_type=Answer, model=ScriptedModel([says('{"number": 42}')]))
+    agent = Agent("support", output_type=Answer, model=ScriptedModel([reply('{"number": 42}')]))
     async with Runtime.open(store_url, agents=[agent]) as runtime:
         run = await runtime.start("support", "hi")
-        assert (await soon(run.wait())).final_output == Answer(number=42)
+        assert (await wait_for(run.wait())).final_output == Answer(number=42)
 
 
 async def test_a_tool_is_given_the_context_that_the_run_was_started_with(store_url):
@@ -62,21 +62,21 @@ async def test_a_tool_is_given_the_context_that_the_run_was_started_with(store_u
         seen.append(ctx.context)
         return "ok"
 
-    agent = Agent("support", tools=[look], model=ScriptedModel([calls(("look", {}, "c1")), says("done")]))
+    agent = Agent("support", tools=[look], model=ScriptedModel([tool_calls(("look", {}, "c1")), reply("done")]))
     async with Runtime.open(store_url, agents=[agent]) as runtime:
-        await soon((await runtime.start("support", "hi", context={"user": 7})).wait())
+        await wait_for((await runtime.start("support", "hi", context={"user": 7})).wait())
         with pytest.raises(ContextNotSaved):
             await runtime.start("support", "hi", context=object())
     assert seen == [{"user": 7}]
 
 
 async def test_the_same_key_gives_the_same_run_and_another_request_is_refused(store_url):
-    agent = talker("hello")
+    agent = text_agent("hello")
     async with Runtime.open(store_url, agents=[agent]) as runtime:
         first = await runtime.start("support", "hi", key="req-1")
         again = await asyncio.gather(*(runtime.start("support", "hi", key="req-1") for _ in range(5)))
         assert {run.id for run in again} == {first.id}
-        await soon(first.wait())
+        await wait_for(first.wait())
         assert (await runtime.start("support", "hi", key="req-1")).id == first.id
         with pytest.raises(RunKeyReused) as refused:
             await runtime.start("support", "something else", key="req-1")
@@ -85,16 +85,16 @@ async def test_the_same_key_gives_the_same_run_and_another_request_is_refused(st
 
 
 async def test_many_starts_with_one_key_at_once_make_one_run(store_url):
-    agent = talker("hello")
+    agent = text_agent("hello")
     async with Runtime.open(store_url, agents=[agent]) as runtime:
         runs = await asyncio.gather(*(runtime.start("support", "hi", session_id="s", key="k") for _ in range(10)))
         assert len({run.id for run in runs}) == 1
-        await soon(runs[0].wait())
+        await wait_for(runs[0].wait())
         assert len(await runtime.runs()) == 1
 
 
 async def test_what_cannot_be_started_is_refused_before_anything_is_stored(store_url):
-    async with Runtime.open(store_url, agents=[talker("hello")]) as runtime:
+    async with Runtime.open(store_url, agents=[text_agent("hello")]) as runtime:
         with pytest.raises(NotFound):
             await runtime.start("nobody", "hi")
         with pytest.raises(InvalidInput):
@@ -104,14 +104,14 @@ async def test_what_cannot_be_started_is_refused_before_anything_is_stored(store
         assert await runtime.runs() == []
 
 
-async def test_a_run_that_fails_says_why_and_can_be_resumed(store_url):
-    model = ScriptedModel([ModelStep.raise_error(RuntimeError("no network")), says("back")])
+async def test_a_failed_run_has_a_reason_and_can_be_resumed(store_url):
+    model = ScriptedModel([ModelStep.raise_error(RuntimeError("no network")), reply("back")])
     async with Runtime.open(store_url, agents=[Agent("support", model=model)]) as runtime:
         run = await runtime.start("support", "hi", session_id="s")
-        failed = await soon(run.wait())
+        failed = await wait_for(run.wait())
         assert (failed.status, failed.error.message) == ("failed", "no network")
         resumed = await runtime.resume(run.id)
-        assert (await soon(resumed.wait())).final_output == "back"
+        assert (await wait_for(resumed.wait())).final_output == "back"
         steps = (await run.info()).steps
         assert (await (await runtime.resume(run.id)).wait()).final_output == "back"
         assert (await run.info()).steps == steps
@@ -119,13 +119,13 @@ async def test_a_run_that_fails_says_why_and_can_be_resumed(store_url):
 
 async def test_two_agents_with_one_name_are_refused(store_url):
     with pytest.raises(InvalidInput):
-        async with Runtime.open(store_url, agents=[talker("a"), talker("b")]):
+        async with Runtime.open(store_url, agents=[text_agent("a"), text_agent("b")]):
             pass
 
 
 async def test_a_store_that_keeps_no_runs_is_refused(redis_url):
     with pytest.raises(Unsupported):
-        async with Runtime.open(redis_url, agents=[talker("a")]):
+        async with Runtime.open(redis_url, agents=[text_agent("a")]):
             pass
 
 
@@ -134,7 +134,7 @@ async def test_the_state_of_a_run_is_portable(store_url):
     agent = refunds.agent()
     async with Runtime.open(store_url, agents=[agent]) as runtime:
         run = await runtime.start("support", "refund 7")
-        await soon(run.wait())
+        await wait_for(run.wait())
         state = await runtime.state(run.id)
         assert [item.call_id for item in state.get_interruptions()] == ["c1"]
         assert state.to_json()["run"]["run_id"] == run.id
@@ -146,7 +146,7 @@ async def test_an_error_of_the_programs_own_code_is_logged_with_its_traceback(st
 
     async with Runtime.open(store_url, agents=[Agent("support", model=FunctionModel(broken))]) as runtime:
         run = await runtime.start("support", "hi")
-        assert (await soon(run.wait())).status == "failed"
+        assert (await wait_for(run.wait())).status == "failed"
     [logged] = [record for record in caplog.records if record.levelname == "ERROR"]
     assert run.id in logged.getMessage()
     assert "in broken" in caplog.text
@@ -157,25 +157,25 @@ async def test_an_error_that_a_tool_raised_is_logged_with_its_traceback(store_ur
     def look() -> str:
         raise KeyError("prices")
 
-    agent = Agent("support", tools=[look], model=ScriptedModel([calls(("look", {}, "c1"))]))
+    agent = Agent("support", tools=[look], model=ScriptedModel([tool_calls(("look", {}, "c1"))]))
     async with Runtime.open(store_url, agents=[agent]) as runtime:
-        assert (await soon((await runtime.start("support", "hi")).wait())).status == "failed"
+        assert (await wait_for((await runtime.start("support", "hi")).wait())).status == "failed"
     assert "in look" in caplog.text
 
 
-async def test_a_failure_that_says_everything_itself_is_not_logged(store_url, caplog):
-    agent = Agent("support", tools=[Refunds().tool], model=ScriptedModel([calls(("other", {}, "c1"))]))
+async def test_a_failure_with_a_complete_message_is_not_logged(store_url, caplog):
+    agent = Agent("support", tools=[Refunds().tool], model=ScriptedModel([tool_calls(("other", {}, "c1"))]))
     async with Runtime.open(store_url, agents=[agent]) as runtime:
-        assert (await soon((await runtime.start("support", "hi")).wait())).status == "failed"
+        assert (await wait_for((await runtime.start("support", "hi")).wait())).status == "failed"
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_an_agent_that_a_runtime_does_not_have_is_refused_with_those_it_has(store_url):
-    async with Runtime.open(store_url, agents=[talker("hello")]) as runtime:
+    async with Runtime.open(store_url, agents=[text_agent("hello")]) as runtime:
         with pytest.raises(NotFound, match=r"there is no agent 'suport'; this runtime has 'support'"):
             await runtime.start("suport", "hi")
-        with pytest.raises(InvalidInput, match="'support', not Agent"):
-            await runtime.start(talker("hello"), "hi")
+        with pytest.raises(InvalidInput, match="'support', not the Agent"):
+            await runtime.start(text_agent("hello"), "hi")
     async with Runtime.open(store_url, agents=[]) as runtime:
         with pytest.raises(NotFound, match="this runtime has none"):
             await runtime.start("support", "hi")

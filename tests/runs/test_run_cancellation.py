@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from ways import FourMethods, approve_all, run_somehow
 
+from factories.runs import MinimalSession, approve_all, run_agent
 from standfast import (
     Agent,
     AgentHooks,
@@ -96,8 +96,8 @@ class Cut:
 
 
 @pytest.mark.parametrize("way", ["run", "streamed"])
-@pytest.mark.parametrize("session", [FourMethods, lambda: SQLiteSession("s")], ids=["third-party", "sqlite"])
-async def test_a_run_cancelled_at_any_await_goes_on_from_there(session: Any, way: str) -> None:
+@pytest.mark.parametrize("session", [MinimalSession, lambda: SQLiteSession("s")], ids=["third-party", "sqlite"])
+async def test_a_run_cancelled_at_any_await_continues_from_there(session: Any, way: str) -> None:
     cuts: list[Cut] = []
 
     async def scenario() -> None:
@@ -117,7 +117,7 @@ async def test_a_run_cancelled_at_any_await_goes_on_from_there(session: Any, way
         assert kinds(await cut.session.get_items()) == ["user", *calls, *outputs, "message"]
 
 
-class FailingOnce(FourMethods):
+class FailingOnce(MinimalSession):
     """Fails at one write: before anything is written, or after."""
 
     def __init__(self, at: int, *, written: bool) -> None:
@@ -147,7 +147,7 @@ async def test_a_write_that_fails_is_made_up_for(at: int, written: bool, way: st
     model = ScriptedModel([[call("effect", "1")], [call("effect", "2")], [assistant_message("end")]])
     agent, session = Agent("a", tools=[effect], model=model), FailingOnce(at, written=written)
     with pytest.raises(OSError, match=r"disk full|connection lost") as raised:
-        await run_somehow(way, agent, "q", session=session)
+        await run_agent(way, agent, "q", session=session)
     result, asked = await resumed(agent, raised.value.run_data.state, session)  # type: ignore[attr-defined]
     assert (result.final_output, asked, len(made)) == ("end", 0, 2)
     assert kinds(session.items) == ["user", *["function_call", "function_call_output"] * 2, "message"]
@@ -163,7 +163,7 @@ async def test_cancelling_after_the_turn_waits_for_the_tool() -> None:
         return "done"
 
     agent = Agent("a", tools=[slow], model=ScriptedModel([[call("slow", "1")], [assistant_message("end")]]))
-    session = FourMethods()
+    session = MinimalSession()
     result = Runner.run_streamed(agent, "q", session=session)
 
     async def read() -> None:
@@ -198,7 +198,7 @@ HOOKS = [
 
 @pytest.mark.parametrize("way", ["run", "streamed"])
 @pytest.mark.parametrize(("base", "name"), HOOKS, ids=[f"{base.__name__}.{name}" for base, name in HOOKS])
-async def test_a_run_goes_on_after_a_hook_that_raised(base: Any, name: str, way: str) -> None:
+async def test_a_run_continues_after_a_hook_that_raised(base: Any, name: str, way: str) -> None:
     made: list[int] = []
     faults = [ValueError(name)]
 
@@ -216,16 +216,16 @@ async def test_a_run_goes_on_after_a_hook_that_raised(base: Any, name: str, way:
     second = Agent("second", model=ScriptedModel([[assistant_message("end")]] * 2), hooks=own)
     script = [[call("effect", "1")], [call("transfer_to_second", "2")]]
     agent = Agent("first", tools=[effect], handoffs=[second], model=ScriptedModel(script), hooks=own)
-    session = FourMethods()
+    session = MinimalSession()
     with pytest.raises(ValueError, match=name) as raised:
-        await run_somehow(way, agent, "q", session=session, hooks=hooks if own is None else None)
+        await run_agent(way, agent, "q", session=session, hooks=hooks if own is None else None)
     result, asked = await resumed(agent, raised.value.run_data.state, session)  # type: ignore[attr-defined]
     assert (result.final_output, asked, len(made)) == ("end", 0, 1)
     assert kinds(session.items) == ["user", *["function_call", "function_call_output"] * 2, "message"]
 
 
 @pytest.mark.parametrize("trips", [True, False], ids=["trips", "is broken"])
-async def test_a_tool_whose_output_was_not_passed_is_not_called_again_unasked(trips: bool) -> None:
+async def test_a_tool_whose_output_was_refused_is_not_called_again_without_a_decision(trips: bool) -> None:
     made: list[int] = []
     strict = [True]
 

@@ -6,8 +6,8 @@ import random
 import zlib
 
 import pytest
-from durable_kit import only_approval, soon
 
+from factories.runtime import only_approval, wait_for
 from standfast import Agent, FunctionModel, Runtime, ToolContext, function_tool, handoff, open_store
 from standfast.history.store import Store
 
@@ -51,10 +51,10 @@ def spoiled(place):
 
 def misplaced(rows):
     """Folds by an owner that did not know of an entry by somebody else."""
-    told = [json.loads(zlib.decompress(row.data)) for row in rows]
-    for fold in told:
+    snapshots = [json.loads(zlib.decompress(row.data)) for row in rows]
+    for fold in snapshots:
         fold["since"], fold["upto"] = max(0, fold["since"] - 3), fold["upto"] - 3
-    moved = [zlib.compress(json.dumps(fold).encode()) for fold in told]
+    moved = [zlib.compress(json.dumps(fold).encode()) for fold in snapshots]
     return [type(row)(row.seq, row.kind, data, row.at) for row, data in zip(rows, moved, strict=True)]
 
 
@@ -80,30 +80,30 @@ def steady(turns):
     return Agent("steady", tools=[look, pay], model=FunctionModel(answer))
 
 
-async def test_a_run_goes_on_after_reading_what_is_new_and_not_its_whole_journal(store_url):
+async def test_a_run_is_resumed_after_reading_only_the_new_part_of_its_journal(store_url):
     async with open_store(store_url) as store:
         reading = Reading(store.backend)
         async with Runtime.open(Store(reading), agents=[steady(150)]) as runtime:
             run = await runtime.start("steady", "go", session_id="s", max_turns=None)
-            await soon(run.wait(), 60)
+            await wait_for(run.wait(), 60)
             assert (await run.info()).steps > 700
             reading.rows = 0
             await runtime.decide((await only_approval(runtime)).id, "approve")
-            assert (await soon(run.wait(), 60)).final_output == "done"
+            assert (await wait_for(run.wait(), 60)).final_output == "done"
             assert reading.rows < 300
 
 
 @pytest.mark.parametrize("folds", [lost, misplaced, spoiled(-1), spoiled(0), spoiled(1)])
-async def test_a_run_whose_folds_are_lost_or_damaged_or_wrong_goes_on_all_the_same(tmp_path, folds):
+async def test_a_run_with_lost_or_damaged_or_wrong_snapshots_continues(tmp_path, folds):
     async with open_store(f"sqlite:///{tmp_path / 'app.db'}") as store:
         async with Runtime.open(store, agents=[steady(150)]) as runtime:
             run = await runtime.start("steady", "go", session_id="s", max_turns=None)
-            await soon(run.wait(), 60)
+            await wait_for(run.wait(), 60)
             before = (await runtime.state(run.id)).to_json()
         async with Runtime.open(Store(Reading(store.backend, folds)), agents=[steady(150)]) as runtime:
             assert (await runtime.state(run.id)).to_json() == before
             await runtime.decide((await only_approval(runtime)).id, "approve")
-            assert (await soon((await runtime.run(run.id)).wait(), 60)).final_output == "done"
+            assert (await wait_for((await runtime.run(run.id)).wait(), 60)).final_output == "done"
         items = await store.session("s").get_items()
         assert [item["output"] for item in items if "output" in item] == [
             *(f"found {n}" for n in range(150)),
@@ -152,19 +152,19 @@ def wanderer(chance, turns):
     return one
 
 
-@pytest.mark.parametrize("seed", range(6))
-async def test_what_folds_say_is_what_the_whole_journal_says_at_every_step(seed):
+@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (0, 3, 4, 5))])
+async def test_a_run_from_snapshots_equals_the_run_from_the_whole_journal_at_every_step(seed):
     chance = random.Random(seed)
     agent = wanderer(chance, turns=90)
     async with open_store("memory://") as store:
         async with Runtime.open(store, agents=[agent]) as runtime:
             session_id = chance.choice(["s", None])
             run = await runtime.start("one", "go", session_id=session_id, max_turns=None, context={"counted": 0})
-            while (await soon(run.wait(), 60)).status == "waiting":
+            while (await wait_for(run.wait(), 60)).status == "waiting":
                 for asked in await runtime.approvals(status="pending"):
                     await runtime.decide(asked.id, chance.choice(["approve", "reject"]))
             fork = await runtime.fork(run.id, at=chance.randrange(200, 300))
-            while (await soon(fork.wait(), 60)).status == "waiting":
+            while (await wait_for(fork.wait(), 60)).status == "waiting":
                 for asked in await runtime.approvals(status="pending"):
                     await runtime.decide(asked.id, "approve")
             runs = [run.id, fork.id]

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from durable_kit import Refunds, calls, only_approval, says, soon, talker, until
 
+from factories.runtime import Refunds, only_approval, repeat, reply, text_agent, tool_calls, wait_for, wait_until
 from standfast import Agent, RunEnded, Runtime, SessionBusy, function_tool
 from standfast.history.store import Store
 from standfast.runtime._engine.control import StartRequest
@@ -34,13 +34,14 @@ def slow(gate, name="support", then="finished"):
         await gate.wait()
         return [assistant_message(then)]
 
-    return Agent(name, model=ScriptedModel([ModelStep.respond(answer), *(says(f"answer {n}") for n in range(5))]))
+    return Agent(name, model=ScriptedModel([ModelStep.respond(answer), *(reply(f"answer {n}") for n in range(5))]))
 
 
-async def test_fifty_starts_on_one_session_run_one_after_the_other(store_url):
+@repeat(10, 50)
+async def test_concurrent_starts_on_one_session_run_one_after_the_other(store_url, count):
     async with Runtime.open(store_url, agents=[echo()]) as runtime:
-        runs = await asyncio.gather(*(runtime.start("support", f"m{n}", session_id="s") for n in range(50)))
-        outcomes = await soon(asyncio.gather(*(run.wait() for run in runs)), 30)
+        runs = await asyncio.gather(*(runtime.start("support", f"m{n}", session_id="s") for n in range(count)))
+        outcomes = await wait_for(asyncio.gather(*(run.wait() for run in runs)), 120)
         assert {outcome.status for outcome in outcomes} == {"completed"}
         items = await runtime.store.session("s").get_items()
         order = [info.run_id for info in await runtime.runs(limit=100)]
@@ -54,11 +55,11 @@ async def test_two_runtimes_share_the_queue_of_a_session(shared_url):
         Runtime.open(shared_url, agents=[echo()], lease=1) as one,
         Runtime.open(shared_url, agents=[echo()], lease=1) as other,
     ):
-        runs = await asyncio.gather(*((one, other)[n % 2].start("support", f"m{n}", session_id="s") for n in range(10)))
-        outcomes = await soon(asyncio.gather(*(run.wait() for run in runs)), 20)
+        runs = await asyncio.gather(*((one, other)[n % 2].start("support", f"m{n}", session_id="s") for n in range(6)))
+        outcomes = await wait_for(asyncio.gather(*(run.wait() for run in runs)))
         assert {outcome.status for outcome in outcomes} == {"completed"}
         items = await one.store.session("s").get_items()
-    assert [item["role"] for item in items] == ["user", "assistant"] * 10
+    assert [item["role"] for item in items] == ["user", "assistant"] * 6
 
 
 async def test_a_busy_session_can_be_refused(store_url):
@@ -70,10 +71,10 @@ async def test_a_busy_session_can_be_refused(store_url):
         assert refused.value.run_id == first.id
         free = await runtime.start("support", "elsewhere", session_id="other", on_busy="reject")
         gate.set()
-        await soon(first.wait())
-        await soon(free.wait())
+        await wait_for(first.wait())
+        await wait_for(free.wait())
         again = await runtime.start("support", "three", session_id="s", on_busy="reject")
-        assert (await soon(again.wait())).status == "completed"
+        assert (await wait_for(again.wait())).status == "completed"
         assert len(await runtime.runs()) == 3
 
 
@@ -123,21 +124,21 @@ async def test_of_many_that_refuse_to_wait_one_begins(store_url):
         assert sum(isinstance(one, SessionBusy) for one in found) == 7
         gate.set()
         [run] = [one for one in found if not isinstance(one, Exception)]
-        assert (await soon(run.wait())).status == "completed"
+        assert (await wait_for(run.wait())).status == "completed"
 
 
 async def test_a_run_that_waits_for_a_person_keeps_its_session(store_url):
     refunds = Refunds()
-    agent = refunds.agent(calls(("refund", {"order": "7", "amount": 5}, "c1")), says("first"), says("second"))
+    agent = refunds.agent(tool_calls(("refund", {"order": "7", "amount": 5}, "c1")), reply("first"), reply("second"))
     async with Runtime.open(store_url, agents=[agent], lease=0.4) as runtime:
         first = await runtime.start("support", "one", session_id="s")
-        await soon(first.wait())
+        await wait_for(first.wait())
         second = await runtime.start("support", "two", session_id="s")
         await asyncio.sleep(0.5)
         assert (await second.info()).status == "queued"
         await runtime.decide((await only_approval(runtime)).id, "approve")
-        assert (await soon(first.wait())).final_output == "first"
-        assert (await soon(second.wait())).final_output == "second"
+        assert (await wait_for(first.wait())).final_output == "first"
+        assert (await wait_for(second.wait())).final_output == "second"
         assert (await runtime.store.session("s").check()).ok
 
 
@@ -152,9 +153,9 @@ async def test_interrupting_cancels_the_other_run_and_keeps_what_it_did(store_ur
     gate = asyncio.Event()
     async with Runtime.open(store_url, agents=[slow(gate)]) as runtime:
         first = await runtime.start("support", "one", session_id="s")
-        await until(taken(first))
+        await wait_until(taken(first))
         second = await runtime.start("support", "two", session_id="s", on_busy="interrupt")
-        assert (await soon(second.wait())).final_output == "answer 0"
+        assert (await wait_for(second.wait())).final_output == "answer 0"
         assert (await first.wait()).status == "cancelled"
         items = await runtime.store.session("s").get_items()
         assert [item["content"] for item in items if item["role"] == "user"] == ["one", "two"]
@@ -162,12 +163,12 @@ async def test_interrupting_cancels_the_other_run_and_keeps_what_it_did(store_ur
 
 async def test_rolling_back_takes_the_other_run_out_of_the_session(store_url):
     gate = asyncio.Event()
-    async with Runtime.open(store_url, agents=[slow(gate), talker("hello", name="greeter")]) as runtime:
-        await soon((await runtime.start("greeter", "hi", session_id="s")).wait())
+    async with Runtime.open(store_url, agents=[slow(gate), text_agent("hello", name="greeter")]) as runtime:
+        await wait_for((await runtime.start("greeter", "hi", session_id="s")).wait())
         first = await runtime.start("support", "one", session_id="s")
-        await until(taken(first))
+        await wait_until(taken(first))
         second = await runtime.start("support", "two", session_id="s", on_busy="rollback")
-        assert (await soon(second.wait())).status == "completed"
+        assert (await wait_for(second.wait())).status == "completed"
         items = await runtime.store.session("s").get_items()
         assert [item["content"] for item in items if item["role"] == "user"] == ["hi", "two"]
         with pytest.raises(RunEnded):
@@ -180,9 +181,9 @@ async def test_a_queued_run_can_be_cancelled(store_url):
         first = await runtime.start("support", "one", session_id="s")
         second = await runtime.start("support", "two", session_id="s")
         await runtime.cancel(second.id)
-        assert (await soon(second.wait())).status == "cancelled"
+        assert (await wait_for(second.wait())).status == "cancelled"
         gate.set()
-        assert (await soon(first.wait())).status == "completed"
+        assert (await wait_for(first.wait())).status == "completed"
 
 
 async def test_calls_of_one_turn_are_made_at_the_same_time(store_url):
@@ -196,11 +197,11 @@ async def test_calls_of_one_turn_are_made_at_the_same_time(store_url):
         await everybody.wait()
         return f"met {name}"
 
-    three = calls(*(("meet", {"name": str(n)}, f"c{n}") for n in range(3)))
-    agent = Agent("support", tools=[meet], model=ScriptedModel([three, says("done")]))
+    three = tool_calls(*(("meet", {"name": str(n)}, f"c{n}") for n in range(3)))
+    agent = Agent("support", tools=[meet], model=ScriptedModel([three, reply("done")]))
     async with Runtime.open(store_url, agents=[agent]) as runtime:
         run = await runtime.start("support", "go", session_id="s")
-        assert (await soon(run.wait())).status == "completed"
+        assert (await wait_for(run.wait())).status == "completed"
         assert (await runtime.store.session("s").check()).ok
 
 
@@ -217,10 +218,10 @@ async def test_a_run_that_makes_room_is_next_and_those_in_line_come_after_it(sto
     agent = Agent("support", model=ScriptedModel([ModelStep.respond(answer) for _ in range(3)]))
     async with Runtime.open(store_url, agents=[agent]) as runtime:
         await runtime.start("support", "one", session_id="s")
-        await soon(asked.wait())
+        await wait_for(asked.wait())
         second = await runtime.start("support", "two", session_id="s")
         third = await runtime.start("support", "three", session_id="s", on_busy=on_busy)
-        assert (await soon(second.wait())).status == (await soon(third.wait())).status == "completed"
+        assert (await wait_for(second.wait())).status == (await wait_for(third.wait())).status == "completed"
         items = await runtime.store.session("s").get_items()
         said = [item["content"] for item in items if item["role"] == "user"]
         assert said == [*(["one"] if on_busy == "interrupt" else []), "three", "two"]
@@ -229,24 +230,24 @@ async def test_a_run_that_makes_room_is_next_and_those_in_line_come_after_it(sto
 
 async def test_a_run_that_interrupts_one_that_waits_for_a_person_is_next(store_url):
     refunds = Refunds()
-    agent = refunds.agent(calls(("refund", {"order": "7", "amount": 5}, "c1")), says("next"), says("last"))
+    agent = refunds.agent(tool_calls(("refund", {"order": "7", "amount": 5}, "c1")), reply("next"), reply("last"))
     async with Runtime.open(store_url, agents=[agent]) as runtime:
         first = await runtime.start("support", "one", session_id="s")
-        await soon(first.wait())
+        await wait_for(first.wait())
         second = await runtime.start("support", "two", session_id="s")
         third = await runtime.start("support", "three", session_id="s", on_busy="interrupt")
-        assert (await soon(third.wait())).final_output == "next"
-        assert (await soon(second.wait())).final_output == "last"
+        assert (await wait_for(third.wait())).final_output == "next"
+        assert (await wait_for(second.wait())).final_output == "last"
         assert (await first.info()).status == "cancelled"
 
 
-async def test_whoever_looks_after_the_queue_lets_the_run_begin_that_made_room(shared_url):
+async def test_the_recovery_loop_starts_the_run_that_interrupted(shared_url):
     """As it is when the process is gone that asked for the runs."""
     async with closing_backend(await open_backend(shared_url)) as backend:
         for text, on_busy in ("one", "enqueue"), ("two", "enqueue"), ("three", "interrupt"):
             await backend.commit(*StartRequest("support", text, "s", None, 10, None, on_busy).build_ops(f"run_{text}"))
     async with Runtime.open(shared_url, agents=[echo()], lease=0.4) as runtime:
         for text in ("three", "one", "two"):
-            assert (await soon((await runtime.run(f"run_{text}")).wait())).status == "completed"
+            assert (await wait_for((await runtime.run(f"run_{text}")).wait())).status == "completed"
         items = await runtime.store.session("s").get_items()
         assert [item["content"] for item in items if item["role"] == "user"] == ["three", "one", "two"]

@@ -1,4 +1,4 @@
-"""One scenario, run in three ways: at once, streamed, and through JSON after every single step."""
+"""Scenarios of runs, and three modes to run them: at once, streamed, and saved and loaded after every step."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from standfast.runs.runner import prepare_run
 from standfast.testing import ScriptedModel
 
 
-class FourMethods:
-    """A session that somebody else wrote: the four methods and nothing more."""
+class MinimalSession:
+    """A third-party session: the four methods of the protocol and nothing more."""
 
     def __init__(self, session_id: str = "theirs", items: Any = ()) -> None:
         self.session_id, self.session_settings, self.items = session_id, None, [dict(item) for item in items]
@@ -37,7 +37,7 @@ class FourMethods:
 
 @dataclass
 class Scenario:
-    """Agents and a script for their models; ``decide`` settles what a person is asked."""
+    """Agents and a script for their models; ``decide`` decides about the calls that need approval."""
 
     agent: Agent[Any]
     model: ScriptedModel
@@ -48,7 +48,7 @@ class Scenario:
 
 @dataclass
 class Seen:
-    """What a way of running came to, in plain values."""
+    """The result of a run in plain values, to compare modes."""
 
     final: Any
     items: list[Any]
@@ -132,18 +132,18 @@ def resuming(scenario: Scenario) -> dict[str, Any]:
     return {name: value for name, value in scenario.options.items() if name not in own}
 
 
-WAYS = {"at once": at_once, "streamed": streamed, "step by step": step_by_step}
+RUN_MODES = {"at once": at_once, "streamed": streamed, "step by step": step_by_step}
 
 SESSIONS: dict[str, Callable[[], Any]] = {
     "no session": lambda: None,
     "sqlite": lambda: SQLiteSession("s"),
-    "third-party": FourMethods,
+    "third-party": MinimalSession,
 }
 
 
-async def run_somehow(way: str, agent: Agent[Any], input: Any, **options: Any) -> Any:
-    """The result of a run, at once or streamed, for those who only want to see it end."""
-    if way == "run":
+async def run_agent(mode: str, agent: Agent[Any], input: Any, **options: Any) -> Any:
+    """Run to the end, at once or streamed, and return the result."""
+    if mode == "run":
         return await Runner.run(agent, input, **options)
     result = Runner.run_streamed(agent, input, **options)
     async for _ in result.stream_events():
@@ -156,7 +156,7 @@ def approve_all(state: Any) -> None:
         state.approve(item)
 
 
-async def settled() -> None:
-    """Let everything run that can run now."""
+async def let_tasks_run() -> None:
+    """Give every ready task a chance to run."""
     for _ in range(20):
         await asyncio.sleep(0)

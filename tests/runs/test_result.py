@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from ways import approve_all, run_somehow
 
+from factories.runs import approve_all, run_agent
 from standfast import (
     Agent,
     ModelSettings,
@@ -45,7 +45,7 @@ async def test_the_conversation_as_input_is_whole_or_as_the_last_agent_saw_it(wa
     model = ScriptedModel([[call("add", "1", a=1, b=1)], [call("transfer_to_b", "2")], [assistant_message("here")]])
     second = Agent("b", model=model)
     agent = Agent("a", tools=[add], handoffs=[handoff(second, input_filter=remove_all_tools)], model=model)
-    result = await run_somehow(way, agent, "q")
+    result = await run_agent(way, agent, "q")
     whole, seen = result.to_input_list(), result.to_input_list(mode="normalized")
     kinds = ["user", "function_call", "function_call_output", "function_call", "function_call_output", "message"]
     assert [item.get("type", item.get("role")) for item in whole] == kinds
@@ -54,7 +54,7 @@ async def test_the_conversation_as_input_is_whole_or_as_the_last_agent_saw_it(wa
     assert (await Runner.run(second, [*whole, {"role": "user", "content": "and?"}])).final_output == "again"
 
 
-async def test_a_final_output_is_of_the_type_that_was_asked_for() -> None:
+async def test_a_final_output_has_the_declared_type() -> None:
     class City(BaseModel):
         name: str
 
@@ -91,7 +91,7 @@ async def test_texts_pictures_and_files_reach_the_model_as_parts() -> None:
     ]
 
 
-async def test_a_tools_custom_data_is_kept_with_the_item_and_told_to_nobody() -> None:
+async def test_custom_data_of_a_tool_is_stored_with_the_item_and_not_sent() -> None:
     @function_tool(custom_data_extractor=lambda data: {"length": len(data.output), "raw": data.output})
     async def read() -> str:
         return "long text"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ways import FourMethods
 
+from factories.runs import MinimalSession
 from standfast import (
     Agent,
     GuardrailFunctionOutput,
@@ -47,7 +47,7 @@ class Faults:
         return GuardrailFunctionOutput(None, False)
 
 
-class FailingSession(FourMethods):
+class FailingSession(MinimalSession):
     """Fails before or after a write, without saying which."""
 
     def __init__(self, faults: Faults) -> None:
@@ -142,7 +142,7 @@ class World:
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_whatever_fails_the_run_ends_and_everything_is_there_once(data: Any) -> None:
+def test_after_random_faults_the_run_ends_with_each_item_once(data: Any) -> None:
     world = World(data.draw)
 
     async def live() -> None:

@@ -1,6 +1,6 @@
 """A process of a fleet: asks for all runs, by the same keys as the others, drives what it gets, answers questions.
 
-python worker_fleet.py URL EFFECTS RUNS SESSIONS
+python fleet_process.py URL EFFECTS RUNS SESSIONS
 """
 
 import asyncio

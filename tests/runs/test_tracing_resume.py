@@ -11,7 +11,7 @@ from opentelemetry import trace as otel
 from opentelemetry.trace import StatusCode
 
 import standfast
-from runs.ways import approve_all, run_somehow
+from factories.runs import approve_all, run_agent
 from standfast import Agent, RunConfig, Runner, RunState, function_tool, trace
 from standfast.testing import ScriptedModel, assistant_message, function_call
 from telemetry import Exported, Kept
@@ -30,14 +30,14 @@ def refunding(*, asked_before: bool = False) -> Agent[Any]:
 
 
 @pytest.mark.parametrize("way", ["run", "streamed"])
-async def test_a_resumed_run_goes_on_in_its_trace(exported: Exported, kept: Kept, way: str) -> None:
-    result = await run_somehow(way, refunding(), "hello", run_config=RunConfig(group_id="chat-1"))
+async def test_a_resumed_run_continues_in_its_trace(exported: Exported, kept: Kept, way: str) -> None:
+    result = await run_agent(way, refunding(), "hello", run_config=RunConfig(group_id="chat-1"))
     saved = result.to_state().to_string()
     agent = refunding(asked_before=True)
     state = await RunState.from_string(agent, saved)
     approve_all(state)
     with otel.get_tracer("web").start_as_current_span("the request that approves") as request:
-        await run_somehow(way, agent, state)
+        await run_agent(way, agent, state)
     first, second = [span for span in exported.spans if span.name.startswith("invoke_workflow")]
     assert second.context.trace_id == first.context.trace_id
     assert second.parent.span_id == first.context.span_id
@@ -49,7 +49,7 @@ async def test_a_resumed_run_goes_on_in_its_trace(exported: Exported, kept: Kept
     assert traces[0] == traces[1]
 
 
-async def test_another_process_goes_on_in_the_same_trace(exported: Exported) -> None:
+async def test_another_process_continues_in_the_same_trace(exported: Exported) -> None:
     result = await Runner.run(refunding(), "hello")
     program = """if True:
         import asyncio, sys

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from ways import FourMethods, run_somehow
 
+from factories.runs import MinimalSession, run_agent
 from standfast import (
     Agent,
     Model,
@@ -69,10 +69,10 @@ OUTPUTS = [
 
 @pytest.mark.parametrize("way", ["run", "streamed"])
 @pytest.mark.parametrize(("output", "said"), OUTPUTS, ids=[said for _, said in OUTPUTS])
-async def test_an_answer_out_of_shape_is_a_typed_error_with_its_place(output: Any, said: str, way: str) -> None:
-    agent, session = Agent("a", tools=[add], model=Saying(ModelResponse(output, Usage(), "r"))), FourMethods()
+async def test_a_malformed_response_raises_a_typed_error_with_its_location(output: Any, said: str, way: str) -> None:
+    agent, session = Agent("a", tools=[add], model=Saying(ModelResponse(output, Usage(), "r"))), MinimalSession()
     with pytest.raises(ModelBehaviorError, match=said) as raised:
-        await run_somehow(way, agent, "q", session=session)
+        await run_agent(way, agent, "q", session=session)
     assert [item["role"] for item in session.items] == ["user"]
     state = await RunState.from_string(agent, raised.value.run_data.state.to_string())
     agent.model = ScriptedModel([[assistant_message("better")]])
@@ -89,7 +89,7 @@ async def test_an_answer_out_of_shape_is_a_typed_error_with_its_place(output: An
         (ModelResponse([], Usage(), 5), "response_id"),  # type: ignore[arg-type]
     ],
 )
-async def test_what_is_no_answer_at_all_is_a_typed_error(answer: Any, said: str) -> None:
+async def test_a_response_of_another_type_raises_a_typed_error(answer: Any, said: str) -> None:
     with pytest.raises(ModelBehaviorError, match=said):
         await Runner.run(Agent("a", model=Saying(answer)), "q")
 
@@ -111,7 +111,7 @@ async def test_half_characters_are_replaced_wherever_they_come_from(way: str) ->
     ]
     agent = Agent("a", tools=[read, read_parts], model=ScriptedModel([calls, [cut]]))
     session = SQLiteSession("s")
-    result = await run_somehow(way, agent, "q", session=session)
+    result = await run_agent(way, agent, "q", session=session)
     assert result.final_output == "smile \ufffd"
     stored = await session.get_items()
     assert [item["output"] for item in stored[3:5]] == [
