@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import pytest
-from processes import EXAMPLES
+from example_processes import EXAMPLES
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import start_example
+from example_processes import start_example
 
 from ports import free_port, wait_for_port
 

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from processes import run_example
+from example_processes import run_example
 
 from ports import free_port
 

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from processes import run_example
+from example_processes import run_example
 
 from standfast import FunctionModel, Runner, open_store
 from standfast.realtime import LocalRealtimeModel

@@ -7,7 +7,7 @@ from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
-from processes import run_example
+from example_processes import run_example
 
 from standfast import FunctionModel
 from standfast.workers import PoolConfig, SessionPool

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import EXAMPLES, ROOT
+from example_processes import EXAMPLES, ROOT
 
 CASES = {
     "support_desk/desk.py": ("Order A7 is broken.", 3, "refund"),
