@@ -82,7 +82,7 @@ def fragile_server() -> Iterator[FragilePostgres]:
 @pytest.fixture
 async def fragile_postgres(fragile_server: FragilePostgres) -> FragilePostgres:
     """A server with empty tables for this test only, which may stop and start it."""
-    await emptied(fragile_server.url, "postgres")
+    await prepare_database(fragile_server.url, "postgres")
     return fragile_server
 
 
@@ -104,10 +104,10 @@ async def postgres_url(postgres_server: str) -> AsyncIterator[str]:
 @pytest.fixture
 async def postgres_tables_url(postgres_server: str) -> str:
     """The URL of a database with empty tables, shared by all tests because that is faster than a new one."""
-    return await emptied(postgres_server, SHARED)
+    return await prepare_database(postgres_server, SHARED)
 
 
-async def emptied(server: str, name: str) -> str:
+async def prepare_database(server: str, name: str) -> str:
     """Return the URL of a database with empty tables. It is created if it does not exist."""
     if (server, name) not in _existing:
         admin = await asyncpg.connect(dsn(server))

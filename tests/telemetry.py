@@ -13,7 +13,7 @@ from opentelemetry.util._once import Once
 from standfast import TracingProcessor, add_trace_processor, set_trace_processors
 
 
-class Exported:
+class ExportedSpans:
     """The spans that were exported to OpenTelemetry."""
 
     def __init__(self) -> None:
@@ -60,47 +60,47 @@ def no_telemetry() -> Iterator[None]:
 
 
 @pytest.fixture
-def exported(no_telemetry: None) -> Iterator[Exported]:
-    spans = Exported()
+def exported(no_telemetry: None) -> Iterator[ExportedSpans]:
+    spans = ExportedSpans()
     trace.set_tracer_provider(spans.provider)
     yield spans
     spans.provider.shutdown()
 
 
-class Kept(TracingProcessor):
+class RecordingProcessor(TracingProcessor):
     """A processor that records the calls of its methods."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, Any]] = []
+        self.calls: list[tuple[str, Any]] = []
 
     def on_trace_start(self, trace: Any) -> None:
-        self.told.append(("trace_start", trace))
+        self.calls.append(("trace_start", trace))
 
     def on_trace_end(self, trace: Any) -> None:
-        self.told.append(("trace_end", trace))
+        self.calls.append(("trace_end", trace))
 
     def on_span_start(self, span: Any) -> None:
-        self.told.append(("span_start", span))
+        self.calls.append(("span_start", span))
 
     def on_span_end(self, span: Any) -> None:
-        self.told.append(("span_end", span))
+        self.calls.append(("span_end", span))
 
     def shutdown(self) -> None:
-        self.told.append(("shutdown", None))
+        self.calls.append(("shutdown", None))
 
     def force_flush(self) -> None:
-        self.told.append(("flush", None))
+        self.calls.append(("flush", None))
 
-    def ended(self) -> list[dict[str, Any]]:
-        return [span.export() for event, span in self.told if event == "span_end"]
+    def exported_spans(self) -> list[dict[str, Any]]:
+        return [span.export() for event, span in self.calls if event == "span_end"]
 
     def count(self, what: str) -> int:
-        return sum(event == what for event, _ in self.told)
+        return sum(event == what for event, _ in self.calls)
 
 
 @pytest.fixture
-def kept() -> Iterator[Kept]:
-    processor = Kept()
+def kept() -> Iterator[RecordingProcessor]:
+    processor = RecordingProcessor()
     add_trace_processor(processor)
     yield processor
     set_trace_processors([])

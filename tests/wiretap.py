@@ -32,14 +32,14 @@ class Wiretap:
 
     def __init__(self, url: str) -> None:
         self.url = sqlalchemy.make_url(url)
-        self.turns = 0
-        self.said = b""
+        self.round_trips = 0
+        self.request_bytes = b""
         self.cut_at: Trigger | None = None
         self.tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
     @asynccontextmanager
-    async def on(cls, url: str) -> AsyncIterator["Wiretap"]:
+    async def start(cls, url: str) -> AsyncIterator["Wiretap"]:
         tap = cls(url)
         server = await asyncio.start_server(tap.serve, "127.0.0.1", 0)
         tap.port = server.sockets[0].getsockname()[1]
@@ -58,13 +58,13 @@ class Wiretap:
         return {"connect_args": {"ssl": False}}
 
     @property
-    def tapped_url(self) -> str:
+    def proxy_url(self) -> str:
         tapped = self.url.set(host="127.0.0.1", port=self.port, query={})
         return tapped.render_as_string(hide_password=False)
 
-    def listen(self) -> None:
+    def reset(self) -> None:
         """Reset ``turns`` and ``said``."""
-        self.turns, self.said = 0, b""
+        self.round_trips, self.request_bytes = 0, b""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -99,9 +99,9 @@ class Wiretap:
             nonlocal awaits_answer
             while data := await reader.read(65536):
                 if not awaits_answer:
-                    self.turns += 1
+                    self.round_trips += 1
                 awaits_answer = True
-                self.said += data
+                self.request_bytes += data
                 if self.cut_at is not None and self.cut_at(data):
                     self.cut_at = None
                     cut.set()

@@ -25,11 +25,11 @@ from standfast.realtime.testing import ScriptedRealtimeModel
 from standfast.testing import RealtimeServer
 from standfast.testing.virtual_time import run_in_virtual_time
 
-PATIENCE = 30.0
+WAIT_TIMEOUT = 30.0
 """Seconds that a test waits for an event before it fails."""
 
 
-def virtually(test: Callable[..., Any]) -> Callable[..., None]:
+def in_virtual_time(test: Callable[..., Any]) -> Callable[..., None]:
     """Run a test in virtual time: no real waiting, and a deadlock fails."""
 
     @functools.wraps(test)
@@ -41,29 +41,29 @@ def virtually(test: Callable[..., Any]) -> Callable[..., None]:
     return run
 
 
-def started(response_id: str = "r1") -> RealtimeModelTurnStartedEvent:
+def response_started(response_id: str = "r1") -> RealtimeModelTurnStartedEvent:
     return RealtimeModelTurnStartedEvent(response_id=response_id)
 
 
-def ended(response_id: str = "r1", **more: Any) -> RealtimeModelTurnEndedEvent:
+def response_ended(response_id: str = "r1", **more: Any) -> RealtimeModelTurnEndedEvent:
     return RealtimeModelTurnEndedEvent(response_id=response_id, **more)
 
 
-def words(text: str, item_id: str = "i1", response_id: str = "r1") -> RealtimeModelTranscriptDeltaEvent:
+def text_delta(text: str, item_id: str = "i1", response_id: str = "r1") -> RealtimeModelTranscriptDeltaEvent:
     return RealtimeModelTranscriptDeltaEvent(item_id, text, response_id)
 
 
-def sound(ms: int = 100, item_id: str = "i1", response_id: str = "r1") -> RealtimeModelAudioEvent:
+def audio_chunk(ms: int = 100, item_id: str = "i1", response_id: str = "r1") -> RealtimeModelAudioEvent:
     return RealtimeModelAudioEvent(b"\0" * (48 * ms), response_id, item_id, 0)
 
 
-def answer(number: int, text: str) -> tuple[Any, ...]:
+def short_response(number: int, text: str) -> tuple[Any, ...]:
     """Return the events of a short response, from its start to its end."""
     response, item = f"r{number}", f"i{number}"
-    return started(response), words(text, item, response), sound(100, item, response), ended(response)
+    return response_started(response), text_delta(text, item, response), audio_chunk(100, item, response), response_ended(response)
 
 
-def waiting(verdicts: dict[str, asyncio.Event]) -> RealtimeAgent[Any]:
+def agent_with_slow_guardrail(verdicts: dict[str, asyncio.Event]) -> RealtimeAgent[Any]:
     """Return an agent with a guardrail that finishes for a text when the event of that text is set."""
 
     @output_guardrail
@@ -74,16 +74,16 @@ def waiting(verdicts: dict[str, asyncio.Event]) -> RealtimeAgent[Any]:
     return RealtimeAgent(name="host", output_guardrails=[check])
 
 
-def call(name: str, call_id: str = "c1", arguments: str = "{}", response_id: str | None = None) -> Any:
+def tool_call(name: str, call_id: str = "c1", arguments: str = "{}", response_id: str | None = None) -> Any:
     return RealtimeModelToolCallEvent(name, call_id, arguments, response_id=response_id)
 
 
-def user_said(text: str, item_id: str = "u1", previous: str | None = None) -> RealtimeModelItemUpdatedEvent:
+def user_message_added(text: str, item_id: str = "u1", previous: str | None = None) -> RealtimeModelItemUpdatedEvent:
     item = UserMessageItem(item_id=item_id, previous_item_id=previous, content=[InputText(text=text)])
     return RealtimeModelItemUpdatedEvent(item)
 
 
-class Heard:
+class EventRecorder:
     """Records the events of one iterator."""
 
     def __init__(self) -> None:
@@ -100,19 +100,19 @@ class Heard:
         hidden = {"metric"} if raw else {"raw_model_event", "metric", "transcript_delta"}
         return [event.type for event in self.events if event.type not in hidden]
 
-    def of(self, kind: str) -> list[Any]:
+    def of_type(self, kind: str) -> list[Any]:
         return [event for event in self.events if event.type == kind]
 
-    async def until(self, kind: str, count: int = 1) -> Any:
+    async def wait_for(self, kind: str, count: int = 1) -> Any:
         """Wait for the ``count``-th event of this type and return it."""
-        async with asyncio.timeout(PATIENCE), self._changed:
-            await self._changed.wait_for(lambda: len(self.of(kind)) >= count)
-        return self.of(kind)[count - 1]
+        async with asyncio.timeout(WAIT_TIMEOUT), self._changed:
+            await self._changed.wait_for(lambda: len(self.of_type(kind)) >= count)
+        return self.of_type(kind)[count - 1]
 
 
 @asynccontextmanager
-async def listening(session: RealtimeSession) -> AsyncIterator[Heard]:
-    heard = Heard()
+async def record_events(session: RealtimeSession) -> AsyncIterator[EventRecorder]:
+    heard = EventRecorder()
     task = asyncio.ensure_future(heard.listen(session))
     await asyncio.sleep(0)
     try:
@@ -126,62 +126,62 @@ async def listening(session: RealtimeSession) -> AsyncIterator[Heard]:
 
 
 @asynccontextmanager
-async def talking(
+async def open_scripted_session(
     agent: RealtimeAgent[Any], model: ScriptedRealtimeModel | None = None, **more: Any
-) -> AsyncIterator[tuple[RealtimeSession, Any, Heard]]:
+) -> AsyncIterator[tuple[RealtimeSession, Any, EventRecorder]]:
     """Open a session over a scripted model and record its events."""
     scripted = ScriptedRealtimeModel(strict=False) if model is None else model
     run = {name: more.pop(name) for name in ("context", "model_config", "session") if name in more}
     config: Any = {"reconnect": {"first_delay": 0.001, "longest_delay": 0.01}, **more}
     session = await RealtimeRunner(agent, model=scripted, config=config).run(**run)
-    async with listening(session) as heard, session:
+    async with record_events(session) as heard, session:
         yield session, scripted, heard
 
 
-def at(server: RealtimeServer) -> Any:
+def connect_options(server: RealtimeServer) -> Any:
     """Return the options to connect to a test server."""
     return {"url": server.url, "api_key": "test"}
 
 
 @asynccontextmanager
-async def calling(
+async def open_websocket_session(
     server: RealtimeServer, agent: RealtimeAgent[Any], transport: Any = None, **config: Any
-) -> AsyncIterator[tuple[RealtimeSession, Heard]]:
+) -> AsyncIterator[tuple[RealtimeSession, EventRecorder]]:
     """Open a session over a real websocket and record its events."""
     model = OpenAIRealtimeWebSocketModel(transport_config=transport)
     settings: Any = {"reconnect": {"first_delay": 0.01}, **config}
-    session = await RealtimeRunner(agent, model=model, config=settings).run(model_config=at(server))
-    async with listening(session) as heard, session:
+    session = await RealtimeRunner(agent, model=model, config=settings).run(model_config=connect_options(server))
+    async with record_events(session) as heard, session:
         yield session, heard
 
 
-def said(session: RealtimeSession) -> list[str | None]:
+def get_texts(session: RealtimeSession) -> list[str | None]:
     """Return the texts of all messages in order; messages without content are left out."""
     parts: list[Any] = [item.content[0] for item in session.history if item.type == "message" and item.content]
     return [part.transcript if "audio" in part.type else part.text for part in parts]
 
 
-async def speak(session: RealtimeSession, pcm: bytes) -> None:
+async def send_speech(session: RealtimeSession, pcm: bytes) -> None:
     for start in range(0, len(pcm), 4800):
         await session.send_audio(pcm[start : start + 4800])
 
 
-async def eventually(check: Callable[[], Any]) -> Any:
+async def wait_until(check: Callable[[], Any]) -> Any:
     """Wait until ``check()`` is true and return its result."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         while not (result := check()):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.001)
     return result
 
 
-def sent(model: ScriptedRealtimeModel, kind: type) -> list[Any]:
+def get_sent_inputs(model: ScriptedRealtimeModel, kind: type) -> list[Any]:
     return [event for event in model.sent_events if isinstance(event, kind)]
 
 
-async def interrupt(session: RealtimeSession, heard: Heard) -> None:
+async def interrupt(session: RealtimeSession, heard: EventRecorder) -> None:
     """Interrupt a session, and check that it did not wait for its own timeout."""
-    await asyncio.wait_for(session.interrupt(), PATIENCE)
-    assert not [event for event in heard.of("error") if isinstance(event.error, AcknowledgementTimeout)]
+    await asyncio.wait_for(session.interrupt(), WAIT_TIMEOUT)
+    assert not [event for event in heard.of_type("error") if isinstance(event.error, AcknowledgementTimeout)]
 
 
 class CallCounter:

@@ -89,7 +89,7 @@ def make_config(server: RealtimeServer, **options: Any) -> Any:
     return {"url": f"{server.url}?model=m", "api_key": "k", **options}
 
 
-async def speech(text: str = "This is somebody speaking.", *, pause_ms: int = 800) -> bytes:
+async def make_speech(text: str = "This is somebody speaking.", *, pause_ms: int = 800) -> bytes:
     """Return tones with a pause after them."""
     words = await ToneTTS().synthesize(text)
     return make_silence(300) + b"".join(word.audio for word in words) + make_silence(pause_ms)

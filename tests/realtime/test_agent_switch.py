@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from pydantic import BaseModel
 
-from factories.realtime import call, ended, eventually, sent, started, talking, virtually
+from factories.realtime import tool_call, response_ended, wait_until, get_sent_inputs, response_started, open_scripted_session, in_virtual_time
 from standfast import Closed, RunHooks, UserError, function_tool
 from standfast.realtime import (
     RealtimeAgent,
@@ -30,14 +30,14 @@ A = RealtimeAgent(name="a", instructions="I am a.", tools=[a_tool], handoffs=[B,
 
 
 async def test_update_agent_sends_the_settings_and_then_emits_the_event():
-    async with talking(A, model_settings={"voice": "ash"}) as (session, model, heard):
+    async with open_scripted_session(A, model_settings={"voice": "ash"}) as (session, model, heard):
         await session.update_agent(B)
         assert session.current_agent is B
-        changed = await heard.until("agent_changed")
+        changed = await heard.wait_for("agent_changed")
         assert (changed.from_agent, changed.to_agent, changed.reason) == (A, B, "update")
-        settings = sent(model, Update)[0].session_settings
+        settings = get_sent_inputs(model, Update)[0].session_settings
         assert (settings["instructions"], settings["tools"], settings["voice"]) == ("I am b.", [], "ash")
-        assert heard.of("handoff") == []
+        assert heard.of_type("handoff") == []
 
 
 async def test_a_handoff_is_acknowledged_before_its_event_and_its_output():
@@ -49,37 +49,37 @@ async def test_a_handoff_is_acknowledged_before_its_event_and_its_output():
                 await gate.wait()
             await super().send_event(event)
 
-    async with talking(A, Slow(strict=False)) as (session, model, heard):
-        await model.emit(started(), call("transfer_to_b"), ended())
-        await heard.until("agent_end")
+    async with open_scripted_session(A, Slow(strict=False)) as (session, model, heard):
+        await model.emit(response_started(), tool_call("transfer_to_b"), response_ended())
+        await heard.wait_for("agent_end")
         await asyncio.sleep(0)
-        assert (session.current_agent, heard.of("handoff"), sent(model, Output)) == (A, [], [])
+        assert (session.current_agent, heard.of_type("handoff"), get_sent_inputs(model, Output)) == (A, [], [])
         gate.set()
-        told = await heard.until("handoff")
+        told = await heard.wait_for("handoff")
         assert (told.from_agent, told.to_agent, session.current_agent) == (A, B, B)
-        assert (await heard.until("agent_changed")).reason == "handoff"
-        await eventually(lambda: sent(model, Output))
+        assert (await heard.wait_for("agent_changed")).reason == "handoff"
+        await wait_until(lambda: get_sent_inputs(model, Output))
         assert [type(event) for event in model.sent_events] == [Update, Output]
-        assert sent(model, Output)[0].output == '{"assistant": "b"}'
-        assert sent(model, Output)[0].start_response
+        assert get_sent_inputs(model, Output)[0].output == '{"assistant": "b"}'
+        assert get_sent_inputs(model, Output)[0].start_response
 
 
 async def test_the_end_of_a_response_names_the_agent_that_began_it():
-    async with talking(A) as (_session, model, heard):
-        await model.emit(started(), call("transfer_to_b"))
-        await heard.until("handoff")
-        await model.emit(ended(), started("r2"), ended("r2"))
-        await heard.until("agent_end", 2)
-        assert [event.agent.name for event in heard.of("agent_start")] == ["a", "b"]
-        assert [event.agent.name for event in heard.of("agent_end")] == ["a", "b"]
+    async with open_scripted_session(A) as (_session, model, heard):
+        await model.emit(response_started(), tool_call("transfer_to_b"))
+        await heard.wait_for("handoff")
+        await model.emit(response_ended(), response_started("r2"), response_ended("r2"))
+        await heard.wait_for("agent_end", 2)
+        assert [event.agent.name for event in heard.of_type("agent_start")] == ["a", "b"]
+        assert [event.agent.name for event in heard.of_type("agent_end")] == ["a", "b"]
 
 
 async def test_a_call_beside_a_handoff_goes_to_the_agent_that_made_it():
-    async with talking(A) as (_session, model, heard):
-        await model.emit(started(), call("transfer_to_b", "c1"))
-        await heard.until("handoff")
-        await model.emit(call("a_tool", "c2"), ended())
-        end = await heard.until("tool_end")
+    async with open_scripted_session(A) as (_session, model, heard):
+        await model.emit(response_started(), tool_call("transfer_to_b", "c1"))
+        await heard.wait_for("handoff")
+        await model.emit(tool_call("a_tool", "c2"), response_ended())
+        end = await heard.wait_for("tool_end")
         assert (end.agent, end.output) == (A, "by a")
 
 
@@ -95,14 +95,14 @@ async def test_of_several_handoffs_in_one_response_the_first_wins_and_the_others
         order.append("c")
 
     agent = A.clone(handoffs=[realtime_handoff(B, on_handoff=on_b), realtime_handoff(C, on_handoff=on_c)])
-    async with talking(agent) as (session, model, heard):
-        await model.emit(started(), call("transfer_to_b", "c1"), call("transfer_to_c", "c2"), ended())
+    async with open_scripted_session(agent) as (session, model, heard):
+        await model.emit(response_started(), tool_call("transfer_to_b", "c1"), tool_call("transfer_to_c", "c2"), response_ended())
         await asyncio.sleep(0.01)
         slow.set()
-        await eventually(lambda: len(sent(model, Output)) == 2)
+        await wait_until(lambda: len(get_sent_inputs(model, Output)) == 2)
         assert (session.current_agent, order) == (B, ["b"])
-        assert len(heard.of("agent_changed")) == 1
-        answers = {event.tool_call.call_id: event for event in sent(model, Output)}
+        assert len(heard.of_type("agent_changed")) == 1
+        answers = {event.tool_call.call_id: event for event in get_sent_inputs(model, Output)}
         assert "b has taken over" in answers["c2"].output
         assert not answers["c2"].start_response
 
@@ -116,14 +116,14 @@ async def test_a_handoff_that_hangs_does_not_hold_up_those_of_the_agents_after_i
     last = RealtimeAgent(name="last")
     rescue = RealtimeAgent(name="rescue", handoffs=[last])
     stuck = RealtimeAgent(name="stuck", handoffs=[realtime_handoff(B, on_handoff=hang)])
-    async with talking(stuck) as (session, model, heard):
-        await model.emit(started(), call("transfer_to_b"), ended())
+    async with open_scripted_session(stuck) as (session, model, heard):
+        await model.emit(response_started(), tool_call("transfer_to_b"), response_ended())
         await session.update_agent(rescue)
-        await model.emit(started("r2"), call("transfer_to_last", "c2"), ended("r2"))
-        assert (await heard.until("handoff")).to_agent is last
+        await model.emit(response_started("r2"), tool_call("transfer_to_last", "c2"), response_ended("r2"))
+        assert (await heard.wait_for("handoff")).to_agent is last
         never.set()
-        await eventually(lambda: len(sent(model, Output)) == 2)
-        assert "last has taken over" in sent(model, Output)[1].output
+        await wait_until(lambda: len(get_sent_inputs(model, Output)) == 2)
+        assert "last has taken over" in get_sent_inputs(model, Output)[1].output
         assert session.current_agent is last
 
 
@@ -132,12 +132,12 @@ async def test_a_handoff_after_a_failed_one_is_performed():
         raise ValueError("not now")
 
     agent = A.clone(handoffs=[realtime_handoff(B, on_handoff=broken), C])
-    async with talking(agent) as (session, model, heard):
-        await model.emit(started(), call("transfer_to_b", "c1"), call("transfer_to_c", "c2"), ended())
-        await heard.until("handoff")
+    async with open_scripted_session(agent) as (session, model, heard):
+        await model.emit(response_started(), tool_call("transfer_to_b", "c1"), tool_call("transfer_to_c", "c2"), response_ended())
+        await heard.wait_for("handoff")
         assert session.current_agent is C
-        assert str((await heard.until("error")).error) == "not now"
-        await eventually(lambda: len(sent(model, Output)) == 2)
+        assert str((await heard.wait_for("error")).error) == "not now"
+        await wait_until(lambda: len(get_sent_inputs(model, Output)) == 2)
 
 
 @pytest.mark.parametrize("how", ["handoff", "update"])
@@ -145,37 +145,37 @@ async def test_a_transition_that_the_model_refuses_leaves_the_old_agent_in_place
     model = ScriptedRealtimeModel(
         [RealtimeStep(Update, error=SettingsRejected({"message": "bad voice"}))], strict=False
     )
-    async with talking(A, model) as (session, _, heard):
+    async with open_scripted_session(A, model) as (session, _, heard):
         if how == "update":
             with pytest.raises(SettingsRejected, match="bad voice"):
                 await session.update_agent(B)
         else:
-            await model.emit(started(), call("transfer_to_b"), ended())
-            assert "bad voice" in str((await heard.until("error")).error)
-            await eventually(lambda: sent(model, Output))
-            assert "An error occurred" in sent(model, Output)[0].output
+            await model.emit(response_started(), tool_call("transfer_to_b"), response_ended())
+            assert "bad voice" in str((await heard.wait_for("error")).error)
+            await wait_until(lambda: get_sent_inputs(model, Output))
+            assert "An error occurred" in get_sent_inputs(model, Output)[0].output
         assert session.current_agent is A
-        assert heard.of("agent_changed") == heard.of("handoff") == []
-        await model.emit(started("r2"), call("a_tool", "c2"))
-        assert (await heard.until("tool_end")).output == "by a"
+        assert heard.of_type("agent_changed") == heard.of_type("handoff") == []
+        await model.emit(response_started("r2"), tool_call("a_tool", "c2"))
+        assert (await heard.wait_for("tool_end")).output == "by a"
         await session.update_agent(C)
         assert session.current_agent is C
 
 
 async def test_a_switch_without_acknowledgement_is_reverted():
     model = ScriptedRealtimeModel([RealtimeStep(Update, error=AcknowledgementTimeout("the settings", 1))], strict=False)
-    async with talking(A, model) as (session, _, _heard):
+    async with open_scripted_session(A, model) as (session, _, _heard):
         with pytest.raises(AcknowledgementTimeout):
             await session.update_agent(B)
         assert session.current_agent is A
-        assert [event.session_settings["instructions"] for event in sent(model, Update)] == ["I am b.", "I am a."]
+        assert [event.session_settings["instructions"] for event in get_sent_inputs(model, Update)] == ["I am b.", "I am a."]
 
 
 async def test_a_transition_whose_agent_cannot_be_resolved_sends_nothing():
     def broken(context, agent):
         raise ValueError("no instructions")
 
-    async with talking(A) as (session, model, _heard):
+    async with open_scripted_session(A) as (session, model, _heard):
         with pytest.raises(ValueError, match="no instructions"):
             await session.update_agent(RealtimeAgent(name="x", instructions=broken))
         with pytest.raises(UserError):
@@ -191,14 +191,14 @@ async def test_a_program_that_stops_waiting_does_not_leave_a_transition_half_don
             await gate.wait()
             await super().send_event(event)
 
-    async with talking(A, Slow(strict=False)) as (session, model, heard):
+    async with open_scripted_session(A, Slow(strict=False)) as (session, model, heard):
         changing = asyncio.ensure_future(session.update_agent(B))
         await asyncio.sleep(0.01)
         changing.cancel()
         gate.set()
         await asyncio.wait({changing})
-        assert (session.current_agent, len(sent(model, Update))) == (B, 1)
-        await heard.until("agent_changed")
+        assert (session.current_agent, len(get_sent_inputs(model, Update))) == (B, 1)
+        await heard.wait_for("agent_changed")
 
 
 async def test_a_handoff_and_an_update_tell_the_model_the_same():
@@ -206,14 +206,14 @@ async def test_a_handoff_and_an_update_tell_the_model_the_same():
     other = RealtimeAgent(name="other", instructions=lambda context, agent: "now", tools=[a_tool], handoffs=[B, C])
     told = []
     for how in ("handoff", "update"):
-        async with talking(A.clone(handoffs=[other]), model_settings=base) as (session, model, heard):
+        async with open_scripted_session(A.clone(handoffs=[other]), model_settings=base) as (session, model, heard):
             if how == "update":
                 await session.update_agent(other)
             else:
-                await model.emit(started(), call("transfer_to_other"), ended())
-            changed = await heard.until("agent_changed")
+                await model.emit(response_started(), tool_call("transfer_to_other"), response_ended())
+            changed = await heard.wait_for("agent_changed")
             assert (changed.to_agent, changed.reason) == (other, how)
-            settings = dict(sent(model, Update)[0].session_settings)
+            settings = dict(get_sent_inputs(model, Update)[0].session_settings)
             ways = [way.tool_name for way in settings.pop("handoffs")]
             told.append((settings, ways, session.current_agent))
     assert told[0] == told[1]
@@ -232,12 +232,12 @@ async def test_dynamic_parts_are_resolved_once_per_transition():
         return True
 
     tool = function_tool(lambda: "x", name_override="t", is_enabled=enabled, strict_mode=False)
-    async with talking(A) as (session, model, _heard):
+    async with open_scripted_session(A) as (session, model, _heard):
         way = realtime_handoff(B, is_enabled=lambda context, agent: asked.append("handoff") or True)
         await session.update_agent(RealtimeAgent(name="x", instructions=instructions, tools=[tool], handoffs=[way]))
         assert sorted(asked) == ["handoff", "instructions", "tool"]
-        assert sent(model, Update)[0].session_settings["handoffs"] == [way]
-        assert sent(model, Update)[0].session_settings["tools"] == [tool]
+        assert get_sent_inputs(model, Update)[0].session_settings["handoffs"] == [way]
+        assert get_sent_inputs(model, Update)[0].session_settings["tools"] == [tool]
 
 
 class Why(BaseModel):
@@ -251,12 +251,12 @@ async def test_a_handoff_with_input_gives_it_to_the_program():
         reasons.append(given.reason)
 
     agent = A.clone(handoffs=[realtime_handoff(B, on_handoff=on_handoff, input_type=Why)])
-    async with talking(agent) as (session, model, heard):
-        await model.emit(started(), call("transfer_to_b", "c1", "not json"), ended())
-        await heard.until("error")
+    async with open_scripted_session(agent) as (session, model, heard):
+        await model.emit(response_started(), tool_call("transfer_to_b", "c1", "not json"), response_ended())
+        await heard.wait_for("error")
         assert session.current_agent is agent
-        await model.emit(started("r2"), call("transfer_to_b", "c2", '{"reason": "billing"}'), ended("r2"))
-        await heard.until("handoff")
+        await model.emit(response_started("r2"), tool_call("transfer_to_b", "c2", '{"reason": "billing"}'), response_ended("r2"))
+        await heard.wait_for("handoff")
     assert reasons == ["billing"]
 
 
@@ -267,11 +267,11 @@ async def test_a_handoff_that_leads_nowhere_is_answered_with_an_error():
         return "b"
 
     way.on_invoke_handoff = nowhere
-    async with talking(A.clone(handoffs=[way])) as (session, model, heard):
-        await model.emit(started(), call("transfer_to_b"), ended())
-        assert isinstance((await heard.until("error")).error, UserError)
+    async with open_scripted_session(A.clone(handoffs=[way])) as (session, model, heard):
+        await model.emit(response_started(), tool_call("transfer_to_b"), response_ended())
+        assert isinstance((await heard.wait_for("error")).error, UserError)
         assert session.current_agent.name == "a"
-        await eventually(lambda: sent(model, Output))
+        await wait_until(lambda: get_sent_inputs(model, Output))
 
 
 async def test_hooks_hear_of_a_handoff():
@@ -281,9 +281,9 @@ async def test_hooks_hear_of_a_handoff():
         async def on_handoff(self, context, from_agent, to_agent):
             told.append((from_agent.name, to_agent.name))
 
-    async with talking(A, hooks=Watch()) as (_session, model, _heard):
-        await model.emit(started(), call("transfer_to_b"), ended())
-        await eventually(lambda: told)
+    async with open_scripted_session(A, hooks=Watch()) as (_session, model, _heard):
+        await model.emit(response_started(), tool_call("transfer_to_b"), response_ended())
+        await wait_until(lambda: told)
     assert told == [("a", "b")]
 
 
@@ -314,21 +314,21 @@ async def test_a_handoff_after_a_concurrent_update_is_skipped():
                 await gate.wait()
             await super().send_event(event)
 
-    async with talking(A, Slow(strict=False)) as (session, model, heard):
+    async with open_scripted_session(A, Slow(strict=False)) as (session, model, heard):
         changing = asyncio.ensure_future(session.update_agent(C))
-        await eventually(lambda: model.stuck)
-        await model.emit(started(), call("transfer_to_b"), ended())
-        await heard.until("agent_end")
+        await wait_until(lambda: model.stuck)
+        await model.emit(response_started(), tool_call("transfer_to_b"), response_ended())
+        await heard.wait_for("agent_end")
         await asyncio.sleep(0)
         gate.set()
         await changing
-        await eventually(lambda: sent(model, Output))
+        await wait_until(lambda: get_sent_inputs(model, Output))
         assert session.current_agent is C
-        assert [event.reason for event in heard.of("agent_changed")] == ["update"]
-        assert sent(model, Output)[0].output == "This handoff was ignored: c has taken over already."
+        assert [event.reason for event in heard.of_type("agent_changed")] == ["update"]
+        assert get_sent_inputs(model, Output)[0].output == "This handoff was ignored: c has taken over already."
 
 
-@virtually
+@in_virtual_time
 async def test_the_next_change_waits_until_a_given_up_one_is_taken_back():
     restored = asyncio.Event()
 
@@ -339,23 +339,23 @@ async def test_the_next_change_waits_until_a_given_up_one_is_taken_back():
                 name = event.session_settings["instructions"]
                 await (asyncio.Event() if name == "I am b." else restored).wait()
 
-    async with talking(A, Stuck(strict=False)) as (session, model, _heard):
+    async with open_scripted_session(A, Stuck(strict=False)) as (session, model, _heard):
         given_up = asyncio.ensure_future(session.update_agent(B))
-        await eventually(lambda: len(sent(model, Update)) == 1)
+        await wait_until(lambda: len(get_sent_inputs(model, Update)) == 1)
         next_one = asyncio.ensure_future(session.update_agent(C))
         given_up.cancel()
         await asyncio.wait({given_up})
-        await eventually(lambda: len(sent(model, Update)) == 2)
+        await wait_until(lambda: len(get_sent_inputs(model, Update)) == 2)
         await asyncio.sleep(0.01)
-        told = [event.session_settings["instructions"] for event in sent(model, Update)]
+        told = [event.session_settings["instructions"] for event in get_sent_inputs(model, Update)]
         assert (told, session.current_agent) == (["I am b.", "I am a."], A)
         restored.set()
         await next_one
-        assert sent(model, Update)[2].session_settings["instructions"] == "I am c."
+        assert get_sent_inputs(model, Update)[2].session_settings["instructions"] == "I am c."
         assert session.current_agent is C
 
 
-@virtually
+@in_virtual_time
 async def test_a_change_that_waits_for_its_turn_ends_with_the_session():
     class Stuck(ScriptedRealtimeModel):
         async def send_event(self, event):
@@ -363,9 +363,9 @@ async def test_a_change_that_waits_for_its_turn_ends_with_the_session():
             if isinstance(event, Update):
                 await asyncio.Event().wait()
 
-    async with talking(A, Stuck(strict=False)) as (session, model, _heard):
+    async with open_scripted_session(A, Stuck(strict=False)) as (session, model, _heard):
         asked = [asyncio.ensure_future(session.update_agent(agent)) for agent in (B, C, B)]
-        await eventually(lambda: sent(model, Update))
+        await wait_until(lambda: get_sent_inputs(model, Update))
         asked[1].cancel()
     ends = await asyncio.gather(*asked, return_exceptions=True)
     assert [type(end) for end in ends] == [Closed, asyncio.CancelledError, Closed]

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from factories.fragile_realtime_model import FragileModel
-from factories.realtime import listening, sent, started, talking, virtually
+from factories.realtime import record_events, get_sent_inputs, response_started, open_scripted_session, in_virtual_time
 from standfast import Closed, UserError, function_tool
 from standfast.realtime import (
     LocalRealtimeModel,
@@ -26,7 +26,7 @@ A = RealtimeAgent(name="a", instructions="I am a.")
 
 
 def told(model):
-    return [event.session_settings["instructions"] for event in sent(model, Update)]
+    return [event.session_settings["instructions"] for event in get_sent_inputs(model, Update)]
 
 
 def asking_by(how, do):
@@ -48,9 +48,9 @@ def asking_by(how, do):
 
 @pytest.mark.parametrize("how", ["instructions", "is_enabled"])
 def test_a_change_inside_a_change_is_refused(how):
-    @virtually
+    @in_virtual_time
     async def scenario():
-        async with talking(A) as (session, model, _heard):
+        async with open_scripted_session(A) as (session, model, _heard):
             with pytest.raises(UserError, match="it would wait for itself"):
                 await session.update_agent(asking_by(how, lambda: session.update_agent(B)))
             assert (session.current_agent, told(model)) == (A, [])
@@ -62,7 +62,7 @@ def test_a_change_inside_a_change_is_refused(how):
 
 @pytest.mark.parametrize("what", ["update_agent", "send_message", "interrupt"])
 def test_an_entry_does_not_wait_for_itself(what):
-    @virtually
+    @in_virtual_time
     async def scenario():
         arguments = {"update_agent": [B], "send_message": ["hello"], "interrupt": []}[what]
         agent = asking_by("instructions", lambda: getattr(session, what)(*arguments))
@@ -74,7 +74,7 @@ def test_an_entry_does_not_wait_for_itself(what):
     scenario()
 
 
-@virtually
+@in_virtual_time
 async def test_a_task_that_instructions_have_started_may_change_the_agent_later():
     later, tasks = asyncio.Event(), []
 
@@ -85,24 +85,24 @@ async def test_a_task_that_instructions_have_started_may_change_the_agent_later(
     async def start():
         tasks.append(asyncio.ensure_future(change()))
 
-    async with talking(A) as (session, _model, _heard):
+    async with open_scripted_session(A) as (session, _model, _heard):
         await session.update_agent(asking_by("instructions", start))
         later.set()
         await tasks[0]
         assert session.current_agent is B
 
 
-@virtually
+@in_virtual_time
 async def test_the_instructions_for_one_session_may_change_the_agent_of_another():
-    async with talking(A) as (one, _model, _), talking(A) as (other, _also, _too):
+    async with open_scripted_session(A) as (one, _model, _), open_scripted_session(A) as (other, _also, _too):
         await one.update_agent(asking_by("instructions", lambda: other.update_agent(B)))
         assert (one.current_agent.name, other.current_agent) == ("x", B)
 
 
-@virtually
+@in_virtual_time
 async def test_pending_switches_end_with_the_session():
     stuck = asyncio.Event()
-    async with talking(A) as (session, _model, _heard):
+    async with open_scripted_session(A) as (session, _model, _heard):
         asked = [asyncio.ensure_future(session.update_agent(asking_by("instructions", stuck.wait)))]
         asked += [asyncio.ensure_future(session.update_agent(B)) for _ in range(2)]
         await asyncio.sleep(1)
@@ -114,7 +114,7 @@ async def test_pending_switches_end_with_the_session():
 
 @pytest.mark.parametrize("error", [RuntimeError("odd"), ConnectionError("odd"), TimeoutError("odd")])
 def test_the_old_settings_are_restored_after_any_error_of_a_switch(error):
-    @virtually
+    @in_virtual_time
     async def scenario():
         class Slow(ScriptedRealtimeModel):
             async def send_event(self, event):
@@ -122,7 +122,7 @@ def test_the_old_settings_are_restored_after_any_error_of_a_switch(error):
                 await super().send_event(event)
 
         model = Slow([RealtimeStep(Update, error=error)], strict=False)
-        async with talking(A, model) as (session, _, _heard):
+        async with open_scripted_session(A, model) as (session, _, _heard):
             with pytest.raises(type(error), match="odd"):
                 await session.update_agent(B)
             assert (session.current_agent, told(model)) == (A, ["I am b.", "I am a."])
@@ -132,7 +132,7 @@ def test_the_old_settings_are_restored_after_any_error_of_a_switch(error):
 
 @pytest.mark.parametrize("how", ["hangs", "fails"])
 def test_a_model_that_does_not_take_the_old_settings_back_does_not_keep_the_next_change(how):
-    @virtually
+    @in_virtual_time
     async def scenario():
         class Stuck(ScriptedRealtimeModel):
             async def send_event(self, event):
@@ -141,19 +141,19 @@ def test_a_model_that_does_not_take_the_old_settings_back_does_not_keep_the_next
                     await (asyncio.Event().wait() if how == "hangs" else self.close())
 
         model = Stuck([RealtimeStep(Update, error=AcknowledgementTimeout("the settings", 1))], strict=False)
-        async with talking(A, model) as (session, _, heard):
+        async with open_scripted_session(A, model) as (session, _, heard):
             with pytest.raises(AcknowledgementTimeout):
                 await session.update_agent(B)
             if how == "fails":
                 await model.drop()
-                await heard.until("reconnected")
+                await heard.wait_for("reconnected")
             await session.update_agent(C)
             assert session.current_agent is C
 
     scenario()
 
 
-@virtually
+@in_virtual_time
 async def test_a_connection_lost_during_a_switch_is_replaced_and_gets_the_new_settings():
     class Fragile(ScriptedRealtimeModel):
         fell = False
@@ -164,11 +164,11 @@ async def test_a_connection_lost_during_a_switch_is_replaced_and_gets_the_new_se
                 await self.drop()
             await super().send_event(event)
 
-    async with talking(A, Fragile(strict=False)) as (session, model, heard):
+    async with open_scripted_session(A, Fragile(strict=False)) as (session, model, heard):
         await session.update_agent(B)
         assert (session.current_agent, told(model)) == (B, ["I am b."])
         assert [connect["initial_model_settings"]["instructions"] for connect in model.connect_calls] == ["I am a."] * 2
-        assert len(heard.of("agent_changed")) == 1
+        assert len(heard.of_type("agent_changed")) == 1
 
 
 class Once(RealtimeModelListener):
@@ -192,7 +192,7 @@ def local(*turns):
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("what", ["interrupt", "update_agent"])
 def test_a_listener_of_the_model_does_not_wait_for_its_own_events(what, when):
-    @virtually
+    @in_virtual_time
     async def scenario():
         model = local("One two three four five six seven eight nine ten.")
         session = await RealtimeRunner(A, model=model).run()
@@ -200,13 +200,13 @@ def test_a_listener_of_the_model_does_not_wait_for_its_own_events(what, when):
         listener = Once("audio", do)
         if when == "before":
             model.add_listener(listener)
-        async with listening(session) as heard, session:
+        async with record_events(session) as heard, session:
             model.add_listener(listener)
             await session.send_message("Count to ten.")
-            status = (await heard.until("agent_end")).status
+            status = (await heard.wait_for("agent_end")).status
             assert listener.took < 0.1
             assert status == ("cancelled" if what == "interrupt" else "completed")
-            assert heard.of("error") == []
+            assert heard.of_type("error") == []
             if what == "update_agent":
                 assert session.current_agent is B
                 assert model.engine.settings.instructions == "I am b."
@@ -214,20 +214,20 @@ def test_a_listener_of_the_model_does_not_wait_for_its_own_events(what, when):
     scenario()
 
 
-@virtually
+@in_virtual_time
 async def test_a_failed_switch_of_a_listener_is_an_error_event():
     def broken(context, agent):
         raise ValueError("no instructions")
 
-    async with talking(A) as (session, model, heard):
+    async with open_scripted_session(A) as (session, model, heard):
         wrong = RealtimeAgent(name="x", instructions=broken)
         model.add_listener(Once("turn_started", lambda: session.update_agent(wrong)))
-        await model.emit(started())
-        assert str((await heard.until("error")).error) == "no instructions"
+        await model.emit(response_started())
+        assert str((await heard.wait_for("error")).error) == "no instructions"
         assert session.current_agent is A
 
 
-@virtually
+@in_virtual_time
 async def test_a_task_that_a_listener_has_started_waits_for_the_end_of_the_response():
     model, tasks, order = local("One two three four five six seven eight nine ten."), [], []
 
@@ -242,9 +242,9 @@ async def test_a_task_that_a_listener_has_started_waits_for_the_end_of_the_respo
 
     session = await RealtimeRunner(A, model=model).run()
     model.add_listener(Once("audio", start))
-    async with listening(session) as heard, session:
+    async with record_events(session) as heard, session:
         await session.send_message("Count to ten.")
-        assert (await heard.until("agent_end")).status == "cancelled"
+        assert (await heard.wait_for("agent_end")).status == "cancelled"
         await tasks[0]
     assert order == ["told", "interrupted"]
 
@@ -276,7 +276,7 @@ def test_the_model_has_the_settings_of_the_current_agent_after_any_race(trouble,
             assert model.engine.settings.instructions == "I am a."
 
     for after in range(apart % 2, 20, 2):
-        virtually(lambda after=after: scenario(after))()
+        in_virtual_time(lambda after=after: scenario(after))()
 
 
 async def steps(count):
@@ -286,7 +286,7 @@ async def steps(count):
 
 @pytest.mark.parametrize("connects", [True, False])
 def test_a_change_that_is_asked_for_during_the_entry_waits_for_its_end(connects):
-    @virtually
+    @in_virtual_time
     async def scenario():
         may = asyncio.Event()
 
@@ -310,7 +310,7 @@ def test_a_change_that_is_asked_for_during_the_entry_waits_for_its_end(connects)
     scenario()
 
 
-@virtually
+@in_virtual_time
 async def test_a_change_that_a_call_waits_for_is_not_held_up_by_the_next_call():
     @function_tool
     async def change() -> str:
@@ -324,8 +324,8 @@ async def test_a_change_that_a_call_waits_for_is_not_held_up_by_the_next_call():
     agent = RealtimeAgent(name="a", tools=[change, look])
     turns = [[CallTool("change"), CallTool("look")], "Fine."]
     model = LocalRealtimeModel(turns, tts=ToneTTS(), detector=EnergyDetector)
-    async with talking(agent, model, async_tool_calls=False) as (session, _model, heard):
+    async with open_scripted_session(agent, model, async_tool_calls=False) as (session, _model, heard):
         await session.send_message("Go on.")
-        await heard.until("tool_end", 2)
-        assert [event.output for event in heard.of("tool_end")] == ["changed", "seen"]
+        await heard.wait_for("tool_end", 2)
+        assert [event.output for event in heard.of_type("tool_end")] == ["changed", "seen"]
         assert session.current_agent is B

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from realtime.openai_types import SERVER_EVENTS, find_type_errors
-from realtime_kit import Heard, said, talking, virtually
+from realtime_kit import EventRecorder, get_texts, open_scripted_session, in_virtual_time
 from standfast import function_tool
 from standfast.realtime import RealtimeAgent
 from standfast.realtime.openai.protocol_model import RealtimeProtocolModel
@@ -130,7 +130,7 @@ class ScriptedTransportModel(RealtimeProtocolModel):
         return self.transport
 
 
-async def run_session(frames: list[dict[str, Any]]) -> tuple[Any, Heard, list[Any]]:
+async def run_session(frames: list[dict[str, Any]]) -> tuple[Any, EventRecorder, list[Any]]:
     calls = []
 
     @function_tool
@@ -140,7 +140,7 @@ async def run_session(frames: list[dict[str, Any]]) -> tuple[Any, Heard, list[An
         return "nine"
 
     model: Any = ScriptedTransportModel()
-    async with talking(RealtimeAgent(name="a", tools=[hours]), model) as (session, _, heard):
+    async with open_scripted_session(RealtimeAgent(name="a", tools=[hours]), model) as (session, _, heard):
         model.transport.deliver(*frames)
         await asyncio.sleep(1)
         output = {"id": "o1", "type": "function_call_output", "call_id": "c1", "output": "nine"}
@@ -150,19 +150,19 @@ async def run_session(frames: list[dict[str, Any]]) -> tuple[Any, Heard, list[An
     return session, heard, model.transport.sent
 
 
-@virtually
+@in_virtual_time
 @pytest.mark.parametrize("added", ["conversation.item.added", "conversation.item.created"])
 async def test_the_history_of_a_turn_does_not_depend_on_the_order_of_events(added):
     for seed in range(30):
         frames = shuffle(turn(added), random.Random(seed))
         try:
             session, heard, sent = await run_session(frames)
-            assert heard.of("error") == []
+            assert heard.of_type("error") == []
             assert [item.item_id for item in session.history] == ["u1", "a1", "f1"]
-            assert said(session) == ["When do you open?", "One moment."]
+            assert get_texts(session) == ["When do you open?", "One moment."]
             assert session.history[-1].output == "nine"
-            assert len(heard.of("agent_start")) == len(heard.of("agent_end")) == len(heard.of("tool_end")) == 1
-            assert sum(len(event.audio.data) for event in heard.of("audio")) == 9600
+            assert len(heard.of_type("agent_start")) == len(heard.of_type("agent_end")) == len(heard.of_type("tool_end")) == 1
+            assert sum(len(event.audio.data) for event in heard.of_type("audio")) == 9600
             assert [message["type"] for message in sent] == [
                 "session.update",
                 "conversation.item.create",

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from factories.realtime import ended, sent, sound, started, talking, virtually, words
+from factories.realtime import response_ended, get_sent_inputs, audio_chunk, response_started, open_scripted_session, in_virtual_time, text_delta
 from standfast import output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import GuardrailTimedOut, LocalRealtimeModel, RealtimeAgent, RealtimeModelSendRawMessage
@@ -34,38 +34,38 @@ async def discreet(context, agent, output):
 
 
 def guarded(*guardrails, **settings):
-    return talking(RealtimeAgent(name="host", output_guardrails=list(guardrails)), guardrails_settings=settings)
+    return open_scripted_session(RealtimeAgent(name="host", output_guardrails=list(guardrails)), guardrails_settings=settings)
 
 
 @pytest.mark.parametrize(("settings", "seconds"), [({}, DEFAULT_TIMEOUT), ({"timeout": 2.0}, 2.0)])
-@virtually
+@in_virtual_time
 async def test_audio_on_which_there_is_no_verdict_is_not_heard_and_the_answer_ends(settings, seconds, caplog):
     async with guarded(hanging(), hold_back_audio=True, **settings) as (session, model, heard):
         done = RealtimeModelAudioDoneEvent("i1", 0, response_id="r1")
-        await model.emit(started(), sound(), words("hello"), sound(), done, ended())
+        await model.emit(response_started(), audio_chunk(), text_delta("hello"), audio_chunk(), done, response_ended())
         await asyncio.sleep(seconds - 1)
-        assert heard.of("agent_end") == []
+        assert heard.of_type("agent_end") == []
         await asyncio.sleep(2)
         order = [event.type for event in heard.events if event.type in ("audio", "error", "audio_end", "agent_end")]
         assert order == ["error", "audio_end", "agent_end"]
-        error = heard.of("error")[0].error
+        error = heard.of_type("error")[0].error
         assert isinstance(error, GuardrailTimedOut)
         assert (error.guardrail, error.seconds) == ("hanging", seconds)
         assert "'hanging' failed and was skipped" in caplog.text
         part = session.history[0].content[0]
         assert (part.transcript, part.generated_transcript, part.audio_end_ms) == ("", "hello", 0)
-        await model.emit(started("r2"))
-        await heard.until("agent_start", 2)
+        await model.emit(response_started("r2"))
+        await heard.wait_for("agent_start", 2)
 
 
 @pytest.mark.parametrize("texts", [[], [GREETING]])
-@virtually
+@in_virtual_time
 async def test_the_server_gets_how_much_of_it_was_heard(texts):
     model = LocalRealtimeModel([GREETING], tts=ToneTTS(), pace=None)
     agent = RealtimeAgent(name="host", output_guardrails=[hanging(*texts)])
-    async with talking(agent, model, guardrails_settings=EAGER) as (session, _, heard):
+    async with open_scripted_session(agent, model, guardrails_settings=EAGER) as (session, _, heard):
         await session.send_message("Hello?")
-        await heard.until("agent_end")
+        await heard.wait_for("agent_end")
         await asyncio.sleep(1)
         answer = session.history[-1]
         heard_ms = answer.content[0].audio_end_ms
@@ -73,60 +73,60 @@ async def test_the_server_gets_how_much_of_it_was_heard(texts):
         assert model.engine.conversation.get_entry(answer.item_id).truncated_at_ms == heard_ms
 
 
-@virtually
+@in_virtual_time
 async def test_an_item_that_the_server_added_meanwhile_is_deleted_there():
     async with guarded(hanging(), hold_back_audio=True, timeout=2.0) as (_session, model, heard):
-        await model.emit(started(), sound(), words("hello"), ended())
+        await model.emit(response_started(), audio_chunk(), text_delta("hello"), response_ended())
         await model.drop()
-        await heard.until("reconnected")
-        await heard.until("agent_end")
+        await heard.wait_for("reconnected")
+        await heard.wait_for("agent_end")
         await asyncio.sleep(1)
-        told = [event.message for event in sent(model, RealtimeModelSendRawMessage)]
+        told = [event.message for event in get_sent_inputs(model, RealtimeModelSendRawMessage)]
         assert [message["type"] for message in told] == ["conversation.item.create", "conversation.item.delete"]
         assert told[-1]["other_data"] == {"item_id": "i1"}
 
 
-@virtually
+@in_virtual_time
 async def test_words_that_a_later_look_found_good_are_heard_although_an_earlier_one_was_never_answered():
     async with guarded(hanging("hello"), **EAGER) as (session, model, heard):
-        await model.emit(started(), words("hello"), words(" you"), sound(5000), ended())
-        await heard.until("agent_end")
-        assert (len(heard.of("audio")), len(heard.of("error"))) == (1, 1)
+        await model.emit(response_started(), text_delta("hello"), text_delta(" you"), audio_chunk(5000), response_ended())
+        await heard.wait_for("agent_end")
+        assert (len(heard.of_type("audio")), len(heard.of_type("error"))) == (1, 1)
         assert session.history[0].content[0].transcript == "hello you"
 
 
-@virtually
+@in_virtual_time
 async def test_what_was_found_good_before_the_guardrail_hung_stays_heard():
     async with guarded(hanging("hello you"), **EAGER) as (_, model, heard):
-        await model.emit(started(), words("hello"), *[sound(100) for _ in range(5)], words(" you"), ended())
-        await heard.until("agent_end")
-        assert len(heard.of("audio")) == 1  # Five letters.
+        await model.emit(response_started(), text_delta("hello"), *[audio_chunk(100) for _ in range(5)], text_delta(" you"), response_ended())
+        await heard.wait_for("agent_end")
+        assert len(heard.of_type("audio")) == 1  # Five letters.
 
 
 @pytest.mark.parametrize("held", [True, False])
-@virtually
+@in_virtual_time
 async def test_the_other_guardrails_are_asked_all_the_same(held):
     async with guarded(hanging(), discreet, hold_back_audio=held, timeout=2.0) as (_session, model, heard):
-        await model.emit(started(), sound(), words("secret"), ended())
-        tripped = await heard.until("guardrail_tripped")
+        await model.emit(response_started(), audio_chunk(), text_delta("secret"), response_ended())
+        tripped = await heard.wait_for("guardrail_tripped")
         assert [result.guardrail for result in tripped.guardrail_results] == [discreet]
-        assert heard.of("error") == [], "nobody waited for the one that hangs"
-        assert (await heard.until("error")).error.guardrail == "hanging"
+        assert heard.of_type("error") == [], "nobody waited for the one that hangs"
+        assert (await heard.wait_for("error")).error.guardrail == "hanging"
 
 
-@virtually
+@in_virtual_time
 async def test_a_guardrail_that_raises_has_no_say_and_the_audio_is_heard():
     @output_guardrail
     async def broken(context, agent, output):
         raise TimeoutError("the program's own")
 
     async with guarded(broken, hold_back_audio=True) as (_session, model, heard):
-        await model.emit(started(), sound(), words("hello"), ended())
-        await heard.until("agent_end")
-        assert (len(heard.of("audio")), heard.of("error")) == (1, [])
+        await model.emit(response_started(), audio_chunk(), text_delta("hello"), response_ended())
+        await heard.wait_for("agent_end")
+        assert (len(heard.of_type("audio")), heard.of_type("error")) == (1, [])
 
 
-@virtually
+@in_virtual_time
 async def test_a_guardrail_may_be_given_all_the_time_in_the_world():
     @output_guardrail
     async def thorough(context, agent, output):
@@ -134,6 +134,6 @@ async def test_a_guardrail_may_be_given_all_the_time_in_the_world():
         return GuardrailFunctionOutput(None, False)
 
     async with guarded(thorough, hold_back_audio=True, timeout=None) as (_session, model, heard):
-        await model.emit(started(), sound(), words("hello"), ended())
+        await model.emit(response_started(), audio_chunk(), text_delta("hello"), response_ended())
         await asyncio.sleep(1001)
-        assert len(heard.of("audio")) == len(heard.of("agent_end")) == 1
+        assert len(heard.of_type("audio")) == len(heard.of_type("agent_end")) == 1

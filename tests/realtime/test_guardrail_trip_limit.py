@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from factories.realtime import calling, eventually, listening, said, speak, virtually
-from realtime.wire import speech
+from factories.realtime import open_websocket_session, wait_until, record_events, get_texts, send_speech, in_virtual_time
+from realtime.wire import make_speech
 from standfast import function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import (
@@ -46,7 +46,7 @@ def creates(server):
 @pytest.mark.parametrize("held", [False, True])
 async def test_after_three_refusals_in_a_row_no_other_answer_is_asked_for(held):
     config = {"guardrails_settings": {"hold_back_audio": held}}
-    async with RealtimeServer([BAD] * 9) as server, calling(server, AGENT, **config) as (session, heard):
+    async with RealtimeServer([BAD] * 9) as server, open_websocket_session(server, AGENT, **config) as (session, heard):
         await session.send_message("Tell me.")
         error = (await refused(heard, 3)).error
         assert isinstance(error, TooManyGuardrailTrips)
@@ -54,13 +54,13 @@ async def test_after_three_refusals_in_a_row_no_other_answer_is_asked_for(held):
         told = [kind for kind in heard.types() if kind in ("guardrail_tripped", "error")]
         assert told == ["guardrail_tripped"] * 3 + ["error"]
         await session.interrupt()
-        assert (creates(server), len(heard.of("guardrail_tripped"))) == (3, 3)
-        assert said(session).count("guardrail triggered: discretion") == 2
+        assert (creates(server), len(heard.of_type("guardrail_tripped"))) == (3, 3)
+        assert get_texts(session).count("guardrail triggered: discretion") == 2
 
 
 async def test_refusals_with_calls_of_tools_in_between_are_in_a_row():
     turns = [BAD, CallTool("look"), BAD, CallTool("look"), BAD, CallTool("look"), BAD]
-    async with RealtimeServer(turns) as server, calling(server, AGENT) as (session, heard):
+    async with RealtimeServer(turns) as server, open_websocket_session(server, AGENT) as (session, heard):
         await session.send_message("Tell me.")
         await refused(heard, 3)
         await session.interrupt()
@@ -71,26 +71,26 @@ async def test_refusals_with_calls_of_tools_in_between_are_in_a_row():
 async def test_the_next_word_of_the_user_starts_anew(way):
     hears = ScriptedTranscriber(["Please?"])
     turns = [BAD] * 4 + ["I must not say that."]
-    async with RealtimeServer(turns, transcriber=hears) as server, calling(server, AGENT) as (session, heard):
+    async with RealtimeServer(turns, transcriber=hears) as server, open_websocket_session(server, AGENT) as (session, heard):
         await session.send_message("Tell me.")
         await refused(heard, 3)
         if way == "in writing":
             await session.send_message("Please?")
         else:
-            await speak(session, await speech())
-        await eventually(lambda: said(session)[-1] == "I must not say that.")
-        assert (len(heard.of("guardrail_tripped")), len(heard.of("error"))) == (4, 1)
+            await send_speech(session, await make_speech())
+        await wait_until(lambda: get_texts(session)[-1] == "I must not say that.")
+        assert (len(heard.of_type("guardrail_tripped")), len(heard.of_type("error"))) == (4, 1)
 
 
-@virtually
+@in_virtual_time
 async def test_an_answer_that_was_let_through_starts_anew():
     model = LocalRealtimeModel([BAD, BAD, "Well.", BAD, BAD, "That is all."], pace=None)
     config = {"model_settings": {"turn_detection": None}}
     session = await RealtimeRunner(AGENT, model=model, config=config).run()
-    async with listening(session) as heard, session:
+    async with record_events(session) as heard, session:
         await session.send_message("Tell me.")
-        await heard.until("agent_end", 3)
+        await heard.wait_for("agent_end", 3)
         await asyncio.sleep(5)
         await model.send_event(RealtimeModelSendRawMessage({"type": "response.create"}))
-        await eventually(lambda: said(session)[-1] == "That is all.")
-        assert (len(heard.of("guardrail_tripped")), heard.of("error")) == (4, [])
+        await wait_until(lambda: get_texts(session)[-1] == "That is all.")
+        assert (len(heard.of_type("guardrail_tripped")), heard.of_type("error")) == (4, [])

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from factories.realtime import ended, eventually, listening, sound, started, talking, virtually, words
-from realtime.wire import speech
+from factories.realtime import response_ended, wait_until, record_events, audio_chunk, response_started, open_scripted_session, in_virtual_time, text_delta
+from realtime.wire import make_speech
 from standfast import SQLiteSession, open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
@@ -41,7 +41,7 @@ async def call(model, *guardrails, options=None, session=None):
     agent = RealtimeAgent(name="host", output_guardrails=list(guardrails))
     runner = RealtimeRunner(agent, model=model, config={"guardrails_settings": HOLD})
     live = await runner.run(model_config=options or {}, session=session)
-    async with listening(live) as heard, live:
+    async with record_events(live) as heard, live:
         yield live, heard
 
 
@@ -64,9 +64,9 @@ async def test_a_trip_is_announced_before_the_end_of_its_response():
         async with call(None, slow.guardrail(), options=options) as (session, heard):
             await session.send_message("Tell me.")
             await slow.asked.wait()
-            await eventually(lambda: [e for e in heard.of("raw_model_event") if e.data.type == "turn_ended"])
+            await wait_until(lambda: [e for e in heard.of_type("raw_model_event") if e.data.type == "turn_ended"])
             slow.may_answer.set()
-            await heard.until("agent_end", 2)
+            await heard.wait_for("agent_end", 2)
             order = told(heard, "agent_start", "guardrail_tripped", "agent_end", "audio")
             assert order[:3] == ["agent_start", "guardrail_tripped", "agent_end"]
 
@@ -80,11 +80,11 @@ def test_a_refused_answer_counts_as_heard_nowhere():
                 await session.send_message("Tell me.")
                 await asyncio.sleep(0.3)  # A good part of it would have been heard, had it been passed on.
                 slow.may_answer.set()
-                await heard.until("agent_end", 2)
+                await heard.wait_for("agent_end", 2)
                 refused, other = answers(session)
                 assert (refused.status, refused.content[0].transcript) == ("incomplete", "")
                 assert refused.content[0].generated_transcript == SECRET
-                assert {event.item_id for event in heard.of("audio")} == {other.item_id}
+                assert {event.item_id for event in heard.of_type("audio")} == {other.item_id}
                 assert session.metrics["truncated"].count == 1
                 assert model.engine.conversation.get_entry(refused.item_id).truncated_at_ms == 0
             assert "swordfish" not in str(await history.get_items())
@@ -98,13 +98,13 @@ def test_what_was_held_back_when_the_user_spoke_was_not_heard():
         async with call(local("A good answer that takes a while to say."), slow.guardrail()) as (session, heard):
             await session.send_message("Well?")
             await asyncio.sleep(0.3)
-            await session.send_audio(await speech())
-            interrupted = await heard.until("audio_interrupted")
+            await session.send_audio(await make_speech())
+            interrupted = await heard.wait_for("audio_interrupted")
             slow.may_answer.set()
             cut = next(item for item in answers(session) if item.item_id == interrupted.item_id)
             assert (cut.content[0].transcript, cut.content[0].audio_end_ms) == ("", 0)
-            await heard.until("agent_end")
-            assert not [event for event in heard.of("audio") if event.item_id == interrupted.item_id]
+            await heard.wait_for("agent_end")
+            assert not [event for event in heard.of_type("audio") if event.item_id == interrupted.item_id]
 
     run_in_virtual_time(scenario())
 
@@ -116,7 +116,7 @@ def test_released_audio_counts_as_heard_from_its_release_on():
             await session.send_message("Well?")
             await asyncio.sleep(0.5)
             slow.may_answer.set()
-            await heard.until("agent_end")
+            await heard.wait_for("agent_end")
             await asyncio.sleep(0.1)
             await session.interrupt()
             assert answers(session)[0].content[0].audio_end_ms == 100
@@ -136,14 +136,14 @@ def test_verdicts_that_come_in_another_order_let_nothing_go_too_early():
 
         agent = RealtimeAgent(name="host", output_guardrails=[slow])
         settings = {"hold_back_audio": True, "debounce_text_length": 5}
-        async with talking(agent, guardrails_settings=settings) as (_session, model, heard):
-            await model.emit(started(), words("first"), words(" second"), *[sound(100) for _ in range(5)])
+        async with open_scripted_session(agent, guardrails_settings=settings) as (_session, model, heard):
+            await model.emit(response_started(), text_delta("first"), text_delta(" second"), *[audio_chunk(100) for _ in range(5)])
             gates["first second"].set()
             await asyncio.sleep(1)
-            assert heard.of("audio") == []
+            assert heard.of_type("audio") == []
             gates["first"].set()
             await asyncio.sleep(1)
-            assert len(heard.of("audio")) == 3  # Eleven letters take longer.
+            assert len(heard.of_type("audio")) == 3  # Eleven letters take longer.
 
     run_in_virtual_time(scenario())
 
@@ -152,14 +152,14 @@ def test_verdicts_that_come_in_another_order_let_nothing_go_too_early():
 async def test_audio_that_was_not_checked_when_the_session_ends_was_not_heard(said):
     slow, history = Slow(), SQLiteSession("call")
     agent = RealtimeAgent(name="host", output_guardrails=[slow.guardrail()])
-    async with talking(agent, session=history, guardrails_settings=HOLD) as (session, model, heard):
-        await model.emit(started(), sound(), words(said), sound(), ended())
+    async with open_scripted_session(agent, session=history, guardrails_settings=HOLD) as (session, model, heard):
+        await model.emit(response_started(), audio_chunk(), text_delta(said), audio_chunk(), response_ended())
         await slow.asked.wait()
         await session.close()
-        await heard.until("session_closed")
-    assert heard.of("audio") == []
+        await heard.wait_for("session_closed")
+    assert heard.of_type("audio") == []
     assert said not in str(await history.get_items())
-    assert len(heard.of("agent_end")) == 1
+    assert len(heard.of_type("agent_end")) == 1
 
 
 @output_guardrail
@@ -171,35 +171,35 @@ HOST = RealtimeAgent(name="host", output_guardrails=[discreet])
 EAGER = {"hold_back_audio": True, "debounce_text_length": 5}
 
 
-@virtually
+@in_virtual_time
 async def test_audio_that_comes_ahead_of_its_words_waits_for_them():
-    async with talking(HOST, guardrails_settings=EAGER) as (_session, model, heard):
-        await model.emit(started(), words("It is "), *[sound(100) for _ in range(20)])
+    async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+        await model.emit(response_started(), text_delta("It is "), *[audio_chunk(100) for _ in range(20)])
         await asyncio.sleep(1)
-        assert len(heard.of("audio")) == 1  # Four letters.
-        await model.emit(words("secret"), ended())
-        await heard.until("agent_end")
-        assert len(heard.of("audio")) == 1
+        assert len(heard.of_type("audio")) == 1  # Four letters.
+        await model.emit(text_delta("secret"), response_ended())
+        await heard.wait_for("agent_end")
+        assert len(heard.of_type("audio")) == 1
 
 
-@virtually
+@in_virtual_time
 async def test_audio_that_comes_behind_its_words_waits_no_longer():
     text = "It is ten past four."
-    async with talking(HOST, guardrails_settings=EAGER) as (_session, model, heard):
-        await model.emit(started(), words(text), RealtimeModelTextDoneEvent("i1", text, "r1"))
+    async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+        await model.emit(response_started(), text_delta(text), RealtimeModelTextDoneEvent("i1", text, "r1"))
         await asyncio.sleep(1)
-        await model.emit(sound(5000))
-        await heard.until("audio")
+        await model.emit(audio_chunk(5000))
+        await heard.wait_for("audio")
 
 
-@virtually
+@in_virtual_time
 async def test_audio_at_a_higher_speed_is_released_later():
     for speed, many in ((None, 5), (0.5, 5), (1.5, 3)):
         settings = {} if speed is None else {"speed": speed}
-        async with talking(HOST, guardrails_settings=EAGER, model_settings=settings) as (_session, model, heard):
-            await model.emit(started(), words("fifteen letters ok"), *[sound(100) for _ in range(20)])
+        async with open_scripted_session(HOST, guardrails_settings=EAGER, model_settings=settings) as (_session, model, heard):
+            await model.emit(response_started(), text_delta("fifteen letters ok"), *[audio_chunk(100) for _ in range(20)])
             await asyncio.sleep(1)
-            assert len(heard.of("audio")) == many
+            assert len(heard.of_type("audio")) == many
 
 
 @pytest.mark.parametrize(
@@ -212,28 +212,28 @@ async def test_audio_at_a_higher_speed_is_released_later():
         ("⏰🎉 … — !", 0),
     ],
 )
-@virtually
+@in_virtual_time
 async def test_a_letter_that_is_a_syllable_takes_longer_to_say(text, many):
-    async with talking(HOST, guardrails_settings=EAGER) as (_session, model, heard):
-        await model.emit(started(), words(text), *[sound(100) for _ in range(20)])
+    async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+        await model.emit(response_started(), text_delta(text), *[audio_chunk(100) for _ in range(20)])
         await asyncio.sleep(1)
-        assert len(heard.of("audio")) == many
+        assert len(heard.of_type("audio")) == many
 
 
-@virtually
+@in_virtual_time
 async def test_each_part_of_an_answer_waits_for_its_own_words():
-    async with talking(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+    async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, heard):
         done = RealtimeModelTextDoneEvent("i1", "Quite so.", "r1")
-        await model.emit(started(), words("Quite so."), done, sound(2000), sound(100, "i2"), sound(2000))
+        await model.emit(response_started(), text_delta("Quite so."), done, audio_chunk(2000), audio_chunk(100, "i2"), audio_chunk(2000))
         await asyncio.sleep(1)
-        assert [event.item_id for event in heard.of("audio")] == ["i1"]
-        await model.emit(words("secret", "i2"))
-        await heard.until("guardrail_tripped")
+        assert [event.item_id for event in heard.of_type("audio")] == ["i1"]
+        await model.emit(text_delta("secret", "i2"))
+        await heard.wait_for("guardrail_tripped")
         await asyncio.sleep(1)
-        assert [event.item_id for event in heard.of("audio")] == ["i1"]
+        assert [event.item_id for event in heard.of_type("audio")] == ["i1"]
 
 
-@virtually
+@in_virtual_time
 async def test_text_that_was_corrected_is_checked_again():
     gates = {"It is ten.": asyncio.Event(), "secret ten": asyncio.Event()}
 
@@ -243,14 +243,14 @@ async def test_text_that_was_corrected_is_checked_again():
         return GuardrailFunctionOutput(None, "secret" in output)
 
     agent = RealtimeAgent(name="host", output_guardrails=[slow])
-    async with talking(agent, guardrails_settings=EAGER) as (_session, model, heard):
+    async with open_scripted_session(agent, guardrails_settings=EAGER) as (_session, model, heard):
         corrected = RealtimeModelTextDoneEvent("i1", "secret ten", "r1")
-        await model.emit(started(), sound(100), words("It is ten."), corrected)
+        await model.emit(response_started(), audio_chunk(100), text_delta("It is ten."), corrected)
         gates["It is ten."].set()
         await asyncio.sleep(1)
         gates["secret ten"].set()
-        await heard.until("guardrail_tripped")
-        assert heard.of("audio") == []
+        await heard.wait_for("guardrail_tripped")
+        assert heard.of_type("audio") == []
 
 
 def spoken(chance):
@@ -291,17 +291,17 @@ def test_no_audio_is_released_before_its_text_was_checked_in_any_order_of_arriva
     async def scenario():
         agent = RealtimeAgent(name="host", output_guardrails=[judge])
         settings = {"hold_back_audio": True, "debounce_text_length": chance.choice([1, 20, 100])}
-        async with talking(agent, guardrails_settings=settings) as (session, model, _heard):
+        async with open_scripted_session(agent, guardrails_settings=settings) as (session, model, _heard):
             listening = asyncio.ensure_future(listen(session))
-            await model.emit(started())
-            said = [words(text[a:b]) for a, b in pieces(chance, len(text), 1, 40)]
+            await model.emit(response_started())
+            said = [text_delta(text[a:b]) for a, b in pieces(chance, len(text), 1, 40)]
             said += [RealtimeModelTextDoneEvent("i1", text, "r1")] if chance.random() < 0.7 else []
-            sounds = [sound(b - a) for a, b in pieces(chance, int(places[-1]), 20, 900)]
+            sounds = [audio_chunk(b - a) for a, b in pieces(chance, int(places[-1]), 20, 900)]
             while said or sounds:
                 first = said if said and (not sounds or chance.random() < chance.choice([0.2, 0.5, 0.9])) else sounds
                 await model.emit(first.pop(0))
                 await asyncio.sleep(chance.choice([0, 0.05]))
-            await model.emit(ended())
+            await model.emit(response_ended())
             await asyncio.sleep(60)
             await session.close()
             heard = await listening

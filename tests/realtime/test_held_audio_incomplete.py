@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from factories.realtime import ended, eventually, said, sent, sound, started, talking, virtually, words
+from factories.realtime import response_ended, wait_until, get_texts, get_sent_inputs, audio_chunk, response_started, open_scripted_session, in_virtual_time, text_delta
 from standfast import open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage
@@ -32,28 +32,28 @@ LAZY = {"hold_back_audio": True, "debounce_text_length": 1000}
 
 
 async def end(model, how):
-    await (model.drop() if how == "lost" else model.emit(ended(status=how)))
+    await (model.drop() if how == "lost" else model.emit(response_ended(status=how)))
 
 
 @pytest.mark.parametrize("how", ["lost", "failed", "incomplete", "cancelled"])
-@virtually
+@in_virtual_time
 async def test_audio_whose_words_will_not_come_any_more_is_not_heard(how):
-    async with talking(HOST, guardrails_settings=EAGER) as (session, model, heard):
+    async with open_scripted_session(HOST, guardrails_settings=EAGER) as (session, model, heard):
         done = RealtimeModelAudioDoneEvent("i1", 0, response_id="r1")
-        await model.emit(started(), words("hello you"), *[sound(100) for _ in range(40)], done)
+        await model.emit(response_started(), text_delta("hello you"), *[audio_chunk(100) for _ in range(40)], done)
         await asyncio.sleep(1)
-        assert len(heard.of("audio")) == 2  # Eight letters.
+        assert len(heard.of_type("audio")) == 2  # Eight letters.
         await end(model, how)
-        await heard.until("agent_end")
+        await heard.wait_for("agent_end")
         await asyncio.sleep(1)
-        assert len(heard.of("audio")) == 2
-        assert len(heard.of("audio_end")) == 1
+        assert len(heard.of_type("audio")) == 2
+        assert len(heard.of_type("audio_end")) == 1
         part = session.history[0].content[0]
         assert (part.transcript, part.generated_transcript, part.audio_end_ms) == ("", "hello you", 200)
 
 
 @pytest.mark.parametrize("verdict_after", [0, 0.001, 1])
-@virtually
+@in_virtual_time
 async def test_a_lost_response_of_which_nothing_was_released_is_requested_again(verdict_after):
     @output_guardrail
     async def slow(context, agent, output):
@@ -61,13 +61,13 @@ async def test_a_lost_response_of_which_nothing_was_released_is_requested_again(
         return GuardrailFunctionOutput(None, False)
 
     agent = RealtimeAgent(name="host", output_guardrails=[slow])
-    async with talking(agent, guardrails_settings=EAGER) as (_session, model, heard):
-        await model.emit(started(), words("hi"), sound(1_000))
+    async with open_scripted_session(agent, guardrails_settings=EAGER) as (_session, model, heard):
+        await model.emit(response_started(), text_delta("hi"), audio_chunk(1_000))
         await model.drop()
-        await heard.until("reconnected")
+        await heard.wait_for("reconnected")
         await asyncio.sleep(3)
-        assert heard.of("audio") == []
-        asked = [event.message["type"] for event in sent(model, RealtimeModelSendRawMessage)]
+        assert heard.of_type("audio") == []
+        asked = [event.message["type"] for event in get_sent_inputs(model, RealtimeModelSendRawMessage)]
         assert asked.count("response.create") == 1
 
 
@@ -78,7 +78,7 @@ class Slow(ScriptedRealtimeModel):
 
 
 @pytest.mark.parametrize("late", [False, True])
-@virtually
+@in_virtual_time
 async def test_a_new_connection_gets_items_again_that_turned_out_not_to_be_heard(late):
     verdict = asyncio.Event()
 
@@ -88,21 +88,21 @@ async def test_a_new_connection_gets_items_again_that_turned_out_not_to_be_heard
         return GuardrailFunctionOutput(None, False)
 
     host = RealtimeAgent(name="host", output_guardrails=[waiting])
-    async with talking(host, Slow(strict=False), guardrails_settings=EAGER) as (session, model, heard):
-        await model.emit(started(), words("a b hello you"), *[sound(100) for _ in range(4)])
+    async with open_scripted_session(host, Slow(strict=False), guardrails_settings=EAGER) as (session, model, heard):
+        await model.emit(response_started(), text_delta("a b hello you"), *[audio_chunk(100) for _ in range(4)])
         await model.drop()
-        await eventually(lambda: sent(model, RealtimeModelSendRawMessage))
+        await wait_until(lambda: get_sent_inputs(model, RealtimeModelSendRawMessage))
         if late:
-            await heard.until("reconnected")
+            await heard.wait_for("reconnected")
         verdict.set()
         await asyncio.sleep(10)
-        assert said(session) == ["a b hello"]
-        told = [event.message for event in sent(model, RealtimeModelSendRawMessage)]
+        assert get_texts(session) == ["a b hello"]
+        told = [event.message for event in get_sent_inputs(model, RealtimeModelSendRawMessage)]
         assert [message["type"].split(".")[-1] for message in told] == ["create", "delete", "create"]
         assert told[-1]["other_data"]["item"]["content"][0]["text"] == "a b hello"
 
 
-@virtually
+@in_virtual_time
 async def test_a_new_connection_gets_no_truncation_of_an_unknown_item():
     verdict = asyncio.Event()
 
@@ -112,68 +112,68 @@ async def test_a_new_connection_gets_no_truncation_of_an_unknown_item():
         return GuardrailFunctionOutput(None, False)
 
     host = RealtimeAgent(name="host", output_guardrails=[waiting])
-    async with talking(host, guardrails_settings=EAGER) as (_session, model, heard):
-        await model.emit(started(), words("hello"), sound(100), sound(100, "i2"))
+    async with open_scripted_session(host, guardrails_settings=EAGER) as (_session, model, heard):
+        await model.emit(response_started(), text_delta("hello"), audio_chunk(100), audio_chunk(100, "i2"))
         await model.drop()
-        await heard.until("reconnected")
+        await heard.wait_for("reconnected")
         verdict.set()
         await asyncio.sleep(1)
-        assert [event.item_id for event in heard.of("audio")] == ["i1"]
-        assert heard.of("error") == []
+        assert [event.item_id for event in heard.of_type("audio")] == ["i1"]
+        assert heard.of_type("error") == []
 
 
 @pytest.mark.parametrize("how", ["lost", "failed"])
-@virtually
+@in_virtual_time
 async def test_audio_without_any_words_is_heard_only_if_its_answer_ended_properly(how):
-    async with talking(HOST, guardrails_settings=EAGER) as (_session, model, heard):
-        await model.emit(started(), sound(100))
+    async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+        await model.emit(response_started(), audio_chunk(100))
         await end(model, how)
-        await heard.until("agent_end")
-        assert heard.of("audio") == []
-        await model.emit(started("r2"), sound(100, "i2", "r2"), ended("r2"))
-        assert (await heard.until("audio")).item_id == "i2"
+        await heard.wait_for("agent_end")
+        assert heard.of_type("audio") == []
+        await model.emit(response_started("r2"), audio_chunk(100, "i2", "r2"), response_ended("r2"))
+        assert (await heard.wait_for("audio")).item_id == "i2"
 
 
 @pytest.mark.parametrize("how", ["failed", "incomplete"])
-@virtually
+@in_virtual_time
 async def test_a_part_that_was_complete_is_heard_although_its_response_failed_later(how):
-    async with talking(HOST, guardrails_settings=EAGER) as (session, model, heard):
-        await model.emit(started(), words("hello"), sound(3000), RealtimeModelTextDoneEvent("i1", "hello", "r1"))
+    async with open_scripted_session(HOST, guardrails_settings=EAGER) as (session, model, heard):
+        await model.emit(response_started(), text_delta("hello"), audio_chunk(3000), RealtimeModelTextDoneEvent("i1", "hello", "r1"))
         await end(model, how)
-        await heard.until("agent_end")
-        assert len(heard.of("audio")) == 1
+        await heard.wait_for("agent_end")
+        assert len(heard.of_type("audio")) == 1
         assert session.history[0].content[0].transcript == "hello"
 
 
 @pytest.mark.parametrize(("settings", "transcript"), [(LAZY, ""), (EAGER, "fine")])
-@virtually
+@in_virtual_time
 async def test_what_is_held_back_when_the_session_closes_was_not_heard(settings, transcript):
     async with open_store("memory://") as store:
         history = store.session("call")
-        async with talking(HOST, session=history, guardrails_settings=settings) as (session, model, heard):
-            await model.emit(started(), words("fine so far"), sound(200), sound(200))
+        async with open_scripted_session(HOST, session=history, guardrails_settings=settings) as (session, model, heard):
+            await model.emit(response_started(), text_delta("fine so far"), audio_chunk(200), audio_chunk(200))
             await asyncio.sleep(1)
-        assert len(heard.of("audio")) == (1 if transcript else 0)
+        assert len(heard.of_type("audio")) == (1 if transcript else 0)
         assert session.history[0].content[0].transcript == transcript
         assert "far" not in str(await history.get_items())
 
 
-@pytest.mark.parametrize("sounds", [[], [sound(100)]])
-@virtually
+@pytest.mark.parametrize("sounds", [[], [audio_chunk(100)]])
+@in_virtual_time
 async def test_a_response_that_ends_during_the_close_is_not_heard_and_its_end_is_announced(sounds):
-    async with talking(HOST, guardrails_settings=LAZY) as (session, model, heard):
-        await model.emit(started(), *sounds, words("fine"))
+    async with open_scripted_session(HOST, guardrails_settings=LAZY) as (session, model, heard):
+        await model.emit(response_started(), *sounds, text_delta("fine"))
         closing = asyncio.ensure_future(session.close())
         await asyncio.sleep(0)
-        await model.emit(ended())  # The guardrail task is cancelled before its first step.
+        await model.emit(response_ended())  # The guardrail task is cancelled before its first step.
         await closing
-        await heard.until("session_closed")
-    assert heard.of("audio") == []
-    assert len(heard.of("agent_end")) == 1
+        await heard.wait_for("session_closed")
+    assert heard.of_type("audio") == []
+    assert len(heard.of_type("agent_end")) == 1
     assert session.history[0].content[0].transcript == ""
 
 
-@virtually
+@in_virtual_time
 async def test_an_answer_that_ends_while_the_session_closes_is_not_heard():
     @output_guardrail
     async def stubborn(context, agent, output):
@@ -183,28 +183,28 @@ async def test_an_answer_that_ends_while_the_session_closes_is_not_heard():
             await asyncio.sleep(0.5)
 
     agent = RealtimeAgent(name="host", output_guardrails=[stubborn])
-    async with talking(agent, guardrails_settings=EAGER) as (session, model, heard):
-        await model.emit(started("r1"), sound(200), words("hello"), ended("r1"))
-        await model.emit(started("r2"), sound(100, "i2", "r2"), words("so", "i3", "r2"), sound(100, "i3", "r2"))
+    async with open_scripted_session(agent, guardrails_settings=EAGER) as (session, model, heard):
+        await model.emit(response_started("r1"), audio_chunk(200), text_delta("hello"), response_ended("r1"))
+        await model.emit(response_started("r2"), audio_chunk(100, "i2", "r2"), text_delta("so", "i3", "r2"), audio_chunk(100, "i3", "r2"))
         closing = asyncio.ensure_future(session.close())
         await asyncio.sleep(0.2)
-        await session.on_event(ended("r2"))  # By a model that was already telling it.
+        await session.on_event(response_ended("r2"))  # By a model that was already telling it.
         await closing
-        await heard.until("session_closed")
-    assert heard.of("audio") == heard.of("error") == []
-    assert len(heard.of("agent_end")) == 2
+        await heard.wait_for("session_closed")
+    assert heard.of_type("audio") == heard.of_type("error") == []
+    assert len(heard.of_type("agent_end")) == 2
 
 
-@virtually
+@in_virtual_time
 async def test_text_that_arrives_after_the_end_is_checked_together_with_the_text_before():
-    async with talking(HOST, guardrails_settings=EAGER) as (_session, model, heard):
-        await model.emit(started(), words("the sec"), sound(100), ended())
-        await heard.until("agent_end")
-        await model.emit(words("ret"))
-        assert (await heard.until("guardrail_tripped")).message == "the secret"
+    async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+        await model.emit(response_started(), text_delta("the sec"), audio_chunk(100), response_ended())
+        await heard.wait_for("agent_end")
+        await model.emit(text_delta("ret"))
+        assert (await heard.wait_for("guardrail_tripped")).message == "the secret"
 
 
-@virtually
+@in_virtual_time
 async def test_the_complete_text_that_arrives_after_the_end_is_not_checked_twice():
     asked = []
 
@@ -214,11 +214,11 @@ async def test_the_complete_text_that_arrives_after_the_end_is_not_checked_twice
         return GuardrailFunctionOutput(None, False)
 
     agent = RealtimeAgent(name="host", output_guardrails=[judge])
-    async with talking(agent, guardrails_settings=LAZY) as (_session, model, heard):
-        await model.emit(started(), words("hello"), ended())
-        await heard.until("agent_end")
-        await model.emit(RealtimeModelTextDoneEvent("i1", "hello", "r1"), sound(100))
-        await heard.until("audio")
+    async with open_scripted_session(agent, guardrails_settings=LAZY) as (_session, model, heard):
+        await model.emit(response_started(), text_delta("hello"), response_ended())
+        await heard.wait_for("agent_end")
+        await model.emit(RealtimeModelTextDoneEvent("i1", "hello", "r1"), audio_chunk(100))
+        await heard.wait_for("audio")
         assert asked == ["hello"]
 
 
@@ -228,15 +228,15 @@ def watches():
 
 
 @pytest.mark.parametrize("ends", [True, False])
-@virtually
+@in_virtual_time
 async def test_a_long_session_keeps_no_more_than_the_latest_responses(ends):
     before = watches()
-    async with talking(HOST, guardrails_settings=EAGER) as (_session, model, _heard):
+    async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, _heard):
         for number in range(3 * MAX_REMEMBERED_RESPONSES):
             name = f"r{number}"
-            await model.emit(started(name), words("hi", f"i{number}", name), sound(1, f"i{number}", name))
+            await model.emit(response_started(name), text_delta("hi", f"i{number}", name), audio_chunk(1, f"i{number}", name))
             if ends:
-                await model.emit(ended(name))
+                await model.emit(response_ended(name))
         await asyncio.sleep(1)
         assert watches() - before <= MAX_REMEMBERED_RESPONSES
 
@@ -251,68 +251,68 @@ async def test_a_long_session_keeps_no_more_than_the_latest_responses(ends):
         ({"output_audio_format": "g711_alaw"}, 5),
     ],
 )
-@virtually
+@in_virtual_time
 async def test_the_settings_count_wherever_they_stand(settings, many):
     size = 8 if "g711" in str(settings) else 48
-    async with talking(HOST, guardrails_settings=EAGER, model_settings=settings) as (_session, model, heard):
+    async with open_scripted_session(HOST, guardrails_settings=EAGER, model_settings=settings) as (_session, model, heard):
         pieces = [RealtimeModelAudioEvent(b"\0" * (size * 100), "r1", "i1", 0) for _ in range(20)]
-        await model.emit(started(), words("fifteen letters ok"), *pieces)
+        await model.emit(response_started(), text_delta("fifteen letters ok"), *pieces)
         await asyncio.sleep(1)
-        assert (len(heard.of("audio")), heard.of("error")) == (many, [])
+        assert (len(heard.of_type("audio")), heard.of_type("error")) == (many, [])
 
 
-@virtually
+@in_virtual_time
 async def test_the_duration_of_audio_follows_the_format_at_its_arrival():
     model = ScriptedRealtimeModel(connect_events=[RealtimeModelAudioFormatEvent({"type": "audio/pcmu"})], strict=False)
-    async with talking(HOST, model, guardrails_settings=EAGER) as (_session, _, heard):
+    async with open_scripted_session(HOST, model, guardrails_settings=EAGER) as (_session, _, heard):
         pieces = [RealtimeModelAudioEvent(b"\0" * 800, "r1", "i1", 0) for _ in range(20)]
-        await model.emit(started(), *pieces, RealtimeModelAudioFormatEvent({"type": "audio/pcm", "rate": 24_000}))
-        await model.emit(words("fifteen letters ok"))
+        await model.emit(response_started(), *pieces, RealtimeModelAudioFormatEvent({"type": "audio/pcm", "rate": 24_000}))
+        await model.emit(text_delta("fifteen letters ok"))
         await asyncio.sleep(1)
-        assert len(heard.of("audio")) == 5
-        await model.emit(sound(100), ended())
-        await heard.until("agent_end")
-        assert len(heard.of("audio")) == 21
+        assert len(heard.of_type("audio")) == 5
+        await model.emit(audio_chunk(100), response_ended())
+        await heard.wait_for("agent_end")
+        assert len(heard.of_type("audio")) == 21
 
 
-@virtually
+@in_virtual_time
 async def test_a_response_that_was_interrupted_before_any_release_was_not_heard():
-    async with talking(HOST, guardrails_settings=LAZY) as (session, model, heard):
-        await model.emit(started(), sound(100), words("hello"))
+    async with open_scripted_session(HOST, guardrails_settings=LAZY) as (session, model, heard):
+        await model.emit(response_started(), audio_chunk(100), text_delta("hello"))
         interrupting = asyncio.ensure_future(session.interrupt())
         await asyncio.sleep(1)
-        await model.emit(sound(100), ended(status="cancelled"))
+        await model.emit(audio_chunk(100), response_ended(status="cancelled"))
         await interrupting
-        await heard.until("agent_end")
+        await heard.wait_for("agent_end")
         part = session.history[0].content[0]
         assert (part.transcript, part.generated_transcript, part.audio_end_ms) == ("", "hello", 0)
         assert session.metrics["truncated"].count == 1
 
 
-@virtually
+@in_virtual_time
 async def test_the_history_keeps_only_the_released_part_of_a_rejected_response():
     async with open_store("memory://") as store:
         history = store.session("s")
-        async with talking(HOST, guardrails_settings=EAGER, session=history) as (session, model, heard):
-            await model.emit(started(), words("hello you"), *[sound(100) for _ in range(4)])
+        async with open_scripted_session(HOST, guardrails_settings=EAGER, session=history) as (session, model, heard):
+            await model.emit(response_started(), text_delta("hello you"), *[audio_chunk(100) for _ in range(4)])
             await asyncio.sleep(1)
-            assert len(heard.of("audio")) == 2
-            await model.emit(words(" secret words"), ended())
-            await heard.until("guardrail_tripped")
+            assert len(heard.of_type("audio")) == 2
+            await model.emit(text_delta(" secret words"), response_ended())
+            await heard.wait_for("guardrail_tripped")
             part = session.history[0].content[0]
             assert (part.transcript, part.audio_end_ms) == ("hello you", 200)
         (written,) = await history.get_items()
         assert written["content"][0]["text"] == "hello you"
 
 
-@virtually
+@in_virtual_time
 async def test_what_was_passed_on_behind_an_answer_that_is_stopped_is_heard_from_then_on():
-    async with talking(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+    async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, heard):
         for number in (1, 2):
             item, response = f"i{number}", f"r{number}"
-            await model.emit(started(response), words("hello you", item, response), sound(1000, item, response))
-            await model.emit(ended(response))
-        await heard.until("audio", 2)
+            await model.emit(response_started(response), text_delta("hello you", item, response), audio_chunk(1000, item, response))
+            await model.emit(response_ended(response))
+        await heard.wait_for("audio", 2)
         await asyncio.sleep(0.5)
         await model.emit(RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=500))
         await asyncio.sleep(0.25)

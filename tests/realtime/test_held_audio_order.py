@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from factories.realtime import answer, ended, sound, started, talking, virtually, waiting, words
+from factories.realtime import short_response, response_ended, audio_chunk, response_started, open_scripted_session, in_virtual_time, agent_with_slow_guardrail, text_delta
 from standfast import open_store
 from standfast.realtime import RealtimeAgent
 from standfast.realtime.model_events import (
@@ -20,148 +20,148 @@ def heard_items(heard):
     return [event.item_id for event in heard.of("audio")]
 
 
-@virtually
+@in_virtual_time
 async def test_an_answer_is_not_heard_before_the_one_in_front_of_it():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
-    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (session, model, heard):
-        await model.emit(*answer(1, "fine"), *answer(2, "well"))
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+        await model.emit(*short_response(1, "fine"), *short_response(2, "well"))
         verdicts["well"].set()
         await asyncio.sleep(1)
-        assert heard.of("audio") == []
+        assert heard.of_type("audio") == []
         verdicts["fine"].set()
-        await heard.until("agent_end", 2)
+        await heard.wait_for("agent_end", 2)
         assert heard_items(heard) == ["i1", "i2"]
         assert [item.content[0].transcript for item in session.history] == ["fine", "well"]
 
 
-@virtually
+@in_virtual_time
 async def test_an_answer_by_an_agent_without_guardrails_waits_as_well():
     verdicts = {"fine": asyncio.Event()}
-    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (session, model, heard):
-        await model.emit(*answer(1, "fine"))
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+        await model.emit(*short_response(1, "fine"))
         await session.update_agent(RealtimeAgent(name="other"))
-        *unfinished, end = answer(2, "well")
+        *unfinished, end = short_response(2, "well")
         await model.emit(*unfinished, RealtimeModelAudioDoneEvent("i2", 0, response_id="r2"))
         await asyncio.sleep(1)
-        assert heard.of("audio") == heard.of("audio_end") == []
+        assert heard.of_type("audio") == heard.of_type("audio_end") == []
         verdicts["fine"].set()
-        await heard.until("audio_end")
-        await model.emit(end, *answer(3, "so"))
-        await heard.until("audio", 3)
+        await heard.wait_for("audio_end")
+        await model.emit(end, *short_response(3, "so"))
+        await heard.wait_for("audio", 3)
         assert heard_items(heard) == ["i1", "i2", "i3"]
 
 
 @pytest.mark.parametrize("how", ["refused", "interrupted", "stopped", "timed out"])
-@virtually
+@in_virtual_time
 async def test_audio_does_not_wait_for_a_response_of_which_nothing_will_be_released(how):
     verdicts = {"secret": asyncio.Event(), "well": asyncio.Event()}
     settings = HOLD | {"timeout": 5.0 if how == "timed out" else None}
-    async with talking(waiting(verdicts), guardrails_settings=settings) as (session, model, heard):
-        await model.emit(*answer(1, "secret"))
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=settings) as (session, model, heard):
+        await model.emit(*short_response(1, "secret"))
         if how == "interrupted":
             await session.interrupt()
-        await model.emit(*answer(2, "well"))
+        await model.emit(*short_response(2, "well"))
         verdicts["well"].set()
         if how == "refused":
             verdicts["secret"].set()
         if how == "stopped":
             await model.emit(RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1"))
-        assert (await heard.until("audio")).item_id == "i2"
-        await heard.until("agent_end", 2)
-        assert len(heard.of("audio")) == 1
+        assert (await heard.wait_for("audio")).item_id == "i2"
+        await heard.wait_for("agent_end", 2)
+        assert len(heard.of_type("audio")) == 1
 
 
-@virtually
+@in_virtual_time
 async def test_audio_that_comes_late_is_heard_behind_what_waits_already():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["fine"].set()
-    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (_session, model, heard):
-        await model.emit(*answer(1, "fine"))
-        await heard.until("agent_end")
-        await model.emit(*answer(2, "well"), sound(100, "i1", "r1"))
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (_session, model, heard):
+        await model.emit(*short_response(1, "fine"))
+        await heard.wait_for("agent_end")
+        await model.emit(*short_response(2, "well"), audio_chunk(100, "i1", "r1"))
         await asyncio.sleep(1)
         verdicts["well"].set()
-        await heard.until("audio", 3)
+        await heard.wait_for("audio", 3)
         assert heard_items(heard) == ["i1", "i2", "i1"]
 
 
-@virtually
+@in_virtual_time
 async def test_what_is_active_goes_on_when_the_one_in_front_of_it_was_heard():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with talking(waiting(verdicts), guardrails_settings=HOLD | {"debounce_text_length": 4}) as (_, model, heard):
-        await model.emit(*answer(1, "fine"), *answer(2, "well")[:-1])
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD | {"debounce_text_length": 4}) as (_, model, heard):
+        await model.emit(*short_response(1, "fine"), *short_response(2, "well")[:-1])
         await asyncio.sleep(1)
-        assert heard.of("audio") == []
+        assert heard.of_type("audio") == []
         verdicts["fine"].set()
-        assert (await heard.until("audio", 2)).item_id == "i2"
+        assert (await heard.wait_for("audio", 2)).item_id == "i2"
 
 
-@virtually
+@in_virtual_time
 async def test_a_text_response_does_not_wait_for_held_audio():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (_session, model, heard):
-        await model.emit(*answer(1, "fine"), started("r2"), words("well", "i2", "r2"), ended("r2"))
-        await heard.until("agent_end", 2)
-        assert heard.of("audio") == []
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (_session, model, heard):
+        await model.emit(*short_response(1, "fine"), response_started("r2"), text_delta("well", "i2", "r2"), response_ended("r2"))
+        await heard.wait_for("agent_end", 2)
+        assert heard.of_type("audio") == []
 
 
-@virtually
+@in_virtual_time
 async def test_what_waits_for_its_turn_when_the_session_closes_was_not_heard():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (session, model, heard):
-        await model.emit(*answer(1, "fine"), *answer(2, "well"))
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+        await model.emit(*short_response(1, "fine"), *short_response(2, "well"))
         await asyncio.sleep(1)
         await session.close()
-        await heard.until("session_closed")
-    assert (heard.of("audio"), len(heard.of("agent_end"))) == ([], 2)
+        await heard.wait_for("session_closed")
+    assert (heard.of_type("audio"), len(heard.of_type("agent_end"))) == ([], 2)
     assert [item.content[0].transcript for item in session.history] == ["", ""]
 
 
-@virtually
+@in_virtual_time
 async def test_an_interruption_drops_held_audio_and_announces_its_end_at_once():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (session, model, heard):
-        await model.emit(*answer(1, "fine"), *answer(2, "well"))
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+        await model.emit(*short_response(1, "fine"), *short_response(2, "well"))
         await asyncio.sleep(1)
-        assert len(heard.of("agent_end")) == 1
+        assert len(heard.of_type("agent_end")) == 1
         await session.interrupt()
-        await heard.until("agent_end", 2)
+        await heard.wait_for("agent_end", 2)
         verdicts["fine"].set()
         await asyncio.sleep(1)
-        assert heard.of("audio") == []
+        assert heard.of_type("audio") == []
         assert [(item.content[0].transcript, item.content[0].audio_end_ms) for item in session.history] == [("", 0)] * 2
 
 
-@virtually
+@in_virtual_time
 async def test_what_waits_behind_an_answer_is_dropped_when_the_user_speaks():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (session, model, heard):
-        await model.emit(*answer(1, "fine"), *answer(2, "well"), started("r3"), sound(100, "i3", "r3"))
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+        await model.emit(*short_response(1, "fine"), *short_response(2, "well"), response_started("r3"), audio_chunk(100, "i3", "r3"))
         await asyncio.sleep(1)
         cuts = [
             RealtimeModelAudioInterruptedEvent(f"i{number}", 0, response_id=f"r{number}", audio_end_ms=0)
             for number in (1, 2, 3)
         ]
-        await model.emit(RealtimeModelSpeechStartedEvent("u1", 0), *cuts, ended("r3", status="cancelled"))
+        await model.emit(RealtimeModelSpeechStartedEvent("u1", 0), *cuts, response_ended("r3", status="cancelled"))
         verdicts["fine"].set()
-        await heard.until("agent_end", 3)
+        await heard.wait_for("agent_end", 3)
         await asyncio.sleep(1)
-        assert heard.of("audio") == []
+        assert heard.of_type("audio") == []
         assert [item.content[0].transcript for item in session.history] == ["", ""]
 
 
-@virtually
+@in_virtual_time
 async def test_an_answer_by_an_agent_without_guardrails_that_was_stopped_in_line_was_not_heard():
     verdicts = {"fine": asyncio.Event()}
-    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (session, model, heard):
-        await model.emit(*answer(1, "fine"))
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+        await model.emit(*short_response(1, "fine"))
         await session.update_agent(RealtimeAgent(name="other"))
-        await model.emit(*answer(2, "well"))
+        await model.emit(*short_response(2, "well"))
         await model.emit(RealtimeModelAudioInterruptedEvent("i2", 0, response_id="r2"))
         verdicts["fine"].set()
         await asyncio.sleep(1)
@@ -170,37 +170,37 @@ async def test_an_answer_by_an_agent_without_guardrails_that_was_stopped_in_line
 
 
 @pytest.mark.parametrize("good", [True, False])
-@virtually
+@in_virtual_time
 async def test_an_answer_over_the_next_connection_is_heard_behind_the_rest_of_the_lost_one(good):
     text = "fine" if good else "secret"
     verdicts = {text: asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (_session, model, heard):
-        await model.emit(*answer(1, text)[:-1])
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (_session, model, heard):
+        await model.emit(*short_response(1, text)[:-1])
         await model.drop()
-        await heard.until("reconnected")
-        await model.emit(*answer(2, "well"))
+        await heard.wait_for("reconnected")
+        await model.emit(*short_response(2, "well"))
         await asyncio.sleep(1)
-        assert heard.of("audio") == []
+        assert heard.of_type("audio") == []
         verdicts[text].set()
-        await heard.until("agent_end", 2)
+        await heard.wait_for("agent_end", 2)
         assert heard_items(heard) == (["i1", "i2"] if good else ["i2"])
 
 
-@virtually
+@in_virtual_time
 async def test_what_waited_counts_as_heard_from_its_turn_on():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
     async with open_store("memory://") as store:
         history = store.session("call")
-        agent = waiting(verdicts)
-        async with talking(agent, session=history, guardrails_settings=HOLD) as (session, model, heard):
-            await model.emit(*answer(1, "fine"), *answer(2, "well"))
+        agent = agent_with_slow_guardrail(verdicts)
+        async with open_scripted_session(agent, session=history, guardrails_settings=HOLD) as (session, model, heard):
+            await model.emit(*short_response(1, "fine"), *short_response(2, "well"))
             await asyncio.sleep(5)
             assert await history.get_items() == []
             verdicts["fine"].set()
-            await heard.until("audio", 2)
-            waited = [(metric.subject, round(metric.ms)) for metric in heard.of("metric")]
+            await heard.wait_for("audio", 2)
+            waited = [(metric.subject, round(metric.ms)) for metric in heard.of_type("metric")]
             assert waited == [("r1", 5000), ("r2", 5000)]
             await asyncio.sleep(0.13)
             played = model.connect_calls[0]["playback_tracker"].get_state()
@@ -211,47 +211,47 @@ async def test_what_waited_counts_as_heard_from_its_turn_on():
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-@virtually
+@in_virtual_time
 async def test_any_number_of_responses_may_wait(interrupted):
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (session, model, heard):
-        await model.emit(*answer(0, "fine"))
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+        await model.emit(*short_response(0, "fine"))
         for number in range(1, 200):
-            await model.emit(*answer(number, "well"))
+            await model.emit(*short_response(number, "well"))
         await asyncio.sleep(1)
-        assert heard.of("audio") == []
+        assert heard.of_type("audio") == []
         if interrupted:
             await session.interrupt()
         verdicts["fine"].set()
-        await heard.until("agent_end", 200)
+        await heard.wait_for("agent_end", 200)
         await asyncio.sleep(1)
         assert heard_items(heard) == ([] if interrupted else [f"i{number}" for number in range(200)])
 
 
-@virtually
+@in_virtual_time
 async def test_a_response_whose_end_never_arrives_blocks_no_other_and_gets_its_turn():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with talking(waiting(verdicts), guardrails_settings=HOLD | {"debounce_text_length": 4}) as (_, model, heard):
-        await model.emit(*answer(1, "fine"), *answer(2, "well")[:-1], started("r3"), sound(100, "i3", "r3"))
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD | {"debounce_text_length": 4}) as (_, model, heard):
+        await model.emit(*short_response(1, "fine"), *short_response(2, "well")[:-1], response_started("r3"), audio_chunk(100, "i3", "r3"))
         await asyncio.sleep(1)
         verdicts["fine"].set()
-        await heard.until("audio", 2)
+        await heard.wait_for("audio", 2)
         assert heard_items(heard) == ["i1", "i2"]
-        await model.emit(words("well", "i3", "r3"), ended("r3"))
-        assert (await heard.until("audio", 3)).item_id == "i3"
+        await model.emit(text_delta("well", "i3", "r3"), response_ended("r3"))
+        assert (await heard.wait_for("audio", 3)).item_id == "i3"
 
 
-@virtually
+@in_virtual_time
 async def test_unread_audio_is_dropped_by_an_interruption():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with talking(waiting(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (session, model, heard):
         reader = aiter(session)
-        await model.emit(*answer(1, "fine"), *answer(2, "well"))
+        await model.emit(*short_response(1, "fine"), *short_response(2, "well"))
         verdicts["fine"].set()
-        await heard.until("audio", 2)
+        await heard.wait_for("audio", 2)
         await session.interrupt()
         await session.close()
         assert [event async for event in reader if event.type == "audio"] == []

@@ -6,19 +6,19 @@ from contextlib import asynccontextmanager
 import pytest
 
 from factories.realtime import (
-    PATIENCE,
-    call,
-    ended,
-    eventually,
-    listening,
-    said,
-    sent,
-    sound,
-    started,
-    talking,
-    user_said,
-    virtually,
-    words,
+    WAIT_TIMEOUT,
+    tool_call,
+    response_ended,
+    wait_until,
+    record_events,
+    get_texts,
+    get_sent_inputs,
+    audio_chunk,
+    response_started,
+    open_scripted_session,
+    user_message_added,
+    in_virtual_time,
+    text_delta,
 )
 from standfast import Agent, Runner, function_tool, open_store
 from standfast.base.pairing import find_unpaired
@@ -59,12 +59,12 @@ async def remembered(tracker=None):
     config = {} if tracker is None else {"playback_tracker": tracker}
     async with open_store("memory://") as store:
         history = store.session("s")
-        async with talking(AGENT, session=history, model_config=config) as (_session, model, _heard):
+        async with open_scripted_session(AGENT, session=history, model_config=config) as (_session, model, _heard):
             yield history, model
 
 
 async def grown(session, count):
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         while len(items := await session.get_items()) < count:  # noqa: ASYNC110 - a history has no event
             await asyncio.sleep(0.001)
     return items
@@ -79,13 +79,13 @@ async def test_a_call_is_written_while_it_goes_on_and_ended_with_the_session():
     async with open_store("memory://") as store:
         history = store.session("call-1")
         agent = RealtimeAgent(name="a", tools=[weather])
-        async with talking(agent, session=history) as (_session, model, heard):
-            await model.emit(user_said("weather?"), started(), call("weather", arguments='{"city": "Rome"}'), ended())
-            await heard.until("tool_end")
+        async with open_scripted_session(agent, session=history) as (_session, model, heard):
+            await model.emit(user_message_added("weather?"), response_started(), tool_call("weather", arguments='{"city": "Rome"}'), response_ended())
+            await heard.wait_for("tool_end")
             items = await grown(history, 3)
             assert [item["type"] for item in items] == ["message", "function_call", "function_call_output"]
-            await model.emit(started("r2"), words("Sunny.", "i2", "r2"), sound(100, "i2", "r2"), ended("r2"))
-            await heard.until("agent_end", 2)
+            await model.emit(response_started("r2"), text_delta("Sunny.", "i2", "r2"), audio_chunk(100, "i2", "r2"), response_ended("r2"))
+            await heard.wait_for("agent_end", 2)
             assert len(await history.get_items()) == 3  # It may still be interrupted.
         items = await history.get_items()
         assert texts(items) == ["weather?", "weather", "sunny in Rome", "Sunny."]
@@ -94,48 +94,48 @@ async def test_a_call_is_written_while_it_goes_on_and_ended_with_the_session():
 
 async def test_only_what_was_heard_is_written():
     async with remembered() as (history, model):
-        await model.emit(started(), words("one two three four"), sound(1000), ended())
-        await model.emit(RealtimeModelItemTruncatedEvent("i1", 0, 500), user_said("stop", previous="i1"))
+        await model.emit(response_started(), text_delta("one two three four"), audio_chunk(1000), response_ended())
+        await model.emit(RealtimeModelItemTruncatedEvent("i1", 0, 500), user_message_added("stop", previous="i1"))
         assert texts(await grown(history, 2)) == ["one two", "stop"]
 
 
-@virtually
+@in_virtual_time
 async def test_an_answer_that_is_still_heard_waits_although_the_conversation_has_gone_on():
     async with remembered() as (history, model):
-        await model.emit(started(), words("one two three four"), sound(10_000), ended(), user_said("and?"))
+        await model.emit(response_started(), text_delta("one two three four"), audio_chunk(10_000), response_ended(), user_message_added("and?"))
         await asyncio.sleep(5)
         assert await history.get_items() == []
         stopped = RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=5_000)
         await model.emit(stopped)
         assert texts(await grown(history, 2)) == ["one two", "and?"]
-        await model.emit(started("r2"), words("five six", "i2", "r2"), sound(10_000, "i2", "r2"), ended("r2"))
-        await model.emit(user_said("so?", "u2"))
+        await model.emit(response_started("r2"), text_delta("five six", "i2", "r2"), audio_chunk(10_000, "i2", "r2"), response_ended("r2"))
+        await model.emit(user_message_added("so?", "u2"))
         await asyncio.sleep(10)
         assert texts(await grown(history, 4)) == ["one two", "and?", "five six", "so?"]
 
 
-@virtually
+@in_virtual_time
 async def test_a_message_that_was_heard_is_written_although_the_conversation_does_not_continue():
     async with remembered() as (history, model):
-        await model.emit(user_said("say"), started(), words("one two three four"), sound(10_000), ended())
+        await model.emit(user_message_added("say"), response_started(), text_delta("one two three four"), audio_chunk(10_000), response_ended())
         await asyncio.sleep(10)
         assert texts(await history.get_items()) == ["say"]
         await asyncio.sleep(3)
         assert texts(await history.get_items()) == ["say", "one two three four"]
 
 
-@virtually
+@in_virtual_time
 async def test_an_answer_that_its_player_has_not_finished_waits_for_it():
     async with remembered(tracker := RealtimePlaybackTracker()) as (history, model):
         tracker.on_play_ms("i1", 0, 100)
-        await model.emit(started(), words("one two three four"), sound(10_000), ended(), user_said("and?"))
+        await model.emit(response_started(), text_delta("one two three four"), audio_chunk(10_000), response_ended(), user_message_added("and?"))
         tracker.on_play_ms("i1", 0, 4_900)
         await asyncio.sleep(15)
         assert await history.get_items() == []
         await model.emit(RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=5_000))
         assert texts(await grown(history, 2)) == ["one two", "and?"]
-        await model.emit(started("r2"), words("five six", "i2", "r2"), sound(10_000, "i2", "r2"), ended("r2"))
-        await model.emit(user_said("so?", "u2"))
+        await model.emit(response_started("r2"), text_delta("five six", "i2", "r2"), audio_chunk(10_000, "i2", "r2"), response_ended("r2"))
+        await model.emit(user_message_added("so?", "u2"))
         await asyncio.sleep(15)
         assert len(await history.get_items()) == 2
         tracker.on_play_ms("i2", 0, 9_990)
@@ -143,10 +143,10 @@ async def test_an_answer_that_its_player_has_not_finished_waits_for_it():
         assert texts(await history.get_items()) == ["one two", "and?", "five six", "so?"]
 
 
-@virtually
+@in_virtual_time
 async def test_an_answer_that_its_player_has_not_begun_waits_for_it():
     async with remembered(tracker := RealtimePlaybackTracker()) as (history, model):
-        await model.emit(started(), words("one two"), sound(1_000), ended())
+        await model.emit(response_started(), text_delta("one two"), audio_chunk(1_000), response_ended())
         await asyncio.sleep(MAX_PLAYER_LAG / 2)
         assert await history.get_items() == []
         tracker.on_play_ms("i1", 0, 1_000)
@@ -154,16 +154,16 @@ async def test_an_answer_that_its_player_has_not_begun_waits_for_it():
         assert texts(await history.get_items()) == ["one two"]
 
 
-@virtually
+@in_virtual_time
 async def test_an_answer_waits_for_a_player_that_has_not_begun_to_play():
     async with remembered(tracker := RealtimePlaybackTracker()) as (history, model):
-        await model.emit(started(), words("one two"), sound(1_000), ended(), user_said("and?"))
+        await model.emit(response_started(), text_delta("one two"), audio_chunk(1_000), response_ended(), user_message_added("and?"))
         await asyncio.sleep(3)
         assert await history.get_items() == []
         await model.emit(RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=500))
         assert texts(await grown(history, 2)) == ["one", "and?"]
-        await model.emit(started("r2"), words("three", "i2", "r2"), sound(1_000, "i2", "r2"), ended("r2"))
-        await model.emit(user_said("so?", "u2"))
+        await model.emit(response_started("r2"), text_delta("three", "i2", "r2"), audio_chunk(1_000, "i2", "r2"), response_ended("r2"))
+        await model.emit(user_message_added("so?", "u2"))
         await asyncio.sleep(3)
         assert len(await history.get_items()) == 2
         tracker.on_play_ms("i2", 0, 1_000)
@@ -171,11 +171,11 @@ async def test_an_answer_waits_for_a_player_that_has_not_begun_to_play():
         assert texts(await history.get_items()) == ["one", "and?", "three", "so?"]
 
 
-@virtually
+@in_virtual_time
 async def test_an_answer_that_is_stopped_a_moment_after_the_next_one_is_written_as_heard():
     async with remembered(RealtimePlaybackTracker()) as (history, model):
-        await model.emit(started(), words("one two"), sound(300), ended())
-        await model.emit(started("r2"), words("three", "i2", "r2"), sound(300, "i2", "r2"), ended("r2"))
+        await model.emit(response_started(), text_delta("one two"), audio_chunk(300), response_ended())
+        await model.emit(response_started("r2"), text_delta("three", "i2", "r2"), audio_chunk(300, "i2", "r2"), response_ended("r2"))
         await asyncio.sleep(1)
         await model.emit(RealtimeModelAudioInterruptedEvent("i2", 0, response_id="r2", audio_end_ms=0))
         await asyncio.sleep(0.5)
@@ -184,22 +184,22 @@ async def test_an_answer_that_is_stopped_a_moment_after_the_next_one_is_written_
         assert texts(await grown(history, 1)) == ["one"]
 
 
-@virtually
+@in_virtual_time
 async def test_an_answer_that_was_played_does_not_wait_when_the_next_one_is_stopped():
     async with remembered(tracker := RealtimePlaybackTracker()) as (history, model):
-        await model.emit(started(), words("one two"), sound(100), ended())
+        await model.emit(response_started(), text_delta("one two"), audio_chunk(100), response_ended())
         await asyncio.sleep(0.2)
         tracker.on_play_ms("i1", 0, 100)
-        await model.emit(started("r2"), words("three four", "i2", "r2"), sound(1_000, "i2", "r2"))
+        await model.emit(response_started("r2"), text_delta("three four", "i2", "r2"), audio_chunk(1_000, "i2", "r2"))
         tracker.on_interrupted()
-        await model.emit(RealtimeModelAudioInterruptedEvent("i2", 0, response_id="r2", audio_end_ms=500), ended("r2"))
+        await model.emit(RealtimeModelAudioInterruptedEvent("i2", 0, response_id="r2", audio_end_ms=500), response_ended("r2"))
         assert texts(await grown(history, 2)) == ["one two", "three"]
 
 
-@virtually
+@in_virtual_time
 async def test_a_player_that_falls_silent_holds_the_history_up_for_a_while_only():
     async with remembered(tracker := RealtimePlaybackTracker()) as (history, model):
-        await model.emit(started(), words("one two"), sound(1_000), ended(), user_said("and?"))
+        await model.emit(response_started(), text_delta("one two"), audio_chunk(1_000), response_ended(), user_message_added("and?"))
         tracker.on_play_ms("i1", 0, 500)
         await asyncio.sleep(MAX_PLAYER_LAG / 2)
         assert await history.get_items() == []
@@ -207,18 +207,18 @@ async def test_a_player_that_falls_silent_holds_the_history_up_for_a_while_only(
         assert texts(await history.get_items()) == ["one two", "and?"]
 
 
-@virtually
+@in_virtual_time
 async def test_an_answer_that_was_stopped_makes_those_behind_it_no_sooner_heard():
     def stopped(item_id, response_id, heard):
         return RealtimeModelAudioInterruptedEvent(item_id, 0, response_id=response_id, audio_end_ms=heard)
 
     async with remembered() as (history, model):
-        await model.emit(started(), words("one two"), sound(4_000), ended())
-        await model.emit(started("r2"), words("refused", "i2", "r2"), sound(4_000, "i2", "r2"), ended("r2"))
+        await model.emit(response_started(), text_delta("one two"), audio_chunk(4_000), response_ended())
+        await model.emit(response_started("r2"), text_delta("refused", "i2", "r2"), audio_chunk(4_000, "i2", "r2"), response_ended("r2"))
         await model.emit(stopped("i2", "r2", 0))
-        await model.emit(started("r3"), words("three four", "i3", "r3"), sound(2_000, "i3", "r3"), ended("r3"))
+        await model.emit(response_started("r3"), text_delta("three four", "i3", "r3"), audio_chunk(2_000, "i3", "r3"), response_ended("r3"))
         await asyncio.sleep(5)
-        await model.emit(user_said("hm?"))
+        await model.emit(user_message_added("hm?"))
         await asyncio.sleep(0.1)
         assert texts(await history.get_items()) == ["one two"]
         await model.emit(stopped("i3", "r3", 1_100))
@@ -229,10 +229,10 @@ async def test_a_user_message_waits_for_its_transcript_and_keeps_its_position():
     spoken = UserMessageItem(item_id="u1", content=[InputAudio()])
     async with open_store("memory://") as store:
         history = store.session("s")
-        async with talking(AGENT, session=history) as (_session, model, heard):
-            await model.emit(RealtimeModelItemUpdatedEvent(spoken), started(), words("hello"), ended())
-            await heard.until("agent_end")
-            await model.emit(user_said("more", "u2", "i1"))
+        async with open_scripted_session(AGENT, session=history) as (_session, model, heard):
+            await model.emit(RealtimeModelItemUpdatedEvent(spoken), response_started(), text_delta("hello"), response_ended())
+            await heard.wait_for("agent_end")
+            await model.emit(user_message_added("more", "u2", "i1"))
             assert await history.get_items() == []
             await model.emit(RealtimeModelInputAudioTranscriptionCompletedEvent("u1", "good day"))
             assert texts(await grown(history, 3)) == ["good day", "hello", "more"]
@@ -241,28 +241,28 @@ async def test_a_user_message_waits_for_its_transcript_and_keeps_its_position():
 async def test_what_cannot_be_transcribed_does_not_hold_up_the_rest():
     spoken = UserMessageItem(item_id="u1", content=[InputAudio()])
     async with remembered() as (history, model):
-        await model.emit(RealtimeModelItemUpdatedEvent(spoken), user_said("written", "u2", "u1"))
+        await model.emit(RealtimeModelItemUpdatedEvent(spoken), user_message_added("written", "u2", "u1"))
         await model.emit(RealtimeModelInputAudioTranscriptionFailedEvent("u1", 0, {"code": "x"}))
         assert texts(await grown(history, 2)) == ["[inaudible]", "written"]
 
 
-@virtually
+@in_virtual_time
 async def test_what_is_never_transcribed_holds_up_the_rest_for_a_while_only():
     spoken = UserMessageItem(item_id="u1", content=[InputAudio()])
     async with remembered() as (history, model):
-        await model.emit(RealtimeModelItemUpdatedEvent(spoken), user_said("two", "u2", "u1"))
+        await model.emit(RealtimeModelItemUpdatedEvent(spoken), user_message_added("two", "u2", "u1"))
         await asyncio.sleep(TRANSCRIPT_TIMEOUT - 1)
         assert await history.get_items() == []
         await asyncio.sleep(2)
         assert texts(await history.get_items()) == ["[inaudible]", "two"]
 
 
-@virtually
+@in_virtual_time
 async def test_later_writes_do_not_shorten_the_wait_for_a_transcript():
     spoken = UserMessageItem(item_id="u1", content=[InputAudio()])
     async with remembered() as (history, model):
-        await model.emit(RealtimeModelItemUpdatedEvent(spoken), user_said("two", "u2", "u1"))
-        await model.emit(user_said("three", "u3", "u2"), user_said("four", "u4", "u3"))
+        await model.emit(RealtimeModelItemUpdatedEvent(spoken), user_message_added("two", "u2", "u1"))
+        await model.emit(user_message_added("three", "u3", "u2"), user_message_added("four", "u4", "u3"))
         await asyncio.sleep(1)
         await model.emit(RealtimeModelInputAudioTranscriptionCompletedEvent("u1", "one"))
         assert texts(await grown(history, 4)) == ["one", "two", "three", "four"]
@@ -272,18 +272,18 @@ async def test_a_lost_connection_will_not_transcribe_any_more():
     spoken = UserMessageItem(item_id="u1", content=[InputAudio()])
     async with open_store("memory://") as store:
         history = store.session("s")
-        async with talking(AGENT, session=history) as (_session, model, heard):
-            await model.emit(RealtimeModelItemUpdatedEvent(spoken), user_said("two", "u2", "u1"))
+        async with open_scripted_session(AGENT, session=history) as (_session, model, heard):
+            await model.emit(RealtimeModelItemUpdatedEvent(spoken), user_message_added("two", "u2", "u1"))
             await model.drop()
-            await heard.until("reconnected")
+            await heard.wait_for("reconnected")
             assert texts(await grown(history, 2)) == ["[inaudible]", "two"]
 
 
 async def test_an_item_that_comes_late_or_goes_early_does_not_confuse_the_writer():
     async with remembered() as (history, model):
-        await model.emit(user_said("one", "u1"), user_said("three", "u3", "u1"))
+        await model.emit(user_message_added("one", "u1"), user_message_added("three", "u3", "u1"))
         await grown(history, 2)
-        await model.emit(user_said("two", "u2", "u1"), RealtimeModelItemDeletedEvent("u1"), user_said("four", "u4"))
+        await model.emit(user_message_added("two", "u2", "u1"), RealtimeModelItemDeletedEvent("u1"), user_message_added("four", "u4"))
         assert texts(await grown(history, 4)) == ["one", "three", "two", "four"]
 
 
@@ -302,9 +302,9 @@ async def test_a_call_that_was_never_answered_leaves_no_half_pair():
 
     async with open_store("memory://") as store:
         history = store.session("s")
-        async with talking(RealtimeAgent(name="a", tools=[delete]), session=history) as (_session, model, heard):
-            await model.emit(started(), call("delete"), ended())
-            await heard.until("tool_approval_required")
+        async with open_scripted_session(RealtimeAgent(name="a", tools=[delete]), session=history) as (_session, model, heard):
+            await model.emit(response_started(), tool_call("delete"), response_ended())
+            await heard.wait_for("tool_approval_required")
         items = await history.get_items()
         assert [item["type"] for item in items] == ["function_call", "function_call_output"]
         assert find_unpaired(items) == []
@@ -322,12 +322,12 @@ async def test_a_later_call_goes_on_from_the_history():
                 {"type": "function_call", "call_id": "dangling", "name": "note", "arguments": "{}"},
             ]
         )
-        async with talking(AGENT, session=history) as (session, model, _heard):
-            raw = [event.message["other_data"]["item"] for event in sent(model, RealtimeModelSendRawMessage)]
+        async with open_scripted_session(AGENT, session=history) as (session, model, _heard):
+            raw = [event.message["other_data"]["item"] for event in get_sent_inputs(model, RealtimeModelSendRawMessage)]
             assert [item["type"] for item in raw] == ["message", "message", "function_call", "function_call_output"]
             assert [item.get("role") for item in raw[:2]] == ["user", "assistant"]
             assert len(session.history) == 3
-            await model.emit(user_said("Who am I?", "u9"))
+            await model.emit(user_message_added("Who am I?", "u9"))
             await grown(history, 6)
         assert len(await history.get_items()) == 6
 
@@ -347,22 +347,22 @@ async def test_a_call_that_goes_on_from_a_history_with_tools_has_it_in_its_order
         )
         model = LocalRealtimeModel(["Again?"], pace=None)
         session = await RealtimeRunner(AGENT, model=model).run(session=history)
-        async with listening(session) as heard, session:
+        async with record_events(session) as heard, session:
             await session.send_message("Hello.")
-            await heard.until("agent_end")
+            await heard.wait_for("agent_end")
             names = [item.item_id for item in session.history]
             held = [entry.item["id"] for entry in model.engine.conversation]
             assert names == [name for name in held if name in names]
-            assert said(session) == ["weather?", "Sunny.", "Thanks.", "Welcome.", "Hello.", "Again?"]
+            assert get_texts(session) == ["weather?", "Sunny.", "Thanks.", "Welcome.", "Hello.", "Again?"]
 
 
 async def test_a_text_run_goes_on_from_a_call():
     async with open_store("memory://") as store:
         history = store.session("s")
-        async with talking(RealtimeAgent(name="a", tools=[weather]), session=history) as (_session, model, heard):
-            await model.emit(user_said("weather?"), started(), call("weather", arguments='{"city": "Rome"}'), ended())
-            await heard.until("tool_end")
-            await model.emit(started("r2"), words("Sunny.", "i2", "r2"), ended("r2"))
+        async with open_scripted_session(RealtimeAgent(name="a", tools=[weather]), session=history) as (_session, model, heard):
+            await model.emit(user_message_added("weather?"), response_started(), tool_call("weather", arguments='{"city": "Rome"}'), response_ended())
+            await heard.wait_for("tool_end")
+            await model.emit(response_started("r2"), text_delta("Sunny.", "i2", "r2"), response_ended("r2"))
         text = ScriptedModel([[assistant_message("In Rome.")]])
         result = await Runner.run(Agent(name="t", model=text), "Where was that?", session=history)
         assert result.final_output == "In Rome."
@@ -396,31 +396,31 @@ class Failing:
 
 async def test_a_failed_write_is_reported_and_retried():
     history = Failing(1)
-    async with talking(AGENT, session=history) as (_session, model, heard):
-        await model.emit(user_said("one", "u1"))
-        assert "away" in str((await heard.until("error")).error)
-        await model.emit(user_said("two", "u2"))
-        await eventually(lambda: len(history.items) == 2)
+    async with open_scripted_session(AGENT, session=history) as (_session, model, heard):
+        await model.emit(user_message_added("one", "u1"))
+        assert "away" in str((await heard.wait_for("error")).error)
+        await model.emit(user_message_added("two", "u2"))
+        await wait_until(lambda: len(history.items) == 2)
     assert texts(history.items) == ["one", "two"]
 
 
 async def test_a_history_that_is_unavailable_is_reported_once_each_time():
     history = Failing(20)
-    async with talking(AGENT, session=history) as (_session, model, heard):
+    async with open_scripted_session(AGENT, session=history) as (_session, model, heard):
         for number in range(21):
-            await model.emit(user_said(str(number), f"u{number}"))
-            await eventually(lambda done=number: history.failures == max(0, 19 - done))
-        await eventually(lambda: len(history.items) == 21)
-        assert len(heard.of("error")) == 1
+            await model.emit(user_message_added(str(number), f"u{number}"))
+            await wait_until(lambda done=number: history.failures == max(0, 19 - done))
+        await wait_until(lambda: len(history.items) == 21)
+        assert len(heard.of_type("error")) == 1
         history.failures = 1
-        await model.emit(user_said("more", "more"))
-        await heard.until("error", 2)
+        await model.emit(user_message_added("more", "more"))
+        await heard.wait_for("error", 2)
 
 
 async def test_what_could_not_be_written_is_in_the_report():
-    async with talking(AGENT, session=Failing(99)) as (session, model, heard):
-        await model.emit(user_said("one", "u1"), user_said("two", "u2"))
-        await heard.until("error")
+    async with open_scripted_session(AGENT, session=Failing(99)) as (session, model, heard):
+        await model.emit(user_message_added("one", "u1"), user_message_added("two", "u2"))
+        await heard.wait_for("error")
         assert (await session.close()).unwritten_count == 2
 
 
@@ -441,11 +441,11 @@ class Hanging(Failing):
 
 
 @pytest.mark.parametrize("deadline", [0.2, 2.0])
-@virtually
+@in_virtual_time
 async def test_a_history_that_does_not_answer_holds_up_the_end_until_the_deadline_only(deadline):
     history, now = Hanging(), asyncio.get_running_loop().time
-    async with talking(AGENT, session=history) as (session, model, _heard):
-        await model.emit(user_said("one", "u1"))
+    async with open_scripted_session(AGENT, session=history) as (session, model, _heard):
+        await model.emit(user_message_added("one", "u1"))
         await asyncio.sleep(1)
         began = now()
         report = await session.close(deadline)

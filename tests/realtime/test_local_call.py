@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from factories.realtime_protocol import speech
+from factories.realtime_protocol import make_speech
 from standfast import function_tool
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
 from standfast.realtime.local import CallTool, EnergyDetector, Pause, ScriptedResponder, ScriptedTranscriber, ToneTTS
@@ -13,7 +13,7 @@ from standfast.realtime.local.audio import make_silence
 from standfast.testing.virtual_time import run_in_virtual_time
 
 LONG = "One two three four five six seven eight nine ten."
-VOICE = asyncio.run(speech("Somebody speaks.", pause_ms=0))[300 * 48 :]
+VOICE = asyncio.run(make_speech("Somebody speaks.", pause_ms=0))[300 * 48 :]
 
 
 @function_tool

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from factories.realtime_protocol import USER, speech
+from factories.realtime_protocol import USER, make_speech
 from realtime.openai_types import SERVER_EVENTS, find_type_errors
 from standfast.realtime.local.actions import CancelGeneration, CloseConnection, GenerateResponse, TranscribeAudio
 from standfast.realtime.local.audio import CODECS, make_silence
 from standfast.realtime.local.engine import Engine
 
-SPOKEN = asyncio.run(speech("Stop.", pause_ms=600))
+SPOKEN = asyncio.run(make_speech("Stop.", pause_ms=600))
 
 
 def make_id_factory():

@@ -5,9 +5,9 @@ from importlib.util import find_spec
 
 import pytest
 
-from factories.realtime_protocol import speech
+from factories.realtime_protocol import make_speech
 from realtime.espeak import make_espeak_tts
-from realtime_kit import virtually
+from realtime_kit import in_virtual_time
 from standfast import LocalModel, function_tool
 from standfast.realtime import (
     LocalRealtimeModel,
@@ -102,7 +102,7 @@ class Call:
         return [entry.text for entry in self.model.engine.conversation]
 
 
-@virtually
+@in_virtual_time
 async def test_a_written_message_is_answered_in_real_time():
     async with Call(["Good morning to you."]) as call:
         await call.send_text("Hello")
@@ -115,17 +115,17 @@ async def test_a_written_message_is_answered_in_real_time():
         assert call.texts == ["Hello", "Good morning to you."]
 
 
-@virtually
+@in_virtual_time
 async def test_an_interrupted_answer_is_remembered_as_far_as_it_was_played():
     transcriber = ScriptedTranscriber(["Count for me.", "Stop."])
     async with Call([LONG, "Okay."], transcriber=transcriber) as call:
-        await call.speak(await speech(pause_ms=700))
+        await call.speak(await make_speech(pause_ms=700))
         assert (
             await call.listener.wait_for(RealtimeModelInputAudioTranscriptionCompletedEvent)
         ).transcript == "Count for me."
         await call.listener.wait_for(RealtimeModelAudioEvent)
         await asyncio.sleep(0.9)
-        await call.speak((await speech("Stop it.", pause_ms=0))[300 * 48 :])
+        await call.speak((await make_speech("Stop it.", pause_ms=0))[300 * 48 :])
         ended = await call.listener.wait_for(RealtimeModelTurnEndedEvent)
         assert (ended.status, ended.reason) == ("cancelled", "turn_detected")
         played_ms = 1000 * (
@@ -152,7 +152,7 @@ def get_word_ends(words):
         yield end
 
 
-@virtually
+@in_virtual_time
 async def test_an_interruption_by_the_program_stops_the_audio_at_once():
     async with Call([LONG]) as call:
         await call.send_text("Count.")
@@ -166,7 +166,7 @@ async def test_an_interruption_by_the_program_stops_the_audio_at_once():
         assert call.model.engine.active_response is None
 
 
-@virtually
+@in_virtual_time
 async def test_a_text_model_gets_the_instructions_and_the_conversation():
     model = ScriptedModel([[assistant_message("It is noon. Time for lunch.")]])
     async with Call(model, {"instructions": "Be brief."}) as call:
@@ -178,7 +178,7 @@ async def test_a_text_model_gets_the_instructions_and_the_conversation():
         assert model.last_call.input[-1]["content"][0]["text"] == "What time is it?"
 
 
-@virtually
+@in_virtual_time
 async def test_a_text_model_calls_tools_and_gets_their_outputs():
     @function_tool
     def weather(city: str) -> str:
@@ -199,7 +199,7 @@ async def test_a_text_model_calls_tools_and_gets_their_outputs():
         assert [item["type"] for item in model.last_call.input] == ["message", "function_call", "function_call_output"]
 
 
-@virtually
+@in_virtual_time
 async def test_a_responder_gets_the_transcript_of_a_slow_transcriber():
     class SlowTranscriber:
         async def transcribe(self, audio):
@@ -208,13 +208,13 @@ async def test_a_responder_gets_the_transcript_of_a_slow_transcriber():
 
     responder = ScriptedResponder(["I see."])
     async with Call(responder, transcriber=SlowTranscriber()) as call:
-        await call.speak(await speech())
+        await call.speak(await make_speech())
         await call.listener.wait_for(RealtimeModelTurnEndedEvent)
         [request] = responder.requests
         assert request.items[0]["content"][0]["text"].endswith("milliseconds")
 
 
-@virtually
+@in_virtual_time
 async def test_a_transcriber_gets_whole_samples_even_if_the_stream_ends_within_one():
     received = []
 
@@ -232,18 +232,18 @@ async def test_a_transcriber_gets_whole_samples_even_if_the_stream_ends_within_o
     assert received == [b"\1\2" * 6000, b"\3\4" * 6000]
 
 
-@virtually
+@in_virtual_time
 async def test_without_a_transcriber_the_responder_gets_the_duration_of_speech():
     responder = ScriptedResponder(["Pardon?"])
     async with Call(responder) as call:
-        await call.speak(await speech())
+        await call.speak(await make_speech())
         await call.listener.wait_for(RealtimeModelTurnEndedEvent)
         assert responder.requests[0].items[0]["content"][0]["text"].endswith(" seconds of speech without a transcript)")
         assert call.model.engine.to_wire()["audio"]["input"]["transcription"] is None
         assert [event.error for event in call.listener.all(RealtimeModelInputAudioTranscriptionFailedEvent)] == [None]
 
 
-@virtually
+@in_virtual_time
 async def test_cancelling_a_response_closes_its_responder_at_once():
     class SlowResponder:
         closed_at = None
@@ -266,7 +266,7 @@ async def test_cancelling_a_response_closes_its_responder_at_once():
         assert responder.closed_at < 1
 
 
-@virtually
+@in_virtual_time
 async def test_a_failing_model_fails_its_response_only():
     model = ScriptedModel([ConnectionError("nobody there"), [assistant_message("Back.")]])
     async with Call(model) as call:
@@ -278,7 +278,7 @@ async def test_a_failing_model_fails_its_response_only():
         assert call.listener.transcript == "Back."
 
 
-@virtually
+@in_virtual_time
 async def test_lone_surrogates_from_a_responder_or_transcriber_are_replaced():
     class SplittingResponder:
         async def respond(self, request):
@@ -287,7 +287,7 @@ async def test_lone_surrogates_from_a_responder_or_transcriber_are_replaced():
 
     settings = {"input_audio_transcription": {"model": "any"}}
     async with Call(SplittingResponder(), settings, transcriber=ScriptedTranscriber(["Well \ud83d"])) as call:
-        await call.speak(await speech())
+        await call.speak(await make_speech())
         ended = await call.listener.wait_for(RealtimeModelTurnEndedEvent)
         assert ended.status == "completed"
         assert call.texts == ["Well \ufffd", "Hi 😀 \ufffd there"]
@@ -297,7 +297,7 @@ async def test_lone_surrogates_from_a_responder_or_transcriber_are_replaced():
     ("turn", "status"),
     [(CallTool("look_up", '{"what": "\ud83d"}'), "completed"), (RuntimeError("no \ud83d"), "failed")],
 )
-@virtually
+@in_virtual_time
 async def test_lone_surrogates_in_a_call_or_in_an_error_are_replaced(turn, status):
     async with Call([turn]) as call:
         await call.send_text("Hello")
@@ -306,7 +306,7 @@ async def test_lone_surrogates_in_a_call_or_in_an_error_are_replaced(turn, statu
         assert "\ufffd" in f"{ended.error}{call.listener.all(RealtimeModelToolCallEvent)}"
 
 
-@virtually
+@in_virtual_time
 async def test_a_cancellation_inside_a_model_or_transcriber_counts_as_its_failure():
     class CancelledTranscriber:
         async def transcribe(self, audio):
@@ -314,14 +314,14 @@ async def test_a_cancellation_inside_a_model_or_transcriber_counts_as_its_failur
 
     settings = {"input_audio_transcription": {"model": "any"}}
     async with Call([asyncio.CancelledError(), "Here."], settings, transcriber=CancelledTranscriber()) as call:
-        await call.speak(await speech())
+        await call.speak(await make_speech())
         assert (await call.listener.wait_for(RealtimeModelTurnEndedEvent)).status == "failed"
         assert "Cancelled" in str((await call.listener.wait_for(RealtimeModelInputAudioTranscriptionFailedEvent)).error)
         await call.send_text("Hello")
         assert (await call.listener.wait_for(RealtimeModelTurnEndedEvent, 2)).status == "completed"
 
 
-@virtually
+@in_virtual_time
 async def test_a_responder_that_fails_while_closing_does_no_harm():
     class FailingResponder:
         async def respond(self, request):
@@ -340,7 +340,7 @@ async def test_a_responder_that_fails_while_closing_does_no_harm():
             assert (await call.listener.wait_for(RealtimeModelTurnEndedEvent, turn)).status == "cancelled"
 
 
-@virtually
+@in_virtual_time
 async def test_closing_during_generation_leaks_nothing():
     async with Call([[Pause(3600), "Late."]]) as call:
         await call.send_text("Hello")
@@ -348,14 +348,14 @@ async def test_closing_during_generation_leaks_nothing():
     assert call.listener.all(RealtimeModelConnectionStatusEvent)[-1].status == "disconnected"
 
 
-@virtually
+@in_virtual_time
 async def test_invalid_settings_are_rejected_like_a_provider_does():
     async with Call([]) as call:
         with pytest.raises(SettingsRejected):
             await call.model.send_event(RealtimeModelSendSessionUpdate({"speed": 9.0}))
 
 
-@virtually
+@in_virtual_time
 async def test_an_expired_session_is_disconnected_and_can_reconnect():
     call = Call(["Still here."], session_seconds=60.0)
     async with call:

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from factories.realtime_protocol import speech
+from factories.realtime_protocol import make_speech
 from realtime.openai_types import SERVER_EVENTS, events
-from realtime_kit import Heard, said, speak, talking, virtually
+from realtime_kit import EventRecorder, get_texts, send_speech, open_scripted_session, in_virtual_time
 from standfast import function_tool
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeSession, RealtimeState
 from standfast.realtime.local import CallTool, EnergyDetector, Say, ToneTTS
@@ -177,11 +177,11 @@ class Scenario:
         transcriber = ScriptedTranscriber(["What time is it?"])
         self.model = DistortedModel(distortion, ShopResponder(), pace=None, transcriber=transcriber)
 
-    async def run(self, *, silence: float = 30.0) -> tuple[RealtimeSession, Heard]:
-        audio = await speech()
-        async with talking(self.agent, self.model) as (session, _, heard):
+    async def run(self, *, silence: float = 30.0) -> tuple[RealtimeSession, EventRecorder]:
+        audio = await make_speech()
+        async with open_scripted_session(self.agent, self.model) as (session, _, heard):
             for turn in ("Hello.", "When do you open?", audio, "My bill."):
-                await (session.send_message(turn) if isinstance(turn, str) else speak(session, turn))
+                await (session.send_message(turn) if isinstance(turn, str) else send_speech(session, turn))
                 await asyncio.sleep(silence)
             await session.send_message("Count.")
             await asyncio.sleep(0.4)
@@ -192,14 +192,14 @@ class Scenario:
             await asyncio.sleep(silence)
             assert session.state is RealtimeState.OPEN
             assert [item.model_dump() for item in session.history]
-            assert {"Bye.", "You said: Bye."} <= set(said(session))
+            assert {"Bye.", "You said: Bye."} <= set(get_texts(session))
         return session, heard
 
 
 async def check_scenario(distortion: Distortion) -> None:
     scenario = Scenario(distortion)
     session, heard = await scenario.run()
-    assert [event.error for event in heard.of("error")] == []
+    assert [event.error for event in heard.of_type("error")] == []
     assert scenario.calls == ["Monday"]
     assert session.current_agent.name == "billing"
     assert [
@@ -221,7 +221,7 @@ async def check_scenario(distortion: Distortion) -> None:
         ("message", "user"),
         ("message", "assistant"),
     ]
-    assert said(session) == [
+    assert get_texts(session) == [
         "Hello.",
         "You said: Hello.",
         "When do you open?",
@@ -238,19 +238,19 @@ async def check_scenario(distortion: Distortion) -> None:
     ]
 
 
-@virtually
+@in_virtual_time
 @pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, 12), marks=pytest.mark.soak)])
 async def test_optional_fields_of_messages_do_not_change_a_call(seeds):
     for seed in seeds:
         await check_scenario(Distortion(seed))
 
 
-@virtually
+@in_virtual_time
 async def test_missing_conversation_ids_do_not_change_a_call():
     await check_scenario(Distortion(nulled="conversation_id"))
 
 
-@virtually
+@in_virtual_time
 @pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 16), marks=pytest.mark.soak)])
 async def test_a_call_survives_incomplete_repeated_and_reordered_messages(seeds):
     for seed in seeds:

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from factories.realtime import call as called
-from factories.realtime import listening, sent, talking
+from factories.realtime import tool_call as called
+from factories.realtime import record_events, get_sent_inputs, open_scripted_session
 from standfast import Agent, function_tool
 from standfast.realtime import RealtimeAgent, RealtimeRunner
 from standfast.realtime.local import CallTool
@@ -39,7 +39,7 @@ def paying(amount, call_id="c1"):
 async def calling(agent, turns, **config):
     async with RealtimeServer(turns) as server:
         session = await RealtimeRunner(agent, config=config).run(model_config={"url": server.url, "api_key": "test"})
-        async with listening(session) as heard, session:
+        async with record_events(session) as heard, session:
             yield session, heard, server
 
 
@@ -55,13 +55,13 @@ async def test_a_text_agent_answers_a_call_of_the_agent_that_speaks():
     agent = clerk([assistant_message("We are open until six.")])
     async with calling(speaking(agent), [ASK, "Until six."]) as (session, heard, _server):
         await session.send_message("Are you open?")
-        assert (await heard.until("tool_end")).output == "We are open until six."
-        await heard.until("agent_end", 2)
-        (start,) = heard.of("tool_start")
+        assert (await heard.wait_for("tool_end")).output == "We are open until six."
+        await heard.wait_for("agent_end", 2)
+        (start,) = heard.of_type("tool_start")
         assert (start.tool.name, start.arguments) == ("ask_clerk", '{"input": "Is it open?"}')
         assert session.history[1].output == "We are open until six."
         assert "Is it open?" in str(agent.model.calls[0].input)
-        assert heard.of("error") == []
+        assert heard.of_type("error") == []
 
 
 @pytest.mark.parametrize("asynchronously", [True, False])
@@ -71,7 +71,7 @@ async def test_an_approval_of_the_nested_agent_is_asked_in_the_session(approved,
     turns = [ASK, "All right."]
     async with calling(speaking(agent), turns, async_tool_calls=asynchronously) as (session, heard, _server):
         await session.send_message("Pay it.")
-        asked = await heard.until("tool_approval_required")
+        asked = await heard.wait_for("tool_approval_required")
         assert (asked.agent, asked.tool, asked.arguments) == (agent, pay, '{"amount":7}')
         assert PAID == []
         if approved:
@@ -79,24 +79,24 @@ async def test_an_approval_of_the_nested_agent_is_asked_in_the_session(approved,
         else:
             assert await session.reject_tool_call(asked.call_id, rejection_message="Too dear.")
         assert not await session.approve_tool_call(asked.call_id)
-        assert (await heard.until("tool_end")).output == "That is settled."
+        assert (await heard.wait_for("tool_end")).output == "That is settled."
         assert ([7] if approved else []) == PAID
         assert ("paid 7" if approved else "Too dear.") in str(agent.model.calls[-1].input)
-        assert len(heard.of("tool_start")) == 1
+        assert len(heard.of_type("tool_start")) == 1
 
 
 async def test_several_questions_are_asked_at_once_and_those_that_follow_afterwards():
     agent = clerk([*paying(1, "a"), *paying(2, "b")], paying(3, "c"), [assistant_message("Done.")])
     async with calling(speaking(agent), [ASK, "Done."], async_tool_calls=False) as (session, heard, _server):
         await session.send_message("Pay them.")
-        await heard.until("tool_approval_required", 2)
-        first, second = heard.of("tool_approval_required")
+        await heard.wait_for("tool_approval_required", 2)
+        first, second = heard.of_type("tool_approval_required")
         assert first.call_id != second.call_id
         await session.approve_tool_call(second.call_id)
         await session.reject_tool_call(first.call_id)
-        third = await heard.until("tool_approval_required", 3)
+        third = await heard.wait_for("tool_approval_required", 3)
         await session.approve_tool_call(third.call_id)
-        await heard.until("tool_end")
+        await heard.wait_for("tool_end")
         assert PAID == [2, 3]
 
 
@@ -104,13 +104,13 @@ async def test_a_yes_for_ever_holds_for_later_calls_of_the_agent_tool_too():
     agent = clerk(paying(1), [assistant_message("One.")], paying(2), [assistant_message("Two.")])
     async with calling(speaking(agent), [ASK, "One.", ASK, "Two."]) as (session, heard, _server):
         await session.send_message("Pay.")
-        asked = await heard.until("tool_approval_required")
+        asked = await heard.wait_for("tool_approval_required")
         await session.approve_tool_call(asked.call_id, always=True)
-        await heard.until("agent_end", 2)
+        await heard.wait_for("agent_end", 2)
         await session.send_message("Again.")
-        await heard.until("tool_end", 2)
+        await heard.wait_for("tool_end", 2)
         assert PAID == [1, 2]
-        assert len(heard.of("tool_approval_required")) == 1
+        assert len(heard.of_type("tool_approval_required")) == 1
 
 
 async def test_a_nested_approval_without_a_decision_expires():
@@ -118,9 +118,9 @@ async def test_a_nested_approval_without_a_decision_expires():
     execution = {"approval_timeout": 0.05}
     async with calling(speaking(agent), [ASK, "Sorry."], tool_execution=execution) as (session, heard, _server):
         await session.send_message("Pay it.")
-        expired = await heard.until("tool_approval_expired")
-        assert expired.call_id == heard.of("tool_approval_required")[0].call_id
-        assert (await heard.until("tool_end")).output == "Not paid."
+        expired = await heard.wait_for("tool_approval_expired")
+        assert expired.call_id == heard.of_type("tool_approval_required")[0].call_id
+        assert (await heard.wait_for("tool_end")).output == "Not paid."
         assert PAID == []
         assert not await session.approve_tool_call(expired.call_id)
 
@@ -130,11 +130,11 @@ async def test_a_nested_question_survives_a_lost_connection():
     config = {"reconnect": {"first_delay": 0.01}}
     async with calling(speaking(agent), [ASK, "Paid."], **config) as (session, heard, server):
         await session.send_message("Pay it.")
-        asked = await heard.until("tool_approval_required")
+        asked = await heard.wait_for("tool_approval_required")
         server.connections[0].close()
-        await heard.until("reconnected")
+        await heard.wait_for("reconnected")
         await session.approve_tool_call(asked.call_id)
-        await heard.until("tool_end")
+        await heard.wait_for("tool_end")
         assert PAID == [7]
 
 
@@ -142,7 +142,7 @@ async def test_the_close_report_names_the_undecided_nested_approval():
     agent = clerk(paying(7))
     async with calling(speaking(agent), [ASK]) as (session, heard, _server):
         await session.send_message("Pay it.")
-        asked = await heard.until("tool_approval_required")
+        asked = await heard.wait_for("tool_approval_required")
         report = await session.close()
         assert asked.call_id in report.pending_approvals
 
@@ -151,15 +151,15 @@ async def test_a_nested_agent_that_fails_answers_the_model_and_the_session_goes_
     agent = clerk(ModelStep(error=RuntimeError("no line")))
     async with calling(speaking(agent), [ASK, "Sorry."]) as (session, heard, _server):
         await session.send_message("Ask.")
-        assert "no line" in (await heard.until("tool_end")).output
-        await heard.until("agent_end", 2)
+        assert "no line" in (await heard.wait_for("tool_end")).output
+        await heard.wait_for("agent_end", 2)
 
 
 async def test_what_a_nested_agent_consumed_counts():
     agent = clerk([assistant_message("Yes.")])
-    async with talking(speaking(agent)) as (session, model, heard):
+    async with open_scripted_session(speaking(agent)) as (session, model, heard):
         await model.emit(called("ask_clerk", arguments='{"input": "?"}'))
-        await heard.until("tool_end")
+        await heard.wait_for("tool_end")
         assert session.metrics.usage.requests == 1
 
 
@@ -176,9 +176,9 @@ async def test_a_call_of_an_agent_tool_that_the_user_talks_over_is_cancelled_if_
     agent.tools = [dig]
     host = speaking(agent)
     host.tools[0].on_barge_in = "cancel"
-    async with talking(host) as (session, model, heard):
+    async with open_scripted_session(host) as (session, model, heard):
         await model.emit(called("ask_clerk", arguments='{"input": "?"}'))
         await begun.wait()
         await session.interrupt()
-        assert "cancelled" in (await heard.until("tool_end")).output
-        assert sent(model, object)
+        assert "cancelled" in (await heard.wait_for("tool_end")).output
+        assert get_sent_inputs(model, object)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from factories.realtime import listening, said, virtually
+from factories.realtime import record_events, get_texts, in_virtual_time
 from standfast import open_store
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimePlaybackTracker, RealtimeRunner
 
@@ -30,24 +30,24 @@ class Fails(RealtimePlaybackTracker):
 
 
 @pytest.mark.parametrize("method", ["get_state", "no state", "on_interrupted"])
-@virtually
+@in_virtual_time
 async def test_a_playback_tracker_that_fails_costs_no_connection_and_no_history(method, caplog):
     model = LocalRealtimeModel([LONG, "Two.", "Three."])
     async with open_store("memory://") as store:
         history = store.session("s")
         runner = RealtimeRunner(RealtimeAgent(name="host"), model=model)
         session = await runner.run(model_config={"playback_tracker": Fails(method)}, session=history)
-        async with listening(session) as heard, session:
+        async with record_events(session) as heard, session:
             await session.send_message("first")
-            await heard.until("audio", 5)
+            await heard.wait_for("audio", 5)
             await session.interrupt()
             await session.send_message("second")
-            await heard.until("agent_end", 2)
+            await heard.wait_for("agent_end", 2)
             await session.send_message("third")
-            await heard.until("agent_end", 3)
+            await heard.wait_for("agent_end", 3)
             await asyncio.sleep(120)
-            assert (heard.of("reconnecting"), heard.of("error")) == ([], [])
-            assert heard.of("audio_interrupted")
-            assert said(session) == ["first", "", "second", "Two.", "third", "Three."]
+            assert (heard.of_type("reconnecting"), heard.of_type("error")) == ([], [])
+            assert heard.of_type("audio_interrupted")
+            assert get_texts(session) == ["first", "", "second", "Two.", "third", "Three."]
             assert len(await history.get_items()) == 5
     assert "the playback tracker raised" in caplog.text

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from factories.realtime_protocol import USER, open_raw_client, speech
+from factories.realtime_protocol import USER, open_raw_client, make_speech
 from realtime.openai_types import CLIENT_EVENTS, SERVER_EVENTS, enumerate_fields, events, find_type_errors
-from realtime_kit import calling, speak
+from realtime_kit import open_websocket_session, send_speech
 from standfast import function_tool
 from standfast.agents.hosted_tools import HostedMCPTool
 from standfast.agents.model_settings import MCPToolChoice
@@ -81,7 +81,7 @@ async def test_server_frames_of_spoken_turns_match_the_types(transcript):
         open_raw_client(server) as client,
     ):
         await client.send("session.update", session=TRANSCRIBED)
-        await client.send_speech(await speech())
+        await client.send_speech(await make_speech())
         await client.read_until("response.done")
         outcome = "completed" if transcript else "failed"
         assert server.connections[0].get_sent(f"conversation.item.input_audio_transcription.{outcome}")
@@ -96,7 +96,7 @@ async def test_server_frames_of_an_interruption_match_the_types():
     ):
         await client.send("response.create")
         item_id = (await client.read_until("response.output_audio.delta"))["item_id"]
-        await client.send_speech(await speech(pause_ms=0))
+        await client.send_speech(await make_speech(pause_ms=0))
         assert (await client.read_until("response.done"))["response"]["status"] == "cancelled"
         for audio_end_ms in (50, 99_999):
             location = {"item_id": item_id, "content_index": 0, "audio_end_ms": audio_end_ms}
@@ -251,7 +251,7 @@ async def cancel(order: str) -> str:
 async def test_client_settings_match_the_types(settings):
     lab = {"type": "mcp", "server_label": "lab", "server_url": "https://example.com", "require_approval": "never"}
     agent = RealtimeAgent(name="a", instructions="Be brief.", tools=[hours, HostedMCPTool(tool_config=lab)])
-    async with checked_server() as server, calling(server, agent, model_settings=settings):
+    async with checked_server() as server, open_websocket_session(server, agent, model_settings=settings):
         pass
 
 
@@ -268,16 +268,16 @@ async def test_client_frames_of_a_full_call_match_the_types():
     out_of_band = {"conversation": "none", "metadata": {"a": "b"}, "input": [USER]}
     async with (
         checked_server(calls, "Nine to five.", CallTool("transfer_to_billing"), *["Billing."] * 9) as server,
-        calling(server, front) as (session, heard),
+        open_websocket_session(server, front) as (session, heard),
     ):
         await session.send_message("When do you open?")
-        await session.approve_tool_call((await heard.until("tool_approval_required")).call_id)
-        await heard.until("tool_end", 3)
+        await session.approve_tool_call((await heard.wait_for("tool_approval_required")).call_id)
+        await heard.wait_for("tool_end", 3)
         await session.send_message(message)
-        await heard.until("agent_changed")
-        await heard.until("audio")
-        await speak(session, await speech())
-        await heard.until("audio_interrupted")
+        await heard.wait_for("agent_changed")
+        await heard.wait_for("audio")
+        await send_speech(session, await make_speech())
+        await heard.wait_for("audio_interrupted")
         await session.interrupt()
         await session.send_audio(b"\0" * 9600, commit=True)
         await session.update_agent(front)
@@ -288,7 +288,7 @@ async def test_client_frames_of_a_full_call_match_the_types():
             await session.model.send_event(RealtimeModelSendRawMessage(raw))
         await server.connections[0].wait_for_frame("input_audio_buffer.clear")
         server.connections[0].close(1011)
-        await heard.until("reconnected")
+        await heard.wait_for("reconnected")
         await session.send_message("Are you there?")
         await server.connections[1].wait_for_frame("response.create")
     received = {frame["type"] for connection in server.connections for frame in connection.received}

@@ -3,7 +3,7 @@
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from factories.realtime_protocol import USER, open_raw_client, speech
+from factories.realtime_protocol import USER, open_raw_client, make_speech
 from standfast.realtime.local.responder import CallTool, Pause
 from standfast.realtime.local.stt import ScriptedTranscriber
 from standfast.testing import RealtimeServer
@@ -81,7 +81,7 @@ async def test_speech_is_detected_committed_transcribed_and_answered():
             "session.update", session={"type": "realtime", "audio": {"input": {"transcription": transcription}}}
         )
         await client.read_until("session.updated")
-        await client.send_speech(await speech())
+        await client.send_speech(await make_speech())
         assert await client.read_types_until("response.created") == [
             "input_audio_buffer.speech_started",
             "input_audio_buffer.speech_stopped",
@@ -112,7 +112,7 @@ async def test_speech_interrupts_a_response_and_truncates_its_item():
         item_id = (await client.read_until("response.output_audio.delta"))["item_id"]
         for _ in range(4):
             await client.read_until("response.output_audio.delta")
-        await client.send_speech(await speech(pause_ms=0))
+        await client.send_speech(await make_speech(pause_ms=0))
         await client.read_until("input_audio_buffer.speech_started")
         done = (await client.read_until("response.done"))["response"]
         assert done["status"] == "cancelled"

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from factories.realtime import CallCounter, call, ended, eventually, sent, sound, started, talking, user_said, words
+from factories.realtime import CallCounter, tool_call, response_ended, wait_until, get_sent_inputs, audio_chunk, response_started, open_scripted_session, user_message_added, text_delta
 from standfast import function_tool
 from standfast.base.usage import Usage
 from standfast.realtime import (
@@ -26,30 +26,30 @@ Interrupt, Input = RealtimeModelSendInterrupt, RealtimeModelSendUserInput
 
 
 async def test_a_turn_comes_as_events_and_as_history():
-    async with talking(AGENT) as (session, model, heard):
+    async with open_scripted_session(AGENT) as (session, model, heard):
         await session.send_message("hello")
-        await model.emit(user_said("hello"), started(), words("Good "), sound(), words("day"))
-        await model.emit(told.RealtimeModelAudioDoneEvent("i1", 0), ended())
-        await heard.until("agent_end")
+        await model.emit(user_message_added("hello"), response_started(), text_delta("Good "), audio_chunk(), text_delta("day"))
+        await model.emit(told.RealtimeModelAudioDoneEvent("i1", 0), response_ended())
+        await heard.wait_for("agent_end")
         assert heard.types()[:4] == ["history_updated", "history_added", "agent_start", "history_added"]
         assert heard.types()[-4:] == ["audio", "audio_end", "history_updated", "agent_end"]
-        assert [event.delta for event in heard.of("transcript_delta")] == ["Good ", "day"]
+        assert [event.delta for event in heard.of_type("transcript_delta")] == ["Good ", "day"]
         assert [item.role for item in session.history] == ["user", "assistant"]
         assert session.history[1].content[0].transcript == "Good day"
-        assert heard.of("history_updated")[-1].history == session.history
+        assert heard.of_type("history_updated")[-1].history == session.history
 
 
 async def test_every_model_event_is_passed_on_first_as_it_came():
-    async with talking(AGENT) as (_session, model, heard):
-        events = [started(), sound(), told.RealtimeModelOtherEvent({"type": "new.thing"}), ended()]
+    async with open_scripted_session(AGENT) as (_session, model, heard):
+        events = [response_started(), audio_chunk(), told.RealtimeModelOtherEvent({"type": "new.thing"}), response_ended()]
         await model.emit(*events)
-        await heard.until("agent_end")
-        assert [event.data for event in heard.of("raw_model_event")] == events
-        assert heard.of("error") == []
+        await heard.wait_for("agent_end")
+        assert [event.data for event in heard.of_type("raw_model_event")] == events
+        assert heard.of_type("error") == []
 
 
 async def test_messages_and_audio_go_to_the_model():
-    async with talking(AGENT) as (session, model, _heard):
+    async with open_scripted_session(AGENT) as (session, model, _heard):
         picture = {"type": "input_image", "image_url": "data:x"}
         message = {"type": "message", "role": "user", "content": [picture]}
         await session.send_message("hi")
@@ -59,59 +59,59 @@ async def test_messages_and_audio_go_to_the_model():
 
 
 async def test_interrupt_stops_the_audio_at_once_and_returns_when_the_response_is_over():
-    async with talking(AGENT) as (session, model, heard):
-        await model.emit(started(), *[sound() for _ in range(5)])
+    async with open_scripted_session(AGENT) as (session, model, heard):
+        await model.emit(response_started(), *[audio_chunk() for _ in range(5)])
         stopping = asyncio.ensure_future(session.interrupt())
         await asyncio.sleep(0)
-        called = len(heard.of("audio"))
-        await model.emit(sound(), sound())
+        called = len(heard.of_type("audio"))
+        await model.emit(audio_chunk(), audio_chunk())
         await asyncio.sleep(0.01)
         assert not stopping.done()
-        await model.emit(ended(status="cancelled", reason="client_cancelled"))
+        await model.emit(response_ended(status="cancelled", reason="client_cancelled"))
         await stopping
-        assert len(heard.of("audio")) == called
-        assert sent(model, Interrupt) == [Interrupt(force_response_cancel=True)]
+        assert len(heard.of_type("audio")) == called
+        assert get_sent_inputs(model, Interrupt) == [Interrupt(force_response_cancel=True)]
         assert "interruption" in session.metrics
 
 
 async def test_unread_audio_is_dropped_by_an_interruption():
     from standfast.realtime import RealtimeRunner
 
-    model = ScriptedRealtimeModel([RealtimeStep(Interrupt, emit=[ended(status="cancelled")])], strict=False)
+    model = ScriptedRealtimeModel([RealtimeStep(Interrupt, emit=[response_ended(status="cancelled")])], strict=False)
     session = await RealtimeRunner(AGENT, model=model).run()
     async with session:
-        await model.emit(started(), sound(), sound())
+        await model.emit(response_started(), audio_chunk(), audio_chunk())
         await session.interrupt()
     assert "audio" not in [event.type async for event in session]
 
 
 async def test_unread_audio_is_dropped_when_the_user_speaks():
-    async with talking(AGENT) as (session, model, _heard):
+    async with open_scripted_session(AGENT) as (session, model, _heard):
         slow = aiter(session)
-        await model.emit(started(), sound(), sound(), told.RealtimeModelSpeechStartedEvent("u1", 0))
+        await model.emit(response_started(), audio_chunk(), audio_chunk(), told.RealtimeModelSpeechStartedEvent("u1", 0))
         await model.emit(told.RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=50))
-        await model.emit(ended(status="cancelled"), started("r2"), sound(100, "i2", "r2"), ended("r2"))
+        await model.emit(response_ended(status="cancelled"), response_started("r2"), audio_chunk(100, "i2", "r2"), response_ended("r2"))
         await session.close()
         kinds = [event.type async for event in slow if event.type in ("audio", "audio_interrupted")]
         assert kinds == ["audio_interrupted", "audio"]
 
 
 async def test_interrupting_silence_is_harmless():
-    async with talking(AGENT) as (session, model, heard):
+    async with open_scripted_session(AGENT) as (session, model, heard):
         await session.interrupt()
-        await model.emit(started(), ended())
+        await model.emit(response_started(), response_ended())
         await session.interrupt()
-        assert heard.of("error") == []
-        assert sent(model, Interrupt) == [Interrupt(), Interrupt()]
+        assert heard.of_type("error") == []
+        assert get_sent_inputs(model, Interrupt) == [Interrupt(), Interrupt()]
 
 
 async def test_after_a_barge_in_no_audio_of_that_response_comes_and_the_history_is_cut():
-    async with talking(AGENT) as (session, model, heard):
-        await model.emit(started(), words("one two three four"), sound(1000))
+    async with open_scripted_session(AGENT) as (session, model, heard):
+        await model.emit(response_started(), text_delta("one two three four"), audio_chunk(1000))
         await model.emit(told.RealtimeModelSpeechStartedEvent("u1", 0))
         await model.emit(told.RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=500))
-        await model.emit(sound(), told.RealtimeModelItemTruncatedEvent("i1", 0, 500), ended(status="cancelled"))
-        await heard.until("agent_end")
+        await model.emit(audio_chunk(), told.RealtimeModelItemTruncatedEvent("i1", 0, 500), response_ended(status="cancelled"))
+        await heard.wait_for("agent_end")
         kinds = heard.types()
         assert "audio" not in kinds[kinds.index("audio_interrupted") :]
         assert session.history[0].content[0].transcript == "one two"
@@ -126,43 +126,43 @@ async def test_after_a_barge_in_no_audio_of_that_response_comes_and_the_history_
 )
 @pytest.mark.parametrize("known", [True, False])
 async def test_a_response_that_fails_says_so_with_the_reason(status, kind, known):
-    async with talking(AGENT) as (_session, model, heard):
+    async with open_scripted_session(AGENT) as (_session, model, heard):
         if known:
-            await model.emit(started())
-        await model.emit(ended(status=status, reason="content_filter", error={"code": "x"}))
-        event = await heard.until(kind)
+            await model.emit(response_started())
+        await model.emit(response_ended(status=status, reason="content_filter", error={"code": "x"}))
+        event = await heard.wait_for(kind)
         assert (event.response_id, event.reason) == ("r1", "content_filter")
-        assert len(heard.of("agent_end")) == known
+        assert len(heard.of_type("agent_end")) == known
 
 
 async def test_strange_sequences_do_no_harm():
-    async with talking(AGENT) as (session, model, heard):
-        await model.emit(ended("never began"), ended(), told.RealtimeModelTurnEndedEvent())
+    async with open_scripted_session(AGENT) as (session, model, heard):
+        await model.emit(response_ended("never began"), response_ended(), told.RealtimeModelTurnEndedEvent())
         await model.emit(told.RealtimeModelItemDeletedEvent("x"), told.RealtimeModelItemTruncatedEvent("x", 0, 1))
-        await model.emit(told.RealtimeModelAudioInterruptedEvent("x", 0), sound(response_id="unknown"))
-        await model.emit(started(), started("r2"), ended(), ended("r2"))
-        await heard.until("agent_end", 2)
-        assert heard.of("error") == []
+        await model.emit(told.RealtimeModelAudioInterruptedEvent("x", 0), audio_chunk(response_id="unknown"))
+        await model.emit(response_started(), response_started("r2"), response_ended(), response_ended("r2"))
+        await heard.wait_for("agent_end", 2)
+        assert heard.of_type("error") == []
         assert session.history == []
 
 
 async def test_errors_of_the_server_are_reported_and_the_session_continues():
-    async with talking(AGENT) as (_session, model, heard):
+    async with open_scripted_session(AGENT) as (_session, model, heard):
         await model.emit(told.RealtimeModelErrorEvent({"code": "bad"}))
         await model.emit(told.RealtimeModelInputAudioTranscriptionFailedEvent("u1", 0, {"code": "worse"}))
-        await heard.until("error", 2)
-        assert [event.error["code"] for event in heard.of("error")] == ["bad", "worse"]
+        await heard.wait_for("error", 2)
+        assert [event.error["code"] for event in heard.of_type("error")] == ["bad", "worse"]
 
 
 async def test_the_idle_timeout_is_reported_with_its_position():
-    async with talking(AGENT) as (_session, model, heard):
+    async with open_scripted_session(AGENT) as (_session, model, heard):
         await model.emit(told.RealtimeModelInputAudioTimeoutTriggeredEvent("u1", 10, 20))
-        event = await heard.until("input_audio_timeout_triggered")
+        event = await heard.wait_for("input_audio_timeout_triggered")
         assert (event.item_id, event.audio_start_ms, event.audio_end_ms) == ("u1", 10, 20)
 
 
 async def test_usage_adds_up():
-    async with talking(AGENT) as (session, model, _heard):
+    async with open_scripted_session(AGENT) as (session, model, _heard):
         usage = Usage(requests=1, input_tokens=10, output_tokens=5, total_tokens=15)
         await model.emit(told.RealtimeModelUsageEvent(usage), told.RealtimeModelUsageEvent(usage))
         assert (session.usage.requests, session.usage.total_tokens) == (2, 30)
@@ -174,22 +174,22 @@ async def test_the_time_to_the_first_audio_counts_from_the_end_of_the_users_turn
         await asyncio.sleep(0.02)
         return ""
 
-    async with talking(RealtimeAgent(name="a", tools=[slow])) as (session, model, heard):
+    async with open_scripted_session(RealtimeAgent(name="a", tools=[slow])) as (session, model, heard):
         await model.emit(told.RealtimeModelSpeechStartedEvent("u1", 0), told.RealtimeModelSpeechStoppedEvent("u1", 9))
         await asyncio.sleep(0.02)
-        await model.emit(started(), sound(), sound(), call("slow"), ended())
-        await heard.until("tool_end")
+        await model.emit(response_started(), audio_chunk(), audio_chunk(), tool_call("slow"), response_ended())
+        await heard.wait_for("tool_end")
         assert session.metrics["time_to_first_audio"].last >= 20
         assert session.metrics["time_to_first_audio"].count == 1
         assert session.metrics["tool_gap"].last >= 20
-        metric = await heard.until("metric")
+        metric = await heard.wait_for("metric")
         assert (metric.name, metric.subject) == ("time_to_first_audio", "r1")
 
 
 async def test_a_session_makes_few_function_calls_per_delta():
-    async with talking(AGENT) as (session, model, _heard):
-        await model.emit(started(), words("x"), sound(10))
-        for event in (sound(10), words("word ")):
+    async with open_scripted_session(AGENT) as (session, model, _heard):
+        await model.emit(response_started(), text_delta("x"), audio_chunk(10))
+        for event in (audio_chunk(10), text_delta("word ")):
             with CallCounter() as calls:
                 for _ in range(100):
                     await session.on_event(event)
@@ -198,7 +198,7 @@ async def test_a_session_makes_few_function_calls_per_delta():
 
 async def test_a_script_refuses_what_it_does_not_expect():
     model = ScriptedRealtimeModel([RealtimeStep(Input("hi")), RealtimeStep(lambda event: event.commit)])
-    async with talking(AGENT, model) as (session, _, _heard):
+    async with open_scripted_session(AGENT, model) as (session, _, _heard):
         with pytest.raises(UnexpectedRealtimeSend) as unexpected:
             await session.send_message("ho")
         assert (unexpected.value.actual, unexpected.value.expected) == (Input("ho"), Input("hi"))
@@ -213,15 +213,15 @@ async def test_a_script_refuses_what_it_does_not_expect():
 async def test_a_script_does_not_keep_secrets():
     model = ScriptedRealtimeModel(strict=False)
     config = {"api_key": "sk-1", "url": "wss://me:pw@host:99/v1?token=x", "headers": {"a": "b"}}
-    async with talking(AGENT, model, model_config=config):
-        await eventually(lambda: model.connect_calls)
+    async with open_scripted_session(AGENT, model, model_config=config):
+        await wait_until(lambda: model.connect_calls)
     (made,) = model.connect_calls
     assert (made["api_key_provided"], made["headers_provided"], made["url"]) == (True, True, "wss://host:99/v1")
     assert "sk-1" not in str(made)
 
 
 async def test_a_scripted_model_records_copies_of_its_inputs():
-    async with talking(AGENT) as (session, model, _heard):
+    async with open_scripted_session(AGENT) as (session, model, _heard):
         part = {"type": "input_text", "text": "first"}
         for text in ("first", "second"):
             part["text"] = text

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from factories.realtime import calling, eventually, listening, said, speak, virtually
-from realtime.wire import speech
+from factories.realtime import open_websocket_session, wait_until, record_events, get_texts, send_speech, in_virtual_time
+from realtime.wire import make_speech
 from standfast import function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import (
@@ -39,7 +39,7 @@ class Look:
 
 
 async def halves():
-    voice = await speech()
+    voice = await make_speech()
     middle = len(voice) // 4 * 2
     return voice[:middle], voice[middle:]
 
@@ -51,8 +51,8 @@ def creates(connection):
 async def begin_to_speak(session, heard):
     """Start to speak, and return the audio that remains."""
     before, after = await halves()
-    await speak(session, before)
-    await eventually(lambda: [event for event in heard.of("raw_model_event") if event.data.type == "speech_started"])
+    await send_speech(session, before)
+    await wait_until(lambda: [event for event in heard.of("raw_model_event") if event.data.type == "speech_started"])
     return after
 
 
@@ -69,23 +69,23 @@ async def know_while_the_user_speaks(session, heard, look):
 async def go_on(session):
     """Send another message and wait for its response: all earlier responses have ended by then."""
     await session.send_message("And now?")
-    await eventually(lambda: said(session)[-1] == "The end.")
+    await wait_until(lambda: get_texts(session)[-1] == "The end.")
 
 
 async def test_an_output_that_comes_while_the_user_speaks_is_spoken_of_in_the_answer_to_the_user():
     look, hears = Look(), ScriptedTranscriber(["And by the way?"])
     turns = [CallTool("look"), "It is noon, by the way.", "The end."]
-    async with RealtimeServer(turns, transcriber=hears) as server, calling(server, look.agent) as (session, heard):
+    async with RealtimeServer(turns, transcriber=hears) as server, open_websocket_session(server, look.agent) as (session, heard):
         connection = server.connections[0]
         after = await know_while_the_user_speaks(session, heard, look)
         await connection.wait_for_frame("conversation.item.create", count=2)
         assert creates(connection) == 1
-        await speak(session, after)
-        await heard.until("agent_end", 2)
+        await send_speech(session, after)
+        await heard.wait_for("agent_end", 2)
         await go_on(session)
         assert creates(connection) == 2
-        assert said(session)[-3:] == ["It is noon, by the way.", "And now?", "The end."]
-        assert heard.of("error") == []
+        assert get_texts(session)[-3:] == ["It is noon, by the way.", "And now?", "The end."]
+        assert heard.of_type("error") == []
 
 
 async def test_a_refusal_that_comes_while_the_user_speaks_is_followed_up_in_the_answer_to_the_user():
@@ -102,20 +102,20 @@ async def test_a_refusal_that_comes_while_the_user_speaks_is_followed_up_in_the_
     agent = RealtimeAgent(name="a", output_guardrails=[discreet])
     turns = ["the secret is out", "Forget it. Yes?", "The end."]
     hears = ScriptedTranscriber(["Stop."])
-    async with RealtimeServer(turns, transcriber=hears) as server, calling(server, agent) as (session, heard):
+    async with RealtimeServer(turns, transcriber=hears) as server, open_websocket_session(server, agent) as (session, heard):
         connection = server.connections[0]
         await session.send_message("Tell me.")
         await asked.wait()
         after = await begin_to_speak(session, heard)
         may.set()
-        await heard.until("guardrail_tripped")
+        await heard.wait_for("guardrail_tripped")
         await connection.wait_for_frame("conversation.item.create", count=2)
         assert creates(connection) == 1
-        await speak(session, after)
-        await heard.until("agent_end", 2)
+        await send_speech(session, after)
+        await heard.wait_for("agent_end", 2)
         await go_on(session)
         assert creates(connection) == 2
-        assert said(session)[-3:] == ["Forget it. Yes?", "And now?", "The end."]
+        assert get_texts(session)[-3:] == ["Forget it. Yes?", "And now?", "The end."]
 
 
 @pytest.mark.parametrize("why", ["it does not answer by itself", "its answer is lost"])
@@ -125,7 +125,7 @@ async def test_a_server_that_does_not_answer_the_user_is_asked_about_the_output(
     turns = [CallTool("look"), "It is noon."] if settings else [CallTool("look"), "Yes?", "It is noon."]
     async with (
         RealtimeServer(turns) as server,
-        calling(server, look.agent, model_settings=settings) as (
+        open_websocket_session(server, look.agent, model_settings=settings) as (
             session,
             heard,
         ),
@@ -135,21 +135,21 @@ async def test_a_server_that_does_not_answer_the_user_is_asked_about_the_output(
         if not settings:
             server.inject("response.created", Discard())
         assert creates(connection) == 1
-        await speak(session, after)
-        await eventually(lambda: said(session)[-1] == "It is noon.")
+        await send_speech(session, after)
+        await wait_until(lambda: get_texts(session)[-1] == "It is noon.")
         assert creates(connection) == 2
 
 
 async def test_a_message_of_the_program_is_answered_although_the_user_speaks():
     look = Look()
     turns = [CallTool("look"), "At once. It is noon.", "Yes?"]
-    async with RealtimeServer(turns, pace=None) as server, calling(server, look.agent) as (session, heard):
+    async with RealtimeServer(turns, pace=None) as server, open_websocket_session(server, look.agent) as (session, heard):
         connection = server.connections[0]
         after = await know_while_the_user_speaks(session, heard, look)
         await session.send_message("Answer now.")
-        await eventually(lambda: said(session)[-1] == "At once. It is noon.")
-        await speak(session, after)
-        await eventually(lambda: said(session)[-1] == "Yes?")
+        await wait_until(lambda: get_texts(session)[-1] == "At once. It is noon.")
+        await send_speech(session, after)
+        await wait_until(lambda: get_texts(session)[-1] == "Yes?")
         assert creates(connection) == 2
 
 
@@ -165,34 +165,34 @@ async def test_a_turn_that_the_program_ends_is_over_for_the_output_too(how):
     look = Look()
     async with (
         RealtimeServer([CallTool("look"), "It is noon."]) as server,
-        calling(server, look.agent) as (session, heard),
+        open_websocket_session(server, look.agent) as (session, heard),
     ):
         connection = server.connections[0]
         await know_while_the_user_speaks(session, heard, look)
         assert creates(connection) == 1
         await session.model.send_event(how)
-        await eventually(lambda: said(session)[-1] == "It is noon.")
+        await wait_until(lambda: get_texts(session)[-1] == "It is noon.")
 
 
 @pytest.mark.parametrize("settings", [{}, QUIET])
 def test_the_model_in_the_program_lets_the_user_finish_too(settings):
-    @virtually
+    @in_virtual_time
     async def scenario():
         look = Look()
         turns = [CallTool("look"), "It is noon.", "Too much."]
         hears = ScriptedTranscriber(["By the way."])
         model = LocalRealtimeModel(turns, tts=ToneTTS(), detector=EnergyDetector, transcriber=hears)
         session = await RealtimeRunner(look.agent, model=model, config={"model_settings": settings}).run()
-        async with listening(session) as heard, session:
+        async with record_events(session) as heard, session:
             after = await know_while_the_user_speaks(session, heard, look)
             await asyncio.sleep(5)
-            assert len(heard.of("agent_start")) == 1
+            assert len(heard.of_type("agent_start")) == 1
             since = asyncio.get_running_loop().time()
-            await speak(session, after)
-            await heard.until("agent_start", 2)
+            await send_speech(session, after)
+            await heard.wait_for("agent_start", 2)
             assert asyncio.get_running_loop().time() - since < 1
             await asyncio.sleep(60)
-            assert [text for text in said(session) if text] == ["What time is it?", "By the way.", "It is noon."]
-            assert heard.of("error") == []
+            assert [text for text in get_texts(session) if text] == ["What time is it?", "By the way.", "It is noon."]
+            assert heard.of_type("error") == []
 
     scenario()

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from factories.realtime import calling, eventually, said, speak
-from realtime.wire import speech
+from factories.realtime import open_websocket_session, wait_until, get_texts, send_speech
+from realtime.wire import make_speech
 from standfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage
 from standfast.realtime.local import Say, ScriptedTranscriber
 from standfast.testing import RealtimeServer
@@ -18,7 +18,7 @@ def raw(kind, **other):
 
 async def delete(session, server, item_id):
     await session.model.send_event(raw("conversation.item.delete", item_id=item_id))
-    await eventually(lambda: server.connections[0].get_sent("conversation.item.deleted"))
+    await wait_until(lambda: server.connections[0].get_sent("conversation.item.deleted"))
 
 
 async def test_a_message_deleted_while_it_is_spoken_stays_deleted():
@@ -30,16 +30,16 @@ async def test_a_message_deleted_while_it_is_spoken_stays_deleted():
             await deleted.wait()
             yield Say("Four five six.")
 
-    async with RealtimeServer(Counting()) as server, calling(server, AGENT) as (session, heard):
+    async with RealtimeServer(Counting()) as server, open_websocket_session(server, AGENT) as (session, heard):
         await session.send_message("Count.")
-        item_id = (await heard.until("transcript_delta")).item_id
+        item_id = (await heard.wait_for("transcript_delta")).item_id
         await delete(session, server, item_id)
         deleted.set()
-        await heard.until("agent_end")
-        assert said(session) == ["Count."]
-        assert [item.item_id for item in heard.of("history_updated")[-1].history] == [session.history[0].item_id]
+        await heard.wait_for("agent_end")
+        assert get_texts(session) == ["Count."]
+        assert [item.item_id for item in heard.of_type("history_updated")[-1].history] == [session.history[0].item_id]
         assert [entry.id for entry in server.connections[0].conversation] == [session.history[0].item_id]
-        assert heard.of("error") == []
+        assert heard.of_type("error") == []
 
 
 async def test_a_deleted_user_message_does_not_return_with_its_transcript():
@@ -47,26 +47,26 @@ async def test_a_deleted_user_message_does_not_return_with_its_transcript():
     hears = ScriptedTranscriber(["My number is 1234."])
     async with (
         RealtimeServer(["Yes.", "Yes."], transcriber=hears) as server,
-        calling(server, AGENT) as (session, heard),
+        open_websocket_session(server, AGENT) as (session, heard),
     ):
         server.inject(completed, Reorder("conversation.item.deleted"))
-        await speak(session, await speech())
-        await heard.until("agent_end")
+        await send_speech(session, await make_speech())
+        await heard.wait_for("agent_end")
         await delete(session, server, session.history[0].item_id)
-        await eventually(lambda: server.connections[0].get_sent(completed))
+        await wait_until(lambda: server.connections[0].get_sent(completed))
         await session.send_message("Still there?")
-        await heard.until("agent_end", 2)
-        assert said(session) == ["Yes.", "Still there?", "Yes."]
+        await heard.wait_for("agent_end", 2)
+        assert get_texts(session) == ["Yes.", "Still there?", "Yes."]
 
 
 async def test_an_item_that_the_program_makes_again_after_it_was_deleted_is_back():
-    async with RealtimeServer(["One.", "Two."]) as server, calling(server, AGENT) as (session, heard):
+    async with RealtimeServer(["One.", "Two."]) as server, open_websocket_session(server, AGENT) as (session, heard):
         await session.send_message("Count.")
-        await heard.until("agent_end")
+        await heard.wait_for("agent_end")
         answer = session.history[-1].item_id
         await delete(session, server, answer)
-        await eventually(lambda: said(session) == ["Count."])
+        await wait_until(lambda: get_texts(session) == ["Count."])
         part = {"type": "output_text", "text": "Uno."}
         item = {"id": answer, "type": "message", "role": "assistant", "content": [part]}
         await session.model.send_event(raw("conversation.item.create", item=item))
-        await eventually(lambda: said(session) == ["Count.", "Uno."])
+        await wait_until(lambda: get_texts(session) == ["Count.", "Uno."])

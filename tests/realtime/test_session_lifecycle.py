@@ -8,17 +8,17 @@ from contextlib import suppress
 import pytest
 
 from factories.realtime import (
-    PATIENCE,
-    call,
-    ended,
-    eventually,
-    listening,
-    sent,
-    sound,
-    started,
-    talking,
-    virtually,
-    words,
+    WAIT_TIMEOUT,
+    tool_call,
+    response_ended,
+    wait_until,
+    record_events,
+    get_sent_inputs,
+    audio_chunk,
+    response_started,
+    open_scripted_session,
+    in_virtual_time,
+    text_delta,
 )
 from standfast import UserError, function_tool, open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
@@ -139,7 +139,7 @@ async def test_two_things_of_one_name_are_refused_before_anything_is_connected()
 async def test_a_failed_connection_takes_the_listener_away_and_ends_waiting_iterators():
     model = scripted(connect_error=ConnectionError("refused"))
     session = await RealtimeRunner(AGENT, model=model).run()
-    async with listening(session):
+    async with record_events(session):
         with pytest.raises(ConnectionError, match="refused"):
             await session.enter()
     assert model.listeners == ()
@@ -162,10 +162,10 @@ async def test_a_failed_connection_takes_the_listener_away_and_ends_waiting_iter
 async def test_a_connection_that_ends_during_the_entry_fails_the_entry(told, error):
     model = scripted(connect_events=[told])
     session = await RealtimeRunner(AGENT, model=model).run()
-    async with listening(session) as heard:
+    async with record_events(session) as heard:
         with pytest.raises(error):
             await session.enter()
-        assert (await heard.until("session_closed")).report.reason == "failed"
+        assert (await heard.wait_for("session_closed")).report.reason == "failed"
     assert (model.connected, model.listeners, session.state) == (False, (), RealtimeState.CLOSED)
 
 
@@ -179,7 +179,7 @@ async def test_an_entry_cancelled_at_any_moment_releases_everything():
     model = Slow(strict=False)
     session = await RealtimeRunner(AGENT, model=model).run()
     entering = asyncio.ensure_future(session.enter())
-    await eventually(lambda: model.listeners)
+    await wait_until(lambda: model.listeners)
     entering.cancel()
     with pytest.raises(asyncio.CancelledError):
         await entering
@@ -187,11 +187,11 @@ async def test_an_entry_cancelled_at_any_moment_releases_everything():
 
 
 async def test_a_second_entry_is_refused_and_harms_nothing():
-    async with talking(AGENT) as (session, model, heard):
+    async with open_scripted_session(AGENT) as (session, model, heard):
         with pytest.raises(AlreadyStarted):
             await session.enter()
-        await model.emit(started(), ended())
-        assert (await heard.until("agent_end")).agent is AGENT
+        await model.emit(response_started(), response_ended())
+        assert (await heard.wait_for("agent_end")).agent is AGENT
 
 
 async def test_an_entry_after_the_end_is_refused():
@@ -204,11 +204,11 @@ async def test_an_entry_after_the_end_is_refused():
 
 
 async def test_closing_ends_every_waiting_iterator():
-    async with talking(AGENT) as (session, _model, heard):
-        async with listening(session) as second:
+    async with open_scripted_session(AGENT) as (session, _model, heard):
+        async with record_events(session) as second:
             await session.close()
-            await heard.until("session_closed")
-            await second.until("session_closed")
+            await heard.wait_for("session_closed")
+            await second.wait_for("session_closed")
         assert (await anext(aiter(session), None)) is None
 
 
@@ -220,7 +220,7 @@ async def test_closing_again_and_at_the_same_time_is_harmless():
             self.closed += 1
             await super().close()
 
-    async with talking(AGENT, Counted(strict=False)) as (session, model, _heard):
+    async with open_scripted_session(AGENT, Counted(strict=False)) as (session, model, _heard):
         reports = await asyncio.gather(session.close(), session.close(), asyncio.create_task(session.close()))
         assert reports[0] is reports[1] is reports[2]
         assert await session.close() is reports[0]
@@ -237,43 +237,43 @@ async def test_cancelling_one_who_closes_does_not_stop_the_closing():
             await super().close()
 
     model = Slow(strict=False)
-    async with talking(AGENT, model) as (session, _, heard):
+    async with open_scripted_session(AGENT, model) as (session, _, heard):
         first = asyncio.ensure_future(session.close())
-        await eventually(lambda: session.state is RealtimeState.CLOSING)
+        await wait_until(lambda: session.state is RealtimeState.CLOSING)
         first.cancel()
         await asyncio.wait({first})
         gate.set()
         await session.close()
-        await heard.until("session_closed")
+        await heard.wait_for("session_closed")
     assert not model.connected
 
 
 async def test_a_model_that_fails_to_close_is_reported_once_and_iterators_end():
     model = scripted(close_error=RuntimeError("stuck"))
     session = await RealtimeRunner(AGENT, model=model).run()
-    async with listening(session) as heard:
+    async with record_events(session) as heard:
         await session.enter()
         with pytest.raises(RuntimeError, match="stuck"):
             await session.close()
-        assert str((await heard.until("session_closed")).report.error) == "stuck"
+        assert str((await heard.wait_for("session_closed")).report.error) == "stuck"
     report = await session.close()
     assert (session.state, report.reason) == (RealtimeState.CLOSED, "asked")
 
 
-@virtually
+@in_virtual_time
 async def test_a_stalled_model_is_cut_off_at_the_deadline():
     class Stalled(ScriptedRealtimeModel):
         async def close(self):
             await asyncio.Event().wait()
 
-    async with talking(AGENT, Stalled(strict=False)) as (session, _model, _heard):
+    async with open_scripted_session(AGENT, Stalled(strict=False)) as (session, _model, _heard):
         before = asyncio.get_running_loop().time()
         report = await session.close(deadline=0.2)
         assert asyncio.get_running_loop().time() - before < 0.5
         assert report.cancelled == ("model",)
 
 
-@virtually
+@in_virtual_time
 async def test_a_tool_that_waits_for_a_change_of_the_agent_does_not_hold_up_the_end():
     class Silent(ScriptedRealtimeModel):
         async def send_event(self, event):
@@ -287,9 +287,9 @@ async def test_a_tool_that_waits_for_a_change_of_the_agent_does_not_hold_up_the_
 
     now = asyncio.get_running_loop().time
     agent = RealtimeAgent(name="host", tools=[change])
-    async with talking(agent, Silent(strict=False)) as (session, model, heard):
-        await model.emit(started(), call("change"))
-        await heard.until("tool_start")
+    async with open_scripted_session(agent, Silent(strict=False)) as (session, model, heard):
+        await model.emit(response_started(), tool_call("change"))
+        await heard.wait_for("tool_start")
         await asyncio.sleep(1)
         began = now()
         report = await session.close()
@@ -298,7 +298,7 @@ async def test_a_tool_that_waits_for_a_change_of_the_agent_does_not_hold_up_the_
 
 
 @pytest.mark.parametrize("holds_up", ["tool", "model"])
-@virtually
+@in_virtual_time
 async def test_a_close_with_a_shorter_deadline_is_not_delayed_by_a_longer_one(holds_up):
     released, now = asyncio.Event(), asyncio.get_running_loop().time
 
@@ -314,10 +314,10 @@ async def test_a_close_with_a_shorter_deadline_is_not_delayed_by_a_longer_one(ho
                 await released.wait()
 
     agent = RealtimeAgent(name="host", tools=[function_tool(stubborn)])
-    async with talking(agent, Stalled(strict=False)) as (session, model, heard):
+    async with open_scripted_session(agent, Stalled(strict=False)) as (session, model, heard):
         if holds_up == "tool":
-            await model.emit(started(), call("stubborn"))
-            await heard.until("tool_start")
+            await model.emit(response_started(), tool_call("stubborn"))
+            await heard.wait_for("tool_start")
         patient = asyncio.ensure_future(session.close(60))
         await asyncio.sleep(1)
         began = now()
@@ -342,9 +342,9 @@ async def test_a_stubborn_tool_is_reported_as_left_and_history_is_still_written(
                 continue
         return ""
 
-    async with talking(RealtimeAgent(name="a", tools=[stubborn])) as (session, model, heard):
-        await model.emit(call("stubborn"))
-        await heard.until("tool_start")
+    async with open_scripted_session(RealtimeAgent(name="a", tools=[stubborn])) as (session, model, heard):
+        await model.emit(tool_call("stubborn"))
+        await heard.wait_for("tool_start")
         report = await session.close(deadline=0.2)
         assert report.still_running == ("call stubborn (c1)",)
         release.set()
@@ -372,12 +372,12 @@ async def test_what_a_tool_and_a_guardrail_do_at_their_end_is_done_when_the_sess
         return GuardrailFunctionOutput(None, False)
 
     agent = RealtimeAgent(name="a", tools=[slow], output_guardrails=[slower])
-    async with talking(agent) as (session, model, heard):
-        await model.emit(started(), words("x" * 120), call("slow"))
-        await heard.until("tool_start")
+    async with open_scripted_session(agent) as (session, model, heard):
+        await model.emit(response_started(), text_delta("x" * 120), tool_call("slow"))
+        await heard.wait_for("tool_start")
         report = await session.close()
         assert (sorted(over), report.cancelled, report.still_running) == (["guardrail", "tool"], (), ())
-        assert heard.of("tool_end") == []
+        assert heard.of_type("tool_end") == []
 
 
 async def test_a_tool_in_a_thread_is_reported_when_it_outlives_the_session():
@@ -389,9 +389,9 @@ async def test_a_tool_in_a_thread_is_reported_when_it_outlives_the_session():
         release.wait(5)
         return ""
 
-    async with talking(RealtimeAgent(name="a", tools=[blocking])) as (session, model, _heard):
-        await model.emit(call("blocking"))
-        await eventually(running.is_set)
+    async with open_scripted_session(RealtimeAgent(name="a", tools=[blocking])) as (session, model, _heard):
+        await model.emit(tool_call("blocking"))
+        await wait_until(running.is_set)
         report = await session.close()
         assert report.still_running == ("thread of blocking (c1)",)
         release.set()
@@ -404,9 +404,9 @@ async def test_a_tool_may_close_the_session():
         await session.close()
         return "bye"
 
-    async with talking(RealtimeAgent(name="a", tools=[hang_up])) as (session, model, heard):
-        await model.emit(call("hang_up"))
-        await heard.until("session_closed")
+    async with open_scripted_session(RealtimeAgent(name="a", tools=[hang_up])) as (session, model, heard):
+        await model.emit(tool_call("hang_up"))
+        await heard.wait_for("session_closed")
     assert not model.connected
 
 
@@ -416,9 +416,9 @@ async def test_a_guardrail_may_close_the_session():
         await session.close()
         return GuardrailFunctionOutput(None, False)
 
-    async with talking(RealtimeAgent(name="a", output_guardrails=[hang_up])) as (session, model, heard):
-        await model.emit(started(), words("x" * 120))
-        await heard.until("session_closed")
+    async with open_scripted_session(RealtimeAgent(name="a", output_guardrails=[hang_up])) as (session, model, heard):
+        await model.emit(response_started(), text_delta("x" * 120))
+        await heard.wait_for("session_closed")
 
 
 async def test_a_listener_of_the_model_may_close_the_session():
@@ -427,10 +427,10 @@ async def test_a_listener_of_the_model_may_close_the_session():
             if event.type == "turn_ended":
                 await session.close()
 
-    async with talking(AGENT) as (session, model, heard):
+    async with open_scripted_session(AGENT) as (session, model, heard):
         model.add_listener(Other())
-        await model.emit(started(), ended())
-        await heard.until("session_closed")
+        await model.emit(response_started(), response_ended())
+        await heard.wait_for("session_closed")
 
 
 async def test_an_iterator_may_close_the_session_it_iterates():
@@ -438,7 +438,7 @@ async def test_an_iterator_may_close_the_session_it_iterates():
     session = await RealtimeRunner(AGENT, model=model).run()
     seen = []
     async with session:
-        await model.emit(started(), ended())
+        await model.emit(response_started(), response_ended())
         async for event in session:
             seen.append(event.type)
             if event.type == "agent_end":
@@ -447,10 +447,10 @@ async def test_an_iterator_may_close_the_session_it_iterates():
 
 
 async def test_two_iterators_each_see_everything_and_the_first_from_the_beginning():
-    async with talking(AGENT) as (session, model, heard), listening(session) as second:
-        await model.emit(started(), sound(), ended())
-        await heard.until("agent_end")
-        await second.until("agent_end")
+    async with open_scripted_session(AGENT) as (session, model, heard), record_events(session) as second:
+        await model.emit(response_started(), audio_chunk(), response_ended())
+        await heard.wait_for("agent_end")
+        await second.wait_for("agent_end")
         assert heard.types()[0] == "history_updated"
         assert second.types() == ["agent_start", "audio", "agent_end"]
         assert heard.types()[1:] == second.types()
@@ -460,9 +460,9 @@ async def test_what_came_before_the_first_iterator_waits_for_it():
     model = scripted()
     session = await RealtimeRunner(AGENT, model=model).run()
     async with session:
-        await model.emit(started(), ended())
-        async with listening(session) as heard:
-            await heard.until("agent_end")
+        await model.emit(response_started(), response_ended())
+        async with record_events(session) as heard:
+            await heard.wait_for("agent_end")
             assert heard.types() == ["history_updated", "agent_start", "agent_end"]
 
 
@@ -470,7 +470,7 @@ async def test_a_loop_that_was_left_is_continued_by_the_next():
     model = scripted()
     session = await RealtimeRunner(AGENT, model=model).run()
     async with session:
-        await model.emit(started(), ended())
+        await model.emit(response_started(), response_ended())
         async for event in session:
             if event.type == "agent_start":
                 break
@@ -489,9 +489,9 @@ async def test_ten_thousand_deltas_without_a_reader_stay_within_the_bound():
     model = scripted()
     session = await RealtimeRunner(AGENT, model=model).run()
     async with session:
-        await model.emit(started())
+        await model.emit(response_started())
         for _ in range(10_000):
-            await model.emit(sound(1))
+            await model.emit(audio_chunk(1))
         assert session._ctx.broadcast.unread_count < 2_100
         assert session.metrics.dropped_events() > 17_000
         seen = [event async for event in until_dropped(session)]
@@ -505,7 +505,7 @@ async def until_dropped(session):
             return
 
 
-@virtually
+@in_virtual_time
 async def test_unread_events_stay_within_the_bound():
     model = scripted()
     session = await RealtimeRunner(AGENT, model=model).run()
@@ -513,19 +513,19 @@ async def test_unread_events_stay_within_the_bound():
         async for _ in session:
             break
         for number in range(7_000):
-            await model.emit(started(f"r{number}"), ended(f"r{number}"))
+            await model.emit(response_started(f"r{number}"), response_ended(f"r{number}"))
         assert session._ctx.broadcast.unread_count < 12_100
         seen = [event async for event in until_end(session)]
     assert seen[0].type == "events_dropped"
 
 
 async def test_control_events_are_never_dropped_however_slow_the_reader():
-    async with talking(AGENT) as (session, _model, heard):
+    async with open_scripted_session(AGENT) as (session, _model, heard):
         for number in range(3_000):
-            await session.on_event(started(f"r{number}"))
-            await session.on_event(ended(f"r{number}"))
-        await heard.until("agent_end", 3_000)
-        assert len(heard.of("agent_start")) == 3_000
+            await session.on_event(response_started(f"r{number}"))
+            await session.on_event(response_ended(f"r{number}"))
+        await heard.wait_for("agent_end", 3_000)
+        assert len(heard.of_type("agent_start")) == 3_000
 
 
 async def test_a_fatal_error_comes_after_what_was_still_unread_to_every_iterator():
@@ -533,7 +533,7 @@ async def test_a_fatal_error_comes_after_what_was_still_unread_to_every_iterator
     session = await RealtimeRunner(AGENT, model=model).run()
     async with session:
         first, second = aiter(session), aiter(session)
-        await model.emit(started(), sound(), RealtimeModelExceptionEvent(RuntimeError("gone")))
+        await model.emit(response_started(), audio_chunk(), RealtimeModelExceptionEvent(RuntimeError("gone")))
         for iterator in (first, second):
             seen, error = await drained(iterator)
             assert str(error) == "gone"
@@ -557,7 +557,7 @@ async def test_a_fatal_error_without_an_iterator_is_raised_at_the_exit():
     async def unread():
         async with session:
             await model.emit(RealtimeModelExceptionEvent(RuntimeError("gone")))
-            await eventually(lambda: session.state is RealtimeState.CLOSED)
+            await wait_until(lambda: session.state is RealtimeState.CLOSED)
 
     with pytest.raises(RuntimeError, match="gone"):
         await unread()
@@ -572,13 +572,13 @@ async def test_an_error_in_the_body_is_not_hidden_by_a_failing_close():
 
 
 async def test_the_end_of_the_stream_ends_the_session_quietly():
-    async with talking(AGENT) as (_session, model, heard):
+    async with open_scripted_session(AGENT) as (_session, model, heard):
         await model.emit(RealtimeModelEndOfStreamEvent())
-        assert (await heard.until("session_closed")).report.reason == "ended"
+        assert (await heard.wait_for("session_closed")).report.reason == "ended"
 
 
 async def test_a_closed_session_accepts_no_input():
-    async with talking(AGENT) as (session, _model, _heard):
+    async with open_scripted_session(AGENT) as (session, _model, _heard):
         await session.close()
         for saying in (session.send_message("hi"), session.send_audio(b""), session.interrupt()):
             with pytest.raises(Closed):
@@ -706,7 +706,7 @@ async def test_an_entry_cancelled_after_any_number_of_steps_releases_everything(
 
 
 async def test_one_iterator_cannot_be_waited_for_twice():
-    async with talking(AGENT) as (session, _model, _heard):
+    async with open_scripted_session(AGENT) as (session, _model, _heard):
         iterator = aiter(session)
         waiting = asyncio.ensure_future(anext(iterator))
         await asyncio.sleep(0)
@@ -737,42 +737,42 @@ async def test_the_listener_is_removed_once():
             pass
 
     model = Model()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_TIMEOUT):
         session = await RealtimeRunner(AGENT, model=model).run()
         async with session:
             pass
     assert model.listeners == []
 
 
-@virtually
+@in_virtual_time
 async def test_an_answer_that_the_end_of_a_call_cuts_short_is_incomplete():
-    async with talking(AGENT) as (session, model, _):
-        await model.emit(started(), words("As I was"))
+    async with open_scripted_session(AGENT) as (session, model, _):
+        await model.emit(response_started(), text_delta("As I was"))
         assert session.history[-1].status == "in_progress"
     assert session.history[-1].status == "incomplete"
 
 
-@virtually
+@in_virtual_time
 async def test_the_report_has_the_messages_that_were_lost_with_a_connection():
-    async with talking(AGENT) as (session, model, heard):
+    async with open_scripted_session(AGENT) as (session, model, heard):
         await session.send_message("Are you there?")
         await model.emit(RealtimeModelConnectionStatusEvent("disconnected"))
-        await heard.until("reconnecting")
+        await heard.wait_for("reconnecting")
         report = await session.close()
     assert report.undelivered_messages == ("Are you there?",)
 
 
-@virtually
+@in_virtual_time
 async def test_the_word_of_a_guardrail_is_no_message_that_the_report_has():
     @output_guardrail
     async def discretion(context, agent, output):
         return GuardrailFunctionOutput(None, "secret" in output)
 
     agent = RealtimeAgent(name="host", output_guardrails=[discretion])
-    async with talking(agent) as (session, model, heard):
-        await model.emit(started(), words("It is a secret."), ended())
-        await eventually(lambda: sent(model, RealtimeModelSendUserInput))
+    async with open_scripted_session(agent) as (session, model, heard):
+        await model.emit(response_started(), text_delta("It is a secret."), response_ended())
+        await wait_until(lambda: get_sent_inputs(model, RealtimeModelSendUserInput))
         await model.emit(RealtimeModelConnectionStatusEvent("disconnected"))
-        await heard.until("reconnecting")
+        await heard.wait_for("reconnecting")
         report = await session.close()
     assert report.undelivered_messages == ()

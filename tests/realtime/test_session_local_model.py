@@ -2,8 +2,8 @@
 
 import asyncio
 
-from factories.realtime import listening, virtually
-from realtime.wire import speech
+from factories.realtime import record_events, in_virtual_time
+from realtime.wire import make_speech
 from standfast import function_tool, open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
@@ -23,23 +23,23 @@ async def speak(session, pcm):
         await asyncio.sleep(0.02)
 
 
-@virtually
+@in_virtual_time
 async def test_speech_is_answered_interrupted_and_remembered_as_far_as_it_was_heard():
     async with open_store("memory://") as store:
         history = store.session("call")
         model = local([LONG, "Okay."], transcriber=ScriptedTranscriber(["Count.", "Stop."]))
         session = await RealtimeRunner(RealtimeAgent(name="a"), model=model).run(session=history)
-        async with listening(session) as heard, session:
-            await speak(session, await speech(pause_ms=700))
-            await heard.until("audio")
+        async with record_events(session) as heard, session:
+            await speak(session, await make_speech(pause_ms=700))
+            await heard.wait_for("audio")
             await asyncio.sleep(0.9)
-            await speak(session, (await speech("Stop it.", pause_ms=0))[300 * 48 :])
-            await heard.until("audio_interrupted")
-            audio = len(heard.of("audio"))
-            end = await heard.until("agent_end")
-            assert (end.status, len(heard.of("audio"))) == ("cancelled", audio)
+            await speak(session, (await make_speech("Stop it.", pause_ms=0))[300 * 48 :])
+            await heard.wait_for("audio_interrupted")
+            audio = len(heard.of_type("audio"))
+            end = await heard.wait_for("agent_end")
+            assert (end.status, len(heard.of_type("audio"))) == ("cancelled", audio)
             await speak(session, bytes(48 * 700))
-            await heard.until("agent_end", 2)
+            await heard.wait_for("agent_end", 2)
             said = session.history
             assert [item.item_id for item in said] == [entry.id for entry in model.engine.conversation]
             cut = said[1].content[0]
@@ -56,55 +56,55 @@ async def test_speech_is_answered_interrupted_and_remembered_as_far_as_it_was_he
         assert texts[3][0]["text"] == "Okay."
 
 
-@virtually
+@in_virtual_time
 async def test_speech_without_a_transcript_is_answered_and_written_without_an_error(caplog):
     async with open_store("memory://") as store:
         history = store.session("call")
         model = local(["Good day.", "Still here."])
         session = await RealtimeRunner(RealtimeAgent(name="a"), model=model).run(session=history)
-        async with listening(session) as heard, session:
+        async with record_events(session) as heard, session:
             for turn in (1, 2):
-                await speak(session, await speech(pause_ms=700))
-                await heard.until("agent_end", turn)
-            assert heard.of("error") == []
+                await speak(session, await make_speech(pause_ms=700))
+                await heard.wait_for("agent_end", turn)
+            assert heard.of_type("error") == []
             await asyncio.sleep(3)
             assert [item["role"] for item in await history.get_items()] == ["user", "assistant"] * 2
     told = [record.getMessage() for record in caplog.records if "transcriber" in record.getMessage()]
     assert len(told) == 1
 
 
-@virtually
+@in_virtual_time
 async def test_a_failing_transcriber_is_reported():
     class Deaf:
         async def transcribe(self, audio):
             raise RuntimeError("no ears")
 
     session = await RealtimeRunner(RealtimeAgent(name="a"), model=local(["Pardon?"], transcriber=Deaf())).run()
-    async with listening(session) as heard, session:
-        await speak(session, await speech(pause_ms=700))
-        assert "no ears" in str((await heard.until("error")).error)
+    async with record_events(session) as heard, session:
+        await speak(session, await make_speech(pause_ms=700))
+        assert "no ears" in str((await heard.wait_for("error")).error)
 
 
-@virtually
+@in_virtual_time
 async def test_interrupt_returns_when_the_response_is_over_and_nothing_is_heard_after_it():
     model = local([LONG, "Yes?"])
     session = await RealtimeRunner(RealtimeAgent(name="a"), model=model).run()
-    async with listening(session) as heard, session:
+    async with record_events(session) as heard, session:
         await session.send_message("Count.")
-        await heard.until("audio")
+        await heard.wait_for("audio")
         await asyncio.sleep(0.5)
         await session.interrupt()
         assert model.engine.active_response is None
-        before = len(heard.of("audio"))
-        assert heard.of("agent_end")[-1].status == "cancelled"
+        before = len(heard.of_type("audio"))
+        assert heard.of_type("agent_end")[-1].status == "cancelled"
         await asyncio.sleep(1)
-        assert len(heard.of("audio")) == before
+        assert len(heard.of_type("audio")) == before
         await session.send_message("Hello?")
-        await heard.until("agent_end", 2)
+        await heard.wait_for("agent_end", 2)
         assert session.history[-1].content[0].transcript == "Yes?"
 
 
-@virtually
+@in_virtual_time
 async def test_tools_and_handoffs_in_a_conversation():
     @function_tool
     async def weather(city: str) -> str:
@@ -123,20 +123,20 @@ async def test_tools_and_handoffs_in_a_conversation():
         ]
     )
     session = await RealtimeRunner(front, model=model).run()
-    async with listening(session) as heard, session:
+    async with record_events(session) as heard, session:
         await session.send_message("Weather?")
-        await heard.until("agent_end", 2)
+        await heard.wait_for("agent_end", 2)
         await session.send_message("And my bill?")
-        await heard.until("agent_end", 5)
+        await heard.wait_for("agent_end", 5)
         assert session.current_agent is billing
-        assert [event.agent.name for event in heard.of("agent_start")] == ["front"] * 3 + ["billing"] * 2
-        assert [event.agent.name for event in heard.of("tool_end")] == ["front", "front"]
-        assert heard.of("error") == []
+        assert [event.agent.name for event in heard.of_type("agent_start")] == ["front"] * 3 + ["billing"] * 2
+        assert [event.agent.name for event in heard.of_type("tool_end")] == ["front", "front"]
+        assert heard.of_type("error") == []
         assert model.engine.to_wire()["instructions"] == "You do the billing."
         assert session.metrics["tool_gap"].p50 > 1999
 
 
-@virtually
+@in_virtual_time
 async def test_a_refused_answer_is_never_heard_when_audio_is_held_back():
     @output_guardrail(name="discretion")
     async def discreet(context, agent, output):
@@ -146,28 +146,28 @@ async def test_a_refused_answer_is_never_heard_when_audio_is_held_back():
     model = local(["The secret number is seven.", "I cannot say that."])
     config = {"guardrails_settings": {"debounce_text_length": 8, "hold_back_audio": True}}
     session = await RealtimeRunner(agent, model=model, config=config).run()
-    async with listening(session) as heard, session:
+    async with record_events(session) as heard, session:
         await session.send_message("Tell me.")
-        await heard.until("agent_end", 2)
-        assert len(heard.of("guardrail_tripped")) == 1
-        refused = heard.of("guardrail_tripped")[0].response_id
-        played = [event for event in heard.of("audio") if event.audio.response_id == refused]
+        await heard.wait_for("agent_end", 2)
+        assert len(heard.of_type("guardrail_tripped")) == 1
+        refused = heard.of_type("guardrail_tripped")[0].response_id
+        played = [event for event in heard.of_type("audio") if event.audio.response_id == refused]
         assert sum(len(event.audio.data) for event in played) <= 48 * 1000 * 0.8  # at most "The"
         assert session.history[-2].content[0].text == "guardrail triggered: discretion"
         assert session.history[-1].content[0].transcript == "I cannot say that."
 
 
-@virtually
+@in_virtual_time
 async def test_an_hour_of_conversation_rolls_over_before_the_limit():
     model = local(["One.", "Two."], session_seconds=3600)
     session = await RealtimeRunner(RealtimeAgent(name="a"), model=model).run()
-    async with listening(session) as heard, session:
+    async with record_events(session) as heard, session:
         await session.send_message("First.")
-        await heard.until("agent_end")
+        await heard.wait_for("agent_end")
         await asyncio.sleep(3590)
-        assert (await heard.until("reconnected")).planned
+        assert (await heard.wait_for("reconnected")).planned
         await asyncio.sleep(100)
         await session.send_message("Second.")
-        await heard.until("agent_end", 2)
+        await heard.wait_for("agent_end", 2)
         assert [entry.text for entry in model.engine.conversation] == ["First.", "One.", "Second.", "Two."]
-        assert heard.of("error") == []
+        assert heard.of_type("error") == []

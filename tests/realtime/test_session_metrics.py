@@ -3,7 +3,7 @@
 import asyncio
 import random
 
-from factories.realtime import ended, listening, sound, started, talking, virtually
+from factories.realtime import response_ended, record_events, audio_chunk, response_started, open_scripted_session, in_virtual_time
 from standfast import function_tool
 from standfast.realtime import OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner
 from standfast.realtime.local import CallTool
@@ -26,20 +26,20 @@ async def test_each_measurement_is_an_event_and_in_the_metrics():
         config = {"reconnect": {"first_delay": 0.01}}
         runner = RealtimeRunner(AGENT, model=OpenAIRealtimeWebSocketModel(), config=config)
         session = await runner.run(model_config={"url": server.url, "api_key": "test"})
-        async with listening(session) as heard, session:
+        async with record_events(session) as heard, session:
             await session.send_message("Look it up.")
-            await heard.until("agent_end", 2)
+            await heard.wait_for("agent_end", 2)
             await session.send_message("Tell me everything.")
-            count = len(heard.of("audio"))
-            await heard.until("audio", count + 3)
+            count = len(heard.of_type("audio"))
+            await heard.wait_for("audio", count + 3)
             await session.interrupt()
-            await heard.until("agent_end", 3)
+            await heard.wait_for("agent_end", 3)
             server.connections[0].close()
-            await heard.until("reconnected")
+            await heard.wait_for("reconnected")
             await session.send_message("Are you there?")
-            await heard.until("agent_end", 4)
+            await heard.wait_for("agent_end", 4)
             told = {}
-            for event in heard.of("metric"):
+            for event in heard.of_type("metric"):
                 told.setdefault(event.name, []).append(event.ms)
             assert set(told) == {"time_to_first_audio", "interruption", "tool_gap", "truncated", "reconnect_gap"}
             for name, values in told.items():
@@ -57,14 +57,14 @@ async def test_each_measurement_is_an_event_and_in_the_metrics():
             }
 
 
-@virtually
+@in_virtual_time
 async def test_a_summary_has_the_percentiles_of_what_was_measured():
-    async with talking(AGENT) as (session, model, heard):
+    async with open_scripted_session(AGENT) as (session, model, heard):
         for number in random.Random(1).sample(range(1, 21), 20):
-            await model.emit(started(f"r{number}"))
+            await model.emit(response_started(f"r{number}"))
             await asyncio.sleep(number / 10)
-            await model.emit(sound(1, f"i{number}", f"r{number}"), ended(f"r{number}"))
-        await heard.until("metric", 20)
+            await model.emit(audio_chunk(1, f"i{number}", f"r{number}"), response_ended(f"r{number}"))
+        await heard.wait_for("metric", 20)
         summary = session.metrics.summaries()["time_to_first_audio"]
         assert [round(ms) for ms in (summary.p50, summary.p95, summary.maximum)] == [1000, 1900, 2000]
         assert summary.count == 20
@@ -73,12 +73,12 @@ async def test_a_summary_has_the_percentiles_of_what_was_measured():
 async def test_what_each_response_consumed_is_an_event_and_the_sum_is_in_the_metrics():
     async with RealtimeServer(["One.", "Two and a bit."]) as server:
         session = await RealtimeRunner(AGENT).run(model_config={"url": server.url, "api_key": "test"})
-        async with listening(session) as heard, session:
+        async with record_events(session) as heard, session:
             for number in (1, 2):
                 await session.send_message("Go on.")
-                await heard.until("agent_end", number)
-            spent = heard.of("usage")
-            assert [event.response_id for event in spent] == [event.response_id for event in heard.of("agent_end")]
+                await heard.wait_for("agent_end", number)
+            spent = heard.of_type("usage")
+            assert [event.response_id for event in spent] == [event.response_id for event in heard.of_type("agent_end")]
             assert all(event.usage.output_tokens > 0 and event.usage.requests == 1 for event in spent)
             assert spent[0].output_tokens_details.audio_tokens > 0
             assert session.metrics.usage.output_tokens == sum(event.usage.output_tokens for event in spent)

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from factories.realtime import eventually, listening
+from factories.realtime import wait_until, record_events
 from standfast import function_tool
 from standfast.realtime import (
     AcknowledgementTimeout,
@@ -48,7 +48,7 @@ class ByTopic:
 async def calling(server, **transport):
     model = OpenAIRealtimeWebSocketModel(transport_config=transport)
     session = await RealtimeRunner(AGENT, model=model).run(model_config={"url": server.url, "api_key": "test"})
-    async with listening(session) as heard, session:
+    async with record_events(session) as heard, session:
         yield session, heard
 
 
@@ -81,29 +81,29 @@ def words(session):
 async def test_they_do_not_wait_for_the_answer_that_is_being_given_and_leave_it_alone():
     async with RealtimeServer(ByTopic(LONG), pace=4.0) as server, calling(server) as (session, heard):
         await session.send_message("Tell me.")
-        await heard.until("audio")
+        await heard.wait_for("audio")
         await asyncio.gather(ask_aside(session, "mood"), ask_aside(session, "language"))
-        mood = await eventually(lambda: answered_aside(heard, "mood"))
-        language = await eventually(lambda: answered_aside(heard, "language"))
-        assert heard.of("agent_end") == []
+        mood = await wait_until(lambda: answered_aside(heard, "mood"))
+        language = await wait_until(lambda: answered_aside(heard, "language"))
+        assert heard.of_type("agent_end") == []
         assert mood[0]["output"][0]["content"][0]["text"] == "aside mood"
         assert language[0]["output"][0]["content"][0]["text"] == "aside language"
-        end = await heard.until("agent_end")
+        end = await heard.wait_for("agent_end")
         assert end.status == "completed"
-        assert [event.response_id for event in heard.of("agent_start")] == [end.response_id]
+        assert [event.response_id for event in heard.of_type("agent_start")] == [end.response_id]
         assert words(session) == [LONG]
         assert [item.item_id for item in session.history] == [item.id for item in server.connections[0].conversation]
-        assert len(heard.of("usage")) == session.metrics.usage.requests == 3
+        assert len(heard.of_type("usage")) == session.metrics.usage.requests == 3
 
 
 async def test_the_end_of_one_does_not_make_way_for_a_second_answer_in_the_conversation():
     async with RealtimeServer(ByTopic(LONG, "Second."), pace=4.0) as server, calling(server) as (session, heard):
         await session.send_message("Tell me.")
-        await heard.until("audio")
+        await heard.wait_for("audio")
         await ask_aside(session, "mood")
-        await eventually(lambda: answered_aside(heard, "mood"))
+        await wait_until(lambda: answered_aside(heard, "mood"))
         await session.send_message("And then?")
-        await heard.until("agent_end", 2)
+        await heard.wait_for("agent_end", 2)
         assert words(session) == [LONG, "Second."]
         assert server.connections[0].get_sent("error") == []
 
@@ -111,15 +111,15 @@ async def test_the_end_of_one_does_not_make_way_for_a_second_answer_in_the_conve
 async def test_an_interruption_stops_the_conversation_and_not_what_is_beside_it():
     async with RealtimeServer(ByTopic(LONG), pace=4.0) as server, calling(server) as (session, heard):
         await session.send_message("Tell me.")
-        await heard.until("audio")
+        await heard.wait_for("audio")
         await ask_aside(session, "summary", output_modalities=["audio"])
-        await eventually(lambda: len(raw(heard, "response.created")) == 2)
+        await wait_until(lambda: len(raw(heard, "response.created")) == 2)
         await session.interrupt()
-        assert (await heard.until("agent_end")).status == "cancelled"
-        (summary,) = await eventually(lambda: answered_aside(heard, "summary"))
+        assert (await heard.wait_for("agent_end")).status == "cancelled"
+        (summary,) = await wait_until(lambda: answered_aside(heard, "summary"))
         assert summary["status"] == "completed"
-        assert {event.response_id for event in heard.of("agent_start")} == {
-            event.audio.response_id for event in heard.of("audio")
+        assert {event.response_id for event in heard.of_type("agent_start")} == {
+            event.audio.response_id for event in heard.of_type("audio")
         }
 
 
@@ -128,12 +128,12 @@ async def test_a_call_that_is_no_part_of_the_conversation_is_not_made():
     brain = ByTopic(CallTool("look_up"), "Hello.")
     async with RealtimeServer(brain) as server, calling(server) as (session, heard):
         await ask_aside(session, "plan", instructions="plan")
-        (plan,) = await eventually(lambda: answered_aside(heard, "plan"))
+        (plan,) = await wait_until(lambda: answered_aside(heard, "plan"))
         assert plan["output"][0]["type"] == "function_call"
         await session.send_message("Hi.")
-        await heard.until("agent_end")
+        await heard.wait_for("agent_end")
         assert MADE == []
-        assert heard.of("error") == []
+        assert heard.of_type("error") == []
         assert [item.role for item in session.history if item.type == "message"] == ["user", "assistant"]
         assert len(session.history) == 2
 
@@ -141,11 +141,11 @@ async def test_a_call_that_is_no_part_of_the_conversation_is_not_made():
 async def test_a_rejected_out_of_band_response_is_reported_to_its_requester():
     async with RealtimeServer(ByTopic("Hello.")) as server, calling(server) as (session, heard):
         await ask_aside(session, "mood", input=[{"type": "item_reference", "id": "nowhere"}])
-        refused = (await heard.until("error")).error
+        refused = (await heard.wait_for("error")).error
         assert isinstance(refused, ResponseRefused)
         assert refused.requesters == ("raw",)
         await session.send_message("Hi.")
-        await heard.until("agent_end")
+        await heard.wait_for("agent_end")
 
 
 async def test_one_that_the_server_never_begins_is_reported_too():
@@ -153,7 +153,7 @@ async def test_one_that_the_server_never_begins_is_reported_too():
         server.inject("response.create", Discard())
         async with calling(server, acknowledge_timeout=1.0) as (session, heard):
             await ask_aside(session, "mood")
-            refused = (await heard.until("error")).error
+            refused = (await heard.wait_for("error")).error
             assert isinstance(refused, ResponseRefused)
             assert isinstance(refused.error, AcknowledgementTimeout)
             assert len(server.connections[0].get_received("response.create")) == 1
@@ -180,9 +180,9 @@ async def test_a_plain_response_does_not_stand_for_one_that_was_wanted_otherwise
         await first.wait_for_frame("response.create")
         if isinstance(fault[1], Discard):
             first.close()
-        await heard.until("reconnected")
+        await heard.wait_for("reconnected")
         await session.send_message("Hi.")
-        await heard.until("agent_end", len(heard.of("agent_end")) + 1)
+        await heard.wait_for("agent_end", len(heard.of_type("agent_end")) + 1)
         asked = [
             frame["response"]["metadata"][OWNERS_KEY] for frame in server.connections[1].get_received("response.create")
         ]
@@ -194,6 +194,6 @@ async def test_a_plain_response_that_was_asked_for_in_raw_words_is_asked_for_aga
     async with RealtimeServer(ByTopic("Hello.")) as server, calling(server) as (session, heard):
         server.inject("response.create", Disconnect(), times=2)
         await session.model.send_event(RealtimeModelSendRawMessage({"type": "response.create"}))
-        await heard.until("agent_end")
+        await heard.wait_for("agent_end")
         assert words(session) == ["Hello."]
         assert len(server.connections) == 3

@@ -9,18 +9,18 @@ from weakref import WeakSet
 import pytest
 
 from factories.realtime import (
-    PATIENCE,
-    call,
-    calling,
-    ended,
-    eventually,
-    said,
-    sound,
-    started,
-    talking,
-    user_said,
-    virtually,
-    words,
+    WAIT_TIMEOUT,
+    tool_call,
+    open_websocket_session,
+    response_ended,
+    wait_until,
+    get_texts,
+    audio_chunk,
+    response_started,
+    open_scripted_session,
+    user_message_added,
+    in_virtual_time,
+    text_delta,
 )
 from standfast import UserError, function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
@@ -35,17 +35,17 @@ AGENT = RealtimeAgent(name="host", instructions="I am the host.")
 
 @pytest.mark.parametrize("deadline", [None, "2", math.nan])
 async def test_a_deadline_that_is_no_number_is_refused_and_the_call_goes_on(deadline):
-    async with RealtimeServer(["Hello."]) as server, calling(server, AGENT) as (session, heard):
+    async with RealtimeServer(["Hello."]) as server, open_websocket_session(server, AGENT) as (session, heard):
         with pytest.raises(UserError, match="number of seconds"):
             await session.close(deadline)
         assert session.state is RealtimeState.OPEN
         await session.send_message("hi")
-        await heard.until("agent_end")
+        await heard.wait_for("agent_end")
     assert session.state is RealtimeState.CLOSED
 
 
 async def test_an_unlimited_deadline_is_one():
-    async with RealtimeServer() as server, calling(server, AGENT) as (session, _):
+    async with RealtimeServer() as server, open_websocket_session(server, AGENT) as (session, _):
         report = await session.close(math.inf)
         assert (report.reason, session.state) == ("asked", RealtimeState.CLOSED)
 
@@ -74,22 +74,22 @@ async def test_a_tool_in_a_thread_that_uses_the_session_in_its_own_loop_gets_a_h
     @function_tool
     def plain() -> str:
         try:
-            asyncio.run(asyncio.wait_for(USES[use](session), PATIENCE))
+            asyncio.run(asyncio.wait_for(USES[use](session), WAIT_TIMEOUT))
         except Exception as error:
             refused.append(error)
         return "done"
 
     agent = RealtimeAgent(name="a", tools=[plain])
     script = [CallTool("plain"), "It is done."]
-    async with RealtimeServer(script) as server, calling(server, agent) as (session, heard):
+    async with RealtimeServer(script) as server, open_websocket_session(server, agent) as (session, heard):
         await session.send_message("do it")
-        await heard.until("agent_end", 2)
+        await heard.wait_for("agent_end", 2)
         assert isinstance(refused[0], UserError), refused
         assert "run_coroutine_threadsafe" in str(refused[0])
-        assert said(session)[-1] == "It is done."
+        assert get_texts(session)[-1] == "It is done."
         report = await session.close()
         assert (report.cancelled, report.still_running, report.unsent_outputs) == ((), (), ())
-        await eventually(lambda: not server.open_connections)
+        await wait_until(lambda: not server.open_connections)
 
 
 async def test_a_tool_in_a_thread_may_use_the_session_in_its_own_loop():
@@ -101,10 +101,10 @@ async def test_a_tool_in_a_thread_may_use_the_session_in_its_own_loop():
         return "done"
 
     agent = RealtimeAgent(name="a", tools=[plain])
-    async with RealtimeServer([CallTool("plain")]) as server, calling(server, agent) as (session, heard):
+    async with RealtimeServer([CallTool("plain")]) as server, open_websocket_session(server, agent) as (session, heard):
         await session.send_message("do it")
-        await heard.until("session_closed")
-        assert await eventually(lambda: given) == [None], "from inside it only asks"
+        await heard.wait_for("session_closed")
+        assert await wait_until(lambda: given) == [None], "from inside it only asks"
 
 
 async def test_a_listener_that_waits_for_something_cancelled_does_not_make_the_session_deaf():
@@ -115,13 +115,13 @@ async def test_a_listener_that_waits_for_something_cancelled_does_not_make_the_s
                 gone.cancel()
                 await gone
 
-    async with RealtimeServer(["Hello.", "Goodbye."]) as server, calling(server, AGENT) as (session, heard):
+    async with RealtimeServer(["Hello.", "Goodbye."]) as server, open_websocket_session(server, AGENT) as (session, heard):
         session.model.add_listener(Listener())
         await session.send_message("hi")
-        await heard.until("agent_end")
+        await heard.wait_for("agent_end")
         await session.send_message("bye")
-        await heard.until("agent_end", 2)
-        assert said(session) == ["hi", "Hello.", "bye", "Goodbye."]
+        await heard.wait_for("agent_end", 2)
+        assert get_texts(session) == ["hi", "Hello.", "bye", "Goodbye."]
 
 
 async def test_tasks_that_still_run_emit_no_event_after_the_end(caplog):
@@ -138,10 +138,10 @@ async def test_tasks_that_still_run_emit_no_event_after_the_end(caplog):
         return GuardrailFunctionOutput(output_info=None, tripwire_triggered=True)
 
     agent = RealtimeAgent(name="a", output_guardrails=[stubborn])
-    async with RealtimeServer(["Hello."]) as server, calling(server, agent) as (session, heard):
+    async with RealtimeServer(["Hello."]) as server, open_websocket_session(server, agent) as (session, heard):
         await session.send_message("hi")
-        await heard.until("agent_end")
-        await eventually(lambda: tasks)
+        await heard.wait_for("agent_end")
+        await wait_until(lambda: tasks)
         late = aiter(session)
         report = await session.close(deadline=0.1)
         assert len(report.still_running) == len(tasks)
@@ -153,7 +153,7 @@ async def test_tasks_that_still_run_emit_no_event_after_the_end(caplog):
 
 
 async def test_a_peer_that_hangs_has_lost_its_socket_when_a_short_deadline_is_over(server_elsewhere):
-    async with calling(server_elsewhere, AGENT) as (session, _):
+    async with open_websocket_session(server_elsewhere, AGENT) as (session, _):
         server_elsewhere.connections[0].stall()
         report = await session.close(deadline=0.1)
         assert report.cancelled == ("model",)
@@ -181,9 +181,9 @@ async def test_a_pending_approval_does_not_keep_all_later_calls_in_memory(monkey
     session = await RealtimeRunner(RealtimeAgent(name="a", tools=[ask, quick]), model=model).run()
     async with session:
         events = aiter(session)
-        await model.emit(call("ask", "c0"))
+        await model.emit(tool_call("ask", "c0"))
         for number in range(1, 151):
-            await model.emit(call("quick", f"c{number}"))
+            await model.emit(tool_call("quick", f"c{number}"))
             while (await anext(events)).type != "tool_end":
                 pass
             await model.emit(RealtimeModelItemDeletedEvent(f"c{number}"))
@@ -199,7 +199,7 @@ async def test_a_long_session_whose_items_are_deleted_uses_no_more_memory():
     async def turns(first, last):
         for number in range(first, last):
             of = {"item_id": f"item-{number}", "response_id": f"response-{number}"}
-            answer = [started(of["response_id"]), sound(1, **of), words("Hello.", **of), ended(of["response_id"])]
+            answer = [response_started(of["response_id"]), audio_chunk(1, **of), text_delta("Hello.", **of), response_ended(of["response_id"])]
             await model.emit(*answer, RealtimeModelItemDeletedEvent(of["item_id"]))
             while (await anext(events)).type != "agent_end":
                 pass
@@ -238,22 +238,22 @@ class SlowHistory:
         self.items += items
 
 
-@virtually
+@in_virtual_time
 async def test_an_append_that_is_under_way_is_waited_for_and_not_made_again_beside_it():
     history = SlowHistory()
-    async with talking(AGENT, session=history) as (session, model, _):
-        await model.emit(user_said("hello"))
+    async with open_scripted_session(AGENT, session=history) as (session, model, _):
+        await model.emit(user_message_added("hello"))
         asyncio.get_running_loop().call_later(0.8, history.let_go.set)
         report = await session.close(deadline=1.0)
     assert [item["content"] for item in history.items] == ["hello"]
     assert (report.cancelled, report.still_running, report.unwritten_count) == ((), (), 0)
 
 
-@virtually
+@in_virtual_time
 async def test_a_history_that_cannot_be_interrupted_holds_up_neither_the_end_nor_the_connection():
     history, loop = SlowHistory(), asyncio.get_running_loop()
-    async with talking(AGENT, session=history) as (session, model, _):
-        await model.emit(user_said("hello"))
+    async with open_scripted_session(AGENT, session=history) as (session, model, _):
+        await model.emit(user_message_added("hello"))
         before = loop.time()
         report = await session.close(deadline=1.0)
         assert loop.time() - before < 1.5
@@ -261,10 +261,10 @@ async def test_a_history_that_cannot_be_interrupted_holds_up_neither_the_end_nor
         assert (report.cancelled, report.still_running, report.unwritten_count) == (("history",), ("history",), 1)
         assert history.begun == 1
         history.let_go.set()
-        await eventually(lambda: history.items)
+        await wait_until(lambda: history.items)
 
 
-@virtually
+@in_virtual_time
 async def test_a_model_that_cannot_be_interrupted_does_not_hold_up_the_end():
     let_go, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -277,10 +277,10 @@ async def test_a_model_that_cannot_be_interrupted_does_not_hold_up_the_end():
                     continue
             await super().close()
 
-    async with talking(AGENT, Stubborn(strict=False)) as (session, model, _):
+    async with open_scripted_session(AGENT, Stubborn(strict=False)) as (session, model, _):
         before = loop.time()
         report = await session.close(deadline=1.0)
         assert loop.time() - before <= 1.5
         assert (session.state, report.still_running) == (RealtimeState.CLOSED, ("realtime session",))
         let_go.set()
-        await eventually(lambda: not model.connected)
+        await wait_until(lambda: not model.connected)

@@ -5,20 +5,20 @@ import asyncio
 import pytest
 
 from factories.realtime import (
-    PATIENCE,
-    at,
-    call,
-    ended,
-    eventually,
+    WAIT_TIMEOUT,
+    connect_options,
+    tool_call,
+    response_ended,
+    wait_until,
     interrupt,
-    listening,
-    said,
-    sent,
-    sound,
-    started,
-    talking,
-    user_said,
-    words,
+    record_events,
+    get_texts,
+    get_sent_inputs,
+    audio_chunk,
+    response_started,
+    open_scripted_session,
+    user_message_added,
+    text_delta,
 )
 from standfast import function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
@@ -66,8 +66,8 @@ async def discreet(context, agent, output):
 
 async def test_a_response_that_begins_right_behind_the_acknowledgement_is_the_new_agents():
     async with RealtimeServer([CallTool("theirs"), "Fine."]) as server:
-        session = await RealtimeRunner(AGENT).run(model_config=at(server))
-        async with listening(session) as heard, session:
+        session = await RealtimeRunner(AGENT).run(model_config=connect_options(server))
+        async with record_events(session) as heard, session:
             connection = server.connections[0]
             server.inject("session.updated", Delay(0.05))
             known = len(connection.get_received("session.update"))
@@ -75,9 +75,9 @@ async def test_a_response_that_begins_right_behind_the_acknowledgement_is_the_ne
             await connection.wait_for_frame("session.update", count=known + 1)
             connection.start_unsolicited_response()
             await changing
-            assert (await heard.until("tool_end")).output == "done"
-            assert heard.of("agent_start")[0].agent is OTHER
-            assert heard.of("error") == []
+            assert (await heard.wait_for("tool_end")).output == "done"
+            assert heard.of_type("agent_start")[0].agent is OTHER
+            assert heard.of_type("error") == []
 
 
 class Forgetful(LocalRealtimeModel):
@@ -107,12 +107,12 @@ def test_a_switch_cancelled_before_its_acknowledgement_is_reverted():
         async with await RealtimeRunner(host, model=model).run() as session:
             model.forgets = True
             changing = asyncio.ensure_future(session.update_agent(OTHER))
-            await eventually(lambda: not model.forgets)
+            await wait_until(lambda: not model.forgets)
             assert model.engine.to_wire()["instructions"] != "I am the host."
             changing.cancel()
             await asyncio.wait({changing})
             assert changing.cancelled()
-            await eventually(lambda: model.engine.to_wire()["instructions"] == "I am the host.")
+            await wait_until(lambda: model.engine.to_wire()["instructions"] == "I am the host.")
             assert session.current_agent is host
 
     run_in_virtual_time(change())
@@ -122,58 +122,58 @@ def test_a_switch_cancelled_before_its_acknowledgement_is_reverted():
 
 
 async def test_the_end_of_an_unknown_response_does_not_end_the_active_one():
-    async with talking(AGENT) as (_session, model, heard):
-        await model.emit(started(), sound(), ended("some other"), sound(), ended())
-        await heard.until("agent_end")
-        assert [event.response_id for event in heard.of("agent_end")] == ["r1"]
-        assert len(heard.of("audio")) == 2
+    async with open_scripted_session(AGENT) as (_session, model, heard):
+        await model.emit(response_started(), audio_chunk(), response_ended("some other"), audio_chunk(), response_ended())
+        await heard.wait_for("agent_end")
+        assert [event.response_id for event in heard.of_type("agent_end")] == ["r1"]
+        assert len(heard.of_type("audio")) == 2
 
 
 async def test_a_response_reported_twice_or_after_its_end_starts_once_and_ends_once():
-    async with talking(AGENT) as (session, model, heard):
-        await model.emit(started(), started(), ended(), started())
-        await model.emit(sound(response_id="r2"), ended("r2"), started("r2"))
-        await model.emit(started("r3"), ended("r3"))
-        await heard.until("agent_end", 3)
-        assert [event.response_id for event in heard.of("agent_start")] == ["r1", "r2", "r3"]
+    async with open_scripted_session(AGENT) as (session, model, heard):
+        await model.emit(response_started(), response_started(), response_ended(), response_started())
+        await model.emit(audio_chunk(response_id="r2"), response_ended("r2"), response_started("r2"))
+        await model.emit(response_started("r3"), response_ended("r3"))
+        await heard.wait_for("agent_end", 3)
+        assert [event.response_id for event in heard.of_type("agent_start")] == ["r1", "r2", "r3"]
         await interrupt(session, heard)
 
 
 async def test_a_response_whose_end_was_not_reported_ends_when_the_next_one_starts():
-    async with talking(AGENT) as (session, model, heard):
-        await model.emit(started(), words("one"), sound(), started("r2"), ended("r1"), ended("r2"))
-        await heard.until("agent_end", 2)
+    async with open_scripted_session(AGENT) as (session, model, heard):
+        await model.emit(response_started(), text_delta("one"), audio_chunk(), response_started("r2"), response_ended("r1"), response_ended("r2"))
+        await heard.wait_for("agent_end", 2)
         turns = [
             (event.type, event.response_id) for event in heard.events if event.type in ("agent_start", "agent_end")
         ]
         assert turns == [("agent_start", "r1"), ("agent_end", "r1"), ("agent_start", "r2"), ("agent_end", "r2")]
-        assert [event.status for event in heard.of("agent_end")] == ["lost", "completed"]
-        assert said(session) == ["one"]
+        assert [event.status for event in heard.of_type("agent_end")] == ["lost", "completed"]
+        assert get_texts(session) == ["one"]
 
 
 async def test_a_response_trips_once_although_its_beginning_comes_late():
     agent = RealtimeAgent(name="host", output_guardrails=[discreet])
-    async with talking(agent, guardrails_settings={"debounce_text_length": 1}) as (_session, model, heard):
-        await model.emit(words("secret"))
-        await heard.until("guardrail_tripped")
-        await model.emit(started(), words(" secret"), sound(), ended())
-        await heard.until("agent_end")
+    async with open_scripted_session(agent, guardrails_settings={"debounce_text_length": 1}) as (_session, model, heard):
+        await model.emit(text_delta("secret"))
+        await heard.wait_for("guardrail_tripped")
+        await model.emit(response_started(), text_delta(" secret"), audio_chunk(), response_ended())
+        await heard.wait_for("agent_end")
         await asyncio.sleep(0.01)
-        assert len(heard.of("guardrail_tripped")) == 1
-        assert heard.of("audio") == []
-        assert len(sent(model, RealtimeModelSendUserInput)) == 1
+        assert len(heard.of_type("guardrail_tripped")) == 1
+        assert heard.of_type("audio") == []
+        assert len(get_sent_inputs(model, RealtimeModelSendUserInput)) == 1
 
 
 async def test_frames_of_a_response_in_the_wrong_order_over_a_real_connection():
     async with RealtimeServer(["One two.", "Three."]) as server:
-        session = await RealtimeRunner(AGENT).run(model_config=at(server))
-        async with listening(session) as heard, session:
+        session = await RealtimeRunner(AGENT).run(model_config=connect_options(server))
+        async with record_events(session) as heard, session:
             server.inject("response.created", Reorder("response.done"))
             for turn in (1, 2):
                 await session.send_message("hello")
-                await heard.until("agent_end", turn)
+                await heard.wait_for("agent_end", turn)
             await interrupt(session, heard)
-            assert len(heard.of("agent_start")) <= 2
+            assert len(heard.of_type("agent_start")) <= 2
 
 
 # Words and sounds behind the end of their response.
@@ -181,18 +181,18 @@ async def test_frames_of_a_response_in_the_wrong_order_over_a_real_connection():
 
 async def test_words_that_come_after_the_end_are_looked_at_too():
     agent = RealtimeAgent(name="host", output_guardrails=[discreet])
-    async with talking(agent) as (_session, model, heard):
-        await model.emit(started(), words("nothing"), ended(), words(" secret"))
-        await heard.until("guardrail_tripped")
+    async with open_scripted_session(agent) as (_session, model, heard):
+        await model.emit(response_started(), text_delta("nothing"), response_ended(), text_delta(" secret"))
+        await heard.wait_for("guardrail_tripped")
 
 
 async def test_audio_that_comes_after_the_end_is_not_held_back_for_ever():
     agent = RealtimeAgent(name="host", output_guardrails=[discreet])
-    async with talking(agent, guardrails_settings={"hold_back_audio": True}) as (_session, model, heard):
-        await model.emit(started(), words("nothing"), sound(), ended())
-        await heard.until("audio")
-        await model.emit(sound())
-        await heard.until("audio", 2)
+    async with open_scripted_session(agent, guardrails_settings={"hold_back_audio": True}) as (_session, model, heard):
+        await model.emit(response_started(), text_delta("nothing"), audio_chunk(), response_ended())
+        await heard.wait_for("audio")
+        await model.emit(audio_chunk())
+        await heard.wait_for("audio", 2)
 
 
 # Planned roll-overs.
@@ -211,11 +211,11 @@ async def test_a_roll_over_that_meets_another_loss_is_not_the_last_one():
             await super().send_event(event)
 
     config = {"roll_over_after": 0.05, "first_delay": 0.001}
-    async with talking(AGENT, Dropping(strict=False), reconnect=config) as (session, model, heard):
+    async with open_scripted_session(AGENT, Dropping(strict=False), reconnect=config) as (session, model, heard):
         await session.send_message("hello")
-        await model.emit(user_said("hello"))
-        await heard.until("reconnected", 4)
-        assert sum(event.planned for event in heard.of("reconnected")) >= 2
+        await model.emit(user_message_added("hello"))
+        await heard.wait_for("reconnected", 4)
+        assert sum(event.planned for event in heard.of_type("reconnected")) >= 2
 
 
 # Closing at unlucky moments.
@@ -225,26 +225,26 @@ async def test_a_roll_over_that_meets_another_loss_is_not_the_last_one():
 async def test_closing_while_the_entry_is_under_way_ends_the_entry(deadline):
     async with RealtimeServer() as server:
         server.inject("session.update", Discard())
-        session = await RealtimeRunner(AGENT).run(model_config=at(server))
+        session = await RealtimeRunner(AGENT).run(model_config=connect_options(server))
         entering = asyncio.ensure_future(session.enter())
         await (await server.wait_for_connection()).wait_for_frame("session.update")
         await session.close(deadline=deadline)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_TIMEOUT):
             await asyncio.wait({entering})
         assert entering.cancelled() or entering.exception() is not None
         assert session.state is RealtimeState.CLOSED
-        await eventually(lambda: server.open_connections == [])
+        await wait_until(lambda: server.open_connections == [])
         with pytest.raises(Closed):
             await session.send_message("too late")
 
 
 async def test_closing_without_any_time_still_releases_everything():
     async with RealtimeServer() as server:
-        session = await RealtimeRunner(AGENT).run(model_config=at(server))
+        session = await RealtimeRunner(AGENT).run(model_config=connect_options(server))
         async with session:
             await session.close(deadline=0)
             assert session.state is RealtimeState.CLOSED
-        await eventually(lambda: server.open_connections == [])
+        await wait_until(lambda: server.open_connections == [])
 
 
 # Tools that the connection's reader waits for.
@@ -261,12 +261,12 @@ async def test_a_tool_that_is_waited_for_may_still_use_the_session(what):
     model = OpenAIRealtimeWebSocketModel()
     runner = RealtimeRunner(agent, model=model, config={"async_tool_calls": False})
     async with RealtimeServer([CallTool("act"), "Fine."]) as server:
-        session = await runner.run(model_config=at(server))
-        async with listening(session) as heard, session, asyncio.timeout(PATIENCE):
+        session = await runner.run(model_config=connect_options(server))
+        async with record_events(session) as heard, session, asyncio.timeout(WAIT_TIMEOUT):
             await session.send_message("hello")
-            assert (await heard.until("tool_end")).output == "acted"
-            await heard.until("agent_end", 2)
-            assert heard.of("error") == []
+            assert (await heard.wait_for("tool_end")).output == "acted"
+            await heard.wait_for("agent_end", 2)
+            assert heard.of_type("error") == []
 
 
 # A third-party model with only the required methods.
@@ -306,25 +306,25 @@ async def test_a_model_that_names_no_responses_speaks_calls_hands_over_and_is_in
     model = Foreign()
     agent = RealtimeAgent(name="host", tools=[theirs], handoffs=[OTHER])
     session = await RealtimeRunner(agent, model=model).run()
-    async with listening(session) as heard, session:
+    async with record_events(session) as heard, session:
         await session.send_message("hello")
-        await model.tell(told.RealtimeModelTurnStartedEvent(), words("Hello."), sound(), call("theirs"))
-        await heard.until("tool_end")
+        await model.tell(told.RealtimeModelTurnStartedEvent(), text_delta("Hello."), audio_chunk(), tool_call("theirs"))
+        await heard.wait_for("tool_end")
         await model.tell(told.RealtimeModelTurnEndedEvent())
-        await heard.until("agent_end")
-        await model.tell(told.RealtimeModelTurnStartedEvent(), call("transfer_to_other", "c2"))
-        await heard.until("handoff")
+        await heard.wait_for("agent_end")
+        await model.tell(told.RealtimeModelTurnStartedEvent(), tool_call("transfer_to_other", "c2"))
+        await heard.wait_for("handoff")
         await model.tell(told.RealtimeModelTurnEndedEvent())
-        await eventually(lambda: len(model.sent_of(RealtimeModelSendToolOutput)) == 2)
+        await wait_until(lambda: len(model.sent_of(RealtimeModelSendToolOutput)) == 2)
         assert len(model.sent_of(RealtimeModelSendSessionUpdate)) == 1
         assert session.current_agent is OTHER
-        await model.tell(told.RealtimeModelTurnStartedEvent(), sound(response_id="r9", item_id="i9"))
-        await heard.until("audio", 2)
+        await model.tell(told.RealtimeModelTurnStartedEvent(), audio_chunk(response_id="r9", item_id="i9"))
+        await heard.wait_for("audio", 2)
         stopping = asyncio.ensure_future(session.interrupt())
-        await eventually(lambda: model.sent_of(RealtimeModelSendInterrupt))
-        await model.tell(sound(response_id="r9", item_id="i9"), told.RealtimeModelTurnEndedEvent())
-        await asyncio.wait_for(stopping, PATIENCE)
-        assert heard.of("error") == []
-        assert len(heard.of("audio")) == 2
-        assert [event.agent.name for event in heard.of("agent_end")] == ["host", "host", "other"]
+        await wait_until(lambda: model.sent_of(RealtimeModelSendInterrupt))
+        await model.tell(audio_chunk(response_id="r9", item_id="i9"), told.RealtimeModelTurnEndedEvent())
+        await asyncio.wait_for(stopping, WAIT_TIMEOUT)
+        assert heard.of_type("error") == []
+        assert len(heard.of_type("audio")) == 2
+        assert [event.agent.name for event in heard.of_type("agent_end")] == ["host", "host", "other"]
     assert model.listeners == []

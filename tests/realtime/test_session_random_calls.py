@@ -10,8 +10,8 @@ import random
 import pytest
 
 from factories.fragile_realtime_model import FragileModel
-from factories.realtime import listening
-from realtime.wire import speech
+from factories.realtime import record_events
+from realtime.wire import make_speech
 from standfast import ToolContext, function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeRunner, RealtimeState
@@ -20,7 +20,7 @@ from standfast.realtime.items import RealtimeToolCallItem
 from standfast.realtime.local import CallTool, EnergyDetector, Say, ToneTTS
 from standfast.testing.virtual_time import run_in_virtual_time
 
-SPEECH = asyncio.run(speech("Somebody says something.", pause_ms=600))
+SPEECH = asyncio.run(make_speech("Somebody says something.", pause_ms=600))
 
 
 class Brain:
@@ -91,7 +91,7 @@ class Schedule:
             "reconnect": {"first_delay": 0.1},
         }
         session = await RealtimeRunner(self.a, model=self.model, config=config).run()
-        async with listening(session) as heard, session:
+        async with record_events(session) as heard, session:
             async with asyncio.TaskGroup() as several:
                 for _ in range(self.rng.randint(3, 12)):
                     await asyncio.sleep(self.rng.choice([0, 0, 0.02, 0.3, 1.0]))

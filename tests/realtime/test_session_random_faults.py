@@ -13,7 +13,7 @@ from contextlib import aclosing, suppress
 import msgspec
 import pytest
 
-from factories.realtime import Heard
+from factories.realtime import EventRecorder
 from realtime.test_session_random_calls import Brain, play_all
 from realtime.test_session_random_slow_calls import SlowFragileModel, SlowSchedule
 from standfast import Agent, ToolContext, function_tool, open_store, output_guardrail
@@ -180,7 +180,7 @@ class Player:
                 self._left = None if self._left is None else self._left - 1
 
 
-class Ear(Heard):
+class Ear(EventRecorder):
     """Listens without delay, and knows what it must not hear any more."""
 
     def __init__(self):
@@ -447,13 +447,13 @@ class WildSchedule(SlowSchedule):
             self.listener.result()
         if session.state is RealtimeState.CLOSED:
             return False
-        judged = len(self.ear.of("agent_start")) == len(self.ear.of("agent_end"))
+        judged = len(self.ear.of_type("agent_start")) == len(self.ear.of_type("agent_end"))
         answered = self.bye is None or any(event.type == "agent_start" for event in self.ear.events[self.bye :])
         return not judged or not answered or super().busy(session)
 
     def check_written(self, session, written):
         # The end of an answer that came a little late to its player's word counts as heard.
-        rounded = {e.subject for e in self.ear.of("metric") if e.name == "truncated" and e.ms <= ROUNDING_TOLERANCE_MS}
+        rounded = {e.subject for e in self.ear.of_type("metric") if e.name == "truncated" and e.ms <= ROUNDING_TOLERANCE_MS}
         if not self.deleted and "lossy" not in self.chosen and ("player" not in self.chosen or not rounded):
             super().check_written(session, written)
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from factories.fragile_realtime_model import FragileModel
-from factories.realtime import listening
+from factories.realtime import record_events
 from realtime.test_session_random_calls import Brain, Schedule, play_all
 from standfast import ToolContext, function_tool, open_store
 from standfast.base.errors import StandfastError
@@ -125,7 +125,7 @@ class SlowSchedule(Schedule):
         async with open_store("memory://") as store:
             history = store.session("s")
             self.session = session = await RealtimeRunner(self.a, model=self.model, config=config).run(session=history)
-            async with listening(session) as heard, session:
+            async with record_events(session) as heard, session:
                 acts = await self.talk(session, heard)
                 if not self.ends_early:
                     await asyncio.gather(*acts)

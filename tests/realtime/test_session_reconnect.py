@@ -6,18 +6,18 @@ import pytest
 
 from factories.fragile_realtime_model import FragileModel
 from factories.realtime import (
-    call,
-    ended,
-    eventually,
-    listening,
-    said,
-    sent,
-    sound,
-    started,
-    talking,
-    user_said,
-    virtually,
-    words,
+    tool_call,
+    response_ended,
+    wait_until,
+    record_events,
+    get_texts,
+    get_sent_inputs,
+    audio_chunk,
+    response_started,
+    open_scripted_session,
+    user_message_added,
+    in_virtual_time,
+    text_delta,
 )
 from standfast import function_tool
 from standfast.realtime import (
@@ -50,21 +50,21 @@ AGENT = RealtimeAgent(name="host")
 
 
 def replayed(model):
-    raw = [event.message for event in sent(model, Raw)]
+    raw = [event.message for event in get_sent_inputs(model, Raw)]
     return [message["other_data"]["item"] for message in raw if message["type"] == "conversation.item.create"]
 
 
 def requests(model):
-    return [event for event in sent(model, Raw) if event.message["type"] == "response.create"]
+    return [event for event in get_sent_inputs(model, Raw) if event.message["type"] == "response.create"]
 
 
 async def test_an_idle_connection_is_replaced_and_gets_the_history():
-    async with talking(AGENT) as (session, model, heard):
-        await model.emit(user_said("hello"), started(), words("good day"), ended())
+    async with open_scripted_session(AGENT) as (session, model, heard):
+        await model.emit(user_message_added("hello"), response_started(), text_delta("good day"), response_ended())
         await model.drop()
-        again = await heard.until("reconnected")
+        again = await heard.wait_for("reconnected")
         assert (again.attempts, again.planned, session.state) == (1, False, RealtimeState.OPEN)
-        assert isinstance(heard.of("reconnecting")[0].error, ConnectionLost)
+        assert isinstance(heard.of_type("reconnecting")[0].error, ConnectionLost)
         assert [(item["role"], item["content"][0]["text"]) for item in replayed(model)] == [
             ("user", "hello"),
             ("assistant", "good day"),
@@ -73,103 +73,103 @@ async def test_an_idle_connection_is_replaced_and_gets_the_history():
         assert requests(model) == []
         assert session.metrics["reconnect_gap"].count == 1
         await session.send_message("still there?")
-        assert sent(model, RealtimeModelSendUserInput)
+        assert get_sent_inputs(model, RealtimeModelSendUserInput)
 
 
 async def test_a_silent_clean_close_is_noticed_too():
-    async with talking(AGENT) as (_session, model, heard):
+    async with open_scripted_session(AGENT) as (_session, model, heard):
         await model.emit(RealtimeModelConnectionStatusEvent("disconnected", code=1000))
-        await heard.until("reconnected")
-        assert heard.of("reconnecting")[0].error is None
+        await heard.wait_for("reconnected")
+        assert heard.of_type("reconnecting")[0].error is None
 
 
 async def test_a_lost_response_is_reported_and_requested_again_if_nothing_was_heard():
-    async with talking(AGENT) as (session, model, heard):
-        await model.emit(user_said("hello"), started())
+    async with open_scripted_session(AGENT) as (session, model, heard):
+        await model.emit(user_message_added("hello"), response_started())
         await model.drop()
-        await heard.until("reconnected")
-        failed = await heard.until("response_failed")
+        await heard.wait_for("reconnected")
+        failed = await heard.wait_for("response_failed")
         assert (failed.response_id, failed.status) == ("r1", "lost")
-        assert (await heard.until("agent_end")).status == "lost"
-        await eventually(lambda: requests(model))
-        await model.emit(started("r2"), words("hi", "i2", "r2"), sound(100, "i2", "r2"))
+        assert (await heard.wait_for("agent_end")).status == "lost"
+        await wait_until(lambda: requests(model))
+        await model.emit(response_started("r2"), text_delta("hi", "i2", "r2"), audio_chunk(100, "i2", "r2"))
         await model.drop()
-        await heard.until("reconnected", 2)
+        await heard.wait_for("reconnected", 2)
         await asyncio.sleep(0.01)
         assert len(requests(model)) == 1
         assert session.history[-1].status == "incomplete"
 
 
 async def test_words_without_any_sound_were_not_heard_and_the_response_is_asked_for_again():
-    async with talking(AGENT) as (session, model, heard):
-        await model.emit(user_said("hello"), started(), words("Good"))
+    async with open_scripted_session(AGENT) as (session, model, heard):
+        await model.emit(user_message_added("hello"), response_started(), text_delta("Good"))
         await model.drop()
-        await heard.until("reconnected")
-        await eventually(lambda: requests(model))
+        await heard.wait_for("reconnected")
+        await wait_until(lambda: requests(model))
         assert [item["role"] for item in replayed(model)] == ["user"]
-        assert said(session) == ["hello", ""]
+        assert get_texts(session) == ["hello", ""]
         assert session.history[-1].content[0].generated_transcript == "Good"
 
 
 async def test_a_response_that_was_written_is_not_asked_for_again():
-    async with talking(AGENT) as (_session, model, heard):
-        await model.emit(user_said("hello"), started(), RealtimeModelOutputTextDeltaEvent("i1", "Good", "r1"))
+    async with open_scripted_session(AGENT) as (_session, model, heard):
+        await model.emit(user_message_added("hello"), response_started(), RealtimeModelOutputTextDeltaEvent("i1", "Good", "r1"))
         await model.drop()
-        await heard.until("reconnected")
-        await eventually(lambda: len(replayed(model)) == 2)
+        await heard.wait_for("reconnected")
+        await wait_until(lambda: len(replayed(model)) == 2)
         await asyncio.sleep(0.01)
         assert requests(model) == []
 
 
 @pytest.mark.parametrize("when", ["before the loss", "after the loss"])
 async def test_a_response_that_was_interrupted_is_not_asked_for_again(when):
-    async with talking(AGENT) as (session, model, heard):
-        await model.emit(user_said("hello"), started())
+    async with open_scripted_session(AGENT) as (session, model, heard):
+        await model.emit(user_message_added("hello"), response_started())
         if when == "after the loss":
             await model.drop()
             await session.interrupt()
         else:
             stopping = asyncio.create_task(session.interrupt())
-            await eventually(lambda: sent(model, RealtimeModelSendInterrupt))
+            await wait_until(lambda: get_sent_inputs(model, RealtimeModelSendInterrupt))
             await model.drop()
             await stopping
-        await heard.until("reconnected")
+        await heard.wait_for("reconnected")
         await asyncio.sleep(0.01)
         assert requests(model) == []
 
 
 async def test_of_two_responses_that_were_lost_the_one_that_was_not_interrupted_is_asked_for_again():
-    async with talking(AGENT) as (session, model, heard):
-        await model.emit(user_said("first"), started())
+    async with open_scripted_session(AGENT) as (session, model, heard):
+        await model.emit(user_message_added("first"), response_started())
         await session.send_message("second")
-        await model.emit(user_said("second", "u2"))
+        await model.emit(user_message_added("second", "u2"))
         await model.drop()
         await session.interrupt()
-        await heard.until("reconnected")
-        await eventually(lambda: requests(model))
+        await heard.wait_for("reconnected")
+        await wait_until(lambda: requests(model))
 
 
 async def test_a_message_that_the_lost_connection_did_not_confirm_is_resent():
-    async with talking(AGENT) as (session, model, heard):
+    async with open_scripted_session(AGENT) as (session, model, heard):
         await session.send_message("first")
-        await model.emit(user_said("first"))
+        await model.emit(user_message_added("first"))
         await session.send_message("second")
         await model.drop()
-        await heard.until("reconnected")
-        await eventually(lambda: len(sent(model, RealtimeModelSendUserInput)) == 3)
-        assert sent(model, RealtimeModelSendUserInput)[-1].user_input == "second"
+        await heard.wait_for("reconnected")
+        await wait_until(lambda: len(get_sent_inputs(model, RealtimeModelSendUserInput)) == 3)
+        assert get_sent_inputs(model, RealtimeModelSendUserInput)[-1].user_input == "second"
 
 
 async def test_a_message_in_parts_is_not_confirmed_by_what_the_user_speaks():
     picture = {"type": "input_image", "image_url": "data:image/png;base64,aGVsbG8="}
     message = {"type": "message", "role": "user", "content": [picture]}
     spoken = UserMessageItem(item_id="u1", content=[InputAudio()])
-    async with talking(AGENT) as (session, model, heard):
+    async with open_scripted_session(AGENT) as (session, model, heard):
         await session.send_message(message)
         await model.emit(RealtimeModelItemUpdatedEvent(spoken))
         await model.drop()
-        await heard.until("reconnected")
-        await eventually(lambda: len(sent(model, RealtimeModelSendUserInput)) == 2)
+        await heard.wait_for("reconnected")
+        await wait_until(lambda: len(get_sent_inputs(model, RealtimeModelSendUserInput)) == 2)
 
 
 async def test_a_running_tool_goes_on_and_answers_the_new_connection():
@@ -181,15 +181,15 @@ async def test_a_running_tool_goes_on_and_answers_the_new_connection():
         await gate.wait()
         return "done"
 
-    async with talking(RealtimeAgent(name="a", tools=[slow])) as (_session, model, heard):
-        await model.emit(started(), call("slow"), ended())
-        await heard.until("tool_start")
+    async with open_scripted_session(RealtimeAgent(name="a", tools=[slow])) as (_session, model, heard):
+        await model.emit(response_started(), tool_call("slow"), response_ended())
+        await heard.wait_for("tool_start")
         await model.drop()
-        await heard.until("reconnected")
+        await heard.wait_for("reconnected")
         assert [item["type"] for item in replayed(model)] == ["function_call"]
         gate.set()
-        await heard.until("tool_end")
-        assert [event.output for event in sent(model, Output)] == ["done"]
+        await heard.wait_for("tool_end")
+        assert [event.output for event in get_sent_inputs(model, Output)] == ["done"]
     assert made == [1]
 
 
@@ -208,14 +208,14 @@ async def test_an_output_that_was_ready_meanwhile_is_part_of_the_replay_and_gets
                 await asyncio.sleep(0.01)
             await super().connect(options)
 
-    async with talking(RealtimeAgent(name="a", tools=[slow]), Late(strict=False)) as (_session, model, heard):
-        await model.emit(started(), call("slow"), ended())
-        await heard.until("tool_start")
+    async with open_scripted_session(RealtimeAgent(name="a", tools=[slow]), Late(strict=False)) as (_session, model, heard):
+        await model.emit(response_started(), tool_call("slow"), response_ended())
+        await heard.wait_for("tool_start")
         await model.drop()
-        await heard.until("tool_end")
+        await heard.wait_for("tool_end")
         assert [item["type"] for item in replayed(model)] == ["function_call", "function_call_output"]
-        assert sent(model, Output) == []
-        await eventually(lambda: requests(model))
+        assert get_sent_inputs(model, Output) == []
+        await wait_until(lambda: requests(model))
 
 
 async def test_a_call_that_waits_for_a_person_keeps_waiting():
@@ -223,14 +223,14 @@ async def test_a_call_that_waits_for_a_person_keeps_waiting():
     async def delete() -> str:
         return "deleted"
 
-    async with talking(RealtimeAgent(name="a", tools=[delete])) as (session, model, heard):
-        await model.emit(started(), call("delete"), ended())
-        await heard.until("tool_approval_required")
+    async with open_scripted_session(RealtimeAgent(name="a", tools=[delete])) as (session, model, heard):
+        await model.emit(response_started(), tool_call("delete"), response_ended())
+        await heard.wait_for("tool_approval_required")
         await model.drop()
-        await heard.until("reconnected")
+        await heard.wait_for("reconnected")
         assert await session.approve_tool_call("c1")
-        await heard.until("tool_end")
-        assert sent(model, Output)[0].output == "deleted"
+        await heard.wait_for("tool_end")
+        assert get_sent_inputs(model, Output)[0].output == "deleted"
 
 
 async def test_a_handoff_whose_connection_is_lost_half_way_is_completed_by_the_next():
@@ -247,22 +247,22 @@ async def test_a_handoff_whose_connection_is_lost_half_way_is_completed_by_the_n
             await super().send_event(event)
 
     agent = RealtimeAgent(name="a", instructions="I am the first.", handoffs=[other])
-    async with talking(agent, Fragile(strict=False)) as (session, model, heard):
-        await model.emit(started(), call("transfer_to_other"), ended())
-        await heard.until("handoff")
+    async with open_scripted_session(agent, Fragile(strict=False)) as (session, model, heard):
+        await model.emit(response_started(), tool_call("transfer_to_other"), response_ended())
+        await heard.wait_for("handoff")
         assert session.current_agent is other
-        assert len(heard.of("agent_changed")) == 1
+        assert len(heard.of_type("agent_changed")) == 1
         assert model.connect_calls[1]["initial_model_settings"]["instructions"] == "I am the first."
-        assert sent(model, RealtimeModelSendSessionUpdate)[0].session_settings["instructions"] == "I am another."
-        await eventually(lambda: sent(model, Output))
+        assert get_sent_inputs(model, RealtimeModelSendSessionUpdate)[0].session_settings["instructions"] == "I am another."
+        await wait_until(lambda: get_sent_inputs(model, Output))
 
 
 async def test_after_a_handoff_the_new_connection_gets_the_new_agents_settings():
     other = RealtimeAgent(name="other", instructions="I am another.")
-    async with talking(AGENT) as (session, model, heard):
+    async with open_scripted_session(AGENT) as (session, model, heard):
         await session.update_agent(other)
         await model.drop()
-        await heard.until("reconnected")
+        await heard.wait_for("reconnected")
         assert model.connect_calls[1]["initial_model_settings"]["instructions"] == "I am another."
 
 
@@ -275,9 +275,9 @@ async def test_without_a_connection_messages_wait_and_audio_is_dropped():
                 await gate.wait()
             await super().connect(options)
 
-    async with talking(AGENT, Slow(strict=False)) as (session, model, heard):
+    async with open_scripted_session(AGENT, Slow(strict=False)) as (session, model, heard):
         await model.drop()
-        await heard.until("reconnecting")
+        await heard.wait_for("reconnecting")
         assert session.state is RealtimeState.RECONNECTING
         await session.send_audio(b"stale")
         await session.interrupt()
@@ -293,12 +293,12 @@ async def test_failed_attempts_are_reported_and_the_last_one_ends_the_session():
     config = {"attempts": 3, "first_delay": 0.001, "longest_delay": 0.002}
     model = ScriptedRealtimeModel(strict=False)
     session = await RealtimeRunner(AGENT, model=model, config={"reconnect": config}).run()
-    async with listening(session) as heard, session:
+    async with record_events(session) as heard, session:
         model.connect_error = ConnectionError("no route")
         await model.drop()
-        report = (await heard.until("session_closed")).report
+        report = (await heard.wait_for("session_closed")).report
         assert (report.reason, str(report.error)) == ("failed", "no route")
-        assert [event.attempt for event in heard.of("reconnecting")] == [1, 2, 3]
+        assert [event.attempt for event in heard.of_type("reconnecting")] == [1, 2, 3]
     with pytest.raises(ConnectionError, match="no route"):
         await anext(aiter(session))
 
@@ -306,14 +306,14 @@ async def test_failed_attempts_are_reported_and_the_last_one_ends_the_session():
 def test_connections_that_do_not_last_are_replaced_more_and_more_slowly():
     async def flapping():
         config = {"first_delay": 0.5, "longest_delay": 6.0}
-        async with talking(AGENT, reconnect=config) as (_session, model, heard):
+        async with open_scripted_session(AGENT, reconnect=config) as (_session, model, heard):
             for number in range(1, 8):
                 await model.drop()
-                await heard.until("reconnected", number)
+                await heard.wait_for("reconnected", number)
             await asyncio.sleep(60)
             await model.drop()
-            await heard.until("reconnected", 8)
-            delays = [event.delay for event in heard.of("reconnecting")]
+            await heard.wait_for("reconnected", 8)
+            delays = [event.delay for event in heard.of_type("reconnecting")]
             longest = [0.5, 1, 2, 4, 6, 6, 6, 0.5]
             assert len(delays) == len(longest)
             assert all(most / 2 <= delay <= most for delay, most in zip(delays, longest, strict=True))
@@ -322,17 +322,17 @@ def test_connections_that_do_not_last_are_replaced_more_and_more_slowly():
 
 
 async def test_without_reconnecting_a_loss_ends_the_session_with_its_reason():
-    async with talking(AGENT, reconnect={"attempts": 0}) as (_session, model, heard):
+    async with open_scripted_session(AGENT, reconnect={"attempts": 0}) as (_session, model, heard):
         await model.drop()
-        assert isinstance((await heard.until("session_closed")).report.error, ConnectionLost)
+        assert isinstance((await heard.wait_for("session_closed")).report.error, ConnectionLost)
 
 
 async def test_those_who_wait_for_a_connection_learn_of_the_end():
     from standfast.base.errors import Closed
 
-    async with talking(AGENT, reconnect={"first_delay": 60, "longest_delay": 60}) as (session, model, heard):
+    async with open_scripted_session(AGENT, reconnect={"first_delay": 60, "longest_delay": 60}) as (session, model, heard):
         await model.drop()
-        await heard.until("reconnecting")
+        await heard.wait_for("reconnecting")
         saying = asyncio.ensure_future(session.send_message("hello?"))
         await asyncio.sleep(0)
         await session.close()
@@ -342,34 +342,34 @@ async def test_those_who_wait_for_a_connection_learn_of_the_end():
 
 async def test_a_connection_is_rolled_over_in_a_quiet_moment():
     config = {"roll_over_after": 0.05, "first_delay": 0.001}
-    async with talking(AGENT, reconnect=config) as (_session, model, heard):
-        await model.emit(user_said("hi"), started())
+    async with open_scripted_session(AGENT, reconnect=config) as (_session, model, heard):
+        await model.emit(user_message_added("hi"), response_started())
         await asyncio.sleep(0.12)
-        assert heard.of("reconnecting") == []
-        await model.emit(ended())
-        assert (await heard.until("reconnected")).planned
+        assert heard.of_type("reconnecting") == []
+        await model.emit(response_ended())
+        assert (await heard.wait_for("reconnected")).planned
         assert len(model.connect_calls) == 2
 
 
 async def test_items_that_a_new_connection_does_not_get_keep_their_position():
     unheard = UserMessageItem(item_id="u3", content=[InputAudio()])
-    async with talking(AGENT) as (session, model, heard):
-        await model.emit(user_said("one"), user_said("two", "u2"), RealtimeModelItemUpdatedEvent(unheard))
+    async with open_scripted_session(AGENT) as (session, model, heard):
+        await model.emit(user_message_added("one"), user_message_added("two", "u2"), RealtimeModelItemUpdatedEvent(unheard))
         await model.drop()
-        await heard.until("reconnected")
-        await model.emit(user_said("one"), user_said("two", "u2", previous="u1"))
+        await heard.wait_for("reconnected")
+        await model.emit(user_message_added("one"), user_message_added("two", "u2", previous="u1"))
         assert [item.item_id for item in session.history] == ["u1", "u2", "u3"]
 
 
 async def test_messages_during_a_resend_follow_the_resent_item():
     cut = RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=500, from_previous_connection=True)
-    async with talking(AGENT) as (session, model, _heard):
-        await model.emit(user_said("hello"), started(), words("one two three four"), sound(1000), ended())
+    async with open_scripted_session(AGENT) as (session, model, _heard):
+        await model.emit(user_message_added("hello"), response_started(), text_delta("one two three four"), audio_chunk(1000), response_ended())
         await model.emit(cut)
-        retold = await eventually(lambda: replayed(model))
+        retold = await wait_until(lambda: replayed(model))
         assert [item["content"][0]["text"] for item in retold] == ["one two"]
         # To the server, the answer was gone for a moment, and then it is back in its place.
-        await model.emit(RealtimeModelItemDeletedEvent("i1"), user_said("stop", "u2", previous="u1"))
+        await model.emit(RealtimeModelItemDeletedEvent("i1"), user_message_added("stop", "u2", previous="u1"))
         assert [item.item_id for item in session.history] == ["u1", "i1", "u2"]
 
 
@@ -379,16 +379,16 @@ async def test_a_message_after_a_call_is_resent_after_the_items_that_are_there(l
     answered = RealtimeModelItemUpdatedEvent(RealtimeToolCallItem(**call, output="ok", output_item_id="o1"))
     asked = RealtimeModelItemUpdatedEvent(RealtimeToolCallItem(**call))
     cut = RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=500, from_previous_connection=True)
-    async with talking(AGENT) as (_session, model, heard):
+    async with open_scripted_session(AGENT) as (_session, model, heard):
         await model.emit(asked if late else answered)
-        await model.emit(started(), words("one two three four"), sound(1000), ended())
+        await model.emit(response_started(), text_delta("one two three four"), audio_chunk(1000), response_ended())
         await model.drop()
-        await heard.until("reconnected")
+        await heard.wait_for("reconnected")
         known = ["f1", "i1"] if late else ["f1", "o1", "i1"]
         assert [item.get("id") for item in replayed(model)] == known
         await model.emit(answered, cut)
-        await eventually(lambda: len(replayed(model)) == len(known) + 1)
-        assert sent(model, Raw)[-1].message["other_data"]["previous_item_id"] == ("f1" if late else "o1")
+        await wait_until(lambda: len(replayed(model)) == len(known) + 1)
+        assert get_sent_inputs(model, Raw)[-1].message["other_data"]["previous_item_id"] == ("f1" if late else "o1")
 
 
 def spoken(text, index):
@@ -403,19 +403,19 @@ def cut_part(index):
 
 def forgotten(model):
     """The acknowledgements of the server."""
-    deletes = [event for event in sent(model, Raw) if event.message["type"] == "conversation.item.delete"]
+    deletes = [event for event in get_sent_inputs(model, Raw) if event.message["type"] == "conversation.item.delete"]
     return [RealtimeModelItemDeletedEvent(event.message["other_data"]["item_id"]) for event in deletes]
 
 
 async def test_a_message_with_two_truncated_parts_is_resent_in_its_final_state():
     second = RealtimeModelAudioEvent(bytes(48_000), "r1", "i1", 1)
-    async with talking(AGENT) as (session, model, _heard):
-        await model.emit(user_said("hello"), started(), words("one two three four"), sound(1000))
-        await model.emit(spoken("five six seven eight", 1), second, ended())
+    async with open_scripted_session(AGENT) as (session, model, _heard):
+        await model.emit(user_message_added("hello"), response_started(), text_delta("one two three four"), audio_chunk(1000))
+        await model.emit(spoken("five six seven eight", 1), second, response_ended())
         await model.emit(cut_part(0), cut_part(1))
-        await eventually(lambda: replayed(model) and len(replayed(model)) == len(forgotten(model)))
+        await wait_until(lambda: replayed(model) and len(replayed(model)) == len(forgotten(model)))
         assert replayed(model)[-1]["content"][0]["text"] == "one two\nfive six"
-        await model.emit(*forgotten(model), user_said("stop", "u2", previous="u1"))
+        await model.emit(*forgotten(model), user_message_added("stop", "u2", previous="u1"))
         assert [item.item_id for item in session.history] == ["u1", "i1", "u2"]
 
 
@@ -423,12 +423,12 @@ async def test_a_message_that_is_truncated_again_is_resent_again():
     again = RealtimeModelAudioInterruptedEvent(
         "i1", 0, response_id="r1", audio_end_ms=250, from_previous_connection=True
     )
-    async with talking(AGENT) as (session, model, _heard):
-        await model.emit(user_said("hello"), started(), words("one two three four"), sound(1000), ended())
+    async with open_scripted_session(AGENT) as (session, model, _heard):
+        await model.emit(user_message_added("hello"), response_started(), text_delta("one two three four"), audio_chunk(1000), response_ended())
         await model.emit(cut_part(0))
-        await eventually(lambda: replayed(model))
+        await wait_until(lambda: replayed(model))
         await model.emit(again)
-        await eventually(lambda: len(replayed(model)) == 2)
+        await wait_until(lambda: len(replayed(model)) == 2)
         assert [item["content"][0]["text"] for item in replayed(model)] == ["one two", "one"]
         await model.emit(*forgotten(model))
         assert [item.item_id for item in session.history] == ["u1", "i1"]
@@ -437,24 +437,24 @@ async def test_a_message_that_is_truncated_again_is_resent_again():
 
 
 async def test_what_one_connection_was_to_forget_for_a_moment_the_next_one_may_forget_for_good():
-    async with talking(AGENT) as (session, model, heard):
-        await model.emit(user_said("hello"), started(), words("one two three four"), sound(1000), ended())
+    async with open_scripted_session(AGENT) as (session, model, heard):
+        await model.emit(user_message_added("hello"), response_started(), text_delta("one two three four"), audio_chunk(1000), response_ended())
         await model.emit(cut_part(0))
-        await eventually(lambda: replayed(model))
+        await wait_until(lambda: replayed(model))
         await model.drop()
-        await heard.until("reconnected")
+        await heard.wait_for("reconnected")
         await model.emit(RealtimeModelItemDeletedEvent("i1"))
         assert [item.item_id for item in session.history] == ["u1"]
 
 
-@virtually
+@in_virtual_time
 async def test_only_the_next_connection_is_asked_again():
     model = FragileModel([[Pause(1), "Never heard."], "Good day."], tts=ToneTTS(), detector=EnergyDetector)
     session = await RealtimeRunner(AGENT, model=model).run()
-    async with listening(session) as heard, session:
+    async with record_events(session) as heard, session:
         await session.send_message("Hello")
-        await heard.until("agent_start")
+        await heard.wait_for("agent_start")
         model.link.snap()
-        await heard.until("agent_end", 2)
-        assert said(session) == ["Hello", "Good day."]
-        assert heard.of("error") == []
+        await heard.wait_for("agent_end", 2)
+        assert get_texts(session) == ["Hello", "Good day."]
+        assert heard.of_type("error") == []

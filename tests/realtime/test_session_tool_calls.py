@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from factories.realtime import PATIENCE, call, ended, eventually, sent, sound, started, talking, virtually, words
+from factories.realtime import WAIT_TIMEOUT, tool_call, response_ended, wait_until, get_sent_inputs, audio_chunk, response_started, open_scripted_session, in_virtual_time, text_delta
 from standfast import AgentHooks, RunHooks, function_tool, tool_input_guardrail, tool_output_guardrail
 from standfast.agents.guardrails import ToolGuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeModelSendToolOutput
@@ -17,7 +17,7 @@ Output = RealtimeModelSendToolOutput
 
 
 def outputs(model):
-    return [(event.tool_call.call_id, event.output, event.start_response) for event in sent(model, Output)]
+    return [(event.tool_call.call_id, event.output, event.start_response) for event in get_sent_inputs(model, Output)]
 
 
 def agent_with(*tools, **more):
@@ -30,10 +30,10 @@ async def add(a: int, b: int) -> int:
 
 
 async def test_a_call_is_made_and_answered():
-    async with talking(agent_with(add)) as (session, model, heard):
-        await model.emit(started(), call("add", arguments='{"a": 1, "b": 2}'), ended())
-        end = await heard.until("tool_end")
-        start = heard.of("tool_start")[0]
+    async with open_scripted_session(agent_with(add)) as (session, model, heard):
+        await model.emit(response_started(), tool_call("add", arguments='{"a": 1, "b": 2}'), response_ended())
+        end = await heard.wait_for("tool_end")
+        start = heard.of_type("tool_start")[0]
         assert (start.call_id, end.call_id, end.output, end.arguments) == ("c1", "c1", 3, '{"a": 1, "b": 2}')
         assert outputs(model) == [("c1", "3", True)]
         assert (session.history[0].status, session.history[0].output) == ("completed", "3")
@@ -41,10 +41,10 @@ async def test_a_call_is_made_and_answered():
 
 @pytest.mark.parametrize("beside", [True, False])
 async def test_a_call_that_comes_while_the_session_is_opening_is_made_and_answered_when_it_is_open(beside):
-    made = [started(), call("add", arguments='{"a": 1, "b": 2}'), ended()]
+    made = [response_started(), tool_call("add", arguments='{"a": 1, "b": 2}'), response_ended()]
     model = ScriptedRealtimeModel(strict=False, connect_events=made)
-    async with asyncio.timeout(PATIENCE), talking(agent_with(add), model, async_tool_calls=beside) as (_, _, heard):
-        assert (await heard.until("tool_end")).output == 3
+    async with asyncio.timeout(WAIT_TIMEOUT), open_scripted_session(agent_with(add), model, async_tool_calls=beside) as (_, _, heard):
+        assert (await heard.wait_for("tool_end")).output == 3
         assert outputs(model) == [("c1", "3", True)]
 
 
@@ -56,20 +56,20 @@ async def test_a_call_is_executed_once_even_if_it_is_reported_repeatedly():
         made.append(1)
         return "ok"
 
-    async with talking(agent_with(once)) as (_session, model, heard):
-        await model.emit(call("once"), call("once"))
-        await heard.until("tool_end")
-        await model.emit(call("once"), call("once", arguments='{"x": 1}'))
-        assert "reused the call id" in str((await heard.until("error")).error)
+    async with open_scripted_session(agent_with(once)) as (_session, model, heard):
+        await model.emit(tool_call("once"), tool_call("once"))
+        await heard.wait_for("tool_end")
+        await model.emit(tool_call("once"), tool_call("once", arguments='{"x": 1}'))
+        assert "reused the call id" in str((await heard.wait_for("error")).error)
     assert (made, len(outputs(model))) == ([1], 1)
 
 
 async def test_a_call_without_an_id_cannot_be_answered_and_the_session_lives_on():
-    async with talking(agent_with(add)) as (_session, model, heard):
-        await model.emit(call("add", call_id=""))
-        await heard.until("error")
-        await model.emit(call("add", arguments='{"a": 1, "b": 2}'))
-        await heard.until("tool_end")
+    async with open_scripted_session(agent_with(add)) as (_session, model, heard):
+        await model.emit(tool_call("add", call_id=""))
+        await heard.wait_for("error")
+        await model.emit(tool_call("add", arguments='{"a": 1, "b": 2}'))
+        await heard.wait_for("tool_end")
 
 
 @function_tool(failure_error_function=None)
@@ -85,25 +85,25 @@ async def explaining() -> str:
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        (call("nothing"), "Tool nothing not found. There are: add, raising, explaining."),
-        (call("add", arguments='{"a": "x"}'), "An error occurred while running the tool"),
-        (call("add", arguments="no json"), "An error occurred while running the tool"),
-        (call("raising"), "An error occurred while running the tool."),
-        (call("explaining"), "told to the model"),
+        (tool_call("nothing"), "Tool nothing not found. There are: add, raising, explaining."),
+        (tool_call("add", arguments='{"a": "x"}'), "An error occurred while running the tool"),
+        (tool_call("add", arguments="no json"), "An error occurred while running the tool"),
+        (tool_call("raising"), "An error occurred while running the tool."),
+        (tool_call("explaining"), "told to the model"),
     ],
     ids=["unknown", "bad arguments", "no json", "raising", "explaining"],
 )
 async def test_whatever_goes_wrong_the_model_is_answered_and_the_session_lives_on(made, told):
-    async with talking(agent_with(add, raising, explaining)) as (_session, model, heard):
+    async with open_scripted_session(agent_with(add, raising, explaining)) as (_session, model, heard):
         await model.emit(made)
-        await eventually(lambda: outputs(model))
+        await wait_until(lambda: outputs(model))
         (_, text, start) = outputs(model)[0]
         assert told in text
         assert "secret" not in text
         assert start
-        await model.emit(call("add", "c2", '{"a": 1, "b": 2}'))
-        await eventually(lambda: len(outputs(model)) == 2)
-        assert heard.of("session_closed") == []
+        await model.emit(tool_call("add", "c2", '{"a": 1, "b": 2}'))
+        await wait_until(lambda: len(outputs(model)) == 2)
+        assert heard.of_type("session_closed") == []
 
 
 async def test_an_output_that_could_not_be_sent_is_sent_again_without_running_the_tool_again():
@@ -116,27 +116,27 @@ async def test_an_output_that_could_not_be_sent_is_sent_again_without_running_th
 
     steps = [RealtimeStep(Output, error=RuntimeError("line noise")), RealtimeStep(Output)]
     model = ScriptedRealtimeModel(steps)
-    async with talking(agent_with(once), model) as (_session, _, heard):
-        await model.emit(call("once"))
-        assert str((await heard.until("error")).error) == "line noise"
-        await heard.until("tool_end")
+    async with open_scripted_session(agent_with(once), model) as (_session, _, heard):
+        await model.emit(tool_call("once"))
+        assert str((await heard.wait_for("error")).error) == "line noise"
+        await heard.wait_for("tool_end")
     model.assert_complete()
     assert made == [1]
-    assert len(sent(model, Output)) == 2
+    assert len(get_sent_inputs(model, Output)) == 2
 
 
-@virtually
+@in_virtual_time
 async def test_a_repeated_call_sends_an_unsent_output_at_once():
     steps = [RealtimeStep(Output, error=RuntimeError("noise")) for _ in range(4)] + [RealtimeStep(Output)]
     model = ScriptedRealtimeModel(steps)
-    async with talking(agent_with(add), model) as (_session, _, heard):
-        await model.emit(call("add", arguments='{"a": 1, "b": 2}'))
-        await heard.until("error")
+    async with open_scripted_session(agent_with(add), model) as (_session, _, heard):
+        await model.emit(tool_call("add", arguments='{"a": 1, "b": 2}'))
+        await heard.wait_for("error")
         before = asyncio.get_running_loop().time()
         while model.remaining_steps:
-            await model.emit(call("add", arguments='{"a": 1, "b": 2}'))
+            await model.emit(tool_call("add", arguments='{"a": 1, "b": 2}'))
             await asyncio.sleep(0.001)
-        await heard.until("tool_end")
+        await heard.wait_for("tool_end")
         assert asyncio.get_running_loop().time() - before < 0.5
 
 
@@ -145,9 +145,9 @@ async def test_an_output_that_was_never_sent_is_in_the_report():
         async def send_event(self, event):
             raise RuntimeError("deaf")
 
-    async with talking(agent_with(add), Deaf()) as (session, model, heard):
-        await model.emit(call("add", arguments='{"a": 1, "b": 2}'))
-        await heard.until("error")
+    async with open_scripted_session(agent_with(add), Deaf()) as (session, model, heard):
+        await model.emit(tool_call("add", arguments='{"a": 1, "b": 2}'))
+        await heard.wait_for("error")
         assert (await session.close()).unsent_outputs == ("c1",)
 
 
@@ -172,9 +172,9 @@ async def test_outputs_become_text(value, text):
     async def give():
         return value
 
-    async with talking(agent_with(give)) as (_session, model, heard):
-        await model.emit(call("give"))
-        await heard.until("tool_end")
+    async with open_scripted_session(agent_with(give)) as (_session, model, heard):
+        await model.emit(tool_call("give"))
+        await heard.wait_for("tool_end")
     assert outputs(model)[0][1] == text
 
 
@@ -187,46 +187,46 @@ ARGUMENTS = json.dumps({"name": "x"})
 
 
 async def test_a_call_waits_for_approval_and_is_made_then():
-    async with talking(agent_with(delete)) as (session, model, heard):
-        await model.emit(call("delete", arguments=ARGUMENTS))
-        asked = await heard.until("tool_approval_required")
+    async with open_scripted_session(agent_with(delete)) as (session, model, heard):
+        await model.emit(tool_call("delete", arguments=ARGUMENTS))
+        asked = await heard.wait_for("tool_approval_required")
         assert (asked.call_id, asked.arguments, outputs(model)) == ("c1", ARGUMENTS, [])
         assert await session.approve_tool_call("c1")
-        await heard.until("tool_end")
+        await heard.wait_for("tool_end")
         assert outputs(model) == [("c1", "deleted x", True)]
         assert not await session.approve_tool_call("c1")
         assert not await session.approve_tool_call("unknown")
 
 
 async def test_a_call_that_waits_for_approval_cannot_be_swapped_for_another():
-    async with talking(agent_with(delete)) as (session, model, heard):
-        await model.emit(call("delete", arguments=ARGUMENTS))
-        await heard.until("tool_approval_required")
-        await model.emit(call("delete", arguments='{"name": "everything"}'))
-        assert "reused the call id" in str((await heard.until("error")).error)
+    async with open_scripted_session(agent_with(delete)) as (session, model, heard):
+        await model.emit(tool_call("delete", arguments=ARGUMENTS))
+        await heard.wait_for("tool_approval_required")
+        await model.emit(tool_call("delete", arguments='{"name": "everything"}'))
+        assert "reused the call id" in str((await heard.wait_for("error")).error)
         await session.approve_tool_call("c1")
-        assert (await heard.until("tool_end")).output == "deleted x"
-        assert len(heard.of("tool_approval_required")) == len(outputs(model)) == 1
+        assert (await heard.wait_for("tool_end")).output == "deleted x"
+        assert len(heard.of_type("tool_approval_required")) == len(outputs(model)) == 1
 
 
 async def test_an_approval_for_all_covers_those_that_wait_and_those_to_come():
-    async with talking(agent_with(delete)) as (session, model, heard):
-        await model.emit(call("delete", "c1", ARGUMENTS), call("delete", "c2", ARGUMENTS))
-        await heard.until("tool_approval_required", 2)
+    async with open_scripted_session(agent_with(delete)) as (session, model, heard):
+        await model.emit(tool_call("delete", "c1", ARGUMENTS), tool_call("delete", "c2", ARGUMENTS))
+        await heard.wait_for("tool_approval_required", 2)
         await session.approve_tool_call("c1", always=True)
-        await heard.until("tool_end", 2)
-        await model.emit(call("delete", "c3", ARGUMENTS))
-        await heard.until("tool_end", 3)
-        assert len(heard.of("tool_approval_required")) == 2
+        await heard.wait_for("tool_end", 2)
+        await model.emit(tool_call("delete", "c3", ARGUMENTS))
+        await heard.wait_for("tool_end", 3)
+        assert len(heard.of_type("tool_approval_required")) == 2
 
 
 async def test_the_first_decision_about_a_call_counts():
-    async with talking(agent_with(delete)) as (session, model, heard):
-        await model.emit(call("delete", arguments=ARGUMENTS))
-        await heard.until("tool_approval_required")
+    async with open_scripted_session(agent_with(delete)) as (session, model, heard):
+        await model.emit(tool_call("delete", arguments=ARGUMENTS))
+        await heard.wait_for("tool_approval_required")
         assert await session.approve_tool_call("c1")
         assert not await session.reject_tool_call("c1")
-        assert (await heard.until("tool_end")).output == "deleted x"
+        assert (await heard.wait_for("tool_end")).output == "deleted x"
 
 
 async def test_a_decision_that_comes_with_one_about_all_calls_of_another_tool_counts():
@@ -238,25 +238,25 @@ async def test_a_decision_that_comes_with_one_about_all_calls_of_another_tool_co
     async def send() -> str:
         return "sent"
 
-    async with talking(agent_with(delete, send)) as (session, model, heard):
-        await model.emit(call("delete", "c1", ARGUMENTS), call("send", "c2"))
-        await heard.until("tool_approval_required", 2)
+    async with open_scripted_session(agent_with(delete, send)) as (session, model, heard):
+        await model.emit(tool_call("delete", "c1", ARGUMENTS), tool_call("send", "c2"))
+        await heard.wait_for("tool_approval_required", 2)
         await session.approve_tool_call("c1", always=True)
-        await heard.until("tool_end")
+        await heard.wait_for("tool_end")
         assert await session.approve_tool_call("c2")
-        assert (await heard.until("tool_end", 2)).output == "sent"
+        assert (await heard.wait_for("tool_end", 2)).output == "sent"
 
 
 async def test_a_sticky_approval_of_one_agent_is_none_of_another():
     other = RealtimeAgent(name="host", tools=[delete])
-    async with talking(agent_with(delete)) as (session, model, heard):
-        await model.emit(call("delete", "c1", ARGUMENTS))
-        await heard.until("tool_approval_required")
+    async with open_scripted_session(agent_with(delete)) as (session, model, heard):
+        await model.emit(tool_call("delete", "c1", ARGUMENTS))
+        await heard.wait_for("tool_approval_required")
         await session.approve_tool_call("c1", always=True)
-        await heard.until("tool_end")
+        await heard.wait_for("tool_end")
         await session.update_agent(other)
-        await model.emit(started("r2"), call("delete", "c2", ARGUMENTS))
-        await heard.until("tool_approval_required", 2)
+        await model.emit(response_started("r2"), tool_call("delete", "c2", ARGUMENTS))
+        await heard.wait_for("tool_approval_required", 2)
 
 
 @pytest.mark.parametrize("message", [None, "ask me tomorrow"])
@@ -267,44 +267,44 @@ async def test_a_rejected_call_is_answered_with_the_reason(message):
         formatted.append((args.kind, args.tool_name, args.call_id))
         return "not today"
 
-    async with talking(agent_with(delete), tool_error_formatter=refusal) as (session, model, heard):
-        await model.emit(call("delete", arguments=ARGUMENTS))
-        await heard.until("tool_approval_required")
+    async with open_scripted_session(agent_with(delete), tool_error_formatter=refusal) as (session, model, heard):
+        await model.emit(tool_call("delete", arguments=ARGUMENTS))
+        await heard.wait_for("tool_approval_required")
         assert await session.reject_tool_call("c1", rejection_message=message, always=True)
-        end = await heard.until("tool_end")
+        end = await heard.wait_for("tool_end")
         assert end.output == (message or "not today")
-        await model.emit(call("delete", "c2", ARGUMENTS))
-        await heard.until("tool_end", 2)
-        assert heard.of("tool_start") == []
-        assert len(heard.of("tool_approval_required")) == 1
+        await model.emit(tool_call("delete", "c2", ARGUMENTS))
+        await heard.wait_for("tool_end", 2)
+        assert heard.of_type("tool_start") == []
+        assert len(heard.of_type("tool_approval_required")) == 1
     assert bool(formatted) == (message is None)
 
 
 async def test_an_approval_without_a_decision_expires():
-    async with talking(agent_with(delete), tool_execution={"approval_timeout": 0.02}) as (session, model, heard):
-        await model.emit(call("delete", arguments=ARGUMENTS))
-        await heard.until("tool_approval_expired")
-        end = await heard.until("tool_end")
+    async with open_scripted_session(agent_with(delete), tool_execution={"approval_timeout": 0.02}) as (session, model, heard):
+        await model.emit(tool_call("delete", arguments=ARGUMENTS))
+        await heard.wait_for("tool_approval_expired")
+        end = await heard.wait_for("tool_end")
         assert "in time" in end.output
         assert not await session.approve_tool_call("c1")
 
 
 async def test_undecided_calls_are_in_the_report():
-    async with talking(agent_with(delete)) as (session, model, heard):
-        await model.emit(call("delete", arguments=ARGUMENTS))
-        await heard.until("tool_approval_required")
+    async with open_scripted_session(agent_with(delete)) as (session, model, heard):
+        await model.emit(tool_call("delete", arguments=ARGUMENTS))
+        await heard.wait_for("tool_approval_required")
         assert (await session.close()).pending_approvals == ("c1",)
         assert not await session.approve_tool_call("c1")
 
 
 async def test_an_approval_after_a_handoff_uses_the_tool_of_the_old_agent():
     other = RealtimeAgent(name="other")
-    async with talking(agent_with(delete)) as (session, model, heard):
-        await model.emit(started(), call("delete", arguments=ARGUMENTS))
-        await heard.until("tool_approval_required")
+    async with open_scripted_session(agent_with(delete)) as (session, model, heard):
+        await model.emit(response_started(), tool_call("delete", arguments=ARGUMENTS))
+        await heard.wait_for("tool_approval_required")
         await session.update_agent(other)
         await session.approve_tool_call("c1")
-        end = await heard.until("tool_end")
+        end = await heard.wait_for("tool_end")
         assert (end.agent.name, end.output) == ("host", "deleted x")
 
 
@@ -322,12 +322,12 @@ async def test_input_guardrails_are_asked_after_the_approval_and_before_it_if_wa
         return "made"
 
     execution = {"pre_approval_tool_input_guardrails": first}
-    async with talking(agent_with(guarded), tool_execution=execution) as (session, model, heard):
-        await model.emit(call("guarded"))
-        await heard.until("tool_approval_required")
+    async with open_scripted_session(agent_with(guarded), tool_execution=execution) as (session, model, heard):
+        await model.emit(tool_call("guarded"))
+        await heard.wait_for("tool_approval_required")
         assert asked == (["c1"] if first else [])
         await session.approve_tool_call("c1")
-        await heard.until("tool_end")
+        await heard.wait_for("tool_end")
     assert asked == (["c1", "c1"] if first else ["c1"])
 
 
@@ -343,11 +343,11 @@ async def test_a_guardrail_that_refuses_the_input_keeps_the_tool_from_running(be
     async def guarded() -> str:
         raise AssertionError
 
-    async with talking(agent_with(guarded)) as (_session, model, heard):
-        await model.emit(call("guarded"))
-        end = await heard.until("tool_end")
+    async with open_scripted_session(agent_with(guarded)) as (_session, model, heard):
+        await model.emit(tool_call("guarded"))
+        end = await heard.wait_for("tool_end")
         assert ("not like that" if behaviour == "reject_content" else "strict") in end.output
-        assert heard.of("tool_start") == []
+        assert heard.of_type("tool_start") == []
 
 
 async def test_output_guardrails_of_tools_are_asked_too():
@@ -359,9 +359,9 @@ async def test_output_guardrails_of_tools_are_asked_too():
     async def leak() -> str:
         return "secret"
 
-    async with talking(agent_with(leak)) as (_session, model, heard):
-        await model.emit(call("leak"))
-        await heard.until("tool_end")
+    async with open_scripted_session(agent_with(leak)) as (_session, model, heard):
+        await model.emit(tool_call("leak"))
+        await heard.wait_for("tool_end")
     assert outputs(model)[0][1] == "hidden instead of 6 letters"
 
 
@@ -378,9 +378,9 @@ async def test_barge_in_follows_the_policy_of_each_tool(policy, told, interrupti
         await gate.wait()
         return "done"
 
-    async with talking(agent_with(slow)) as (session, model, heard):
-        await model.emit(started(), sound(), call("slow"), ended())
-        await heard.until("tool_start")
+    async with open_scripted_session(agent_with(slow)) as (session, model, heard):
+        await model.emit(response_started(), audio_chunk(), tool_call("slow"), response_ended())
+        await heard.wait_for("tool_start")
         if interruption == "speech":
             await model.emit(RealtimeModelSpeechStartedEvent("u1", 0))
         elif interruption == "audio":
@@ -389,7 +389,7 @@ async def test_barge_in_follows_the_policy_of_each_tool(policy, told, interrupti
             await session.interrupt()
         if policy != "cancel":
             gate.set()
-        await heard.until("tool_end")
+        await heard.wait_for("tool_end")
     ((_, text, start),) = outputs(model)
     assert start is told[1]
     assert text == (told[0] or "The user began to speak, so this call was cancelled.")
@@ -400,9 +400,9 @@ async def test_a_tool_that_cancels_itself_is_answered():
     async def confused() -> str:
         raise asyncio.CancelledError
 
-    async with talking(agent_with(confused)) as (_session, model, heard):
-        await model.emit(call("confused"))
-        await heard.until("tool_end")
+    async with open_scripted_session(agent_with(confused)) as (_session, model, heard):
+        await model.emit(tool_call("confused"))
+        await heard.wait_for("tool_end")
     assert outputs(model) == [("c1", "An error occurred while running the tool. It was cancelled.", True)]
 
 
@@ -414,24 +414,24 @@ async def test_calls_run_beside_the_conversation_and_each_other():
         await gate.wait()
         return "slow"
 
-    async with talking(agent_with(slow, add)) as (_session, model, heard):
-        await model.emit(started(), call("slow", "c1"), call("add", "c2", '{"a": 1, "b": 2}'), ended(), started("r2"))
-        assert (await heard.until("tool_end")).call_id == "c2"
-        await heard.until("agent_start", 2)
+    async with open_scripted_session(agent_with(slow, add)) as (_session, model, heard):
+        await model.emit(response_started(), tool_call("slow", "c1"), tool_call("add", "c2", '{"a": 1, "b": 2}'), response_ended(), response_started("r2"))
+        assert (await heard.wait_for("tool_end")).call_id == "c2"
+        await heard.wait_for("agent_start", 2)
         gate.set()
-        assert (await heard.until("tool_end", 2)).call_id == "c1"
+        assert (await heard.wait_for("tool_end", 2)).call_id == "c1"
 
 
 async def test_without_async_tool_calls_the_next_event_waits_for_the_call():
-    async with talking(agent_with(add), async_tool_calls=False) as (_session, model, _heard):
-        await model.emit(call("add", arguments='{"a": 1, "b": 2}'))
+    async with open_scripted_session(agent_with(add), async_tool_calls=False) as (_session, model, _heard):
+        await model.emit(tool_call("add", arguments='{"a": 1, "b": 2}'))
         assert outputs(model) == [("c1", "3", True)]
 
 
 async def test_without_async_tool_calls_an_approval_does_not_hold_up_the_connection():
-    async with talking(agent_with(delete), async_tool_calls=False) as (session, model, heard):
-        await model.emit(call("delete", arguments=ARGUMENTS), started())
-        await heard.until("agent_start")
+    async with open_scripted_session(agent_with(delete), async_tool_calls=False) as (session, model, heard):
+        await model.emit(tool_call("delete", arguments=ARGUMENTS), response_started())
+        await heard.wait_for("agent_start")
         await session.approve_tool_call("c1")
         assert outputs(model) == [("c1", "deleted x", True)]
 
@@ -460,11 +460,11 @@ async def test_hooks_are_called_for_responses_and_tools():
             told.append("own tool")
 
     agent = agent_with(add, hooks=Own())
-    async with talking(agent, hooks=Watch()) as (_session, model, heard):
-        await model.emit(started(), words("hello"), ended())
-        await eventually(lambda: len(told) == 3)
-        await model.emit(call("add", arguments='{"a": 1, "b": 2}'))
-        await heard.until("tool_end")
+    async with open_scripted_session(agent, hooks=Watch()) as (_session, model, heard):
+        await model.emit(response_started(), text_delta("hello"), response_ended())
+        await wait_until(lambda: len(told) == 3)
+        await model.emit(tool_call("add", arguments='{"a": 1, "b": 2}'))
+        await heard.wait_for("tool_end")
     assert told == [("start", "host"), "own start", ("end", "host", "hello"), ("tool", "c1"), "own tool", ("made", 3)]
 
 
@@ -473,10 +473,10 @@ async def test_a_failing_hook_is_reported_and_the_session_continues():
         async def on_start(self, context, agent):
             raise ValueError("hook")
 
-    async with talking(agent_with(hooks=Broken())) as (_session, model, heard):
-        await model.emit(started(), ended())
-        assert str((await heard.until("error")).error) == "hook"
-        assert heard.of("session_closed") == []
+    async with open_scripted_session(agent_with(hooks=Broken())) as (_session, model, heard):
+        await model.emit(response_started(), response_ended())
+        assert str((await heard.wait_for("error")).error) == "hook"
+        assert heard.of_type("session_closed") == []
 
 
 async def test_the_context_variables_of_the_entry_reach_the_tool():
@@ -489,7 +489,7 @@ async def test_the_context_variables_of_the_entry_reach_the_tool():
         return who.get()
 
     token = who.set("ann")
-    async with talking(agent_with(ask)) as (_session, model, heard):
+    async with open_scripted_session(agent_with(ask)) as (_session, model, heard):
         who.reset(token)
-        await model.emit(call("ask"))
-        assert (await heard.until("tool_end")).output == "ann"
+        await model.emit(tool_call("ask"))
+        assert (await heard.wait_for("tool_end")).output == "ann"

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from factories.realtime import call, ended, eventually, listening, sent, started, talking, words
+from factories.realtime import tool_call, response_ended, wait_until, record_events, get_sent_inputs, response_started, open_scripted_session, text_delta
 from standfast import function_tool, output_guardrail, trace
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeModelSendToolOutput, RealtimeRunner
@@ -58,17 +58,17 @@ AGENT = RealtimeAgent(name="host", tools=[look], handoffs=[OTHER], output_guardr
 
 
 async def conversation(model, heard):
-    await model.emit(started(), words("hello"), call("look", "c1"), ended())
+    await model.emit(response_started(), text_delta("hello"), tool_call("look", "c1"), response_ended())
     await heard.until("tool_end")
-    await model.emit(started("r2"), call("transfer_to_other", "c2"), ended("r2", status="failed", reason="broken"))
+    await model.emit(response_started("r2"), tool_call("transfer_to_other", "c2"), response_ended("r2", status="failed", reason="broken"))
     await heard.until("handoff")
-    await eventually(lambda: len(sent(model, RealtimeModelSendToolOutput)) == 2)
-    await model.emit(started("r3"))
+    await wait_until(lambda: len(get_sent_inputs(model, RealtimeModelSendToolOutput)) == 2)
+    await model.emit(response_started("r3"))
 
 
 async def test_a_call_is_a_trace_of_its_responses_tools_guardrails_and_handoffs(seen):
     tracing = {"workflow_name": "Telephone", "group_id": "caller-7"}
-    async with talking(AGENT, model_settings={"tracing": tracing}) as (_session, model, heard):
+    async with open_scripted_session(AGENT, model_settings={"tracing": tracing}) as (_session, model, heard):
         await conversation(model, heard)
     (made,) = seen.traces
     assert (made.name, made.group_id) == ("Telephone", "caller-7")
@@ -87,14 +87,14 @@ async def test_a_call_is_a_trace_of_its_responses_tools_guardrails_and_handoffs(
 
 async def test_a_call_joins_the_trace_around_it(seen):
     with trace("Whole"):
-        async with talking(AGENT) as (_session, model, heard):
+        async with open_scripted_session(AGENT) as (_session, model, heard):
             await conversation(model, heard)
     assert [made.name for made in seen.traces] == ["Whole"]
     assert len(seen.spans) == 6
 
 
 async def test_a_call_that_may_not_be_traced_is_not(seen):
-    async with talking(AGENT, tracing_disabled=True) as (_session, model, heard):
+    async with open_scripted_session(AGENT, tracing_disabled=True) as (_session, model, heard):
         await conversation(model, heard)
     assert seen.traces == seen.spans == []
 
@@ -113,7 +113,7 @@ async def test_a_session_entered_and_closed_by_different_tasks_is_one_trace(seen
         places.append(get_current_trace())
 
     await asyncio.create_task(entering())
-    async with listening(session) as heard:
+    async with record_events(session) as heard:
         await conversation(model, heard)
         await asyncio.create_task(closing())
     assert places == [None, None]

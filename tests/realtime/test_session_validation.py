@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from factories.realtime import calling, eventually, listening, talking, virtually
+from factories.realtime import open_websocket_session, wait_until, record_events, open_scripted_session, in_virtual_time
 from standfast import Agent, UserError
 from standfast.base.errors import Closed
 from standfast.realtime import (
@@ -57,7 +57,7 @@ async def test_a_handoff_to_what_is_no_realtime_agent_is_refused(target):
     ],
 )
 async def test_a_message_that_is_none_is_refused_and_the_call_goes_on(message):
-    async with talking(AGENT) as (session, model, _heard):
+    async with open_scripted_session(AGENT) as (session, model, _heard):
         with pytest.raises(UserError, match="input_text"):
             await session.send_message(message)
         assert model.sent_events == ()
@@ -67,18 +67,18 @@ async def test_a_message_that_is_none_is_refused_and_the_call_goes_on(message):
 
 @pytest.mark.parametrize("audio", [None, "UklGRg==", [0, 0]])
 async def test_audio_that_is_no_bytes_is_refused_instead_of_sent_as_noise(audio):
-    async with talking(AGENT) as (session, model, _heard):
+    async with open_scripted_session(AGENT) as (session, model, _heard):
         with pytest.raises(UserError, match="bytes"):
             await session.send_audio(audio)
         assert model.sent_events == ()
 
 
 async def test_any_kind_of_bytes_is_audio():
-    async with RealtimeServer([]) as server, calling(server, AGENT) as (session, _heard):
+    async with RealtimeServer([]) as server, open_websocket_session(server, AGENT) as (session, _heard):
         for audio in (b"\1\0" * 480, bytearray(b"\1\0" * 480), memoryview(b"\1\0" * 480)):
             await session.send_audio(audio)
         connection = server.connections[0]
-        await eventually(lambda: len(connection.get_received("input_audio_buffer.append")) == 3)
+        await wait_until(lambda: len(connection.get_received("input_audio_buffer.append")) == 3)
         sent = connection.get_received("input_audio_buffer.append")
         assert len({frame["audio"] for frame in sent}) == 1
 
@@ -119,7 +119,7 @@ async def test_a_session_that_was_left_says_that_it_is_closed_when_it_is_entered
 
 
 async def test_a_raw_message_without_a_type_is_refused():
-    async with RealtimeServer([]) as server, calling(server, AGENT) as (session, _heard):
+    async with RealtimeServer([]) as server, open_websocket_session(server, AGENT) as (session, _heard):
         with pytest.raises(UserError, match="type"):
             await session.model.send_event(RealtimeModelSendRawMessage({"event": "response.create"}))
 
@@ -132,23 +132,23 @@ async def test_a_raw_message_without_a_type_is_refused():
         ("session.update", {"session": {"instructions": "half of \ud83d"}}),
     ],
 )
-@virtually
+@in_virtual_time
 async def test_a_raw_message_that_cannot_be_sent_is_refused_and_holds_up_nothing(kind, parts):
     session = await RealtimeRunner(AGENT, model=LocalRealtimeModel(["Hello."], pace=None)).run()
-    async with listening(session) as heard, session:
+    async with record_events(session) as heard, session:
         with pytest.raises(UserError, match="raw message"):
             await session.model.send_event(RealtimeModelSendRawMessage({"type": kind, "other_data": parts}))
         async with asyncio.timeout(1):
             await session.send_message("Hi.")
-            await heard.until("agent_end")
+            await heard.wait_for("agent_end")
             await session.update_agent(RealtimeAgent(name="next"))
 
 
-@virtually
+@in_virtual_time
 async def test_an_agent_whose_settings_cannot_be_sent_leaves_the_one_before_in_the_call():
     model = LocalRealtimeModel(["Hello."], pace=None)
     session = await RealtimeRunner(RealtimeAgent(name="host", instructions="Be kind."), model=model).run()
-    async with listening(session) as heard, session:
+    async with record_events(session) as heard, session:
         engine = model.engine
         with pytest.raises(ValueError, match="surrogates"):
             await session.update_agent(RealtimeAgent(name="next", instructions="half of \ud83d"))
@@ -156,7 +156,7 @@ async def test_an_agent_whose_settings_cannot_be_sent_leaves_the_one_before_in_t
             await session.update_agent(RealtimeAgent(name="other", instructions="Be brief."))
         assert model.engine is engine
         assert engine.settings.instructions == "Be brief."
-        assert heard.of("reconnecting") == []
+        assert heard.of_type("reconnecting") == []
 
 
 @pytest.mark.parametrize(
@@ -210,9 +210,9 @@ async def test_a_responder_that_raises_is_logged_with_its_traceback(caplog):
             yield
 
     session = await RealtimeRunner(AGENT, model=LocalRealtimeModel(Broken(), pace=None)).run()
-    async with listening(session) as heard, session:
+    async with record_events(session) as heard, session:
         await session.send_message("Where?")
-        failed = await heard.until("response_failed")
+        failed = await heard.wait_for("response_failed")
     assert "no such shelf" in str(failed.error)
     assert "in respond" in caplog.text
 
@@ -222,10 +222,10 @@ async def test_a_key_that_is_none_is_ignored():
     nothing = dict.fromkeys(["initial_model_settings", "playback_tracker", "api_key", "url", "headers", "call_id"])
     model = LocalRealtimeModel(["Hello."], pace=None)
     session = await RealtimeRunner(AGENT, model=model, config=dict.fromkeys(names)).run(model_config=nothing)
-    async with listening(session) as heard, session:
+    async with record_events(session) as heard, session:
         await session.send_message("Hello?")
-        await heard.until("agent_end")
-    assert heard.of("error") == []
+        await heard.wait_for("agent_end")
+    assert heard.of_type("error") == []
 
 
 async def test_an_unknown_audio_format_is_logged(caplog):
@@ -234,11 +234,11 @@ async def test_an_unknown_audio_format_is_logged(caplog):
     assert "'mp3'" in record.getMessage()
 
 
-@virtually
+@in_virtual_time
 async def test_a_key_inside_the_config_that_is_none_says_nothing():
     guardrails = dict.fromkeys(["debounce_text_length", "hold_back_audio", "message"])
     patience = dict.fromkeys(["attempts", "first_delay", "longest_delay"])
-    async with talking(AGENT, guardrails_settings=guardrails, reconnect=patience) as (_session, model, heard):
+    async with open_scripted_session(AGENT, guardrails_settings=guardrails, reconnect=patience) as (_session, model, heard):
         await model.drop()
-        await heard.until("reconnected")
-        assert heard.of("error") == []
+        await heard.wait_for("reconnected")
+        assert heard.of_type("error") == []

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from factories.realtime import calling, eventually, said
+from factories.realtime import open_websocket_session, wait_until, get_texts
 from standfast import function_tool
 from standfast.realtime import RealtimeAgent, RealtimeModelListener
 from standfast.realtime.local import CallTool
@@ -13,7 +13,7 @@ async def broken(server):
     """End the first connection; its reader is not there to notice."""
     connection = server.connections[0]
     connection.close()
-    await eventually(lambda: not connection.is_open)
+    await wait_until(lambda: not connection.is_open)
 
 
 async def test_an_output_whose_connection_broke_while_everything_waited_for_the_tool_is_sent_to_the_next():
@@ -27,10 +27,10 @@ async def test_an_output_whose_connection_broke_while_everything_waited_for_the_
 
     agent = RealtimeAgent(name="host", tools=[look])
     script = [CallTool("look", {}), "There it is."]
-    async with RealtimeServer(script) as server, calling(server, agent, async_tool_calls=False) as (session, heard):
+    async with RealtimeServer(script) as server, open_websocket_session(server, agent, async_tool_calls=False) as (session, heard):
         await session.send_message("look")
-        await heard.until("reconnected")
-        await eventually(lambda: said(session) == ["look", "There it is."])
+        await heard.wait_for("reconnected")
+        await wait_until(lambda: get_texts(session) == ["look", "There it is."])
         assert (made, session.history[1].output) == ([1], "found")
 
 
@@ -45,14 +45,14 @@ async def test_a_message_lost_while_the_reader_was_blocked_is_sent_to_the_next_c
 
     agent = RealtimeAgent(name="host", tools=[look])
     script = [CallTool("look", {}), "There it is.", "Anything else?"]
-    async with RealtimeServer(script) as server, calling(server, agent, async_tool_calls=False) as (session, heard):
+    async with RealtimeServer(script) as server, open_websocket_session(server, agent, async_tool_calls=False) as (session, heard):
         await session.send_message("look")
         await running.wait()
         await broken(server)
         await session.send_message("well?")
-        await heard.until("reconnected")
+        await heard.wait_for("reconnected")
         done.set()
-        await eventually(lambda: "well?" in said(session) and session.history[1].output == "found")
+        await wait_until(lambda: "well?" in get_texts(session) and session.history[1].output == "found")
 
 
 async def test_a_listener_that_speaks_over_a_broken_connection_does_not_keep_it_from_being_replaced():
@@ -64,10 +64,10 @@ async def test_a_listener_that_speaks_over_a_broken_connection_does_not_keep_it_
                     await session.send_audio(b"\0" * 100_000)
 
     agent = RealtimeAgent(name="host")
-    async with RealtimeServer(["One.", "Two."]) as server, calling(server, agent) as (session, heard):
+    async with RealtimeServer(["One.", "Two."]) as server, open_websocket_session(server, agent) as (session, heard):
         session.model.add_listener(Stubborn())
         await session.send_message("first")
-        await heard.until("reconnected")
+        await heard.wait_for("reconnected")
         await session.send_message("second")
-        await heard.until("agent_end", 2)
-        assert said(session) == ["first", "One.", "second", "Two."]
+        await heard.wait_for("agent_end", 2)
+        assert get_texts(session) == ["first", "One.", "second", "Two."]

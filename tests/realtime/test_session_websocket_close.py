@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from factories.realtime import PATIENCE, Heard, at, calling, eventually, listening
+from factories.realtime import WAIT_TIMEOUT, EventRecorder, connect_options, open_websocket_session, wait_until, record_events
 from standfast import AgentHooks, HostedMCPTool, UserError, WebSearchTool, function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import (
@@ -30,7 +30,7 @@ OTHER = RealtimeAgent(name="other", instructions="I am another.")
 async def test_a_refused_connection_is_raised_by_the_entry_and_by_every_waiting_iterator():
     async with RealtimeServer() as server:
         server.inject("connect", Reject(status=403))
-        session = await RealtimeRunner(AGENT).run(model_config=at(server))
+        session = await RealtimeRunner(AGENT).run(model_config=connect_options(server))
         waiting = [asyncio.ensure_future(everything(session)) for _ in range(2)]
         await asyncio.sleep(0)
         with pytest.raises(ConnectFailed) as refused:
@@ -45,10 +45,10 @@ async def test_a_refused_connection_is_raised_by_the_entry_and_by_every_waiting_
 async def test_an_entry_whose_settings_are_not_taken_leaves_no_connection(fault, error):
     async with RealtimeServer() as server:
         server.inject("session.update", fault)
-        session = await RealtimeRunner(AGENT).run(model_config=at(server))
+        session = await RealtimeRunner(AGENT).run(model_config=connect_options(server))
         with pytest.raises(error):
             await session.enter()
-        await eventually(lambda: server.open_connections == [])
+        await wait_until(lambda: server.open_connections == [])
         assert (len(server.connections), session.state) == (1, RealtimeState.CLOSED)
 
 
@@ -59,52 +59,52 @@ def hosted(label, approval="never"):
 
 async def test_hosted_mcp_servers_are_sent_to_the_provider():
     agent = RealtimeAgent(name="a", tools=[hosted("docs"), hosted("mail")])
-    async with RealtimeServer() as server, calling(server, agent):
+    async with RealtimeServer() as server, open_websocket_session(server, agent):
         assert [tool["server_label"] for tool in server.connections[0].session["tools"]] == ["docs", "mail"]
 
 
 @pytest.mark.parametrize("tool", [hosted("docs", "always"), WebSearchTool()], ids=["asking", "search"])
 async def test_tools_that_no_realtime_session_can_serve_are_refused_at_entry_and_later(tool):
     agent = RealtimeAgent(name="a", tools=[tool])
-    async with RealtimeServer() as server, calling(server, AGENT) as (session, heard):
-        refused = await RealtimeRunner(agent).run(model_config=at(server))
+    async with RealtimeServer() as server, open_websocket_session(server, AGENT) as (session, heard):
+        refused = await RealtimeRunner(agent).run(model_config=connect_options(server))
         with pytest.raises(UserError, match="realtime"):
             await refused.enter()
         with pytest.raises(UserError, match="realtime"):
             await session.update_agent(agent)
-        assert (session.current_agent, heard.of("agent_changed")) == (AGENT, [])
-        await eventually(lambda: len(server.open_connections) == 1)
+        assert (session.current_agent, heard.of_type("agent_changed")) == (AGENT, [])
+        await wait_until(lambda: len(server.open_connections) == 1)
 
 
 async def test_a_session_that_finds_its_model_in_use_leaves_the_other_call_alone():
     async with RealtimeServer(["Still here."]) as server:
         runner = RealtimeRunner(AGENT, model=OpenAIRealtimeWebSocketModel())
-        first, second = await runner.run(model_config=at(server)), await runner.run(model_config=at(server))
-        async with listening(first) as heard, first:
+        first, second = await runner.run(model_config=connect_options(server)), await runner.run(model_config=connect_options(server))
+        async with record_events(first) as heard, first:
             with pytest.raises(AlreadyConnected):
                 await second.enter()
             await second.close()
             await first.send_message("hello?")
-            await heard.until("agent_end")
+            await heard.wait_for("agent_end")
             assert first.history[-1].content[0].transcript == "Still here."
-            assert heard.of("reconnecting") == []
+            assert heard.of_type("reconnecting") == []
             assert len(server.connections) == 1
 
 
 async def test_two_calls_of_one_runner_do_not_hear_each_other():
     async with RealtimeServer(["To the first.", "To the second."]) as server:
         runner = RealtimeRunner(AGENT)
-        first, second = await runner.run(model_config=at(server)), await runner.run(model_config=at(server))
-        async with listening(first) as one, first, listening(second) as two, second:
+        first, second = await runner.run(model_config=connect_options(server)), await runner.run(model_config=connect_options(server))
+        async with record_events(first) as one, first, record_events(second) as two, second:
             await first.send_message("I am the first.")
-            await one.until("agent_end")
+            await one.wait_for("agent_end")
             await second.update_agent(OTHER)
             await second.send_message("I am the second.")
-            await two.until("agent_end")
+            await two.wait_for("agent_end")
             assert [len(session.history) for session in (first, second)] == [2, 2]
             assert (first.current_agent, second.current_agent) == (AGENT, OTHER)
             await first.close()
-            assert (second.state, len(one.of("agent_end"))) == (RealtimeState.OPEN, 1)
+            assert (second.state, len(one.of_type("agent_end"))) == (RealtimeState.OPEN, 1)
             assert [connection.session["instructions"] for connection in server.connections] == [
                 "I am the host.",
                 "I am another.",
@@ -114,19 +114,19 @@ async def test_two_calls_of_one_runner_do_not_hear_each_other():
 async def test_a_session_cancelled_at_any_await_leaves_no_connection(server_elsewhere):
     async def scenario():
         model = OpenAIRealtimeWebSocketModel(transport_config={"close_timeout": 0.2})
-        async with await RealtimeRunner(AGENT, model=model).run(model_config=at(server_elsewhere)) as session:
+        async with await RealtimeRunner(AGENT, model=model).run(model_config=connect_options(server_elsewhere)) as session:
             await session.send_message("hello")
             await session.update_agent(OTHER)
             await session.interrupt()
 
     assert await cancel_at_every_await(scenario) >= 4
-    await eventually(lambda: not server_elsewhere.open_connections)
+    await wait_until(lambda: not server_elsewhere.open_connections)
 
 
 @pytest.mark.parametrize("steps", range(0, 60, 4))
 async def test_an_entry_cancelled_after_so_many_turns_of_the_loop_leaves_no_connection(server_elsewhere, steps):
     model = OpenAIRealtimeWebSocketModel(transport_config={"close_timeout": 0.2})
-    session = await RealtimeRunner(AGENT, model=model).run(model_config=at(server_elsewhere))
+    session = await RealtimeRunner(AGENT, model=model).run(model_config=connect_options(server_elsewhere))
     entering = asyncio.ensure_future(session.enter())
     for _ in range(steps):
         await asyncio.sleep(0)
@@ -134,7 +134,7 @@ async def test_an_entry_cancelled_after_so_many_turns_of_the_loop_leaves_no_conn
     await asyncio.wait({entering})
     await session.close()
     assert session.state is RealtimeState.CLOSED
-    await eventually(lambda: not server_elsewhere.open_connections)
+    await wait_until(lambda: not server_elsewhere.open_connections)
 
 
 # Ends from everywhere.
@@ -189,7 +189,7 @@ async def test_every_caller_of_close_closes_the_whole_session(who):
 
     async with (
         RealtimeServer([calls.get(who, "Hello."), "More."]) as server,
-        calling(server, agent) as (session, heard),
+        open_websocket_session(server, agent) as (session, heard),
     ):
         session.model.add_listener(Ear())
         await session.send_message("Goodbye.")
@@ -198,13 +198,13 @@ async def test_every_caller_of_close_closes_the_whole_session(who):
                 if event.type == "agent_end":
                     await close()
         elif who == "task":
-            await heard.until("agent_end")
+            await heard.wait_for("agent_end")
             await asyncio.gather(*(asyncio.create_task(close()) for _ in range(3)))
-        report = (await heard.until("session_closed")).report
+        report = (await heard.wait_for("session_closed")).report
         assert (report.reason, report.cancelled, report.still_running, report.error) == ("asked", (), (), None)
         assert session.state is RealtimeState.CLOSED
-        await eventually(lambda: server.open_connections == [])
-        assert len(heard.of("session_closed")) == 1
+        await wait_until(lambda: server.open_connections == [])
+        assert len(heard.of_type("session_closed")) == 1
         outside = {"iterator": [report], "task": [report] * 3}
         assert given == outside.get(who, [None]), "whoever is part of the session only asks"
 
@@ -214,12 +214,12 @@ def test_the_end_of_the_loop_ends_the_call_at_the_server(server_elsewhere, how):
     sessions = []
 
     async def forgetful():
-        sessions.append(await RealtimeRunner(AGENT).run(model_config=at(server_elsewhere)))
+        sessions.append(await RealtimeRunner(AGENT).run(model_config=connect_options(server_elsewhere)))
         if how == "forgotten":
             await sessions[0].enter()
         else:
             asyncio.ensure_future(staying(sessions[0]))  # noqa: RUF006 - it outlives the test on purpose
-            await eventually(lambda: sessions[0].state is RealtimeState.OPEN)
+            await wait_until(lambda: sessions[0].state is RealtimeState.OPEN)
 
     async def staying(session):
         async with session:
@@ -228,7 +228,7 @@ def test_the_end_of_the_loop_ends_the_call_at_the_server(server_elsewhere, how):
 
     asyncio.run(forgetful())
     assert sessions[0].state is RealtimeState.CLOSED
-    asyncio.run(eventually(lambda: not server_elsewhere.open_connections))
+    asyncio.run(wait_until(lambda: not server_elsewhere.open_connections))
 
 
 async def test_a_server_that_takes_nothing_any_more_does_not_hold_up_the_end():
@@ -238,17 +238,17 @@ async def test_a_server_that_takes_nothing_any_more_does_not_hold_up_the_end():
         return ""
 
     agent = RealtimeAgent(name="a", tools=[slow])
-    async with RealtimeServer([CallTool("slow")]) as server, calling(server, agent) as (session, heard):
+    async with RealtimeServer([CallTool("slow")]) as server, open_websocket_session(server, agent) as (session, heard):
         await session.send_message("hello")
-        await heard.until("tool_start")
+        await heard.wait_for("tool_start")
         server.connections[0].stall()
         sending = asyncio.ensure_future(session.send_audio(bytes(20_000_000)))
         waiting = asyncio.ensure_future(session.update_agent(OTHER))
         await asyncio.wait({sending}, timeout=0.05)
         assert not sending.done(), "a peer that takes nothing holds up the sender"
-        report = await asyncio.wait_for(session.close(deadline=0.6), PATIENCE)
+        report = await asyncio.wait_for(session.close(deadline=0.6), WAIT_TIMEOUT)
         assert (session.state, report.still_running) == (RealtimeState.CLOSED, ())
-        await asyncio.wait({sending, waiting}, timeout=PATIENCE)
+        await asyncio.wait({sending, waiting}, timeout=WAIT_TIMEOUT)
         assert sending.done()
         assert waiting.exception() is not None
         assert session.current_agent is agent
@@ -257,7 +257,7 @@ async def test_a_server_that_takes_nothing_any_more_does_not_hold_up_the_end():
 async def test_a_connection_that_is_lost_for_good_is_the_last_thing_that_every_iterator_hears():
     async with (
         RealtimeServer() as server,
-        calling(server, AGENT, reconnect={"attempts": 0}) as (session, _heard),
+        open_websocket_session(server, AGENT, reconnect={"attempts": 0}) as (session, _heard),
     ):
         seen = [asyncio.ensure_future(everything(session)) for _ in range(2)]
         await asyncio.sleep(0)
@@ -269,7 +269,7 @@ async def test_a_connection_that_is_lost_for_good_is_the_last_thing_that_every_i
 
 
 async def test_a_normal_close_by_the_server_ends_the_session_without_error_if_reconnects_are_off():
-    async with RealtimeServer() as server, calling(server, AGENT, reconnect={"attempts": 0}) as (session, _heard):
+    async with RealtimeServer() as server, open_websocket_session(server, AGENT, reconnect={"attempts": 0}) as (session, _heard):
         reading = asyncio.ensure_future(everything(session))
         await asyncio.sleep(0)
         server.connections[0].close(1000, "goodbye")
@@ -279,7 +279,7 @@ async def test_a_normal_close_by_the_server_ends_the_session_without_error_if_re
 
 async def everything(session):
     """What one iterator hears, and what it raises in the end."""
-    heard = Heard()
+    heard = EventRecorder()
     try:
         await heard.listen(session)
     except ConnectionError as error:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from factories.realtime import calling, eventually, said
+from factories.realtime import open_websocket_session, wait_until, get_texts
 from standfast import function_tool
 from standfast.realtime import RealtimeAgent, RealtimeState
 from standfast.realtime._session.item_conversion import get_text
@@ -50,18 +50,18 @@ class Story:
     async def play(self, server, on="*", drop=None):
         """Run the session; ``drop`` is a fault and its position. Returns the frames of both sides."""
         config = {"reconnect": {"first_delay": 0.001, "longest_delay": 0.002}}
-        async with calling(server, self.a, **config) as (session, heard), asyncio.timeout(20):
+        async with open_websocket_session(server, self.a, **config) as (session, heard), asyncio.timeout(20):
             first = server.connections[0]
             before = (len(first.sent), len(first.received))
             if drop is not None:
                 server.inject(on, drop[0], skip=drop[1], connection=0)
             await session.send_message("Go.")
-            asked = await heard.until("tool_approval_required")
+            asked = await heard.wait_for("tool_approval_required")
             assert await session.approve_tool_call(asked.call_id)
-            await eventually(lambda: self.answered(session, heard))
-            if said(session)[-1] != "All is done.":  # It was heard in part, so it is not requested again.
+            await wait_until(lambda: self.answered(session, heard))
+            if get_texts(session)[-1] != "All is done.":  # It was heard in part, so it is not requested again.
                 await session.send_message("Go on.")
-                await eventually(lambda: said(session)[-1] == "All is done." and self.answered(session, heard))
+                await wait_until(lambda: get_texts(session)[-1] == "All is done." and self.answered(session, heard))
             self.check(session, heard, server.connections[-1])
             report = await session.close()
             assert (report.cancelled, report.still_running, report.unsent_outputs, report.pending_approvals) == (
@@ -89,7 +89,7 @@ class Story:
         )
         calls = [item.name for item in session.history if item.type == "function_call"]
         assert calls == ["look", "transfer_to_b", "delete"]
-        words = [text for text in said(session) if text != "Go on."]
+        words = [text for text in get_texts(session) if text != "Go on."]
         assert (words[0], words[-1]) == ("Go.", "All is done.")
         assert len(words) <= 3
         assert all("All is done.".startswith(text) for text in words[1:])
@@ -130,7 +130,7 @@ async def test_a_call_survives_a_drop_at_every_frame_of_the_client(kind):
 
 async def tell(story, server, end_at):
     """Play until the event of that number, and close there. Gives how many there were, if it was never reached."""
-    async with calling(server, story.a) as (session, heard):
+    async with open_websocket_session(server, story.a) as (session, heard):
         await session.send_message("Go.")
         count = 0
         async for event in session:
@@ -140,12 +140,12 @@ async def tell(story, server, end_at):
                 assert (report.reason, report.cancelled, report.still_running) == ("asked", (), ())
             elif event.type == "tool_approval_required":
                 await session.approve_tool_call(event.call_id)
-            elif event.type == "agent_end" and said(session)[-1] == "All is done.":
+            elif event.type == "agent_end" and get_texts(session)[-1] == "All is done.":
                 break
         assert session.state is (RealtimeState.OPEN if end_at is None else RealtimeState.CLOSED)
         if end_at is not None:
-            await heard.until("session_closed")
-    await eventually(lambda: server.open_connections == [])
+            await heard.wait_for("session_closed")
+    await wait_until(lambda: server.open_connections == [])
     return count
 
 

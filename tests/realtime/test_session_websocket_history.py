@@ -2,7 +2,7 @@
 
 import pytest
 
-from factories.realtime import at, calling, listening, said
+from factories.realtime import connect_options, open_websocket_session, record_events, get_texts
 from standfast import EncryptedSession, RunHooks, function_tool, open_store
 from standfast.realtime import ConnectionLost, OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner
 from standfast.testing import RealtimeServer, ScriptedModel, assistant_message, function_call
@@ -18,7 +18,7 @@ def answer(text):
 async def call(server, history, agent=AGENT, **config):
     settings = {"reconnect": {"first_delay": 0.01}, **config}
     runner = RealtimeRunner(agent, model=OpenAIRealtimeWebSocketModel(), config=settings)
-    return await runner.run(model_config=at(server), session=history)
+    return await runner.run(model_config=connect_options(server), session=history)
 
 
 class Ends(RunHooks):
@@ -35,9 +35,9 @@ async def test_messages_of_an_earlier_session_do_not_belong_to_the_first_respons
         history = store.session("s")
         await history.add_items([{"role": "user", "content": "I am Ann."}, answer("Good day.")])
         session = await call(server, history, hooks=hooks)
-        async with listening(session) as heard, session:
+        async with record_events(session) as heard, session:
             await session.send_message("Who am I?")
-            await heard.until("agent_end")
+            await heard.wait_for("agent_end")
     assert hooks.outputs == ["Hello Ann."]
 
 
@@ -51,16 +51,16 @@ async def test_items_that_a_server_repeats_after_a_replay_emit_no_event():
         history = store.session("s")
         await history.add_items(items)
         session = await call(server, history)
-        async with listening(session) as heard, session:
+        async with record_events(session) as heard, session:
             await session.send_message("How many notes are there?")
-            await heard.until("agent_end")
+            await heard.wait_for("agent_end")
             server.connections[0].close()
-            await heard.until("reconnected")
+            await heard.wait_for("reconnected")
             await session.send_message("And now?")
-            await heard.until("agent_end", 2)
+            await heard.wait_for("agent_end", 2)
             assert len(session.history) == 304
             assert len(server.connections[1].conversation.items) == 404
-        assert len(heard.of("history_updated")) < 20
+        assert len(heard.of_type("history_updated")) < 20
 
 
 async def test_calls_of_a_history_that_have_the_same_id_keep_their_outputs():
@@ -73,9 +73,9 @@ async def test_calls_of_a_history_that_have_the_same_id_keep_their_outputs():
         history = store.session("s")
         await history.add_items(items)
         session = await call(server, history)
-        async with listening(session) as heard, session:
+        async with record_events(session) as heard, session:
             await session.send_message("And?")
-            await heard.until("agent_end")
+            await heard.wait_for("agent_end")
             made = [item for item in session.history if item.type == "function_call"]
             assert [item.output for item in made] == ["sunny in Rome", "sunny in Oslo"]
             told = {item.get("call_id"): item.get("output") for item in server.connections[0].conversation.items}
@@ -100,12 +100,12 @@ async def test_a_history_whose_calls_have_values_for_texts_can_be_gone_on_with(o
         history = store.session("s")
         await history.add_items([called, {"type": "function_call_output", "call_id": "c", "output": output}])
         session = await call(server, history)
-        async with listening(session) as heard, session:
+        async with record_events(session) as heard, session:
             await session.send_message("Is that so?")
-            await heard.until("agent_end")
+            await heard.wait_for("agent_end")
             made = server.connections[0].conversation.items[:2]
             assert [made[0]["arguments"], made[1]["output"]] == ['{"city": "Rome"}', told]
-        assert heard.of("error") == []
+        assert heard.of_type("error") == []
 
 
 async def test_a_model_that_gives_all_its_calls_the_same_id_gets_all_of_them_answered():
@@ -116,9 +116,9 @@ async def test_a_model_that_gives_all_its_calls_the_same_id_gets_all_of_them_ans
     calls = [[function_call("look", {"city": city}, call_id="call_0")] for city in ("Rome", "Oslo")]
     brain = ScriptedModel([*calls, [assistant_message("Sunny.")]])
     agent = RealtimeAgent(name="a", tools=[look])
-    async with RealtimeServer(brain) as server, calling(server, agent) as (session, heard):
+    async with RealtimeServer(brain) as server, open_websocket_session(server, agent) as (session, heard):
         await session.send_message("How is the weather in Rome and Oslo?")
-        await heard.until("agent_end", 3)
+        await heard.wait_for("agent_end", 3)
         outputs = [item.output for item in session.history if item.type == "function_call"]
         assert outputs == ["sunny in Rome", "sunny in Oslo"]
 
@@ -128,13 +128,13 @@ async def test_a_lost_message_is_resent_although_an_equal_one_was_sent_before():
         history = store.session("s")
         await history.add_items([{"role": "user", "content": text} for text in ("Yes.", *map(str, range(100)))])
         session = await call(server, history)
-        async with listening(session) as heard, session:
+        async with record_events(session) as heard, session:
             await session.send_message("Is it red?")
-            await heard.until("agent_end")
+            await heard.wait_for("agent_end")
             server.inject("conversation.item.create", Disconnect())
             await session.send_message("Yes.")
-            await heard.until("agent_end", 2)
-            users = [text for text in said(session) if text == "Yes."]
+            await heard.wait_for("agent_end", 2)
+            users = [text for text in get_texts(session) if text == "Yes."]
             told = [item["content"][0].get("text") for item in server.connections[1].conversation.items]
             assert (len(users), told.count("Yes.")) == (2, 2)
 
@@ -166,13 +166,13 @@ async def test_a_session_is_written_to_a_third_party_history(encrypted):
     history = EncryptedSession("theirs", theirs, encryption_key="secret" * 6) if encrypted else theirs
     async with RealtimeServer(["Hello Ann."]) as server:
         session = await call(server, history)
-        async with listening(session) as heard, session:
+        async with record_events(session) as heard, session:
             await session.send_message("I am Ann.")
-            await heard.until("agent_end")
+            await heard.wait_for("agent_end")
             assert (await session.close()).unwritten_count == 0
         assert [item["role"] for item in await history.get_items()] == ["user", "assistant"]
     assert ("Ann" in str(theirs.items)) is not encrypted
-    assert heard.of("error") == []
+    assert heard.of_type("error") == []
 
 
 async def test_a_connection_lost_during_the_replay_makes_the_entry_raise():

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from factories.realtime import at, calling, eventually, listening, said, speak
-from realtime.wire import speech
+from factories.realtime import connect_options, open_websocket_session, wait_until, record_events, get_texts, send_speech
+from realtime.wire import make_speech
 from standfast import function_tool, open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeRunner
@@ -28,34 +28,34 @@ async def test_a_transcript_that_comes_after_the_answer_stands_before_it_in_ever
     ):
         server.inject("conversation.item.input_audio_transcription.completed", Reorder("rate_limits.updated"))
         history = store.session("s")
-        session = await RealtimeRunner(AGENT).run(model_config=at(server), session=history)
-        async with listening(session) as heard, session:
-            await speak(session, await speech())
-            await heard.until("agent_end")
-            await eventually(lambda: said(session) == ["What time is it?", "It is noon."])
+        session = await RealtimeRunner(AGENT).run(model_config=connect_options(server), session=history)
+        async with record_events(session) as heard, session:
+            await send_speech(session, await make_speech())
+            await heard.wait_for("agent_end")
+            await wait_until(lambda: get_texts(session) == ["What time is it?", "It is noon."])
             answered = [event.type for event in heard.events].index("agent_end")
             assert heard.events[answered - 1].history[0].content[0].transcript is None, "the answer came first"
-            await eventually(lambda: heard.of("history_updated")[-1].history == session.history)
+            await wait_until(lambda: heard.of_type("history_updated")[-1].history == session.history)
         written = [item["content"] for item in await history.get_items()]
         assert (written[0], written[1][0]["text"]) == ("What time is it?", "It is noon.")
 
 
 async def test_a_response_whose_start_was_not_reported_is_played_and_ends():
-    async with RealtimeServer(["One.", "Two."]) as server, calling(server, AGENT) as (session, heard):
+    async with RealtimeServer(["One.", "Two."]) as server, open_websocket_session(server, AGENT) as (session, heard):
         server.inject("response.created", Discard())
         await session.send_message("first")
-        await eventually(lambda: said(session) == ["first", "One."])
-        await heard.until("audio")
+        await wait_until(lambda: get_texts(session) == ["first", "One."])
+        await heard.wait_for("audio")
         await session.send_message("second")
-        await heard.until("agent_end", len(heard.of("agent_end")) + 1)
-        assert said(session) == ["first", "One.", "second", "Two."]
-        assert heard.of("error") == []
+        await heard.wait_for("agent_end", len(heard.of_type("agent_end")) + 1)
+        assert get_texts(session) == ["first", "One.", "second", "Two."]
+        assert heard.of_type("error") == []
 
 
 async def test_an_item_keeps_its_position_although_it_is_reported_last():
-    async with RealtimeServer(["One."]) as server, calling(server, AGENT) as (session, heard):
+    async with RealtimeServer(["One."]) as server, open_websocket_session(server, AGENT) as (session, heard):
         await session.send_message("first")
-        await heard.until("agent_end")
+        await heard.wait_for("agent_end")
         first = session.history[0].item_id
         between = {
             "type": "message",
@@ -65,7 +65,7 @@ async def test_an_item_keeps_its_position_although_it_is_reported_last():
         }
         added = {"type": "conversation.item.added", "event_id": "e", "previous_item_id": first, "item": between}
         server.connections[0].send(added)
-        await heard.until("history_added", 3)
+        await heard.wait_for("history_added", 3)
         assert [item.item_id for item in session.history][:2] == [first, "between"]
 
 
@@ -73,29 +73,29 @@ async def test_an_item_keeps_its_position_although_it_is_reported_last():
 
 
 async def test_an_answer_interrupted_before_it_began_is_not_heard():
-    async with RealtimeServer(["Never heard.", "An answer."]) as server, calling(server, AGENT) as (session, heard):
+    async with RealtimeServer(["Never heard.", "An answer."]) as server, open_websocket_session(server, AGENT) as (session, heard):
         server.inject("response.cancel", Discard())  # It comes too late.
         await session.send_message("first")
         await session.interrupt()
-        await heard.until("agent_end")
-        assert (heard.of("audio"), said(session)) == ([], ["first", ""])
+        await heard.wait_for("agent_end")
+        assert (heard.of_type("audio"), get_texts(session)) == ([], ["first", ""])
         await session.send_message("second")
-        await heard.until("agent_end", 2)
-        assert heard.of("audio")
+        await heard.wait_for("agent_end", 2)
+        assert heard.of_type("audio")
         (cut,) = server.connections[0].get_sent("conversation.item.truncated")
         assert (cut["item_id"], cut["audio_end_ms"]) == (session.history[1].item_id, 0)
 
 
 async def test_an_answer_whose_cancellation_came_before_it_began_is_cancelled_when_it_begins():
     turns = [[Pause(3600), "Never said."], "An answer."]
-    async with RealtimeServer(turns) as server, calling(server, AGENT) as (session, heard):
+    async with RealtimeServer(turns) as server, open_websocket_session(server, AGENT) as (session, heard):
         server.inject("response.cancel", Reject("response_cancel_not_active"))
         await session.send_message("first")
         await session.interrupt()
         await session.send_message("second")
-        await heard.until("agent_end", 2)
-        assert [event.status for event in heard.of("agent_end")] == ["cancelled", "completed"]
-        assert heard.of("error") == []
+        await heard.wait_for("agent_end", 2)
+        assert [event.status for event in heard.of_type("agent_end")] == ["cancelled", "completed"]
+        assert heard.of_type("error") == []
 
 
 @pytest.mark.parametrize("server_interrupts", [True, False])
@@ -106,24 +106,24 @@ async def test_an_answer_interrupted_before_its_first_sound_is_cancelled_and_not
     detection = {"turn_detection": {"type": "server_vad", "interrupt_response": server_interrupts}}
     async with (
         RealtimeServer(turns, transcriber=hears) as server,
-        calling(server, AGENT, model_settings=detection) as (session, heard),
+        open_websocket_session(server, AGENT, model_settings=detection) as (session, heard),
     ):
         connection = server.connections[0]
         await session.send_message("first")
-        await heard.until("agent_start")
+        await heard.wait_for("agent_start")
         if who == "program":
             await session.interrupt()
         else:
-            await speak(session, await speech())
-        assert (await heard.until("agent_end")).status == "cancelled"
+            await send_speech(session, await make_speech())
+        assert (await heard.wait_for("agent_end")).status == "cancelled"
         if who == "program":
             await session.send_message("second")
-        await heard.until("agent_end", 2)
+        await heard.wait_for("agent_end", 2)
         assert connection.get_received("conversation.item.truncate") == []
-        assert heard.of("audio_interrupted") == []
-        assert said(session)[-1] == "Yes?"
-        assert "Never heard." not in said(session)
-        assert heard.of("error") == []
+        assert heard.of_type("audio_interrupted") == []
+        assert get_texts(session)[-1] == "Yes?"
+        assert "Never heard." not in get_texts(session)
+        assert heard.of_type("error") == []
 
 
 @pytest.mark.parametrize("first", ["user", "guardrail"])
@@ -143,32 +143,32 @@ async def test_a_trip_that_races_the_users_speech_trips_cancels_and_follows_up_o
     settings = {"debounce_text_length": 5}
     async with (
         RealtimeServer(turns, transcriber=ScriptedTranscriber(["Stop."]), pace=2.0) as server,
-        calling(server, agent, guardrails_settings=settings) as (session, heard),
+        open_websocket_session(server, agent, guardrails_settings=settings) as (session, heard),
     ):
         connection = server.connections[0]
         await session.send_message("Tell me.")
-        await eventually(lambda: asked > 2)
-        voice = await speech()
+        await wait_until(lambda: asked > 2)
+        voice = await make_speech()
         if first == "user":
-            await speak(session, voice[: len(voice) // 2])
-            await heard.until("audio_interrupted")
+            await send_speech(session, voice[: len(voice) // 2])
+            await heard.wait_for("audio_interrupted")
             may.set()
-            await heard.until("guardrail_tripped")
+            await heard.wait_for("guardrail_tripped")
         else:
             may.set()
-            await speak(session, voice[: len(voice) // 2])
-            await heard.until("guardrail_tripped")
-            await heard.until("audio_interrupted")
-        await speak(session, voice[len(voice) // 2 :])
-        await heard.until("agent_end", 2)
-        await eventually(lambda: "guardrail triggered: discretion" in said(session))
-        await eventually(lambda: connection.engine.active_response is None)
-        tripped = heard.of("guardrail_tripped")[0].response_id
-        assert len(heard.of("guardrail_tripped")) == 1
+            await send_speech(session, voice[: len(voice) // 2])
+            await heard.wait_for("guardrail_tripped")
+            await heard.wait_for("audio_interrupted")
+        await send_speech(session, voice[len(voice) // 2 :])
+        await heard.wait_for("agent_end", 2)
+        await wait_until(lambda: "guardrail triggered: discretion" in get_texts(session))
+        await wait_until(lambda: connection.engine.active_response is None)
+        tripped = heard.of_type("guardrail_tripped")[0].response_id
+        assert len(heard.of_type("guardrail_tripped")) == 1
         assert len(connection.get_received("response.cancel")) <= 1
-        assert [event.status for event in heard.of("agent_end") if event.response_id == tripped] == ["cancelled"]
-        assert said(session).count("guardrail triggered: discretion") == 1
-        assert heard.of("error") == []
+        assert [event.status for event in heard.of_type("agent_end") if event.response_id == tripped] == ["cancelled"]
+        assert get_texts(session).count("guardrail triggered: discretion") == 1
+        assert heard.of_type("error") == []
 
 
 @pytest.mark.parametrize("held", [False, True])
@@ -185,17 +185,17 @@ async def test_words_that_come_only_with_their_item_are_looked_at_as_well(modali
     config = {"guardrails_settings": {"hold_back_audio": held}, "model_settings": {"output_modalities": [modality]}}
     async with (
         RealtimeServer(["It is a secret.", "No."]) as server,
-        calling(server, host, **config) as (session, heard),
+        open_websocket_session(server, host, **config) as (session, heard),
     ):
         for kind in ("output_audio_transcript", "output_text"):
             server.inject(f"response.{kind}.delta", Discard(), times=None)
             server.inject(f"response.{kind}.done", Discard(), times=None)
         await session.send_message("Tell me.")
-        refused = await heard.until("guardrail_tripped")
-        await heard.until("agent_end", 2)
+        refused = await heard.wait_for("guardrail_tripped")
+        await heard.wait_for("agent_end", 2)
         assert seen == ["It is a secret.", "No."]
         if held:
-            assert not [event for event in heard.of("audio") if event.audio.response_id == refused.response_id]
+            assert not [event for event in heard.of_type("audio") if event.audio.response_id == refused.response_id]
 
 
 async def test_a_trip_tells_the_program_to_stop_playing():
@@ -207,11 +207,11 @@ async def test_a_trip_tells_the_program_to_stop_playing():
     turns = ["nothing at all, and then the secret and more of the same", "Sorry."]
     async with (
         RealtimeServer(turns, pace=4.0) as server,
-        calling(server, agent, guardrails_settings={"debounce_text_length": 5}) as (session, heard),
+        open_websocket_session(server, agent, guardrails_settings={"debounce_text_length": 5}) as (session, heard),
     ):
         await session.send_message("Tell me.")
-        await heard.until("audio_interrupted")
-        await heard.until("agent_end", 2)
+        await heard.wait_for("audio_interrupted")
+        await heard.wait_for("agent_end", 2)
         types = [event.type for event in heard.events]
         trip, stop = types.index("guardrail_tripped"), types.index("audio_interrupted")
         refused = heard.events[trip].response_id
@@ -235,16 +235,16 @@ async def test_an_approval_that_comes_after_a_handoff_makes_the_call_of_the_old_
     other = RealtimeAgent(name="other", tools=[other_delete])
     agent = RealtimeAgent(name="a", tools=[delete], handoffs=[other])
     turns = [[CallTool("delete", {"name": "x"}), CallTool("transfer_to_other")], "Hello.", "It is deleted."]
-    async with RealtimeServer(turns) as server, calling(server, agent) as (session, heard):
+    async with RealtimeServer(turns) as server, open_websocket_session(server, agent) as (session, heard):
         await session.send_message("Delete x and transfer me.")
-        asked = await heard.until("tool_approval_required")
-        await heard.until("agent_end", 2)
+        asked = await heard.wait_for("tool_approval_required")
+        await heard.wait_for("agent_end", 2)
         assert session.current_agent is other
         assert await session.approve_tool_call(asked.call_id)
-        end = await heard.until("tool_end")
+        end = await heard.wait_for("tool_end")
         assert (end.agent, end.output) == (agent, "deleted x")
-        await heard.until("agent_end", 3)
-        assert heard.of("agent_end")[-1].agent is other
+        await heard.wait_for("agent_end", 3)
+        assert heard.of_type("agent_end")[-1].agent is other
 
 
 async def test_concurrent_calls_of_one_tool_are_distinguished():
@@ -257,14 +257,14 @@ async def test_concurrent_calls_of_one_tool_are_distinguished():
 
     agent = RealtimeAgent(name="a", tools=[look])
     turns = [[CallTool("look", {"what": "a"}, "c1"), CallTool("look", {"what": "b"}, "c2")], "Seen.", "Seen."]
-    async with RealtimeServer(turns) as server, calling(server, agent) as (session, heard):
+    async with RealtimeServer(turns) as server, open_websocket_session(server, agent) as (session, heard):
         await session.send_message("Look.")
-        await heard.until("tool_start", 2)
+        await heard.wait_for("tool_start", 2)
         gates["b"].set()
-        assert (await heard.until("tool_end")).call_id == "c2"
+        assert (await heard.wait_for("tool_end")).call_id == "c2"
         gates["a"].set()
-        assert (await heard.until("tool_end", 2)).call_id == "c1"
-        assert {event.call_id: event.arguments for event in heard.of("tool_start")} == {
+        assert (await heard.wait_for("tool_end", 2)).call_id == "c1"
+        assert {event.call_id: event.arguments for event in heard.of_type("tool_start")} == {
             "c1": '{"what": "a"}',
             "c2": '{"what": "b"}',
         }
@@ -279,25 +279,25 @@ async def test_a_handoff_that_the_server_refuses_is_answered_and_the_old_agent_g
 
     agent = RealtimeAgent(name="a", instructions="I am the first.", tools=[mine], handoffs=[OTHER])
     turns = [CallTool("transfer_to_other"), CallTool("mine"), "Here I am."]
-    async with RealtimeServer(turns) as server, calling(server, agent) as (session, heard):
+    async with RealtimeServer(turns) as server, open_websocket_session(server, agent) as (session, heard):
         server.inject("session.update", Reject())
         await session.send_message("Transfer me.")
-        await heard.until("agent_end", 3)
+        await heard.wait_for("agent_end", 3)
         assert session.current_agent is agent
-        assert heard.of("handoff") == heard.of("agent_changed") == []
-        assert heard.of("tool_end")[-1].output == "still mine"
+        assert heard.of_type("handoff") == heard.of_type("agent_changed") == []
+        assert heard.of_type("tool_end")[-1].output == "still mine"
         assert server.connections[0].session["instructions"] == "I am the first."
         assert "An error occurred" in session.history[1].output
 
 
 async def test_unknown_frames_arrive_as_raw_events_only():
-    async with RealtimeServer(["Hello."]) as server, calling(server, AGENT) as (session, heard):
+    async with RealtimeServer(["Hello."]) as server, open_websocket_session(server, AGENT) as (session, heard):
         server.inject("response.created", Insert({"type": "rate_limits.exceeded", "event_id": "e"}))
         await session.send_message("hi")
-        await heard.until("agent_end")
-        raw = [event.data.data for event in heard.of("raw_model_event") if event.data.type == "other"]
+        await heard.wait_for("agent_end")
+        raw = [event.data.data for event in heard.of_type("raw_model_event") if event.data.type == "other"]
         assert "rate_limits.exceeded" in [message["type"] for message in raw]
-        assert heard.of("error") == []
+        assert heard.of_type("error") == []
 
 
 async def test_a_lost_output_is_sent_to_the_next_connection_and_the_tool_ran_once():
@@ -311,16 +311,16 @@ async def test_a_lost_output_is_sent_to_the_next_connection_and_the_tool_ran_onc
     agent = RealtimeAgent(name="a", tools=[once])
     async with (
         RealtimeServer([CallTool("once"), "It is forty-two."]) as server,
-        calling(server, agent) as (session, heard),
+        open_websocket_session(server, agent) as (session, heard),
     ):
         server.inject("conversation.item.create", Disconnect(1011), skip=1, connection=0)
         await session.send_message("What is it?")
-        await heard.until("reconnected")
-        await heard.until("agent_end", 2)
+        await heard.wait_for("reconnected")
+        await heard.wait_for("agent_end", 2)
         told = [item["type"] for item in server.connections[1].conversation.items]
         assert told == ["message", "function_call", "function_call_output", "message"]
-        assert said(session)[-1] == "It is forty-two."
-        assert len(heard.of("tool_end")) == 1
+        assert get_texts(session)[-1] == "It is forty-two."
+        assert len(heard.of_type("tool_end")) == 1
     assert made == [1]
 
 
@@ -338,10 +338,10 @@ async def test_each_answer_is_looked_at_by_the_guardrails_of_the_agent_that_give
     other = RealtimeAgent(name="other", output_guardrails=[guard("theirs")])
     agent = RealtimeAgent(name="a", output_guardrails=[guard("mine")], handoffs=[other])
     turns = [[CallTool("transfer_to_other"), "One moment."], "Hello."]
-    async with RealtimeServer(turns, pace=2.0) as server, calling(server, agent) as (session, heard):
+    async with RealtimeServer(turns, pace=2.0) as server, open_websocket_session(server, agent) as (session, heard):
         await session.send_message("Transfer me.")
-        await heard.until("handoff")
+        await heard.wait_for("handoff")
         assert looked == [], "the words of the first agent come after the handoff"
-        await heard.until("agent_end", 2)
-        await eventually(lambda: len(looked) == 2)
+        await heard.wait_for("agent_end", 2)
+        await wait_until(lambda: len(looked) == 2)
     assert looked == [("mine", "a", "One moment."), ("theirs", "other", "Hello.")]

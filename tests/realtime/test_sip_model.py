@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from realtime_kit import Heard, eventually, listening
+from realtime_kit import EventRecorder, wait_until, record_events
 from standfast import function_tool
 from standfast.agents.errors import UserError
 from standfast.realtime import OpenAIRealtimeSIPModel, RealtimeAgent, RealtimeModelSendRawMessage, RealtimeRunner
@@ -59,26 +59,26 @@ async def test_a_session_measures_audio_in_the_format_of_the_call(format, bytes_
         runner = RealtimeRunner(RealtimeAgent(name="host"), model=OpenAIRealtimeSIPModel())
         call = {"url": f"{server.url}?call_id=c1", "api_key": "k", "call_id": "c1"}
         session = await runner.run(model_config=call)
-        async with listening(session) as heard, session:
+        async with record_events(session) as heard, session:
             output = {"format": {"type": format, "rate": 24_000} if format == "audio/pcm" else {"type": format}}
             update = {"session": {"type": "realtime", "audio": {"output": output}}}
             await session.model.send_event(
                 RealtimeModelSendRawMessage({"type": "session.update", "other_data": update})
             )
             await session.send_message("Well?")
-            await heard.until("agent_end")
+            await heard.wait_for("agent_end")
             await session.interrupt()
-            sent_ms = sum(len(event.audio.data) for event in heard.of("audio")) / bytes_per_ms
+            sent_ms = sum(len(event.audio.data) for event in heard.of_type("audio")) / bytes_per_ms
             heard_ms = session.history[-1].content[0].audio_end_ms
             assert session.metrics["truncated"].last == pytest.approx(sent_ms - heard_ms)
 
 
-async def wait_for_message(heard: Heard, event_type: str) -> None:
+async def wait_for_message(heard: EventRecorder, event_type: str) -> None:
     """Wait for a message of the server that has no event of its own."""
-    await eventually(
+    await wait_until(
         lambda: any(
             event.data.type == "other" and event.data.data["type"] == event_type
-            for event in heard.of("raw_model_event")
+            for event in heard.of_type("raw_model_event")
         )
     )
 
@@ -91,9 +91,9 @@ async def join_call(*turns: Any) -> AsyncIterator[tuple[Any, Any, Any]]:
         session = await RealtimeRunner(RealtimeAgent(name="host"), model=OpenAIRealtimeSIPModel()).run(
             model_config=call
         )
-        async with listening(session) as heard, session:
+        async with record_events(session) as heard, session:
             await session.send_message("Well?")
-            response_id = (await heard.until("agent_start")).response_id
+            response_id = (await heard.wait_for("agent_start")).response_id
             server.connections[0].send(
                 {"type": "output_audio_buffer.started", "event_id": "e", "response_id": response_id}
             )
@@ -135,7 +135,7 @@ async def test_the_played_part_of_a_server_side_answer_is_estimated_from_its_tex
         )
         truncation = {"item_id": "i1", "content_index": 0, "audio_end_ms": 2000}
         connection.send({"type": "conversation.item.truncated", "event_id": "e", **truncation})
-        await eventually(lambda: getattr(session.history[-1].content[0], "audio_end_ms", None) == 2000)
+        await wait_until(lambda: getattr(session.history[-1].content[0], "audio_end_ms", None) == 2000)
         answer = session.history[-1].content[0]
         assert text.startswith(answer.transcript)
         assert 10 < len(answer.transcript) < len(text) - 10

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from realtime_kit import virtually
+from realtime_kit import in_virtual_time
 from standfast import FunctionModel, function_tool
 from standfast.models.interface import Model
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
@@ -67,7 +67,7 @@ class IteratorModel(UnstreamedModel):
         (FunctionModel(lambda request: REFUSAL), "I must not say that."),
     ],
 )
-@virtually
+@in_virtual_time
 async def test_every_kind_of_text_output_is_spoken(model, words):
     async with await open_session(model) as session:
         await session.send_message("Tell me.")
@@ -76,7 +76,7 @@ async def test_every_kind_of_text_output_is_spoken(model, words):
         assert session.history[-1].status == "completed"
 
 
-@virtually
+@in_virtual_time
 async def test_earlier_items_are_sent_without_local_ids():
     inputs = []
 
@@ -92,7 +92,7 @@ async def test_earlier_items_are_sent_without_local_ids():
     assert all("id" not in item for item in inputs[1])
 
 
-@virtually
+@in_virtual_time
 async def test_a_text_model_gets_each_output_directly_after_its_call():
     inputs, fetched = [], asyncio.Event()
 

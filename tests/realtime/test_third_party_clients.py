@@ -9,9 +9,9 @@ import agents
 from agents import realtime as agents_realtime
 from openai import AsyncOpenAI
 
-from factories.realtime_protocol import speech
+from factories.realtime_protocol import make_speech
 from realtime.openai_types import CLIENT_EVENTS, SERVER_EVENTS, find_type_errors
-from realtime_kit import eventually
+from realtime_kit import wait_until
 from standfast.realtime.local.responder import CallTool, ResponderRequest, Say
 from standfast.testing import RealtimeServer
 
@@ -89,15 +89,15 @@ def get_texts(events: list[Any]) -> list[str]:
 async def test_openai_agents_can_chat_call_tools_and_hand_off():
     async with checked_server() as server, open_session(server) as (session, events):
         await session.send_message("Hello.")
-        await eventually(lambda: len(select(events, "agent_end")) == 1)
+        await wait_until(lambda: len(select(events, "agent_end")) == 1)
         assert get_texts(events) == ["Hello.", "Good morning."]
         assert select(events, "audio")
         await session.send_message("When do you open?")
-        await eventually(lambda: len(select(events, "agent_end")) == 3)
+        await wait_until(lambda: len(select(events, "agent_end")) == 3)
         assert [event.output for event in select(events, "tool_end")] == ["9 to 5 on Monday", "9 to 5 on Tuesday"]
         assert get_texts(events)[-1] == "I see: 9 to 5 on Tuesday"
         await session.send_message("It is about my bill.")
-        await eventually(lambda: len(select(events, "agent_end")) == 5)
+        await wait_until(lambda: len(select(events, "agent_end")) == 5)
         assert [event.to_agent.name for event in select(events, "handoff")] == ["billing"]
         assert server.connections[0].session["instructions"] == "You do the billing."
 
@@ -105,11 +105,11 @@ async def test_openai_agents_can_chat_call_tools_and_hand_off():
 async def test_openai_agents_can_speak_and_interrupt():
     async with checked_server(pace=4.0) as server, open_session(server) as (session, events):
         await session.send_message("Count.")
-        await eventually(lambda: len(select(events, "audio")) > 1)
-        pcm = await speech()
+        await wait_until(lambda: len(select(events, "audio")) > 1)
+        pcm = await make_speech()
         for start in range(0, len(pcm), 4800):
             await session.send_audio(pcm[start : start + 4800])
-        await eventually(lambda: len(select(events, "agent_end")) == 2)
+        await wait_until(lambda: len(select(events, "agent_end")) == 2)
         assert select(events, "audio_interrupted")
         connection = server.connections[0]
         assert [frame["response"]["status"] for frame in connection.get_sent("response.done")] == [

@@ -7,7 +7,7 @@ from math import sin
 
 import pytest
 
-from factories.realtime_protocol import speech
+from factories.realtime_protocol import make_speech
 from realtime.espeak import speak_with_espeak
 from standfast.base.errors import MissingExtra
 from standfast.realtime.local.audio import BYTES_PER_MS, SAMPLE_RATE, make_silence, pcm_to_samples, samples_to_pcm
@@ -41,7 +41,7 @@ def find_turns(pcm, detector, *, chunk=960, threshold=0.5):
 
 
 async def test_a_turn_includes_the_prefix_and_the_pause():
-    voice = await speech("This is a whole sentence.", pause_ms=1000)
+    voice = await make_speech("This is a whole sentence.", pause_ms=1000)
     [started, stopped] = find_turns(make_silence(1000) + voice, EnergyDetector())
     assert started == SpeechStarted(1000)  # 1300 ms of silence, less the padding
     end = (len(voice) // BYTES_PER_MS) + 1000 - 1000 + 500
@@ -51,7 +51,7 @@ async def test_a_turn_includes_the_prefix_and_the_pause():
 
 @pytest.mark.parametrize("chunk", [2, 320, 961, 48_000])
 async def test_the_size_of_audio_chunks_does_not_matter(chunk):
-    voice = await speech(pause_ms=900)
+    voice = await make_speech(pause_ms=900)
     assert find_turns(voice, EnergyDetector(), chunk=chunk) == find_turns(voice, EnergyDetector())
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from websockets.asyncio.server import serve
 
-from realtime_kit import at, calling
+from realtime_kit import connect_options, open_websocket_session
 from standfast import function_tool
 from standfast.realtime import (
     ConnectionLost,
@@ -94,14 +94,14 @@ async def test_a_slow_tool_does_not_cost_the_connection() -> None:
 
     async with RealtimeServer([[CallTool("slow", {})], "Well done."]) as server:
         agent = RealtimeAgent(name="slow", tools=[slow])
-        async with calling(server, agent, PINGS, async_tool_calls=False) as (session, heard):
+        async with open_websocket_session(server, agent, PINGS, async_tool_calls=False) as (session, heard):
             await session.send_message("Do it.")
-            await heard.until("tool_start")
+            await heard.wait_for("tool_start")
             for frame in stream(200, 10):
                 server.connections[0].send(frame)
-            await heard.until("audio_end")
+            await heard.wait_for("audio_end")
         assert len(server.connections) == 1
-        assert heard.of("error") == []
+        assert heard.of_type("error") == []
 
 
 async def test_a_listener_may_lag_behind_the_read_ahead_limit() -> None:
@@ -110,7 +110,7 @@ async def test_a_listener_may_lag_behind_the_read_ahead_limit() -> None:
     async with RealtimeServer() as server:
         model, listener = OpenAIRealtimeWebSocketModel(transport_config=PINGS), BlockingListener("the.first")
         model.add_listener(listener)
-        await model.connect(at(server))
+        await model.connect(connect_options(server))
         for frame in stream(count, size):
             server.connections[0].send(frame)
         await listener.blocked.wait()
@@ -154,7 +154,7 @@ async def test_a_reader_with_a_backlog_does_not_block_the_event_loop() -> None:
     async with RealtimeServer() as server:
         model, listener = OpenAIRealtimeWebSocketModel(), BlockingListener("the.first")
         model.add_listener(listener)
-        await model.connect(at(server))
+        await model.connect(connect_options(server))
         for frame in stream(3000, 10):
             server.connections[0].send(frame)
         await listener.blocked.wait()
@@ -186,7 +186,7 @@ async def test_a_server_that_hangs_is_detected_while_much_is_sent_to_it() -> Non
     async with RealtimeServer() as server:
         model, listener = OpenAIRealtimeWebSocketModel(transport_config=PINGS), BlockingListener()
         model.add_listener(listener)
-        await model.connect(at(server))
+        await model.connect(connect_options(server))
         server.connections[0].stall()
 
         async def send_audio() -> None:

@@ -1,5 +1,5 @@
 """The former place of ``factories.realtime_protocol.speech``."""
 
-from factories.realtime_protocol import speech
+from factories.realtime_protocol import make_speech
 
-__all__ = ["speech"]
+__all__ = ["make_speech"]

@@ -22,7 +22,7 @@ from standfast import (
     trace,
 )
 from standfast.testing import ScriptedModel, assistant_message
-from telemetry import Exported, Kept
+from telemetry import Exported, RecordingProcessor
 
 
 class Sheet(Trace):
@@ -76,28 +76,28 @@ async def test_a_provider_makes_every_trace_and_span(ledger: Ledger) -> None:
 
 
 async def test_spans_of_a_provider_reach_processors_and_telemetry(
-    ledger: Ledger, exported: Exported, kept: Kept
+    ledger: Ledger, exported: Exported, kept: RecordingProcessor
 ) -> None:
     await Runner.run(hello(), "Hello?")
-    assert [span["span_data"]["type"] for span in kept.ended()] == ["generation", "turn", "agent", "task"]
-    assert all(type(span) is Line for what, span in kept.told if what == "span_end")
+    assert [span["span_data"]["type"] for span in kept.exported_spans()] == ["generation", "turn", "agent", "task"]
+    assert all(type(span) is Line for what, span in kept.calls if what == "span_end")
     assert len(exported.spans) == 4
 
 
-async def test_a_provider_that_changes_nothing_changes_nothing(kept: Kept) -> None:
+async def test_a_provider_that_changes_nothing_changes_nothing(kept: RecordingProcessor) -> None:
     await Runner.run(hello(), "Hello?")
-    before = [span["span_data"] for span in kept.ended()]
-    kept.told.clear()
+    before = [span["span_data"] for span in kept.exported_spans()]
+    kept.calls.clear()
     set_trace_provider(TraceProvider())
     try:
         await Runner.run(hello(), "Hello?")
     finally:
         set_trace_provider(None)
-    assert [span["span_data"] for span in kept.ended()] == before
+    assert [span["span_data"] for span in kept.exported_spans()] == before
 
 
 @pytest.mark.parametrize("made", [None, "text", ZeroDivisionError])
-async def test_a_provider_that_fails_is_done_without(kept: Kept, caplog: Any, made: Any) -> None:
+async def test_a_provider_that_fails_is_done_without(kept: RecordingProcessor, caplog: Any, made: Any) -> None:
     class Failing(TraceProvider):
         def create_trace(self, *args: Any, **kwargs: Any) -> Any:
             if made is ZeroDivisionError:
@@ -112,7 +112,7 @@ async def test_a_provider_that_fails_is_done_without(kept: Kept, caplog: Any, ma
     finally:
         set_trace_provider(None)
     assert result.final_output == "Hello."
-    assert len(kept.ended()) == 4
+    assert len(kept.exported_spans()) == 4
     assert caplog.text.count("the run continues without it") == 5
 
 
@@ -128,7 +128,7 @@ async def test_a_provider_is_not_asked_where_tracing_is_off(ledger: Ledger) -> N
     assert ledger.sheets == []
 
 
-def test_a_provider_may_leave_a_trace_out(kept: Kept) -> None:
+def test_a_provider_may_leave_a_trace_out(kept: RecordingProcessor) -> None:
     class Sampling(TraceProvider):
         def create_trace(self, name: str, *args: Any, **kwargs: Any) -> Trace:
             return super().create_trace(name, disabled=name == "dull")
@@ -140,10 +140,10 @@ def test_a_provider_may_leave_a_trace_out(kept: Kept) -> None:
                 pass
     finally:
         set_trace_provider(None)
-    assert [span["span_data"]["name"] for span in kept.ended()] == ["in bright"]
+    assert [span["span_data"]["name"] for span in kept.exported_spans()] == ["in bright"]
 
 
-def test_a_provider_has_the_last_word_about_processors(kept: Kept) -> None:
+def test_a_provider_has_the_last_word_about_processors(kept: RecordingProcessor) -> None:
     calls: list[str] = []
 
     class Deaf(TraceProvider):
@@ -161,7 +161,7 @@ def test_a_provider_has_the_last_word_about_processors(kept: Kept) -> None:
 
     set_trace_provider(Deaf())
     try:
-        add_trace_processor(Kept())
+        add_trace_processor(RecordingProcessor())
         set_trace_processors([])
         set_tracing_disabled(False)
         flush_traces()

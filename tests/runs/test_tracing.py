@@ -35,12 +35,12 @@ from standfast import (
     trace,
 )
 from standfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
-from telemetry import Exported, Kept
+from telemetry import Exported, RecordingProcessor
 
 SRC = str(Path(standfast.__file__).parent.parent)
 
 
-class Broken(Kept):
+class Broken(RecordingProcessor):
     def on_trace_start(self, trace: Any) -> None:
         raise RuntimeError("the processor is broken")
 
@@ -224,18 +224,18 @@ def secretive() -> Agent[Any]:
 WORDS = ["instructions", "input", "argument", "output", "answer", "message"]
 
 
-async def test_contents_are_not_traced_by_default(exported: Exported, kept: Kept) -> None:
+async def test_contents_are_not_traced_by_default(exported: Exported, kept: RecordingProcessor) -> None:
     await Runner.run(secretive(), "SECRET-input")
     assert len(exported.spans) == 10
     assert "SECRET" not in exported.text()
-    assert "SECRET" not in json.dumps(kept.ended())
+    assert "SECRET" not in json.dumps(kept.exported_spans())
 
 
-async def test_contents_are_traced_when_configured(exported: Exported, kept: Kept) -> None:
+async def test_contents_are_traced_when_configured(exported: Exported, kept: RecordingProcessor) -> None:
     await Runner.run(secretive(), "SECRET-input", run_config=RunConfig(trace_include_sensitive_data=True))
     for word in WORDS:
         assert f"SECRET-{word}" in exported.text()
-        assert word == "instructions" or f"SECRET-{word}" in json.dumps(kept.ended())
+        assert word == "instructions" or f"SECRET-{word}" in json.dumps(kept.exported_spans())
     called = exported.named("execute_tool tell")
     assert called.attributes["gen_ai.tool.call.arguments"] == '{"word":"SECRET-argument"}'
     assert called.attributes["gen_ai.tool.call.result"] == "SECRET-output"
@@ -286,7 +286,7 @@ async def test_a_guardrail_that_trips_is_seen(exported: Exported) -> None:
     assert exported.named("turn 1").attributes["error.type"] == "InputGuardrailTripwireTriggered"
 
 
-async def test_processors_that_fail_change_nothing(exported: Exported, kept: Kept, caplog: Any) -> None:
+async def test_processors_that_fail_change_nothing(exported: Exported, kept: RecordingProcessor, caplog: Any) -> None:
     set_trace_processors([Broken(), kept])
     agent, _ = everything()
     result = await Runner.run(agent, "hello")
@@ -339,7 +339,7 @@ def waiting_agent() -> tuple[Agent[Any], asyncio.Event]:
 NAMES = ["invoke_workflow Agent workflow", "invoke_agent a", "turn 1", "chat ScriptedModel", "execute_tool wait"]
 
 
-async def test_a_cancelled_run_ends_its_spans(exported: Exported, kept: Kept) -> None:
+async def test_a_cancelled_run_ends_its_spans(exported: Exported, kept: RecordingProcessor) -> None:
     agent, begun = waiting_agent()
     task = asyncio.create_task(Runner.run(agent, "hello"))
     await begun.wait()
@@ -352,7 +352,7 @@ async def test_a_cancelled_run_ends_its_spans(exported: Exported, kept: Kept) ->
     assert kept.count("trace_start") == kept.count("trace_end") == 1
 
 
-async def test_a_stream_that_is_left_ends_its_spans(exported: Exported, kept: Kept) -> None:
+async def test_a_stream_that_is_left_ends_its_spans(exported: Exported, kept: RecordingProcessor) -> None:
     agent, begun = waiting_agent()
     result = Runner.run_streamed(agent, "hello")
     events = result.stream_events()
@@ -390,7 +390,7 @@ async def test_runs_side_by_side_have_traces_of_their_own(exported: Exported) ->
 # --- off ----------------------------------------------------------------------------------------------
 
 
-async def test_a_run_that_may_not_be_traced_makes_no_span(exported: Exported, kept: Kept) -> None:
+async def test_a_run_that_may_not_be_traced_makes_no_span(exported: Exported, kept: RecordingProcessor) -> None:
     agent, _ = everything()
     with trace("outside"):
         await Runner.run(agent, "hello", run_config=RunConfig(tracing_disabled=True))
@@ -399,7 +399,7 @@ async def test_a_run_that_may_not_be_traced_makes_no_span(exported: Exported, ke
 
 
 @pytest.mark.parametrize("how", ["everywhere", "trace"])
-async def test_what_is_disabled_makes_no_span(exported: Exported, kept: Kept, how: str) -> None:
+async def test_what_is_disabled_makes_no_span(exported: Exported, kept: RecordingProcessor, how: str) -> None:
     agent, _ = everything()
     set_tracing_disabled(how == "everywhere")
     try:
@@ -410,7 +410,7 @@ async def test_what_is_disabled_makes_no_span(exported: Exported, kept: Kept, ho
         set_tracing_disabled(False)
     assert result.to_state().data.trace is None
     assert exported.spans == []
-    assert kept.told == []
+    assert kept.calls == []
 
 
 async def test_a_run_without_trace_processors_makes_no_span() -> None:
@@ -443,7 +443,7 @@ def test_a_run_without_telemetry_does_not_import_it() -> None:
 # --- a program's own traces ---------------------------------------------------------------------------
 
 
-async def test_several_runs_join_the_trace_around_them(exported: Exported, kept: Kept) -> None:
+async def test_several_runs_join_the_trace_around_them(exported: Exported, kept: RecordingProcessor) -> None:
     with trace("Both", group_id="chat-7", metadata={"who": "ann"}) as both:
         for word in ("one", "two"):
             agent = Agent(word, model=ScriptedModel([[assistant_message(word)]]))
@@ -460,7 +460,7 @@ async def test_several_runs_join_the_trace_around_them(exported: Exported, kept:
     assert exported.named("afterwards").attributes["standfast.data.runs"] == 2
     assert exported.named("Both").attributes["gen_ai.conversation.id"] == "chat-7"
     assert kept.count("trace_start") == kept.count("trace_end") == 1
-    assert {span["trace_id"] for span in kept.ended()} == {both.trace_id}
+    assert {span["trace_id"] for span in kept.exported_spans()} == {both.trace_id}
     assert both.export() == {
         "object": "trace",
         "id": both.trace_id,
@@ -470,10 +470,10 @@ async def test_several_runs_join_the_trace_around_them(exported: Exported, kept:
     }
 
 
-async def test_a_processor_sees_the_same_tree(exported: Exported, kept: Kept) -> None:
+async def test_a_processor_sees_the_same_tree(exported: Exported, kept: RecordingProcessor) -> None:
     agent, _ = everything()
     await Runner.run(agent, "hello")
-    ours = {span["id"]: span for span in kept.ended()}
+    ours = {span["id"]: span for span in kept.exported_spans()}
     kinds = sorted(span["span_data"]["type"] for span in ours.values())
     assert len(kinds) == len(exported.spans)
     parents = {
@@ -521,11 +521,11 @@ async def test_spans_of_other_libraries_are_inside_of_ours(exported: Exported) -
     ]
 
 
-def test_a_span_outside_of_every_trace_is_not_recorded(exported: Exported, kept: Kept) -> None:
+def test_a_span_outside_of_every_trace_is_not_recorded(exported: Exported, kept: RecordingProcessor) -> None:
     with custom_span("alone") as span:
         assert span.export() is None
     assert exported.spans == []
-    assert kept.told == []
+    assert kept.calls == []
 
 
 def test_a_span_can_be_put_below_another_one(exported: Exported) -> None:
@@ -547,16 +547,16 @@ def test_a_span_can_be_put_below_another_one(exported: Exported) -> None:
     assert second.parent_id == first.span_id
 
 
-def test_an_api_key_is_used_and_never_exported(kept: Kept) -> None:
+def test_an_api_key_is_used_and_never_exported(kept: RecordingProcessor) -> None:
     with trace("work", tracing={"api_key": "sk-1"}) as work:
         assert work.tracing_api_key == "sk-1"
         assert "sk-1" not in str(work.export()) + str(work.to_json())
         assert work.to_json(include_tracing_api_key=True)["tracing_api_key"] == "sk-1"
 
 
-def test_flushing_reaches_every_processor(exported: Exported, kept: Kept) -> None:
+def test_flushing_reaches_every_processor(exported: Exported, kept: RecordingProcessor) -> None:
     flush_traces()
-    assert kept.told == [("flush", None)]
+    assert kept.calls == [("flush", None)]
 
 
 def test_processors_are_shut_down_when_the_program_ends() -> None:

@@ -14,7 +14,7 @@ import standfast
 from factories.runs import approve_all, run_agent
 from standfast import Agent, RunConfig, Runner, RunState, function_tool, trace
 from standfast.testing import ScriptedModel, assistant_message, function_call
-from telemetry import Exported, Kept
+from telemetry import Exported, RecordingProcessor
 
 SRC = str(Path(standfast.__file__).parent.parent)
 
@@ -30,7 +30,7 @@ def refunding(*, asked_before: bool = False) -> Agent[Any]:
 
 
 @pytest.mark.parametrize("way", ["run", "streamed"])
-async def test_a_resumed_run_continues_in_its_trace(exported: Exported, kept: Kept, way: str) -> None:
+async def test_a_resumed_run_continues_in_its_trace(exported: Exported, kept: RecordingProcessor, way: str) -> None:
     result = await run_agent(way, refunding(), "hello", run_config=RunConfig(group_id="chat-1"))
     saved = result.to_state().to_string()
     agent = refunding(asked_before=True)
@@ -44,7 +44,7 @@ async def test_a_resumed_run_continues_in_its_trace(exported: Exported, kept: Ke
     assert [link.context.span_id for link in second.links] == [request.get_span_context().span_id]
     assert second.attributes["gen_ai.conversation.id"] == "chat-1"
     assert exported.named("execute_tool refund").context.trace_id == first.context.trace_id
-    traces = [trace.export() for what, trace in kept.told if what == "trace_start"]
+    traces = [trace.export() for what, trace in kept.calls if what == "trace_start"]
     assert len(traces) == 2
     assert traces[0] == traces[1]
 
@@ -99,7 +99,7 @@ async def test_a_run_resumed_inside_of_a_trace_is_linked_to_where_it_was(exporte
     assert [link.context.span_id for link in second.links] == [first.context.span_id]
 
 
-async def test_a_run_inside_of_a_trace_is_resumed_in_it(exported: Exported, kept: Kept) -> None:
+async def test_a_run_inside_of_a_trace_is_resumed_in_it(exported: Exported, kept: RecordingProcessor) -> None:
     with trace("First day") as first_day:
         result = await Runner.run(refunding(), "hello")
     agent = refunding(asked_before=True)
@@ -107,7 +107,7 @@ async def test_a_run_inside_of_a_trace_is_resumed_in_it(exported: Exported, kept
     approve_all(state)
     await Runner.run(agent, state)
     assert {span.context.trace_id for span in exported.spans} == {exported.named("First day").context.trace_id}
-    assert {span["trace_id"] for span in kept.ended()} == {first_day.trace_id}
+    assert {span["trace_id"] for span in kept.exported_spans()} == {first_day.trace_id}
 
 
 async def test_a_saved_trace_that_makes_no_sense_is_no_obstacle(exported: Exported) -> None:

@@ -8,7 +8,7 @@ import pytest
 from shop import LEASE, SCENARIOS, Ledger, agents, charged
 
 from factories.runtime import wait_for
-from servers import SHARED, emptied
+from servers import SHARED, prepare_database
 from standfast import Runtime
 from standfast.testing import assert_replayable
 
@@ -107,7 +107,7 @@ class Databases(Files):
     async def empty(self):
         name = self.free.pop()
         try:
-            yield await emptied(self.server, name), Ledger(self.folder / f"{next(self.numbers)}.txt")
+            yield await prepare_database(self.server, name), Ledger(self.folder / f"{next(self.numbers)}.txt")
         finally:
             self.free.append(name)
 

@@ -140,14 +140,14 @@ WAITING = f"SELECT count(*) > 0 FROM {OTHERS} AND wait_event_type = 'Lock'"
 
 async def test_a_commit_takes_one_round_trip(postgres_tables_url: str) -> None:
     async with (
-        Wiretap.on(postgres_tables_url) as tap,
-        closing_backend(SqlBackend.from_url(tap.tapped_url, engine_kwargs=tap.engine_kwargs)) as backend,
+        Wiretap.start(postgres_tables_url) as tap,
+        closing_backend(SqlBackend.from_url(tap.proxy_url, engine_kwargs=tap.engine_kwargs)) as backend,
     ):
         await backend.commit(Splice(session_id="s", add=(b"a",)))
-        tap.listen()
+        tap.reset()
         await backend.commit(Splice(session_id="s", add=(b"b", b"c"), words=("one", "two")))
-        assert tap.turns == 1
-        tap.listen()
+        assert tap.round_trips == 1
+        tap.reset()
         await backend.commit(
             AcquireLease(name="l", owner="me", ttl=3),
             SaveRun(run_id="r", expected=0, status="running", data=b"{}"),
@@ -155,21 +155,21 @@ async def test_a_commit_takes_one_round_trip(postgres_tables_url: str) -> None:
             Annotate(session_id="s", metadata={"title": "x"}),
             Splice(session_id="new", add=(b"a",), key=BatchKey("turn", "digest")),
         )
-        assert tap.turns == 1
-        tap.listen()
+        assert tap.round_trips == 1
+        tap.reset()
         with pytest.raises(HistoryMoved):
             await backend.commit(RequireVersion("s", 99))
-        assert tap.turns == 1
+        assert tap.round_trips == 1
 
 
 async def test_a_commit_on_an_existing_engine_takes_one_round_trip(postgres_tables_url: str) -> None:
-    async with Wiretap.on(postgres_tables_url) as tap:
-        engine = create_async_engine(tap.tapped_url, **tap.engine_kwargs)
+    async with Wiretap.start(postgres_tables_url) as tap:
+        engine = create_async_engine(tap.proxy_url, **tap.engine_kwargs)
         async with closing_backend(SqlBackend(engine)) as backend:
             await backend.commit(Splice(session_id="s", add=(b"a",)))
-            tap.listen()
+            tap.reset()
             await backend.commit(Splice(session_id="s", add=(b"b",)))
-            assert tap.turns == 1
+            assert tap.round_trips == 1
         await engine.dispose()
 
 
@@ -178,8 +178,8 @@ async def test_a_commit_on_an_existing_engine_takes_one_round_trip(postgres_tabl
 async def test_a_commit_with_a_lost_response_is_only_repeated_with_a_key(
     postgres_tables_url: str, keyed: bool, server_side: bool
 ) -> None:
-    async with Wiretap.on(postgres_tables_url) as tap:
-        engine = create_async_engine(tap.tapped_url, **tap.engine_kwargs)
+    async with Wiretap.start(postgres_tables_url) as tap:
+        engine = create_async_engine(tap.proxy_url, **tap.engine_kwargs)
         async with closing_backend(SqlBackend(engine, owns_engine=True, server_side=server_side)) as backend:
             key, again = (BatchKey("turn 1", "x"), BatchKey("turn 2", "x")) if keyed else (None, None)
             await backend.commit(Splice(session_id="s", add=(b"a",), key=key))
@@ -196,8 +196,8 @@ async def test_a_commit_with_a_lost_response_is_only_repeated_with_a_key(
 
 
 async def test_a_commit_is_repeated_if_the_connection_is_lost_before_it(postgres_tables_url: str) -> None:
-    async with Wiretap.on(postgres_tables_url) as tap:
-        engine = create_async_engine(tap.tapped_url, **tap.engine_kwargs)
+    async with Wiretap.start(postgres_tables_url) as tap:
+        engine = create_async_engine(tap.proxy_url, **tap.engine_kwargs)
         async with closing_backend(SqlBackend(engine, owns_engine=True, server_side=False)) as backend:
             await backend.commit(Splice(session_id="s", add=(b"a",)))
             tap.cut_at = RequestAfter(b"hold me", 0)

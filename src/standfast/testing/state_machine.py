@@ -57,7 +57,7 @@ class DifferentialStateMachine(RuleBasedStateMachine):
 
     def open(self) -> None:
         opened = self.reopen()
-        self.place = self.runner.run(opened.__aenter__())
+        self.storage = self.runner.run(opened.__aenter__())
         self.open_context = opened
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class DifferentialStateMachine(RuleBasedStateMachine):
 
     def backend(self) -> Backend:
         """Return the backend of the opened storage."""
-        backend: Backend = self.place
+        backend: Backend = self.storage
         return backend
 
     @precondition(lambda self: self.durable)

@@ -56,7 +56,7 @@ class HistoryMachine(DifferentialStateMachine):
         self.items_added = 0
 
     def backend(self) -> Backend:
-        return self.backend_getter(self.place)
+        return self.backend_getter(self.storage)
 
     def pick_session_id(self, index: int) -> str:
         return self.session_ids[index % len(self.session_ids)]
@@ -70,7 +70,7 @@ class HistoryMachine(DifferentialStateMachine):
     def run_session_call(self, name: str, fault: int | None, call: Callable[[Any], Awaitable[Any]]) -> Any:
         """Call a session and its reference, and return their common result; ``None`` after an injected fault."""
         return self.run_both(
-            lambda: call(self.open_session(self.place, name)),
+            lambda: call(self.open_session(self.storage, name)),
             lambda: call(StoredSession(name, self.reference)),
             fault,
         )
@@ -210,7 +210,7 @@ class HistoryMachine(DifferentialStateMachine):
         ]
         assert listings[0] == listings[1]
         for name in self.session_ids:
-            actual = await read_session_state(self.open_session(self.place, name))
+            actual = await read_session_state(self.open_session(self.storage, name))
             assert actual == await read_session_state(StoredSession(name, self.reference))
             history = self.expected_histories.get(name) or ExpectedHistory([])
             assert actual["items"] == history.items
