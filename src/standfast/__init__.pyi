@@ -202,7 +202,7 @@ from standfast.runtime import RunKeyReused as RunKeyReused
 from standfast.runtime import RunOutcome as RunOutcome
 from standfast.runtime import Runtime as Runtime
 from standfast.runtime import SessionBusy as SessionBusy
-from standfast.store.contract import Head as Head
+from standfast.store.records import Head as Head
 from standfast.tool_calls.python_tool import python_tool as python_tool
 from standfast.tracing import AgentSpanData as AgentSpanData
 from standfast.tracing import CustomSpanData as CustomSpanData

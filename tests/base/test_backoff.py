@@ -1,10 +1,8 @@
-import asyncio
 import math
 
 import pytest
 
 from standfast.base.backoff import Backoff, compute_delay
-from standfast.testing.virtual_time import run_in_virtual_time
 
 
 def test_delays_double_up_to_the_maximum():
@@ -39,13 +37,3 @@ def test_a_backoff_counts_its_attempts_until_it_is_reset():
     assert [backoff.next_delay() for _ in range(3)] == [1.0, 2.0, 3.0]
     backoff.reset()
     assert backoff.next_delay() == 1.0
-
-
-def test_sleep_waits_for_the_next_delay():
-    async def sleep_twice():
-        backoff = Backoff(initial=2.0, maximum=60.0)
-        await backoff.sleep()
-        await backoff.sleep()
-        return asyncio.get_running_loop().time()
-
-    assert run_in_virtual_time(sleep_twice()) == 6.0

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from factories.items import assistant_message, user_message
-from standfast.base.pairing import PairingProblem, drop_unpaired, find_pair_ends, find_unpaired, group_into_units
+from standfast.base.item_pairs import PairingProblem, drop_unpaired, find_pair_ends, find_unpaired, group_into_units
 from standfast.testing import NotReplayable, assert_replayable
 
 PAIRS = {

@@ -14,7 +14,7 @@ from standfast.history.encryption.session import EncryptedSession
 from standfast.history.openai.compaction import OpenAIResponsesCompactionSession
 from standfast.history.session import Session, SessionSettings
 from standfast.history.stored_session import StoredSession
-from standfast.store.contract import Backend
+from standfast.store.backend import Backend
 from standfast.store.memory import MemoryBackend
 from standfast.store.sql.connection import TableNames
 from standfast.store.sqlite.backend import SqliteBackend

@@ -60,7 +60,12 @@ def audio_chunk(ms: int = 100, item_id: str = "i1", response_id: str = "r1") -> 
 def short_response(number: int, text: str) -> tuple[Any, ...]:
     """Return the events of a short response, from its start to its end."""
     response, item = f"r{number}", f"i{number}"
-    return response_started(response), text_delta(text, item, response), audio_chunk(100, item, response), response_ended(response)
+    return (
+        response_started(response),
+        text_delta(text, item, response),
+        audio_chunk(100, item, response),
+        response_ended(response),
+    )
 
 
 def agent_with_slow_guardrail(verdicts: dict[str, asyncio.Event]) -> RealtimeAgent[Any]:

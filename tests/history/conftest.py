@@ -7,7 +7,7 @@ import pytest
 from factories.history import EncryptedFile
 from openai_server import OpenAIServer
 from standfast import AdvancedSQLiteSession
-from standfast.store.contract import Backend
+from standfast.store.backend import Backend
 from standfast.store.memory import MemoryBackend
 from standfast.store.sqlite.backend import SqliteBackend
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from factories.history import KEY, ThirdPartySession, call, message, numbered_messages, output
 from factories.items import Item
 from standfast.base.errors import InvalidInput, NotFound, StoreUnavailable, Unsupported
+from standfast.base.item_pairs import find_unpaired
 from standfast.base.items import encode_items
-from standfast.base.pairing import find_unpaired
 from standfast.history.compaction import CompactingSession, Trigger, estimate_tokens
 from standfast.history.encryption.session import EncryptedSession
 from standfast.history.session import Session, SessionSettings

@@ -19,8 +19,9 @@ from standfast.history.encryption.session import EncryptedSession
 from standfast.history.session import Session, SessionABC, SessionSettings
 from standfast.history.store import Store
 from standfast.history.stored_session import StoredSession
-from standfast.store.contract import Annotate, Backend, Splice
+from standfast.store.backend import Backend
 from standfast.store.memory import MemoryBackend
+from standfast.store.operations import Annotate, Splice
 from standfast.store.sqlite.backend import SqliteBackend
 from standfast.testing import FakeClock
 

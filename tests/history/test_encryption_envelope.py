@@ -10,7 +10,7 @@ import pytest
 from factories.history import KEY, OTHER_KEY, ThirdPartySession, call, message, numbered_messages, output
 from factories.items import Item
 from standfast.base.errors import Unsupported, WrongKey
-from standfast.base.pairing import drop_unpaired
+from standfast.base.item_pairs import drop_unpaired
 from standfast.history.encryption.codec import EncryptingCodec
 from standfast.history.encryption.session import EncryptedSession
 from standfast.history.session import SessionSettings

@@ -3,8 +3,8 @@
 import pytest
 
 from factories.history import REASONING, EncryptedFile, call, make_encrypted_session, message, numbered_messages, output
-from standfast.base.pairing import find_unpaired
-from standfast.store.contract import Backend
+from standfast.base.item_pairs import find_unpaired
+from standfast.store.backend import Backend
 from standfast.testing import FakeClock
 
 

@@ -14,7 +14,8 @@ from standfast.history.encryption.codec import EncryptingCodec
 from standfast.history.encryption.session import EncryptedSession
 from standfast.history.store import Store
 from standfast.history.stored_session import StoredSession
-from standfast.store.contract import Backend, Row
+from standfast.store.backend import Backend
+from standfast.store.records import Row
 
 
 async def assert_tampered(session: EncryptedSession) -> None:

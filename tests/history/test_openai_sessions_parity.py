@@ -5,7 +5,7 @@ import pytest
 from agents.testing import ScriptedModel, assistant_message, function_call
 
 from openai_server import OpenAIServer
-from standfast.base.pairing import find_unpaired
+from standfast.base.item_pairs import find_unpaired
 from standfast.history.openai.compaction import OpenAIResponsesCompactionSession
 from standfast.history.openai.conversations import OpenAIConversationsSession
 from standfast.history.stored_session import StoredSession

@@ -1,4 +1,4 @@
-"""Servers in runs: the three ways of is_running, approvals, filters, names, contents, failures and cancellations."""
+"""MCP servers in runs: run modes, approvals, filters, names, contents, failures and cancellation."""
 
 import asyncio
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from factories.mcp import SdkServers, ServerLog, stdio_server, wait_until
-from runs.ways import WAYS, Scenario
+from factories.runs import RUN_MODES, Scenario
 from standfast import Agent, RunConfig, Runner, RunState, UserError, function_tool
 from standfast.mcp import MCPCallUncertain, MCPUtil, create_static_tool_filter
 from standfast.testing import ScriptedModel, assistant_message, function_call
@@ -21,7 +21,7 @@ def outputs(result: Any) -> list[Any]:
     return [item.output for item in result.new_items if item.type == "tool_call_output_item"]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", RUN_MODES)
 async def test_a_run_calls_the_tools_of_servers_in_every_way(log: ServerLog, way: str) -> None:
     def approve_all(state: RunState) -> None:
         for item in state.get_interruptions():
@@ -29,7 +29,7 @@ async def test_a_run_calls_the_tools_of_servers_in_every_way(log: ServerLog, way
 
     async with stdio_server(log, require_approval={"stock": "always"}) as server:
         model = script(("weigh", {"item": "tea"}), ("stock", {"item": "tea"}))
-        seen = await WAYS[way](
+        seen = await RUN_MODES[way](
             Scenario(Agent("clerk", mcp_servers=[server], model=model), model, decide=approve_all), None
         )
     texts = [item[2] for item in seen.items if item[0] == "tool_call_output_item"]

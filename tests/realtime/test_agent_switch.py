@@ -5,7 +5,15 @@ import asyncio
 import pytest
 from pydantic import BaseModel
 
-from factories.realtime import tool_call, response_ended, wait_until, get_sent_inputs, response_started, open_scripted_session, in_virtual_time
+from factories.realtime import (
+    get_sent_inputs,
+    in_virtual_time,
+    open_scripted_session,
+    response_ended,
+    response_started,
+    tool_call,
+    wait_until,
+)
 from standfast import Closed, RunHooks, UserError, function_tool
 from standfast.realtime import (
     RealtimeAgent,
@@ -96,7 +104,9 @@ async def test_of_several_handoffs_in_one_response_the_first_wins_and_the_others
 
     agent = A.clone(handoffs=[realtime_handoff(B, on_handoff=on_b), realtime_handoff(C, on_handoff=on_c)])
     async with open_scripted_session(agent) as (session, model, heard):
-        await model.emit(response_started(), tool_call("transfer_to_b", "c1"), tool_call("transfer_to_c", "c2"), response_ended())
+        await model.emit(
+            response_started(), tool_call("transfer_to_b", "c1"), tool_call("transfer_to_c", "c2"), response_ended()
+        )
         await asyncio.sleep(0.01)
         slow.set()
         await wait_until(lambda: len(get_sent_inputs(model, Output)) == 2)
@@ -133,7 +143,9 @@ async def test_a_handoff_after_a_failed_one_is_performed():
 
     agent = A.clone(handoffs=[realtime_handoff(B, on_handoff=broken), C])
     async with open_scripted_session(agent) as (session, model, heard):
-        await model.emit(response_started(), tool_call("transfer_to_b", "c1"), tool_call("transfer_to_c", "c2"), response_ended())
+        await model.emit(
+            response_started(), tool_call("transfer_to_b", "c1"), tool_call("transfer_to_c", "c2"), response_ended()
+        )
         await heard.wait_for("handoff")
         assert session.current_agent is C
         assert str((await heard.wait_for("error")).error) == "not now"
@@ -168,7 +180,10 @@ async def test_a_switch_without_acknowledgement_is_reverted():
         with pytest.raises(AcknowledgementTimeout):
             await session.update_agent(B)
         assert session.current_agent is A
-        assert [event.session_settings["instructions"] for event in get_sent_inputs(model, Update)] == ["I am b.", "I am a."]
+        assert [event.session_settings["instructions"] for event in get_sent_inputs(model, Update)] == [
+            "I am b.",
+            "I am a.",
+        ]
 
 
 async def test_a_transition_whose_agent_cannot_be_resolved_sends_nothing():
@@ -255,7 +270,9 @@ async def test_a_handoff_with_input_gives_it_to_the_program():
         await model.emit(response_started(), tool_call("transfer_to_b", "c1", "not json"), response_ended())
         await heard.wait_for("error")
         assert session.current_agent is agent
-        await model.emit(response_started("r2"), tool_call("transfer_to_b", "c2", '{"reason": "billing"}'), response_ended("r2"))
+        await model.emit(
+            response_started("r2"), tool_call("transfer_to_b", "c2", '{"reason": "billing"}'), response_ended("r2")
+        )
         await heard.wait_for("handoff")
     assert reasons == ["billing"]
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from factories.fragile_realtime_model import FragileModel
-from factories.realtime import record_events, get_sent_inputs, response_started, open_scripted_session, in_virtual_time
+from factories.realtime import get_sent_inputs, in_virtual_time, open_scripted_session, record_events, response_started
 from standfast import Closed, UserError, function_tool
 from standfast.realtime import (
     LocalRealtimeModel,

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from factories.realtime import EventRecorder, get_texts, in_virtual_time, open_scripted_session
 from realtime.openai_types import SERVER_EVENTS, find_type_errors
-from realtime_kit import EventRecorder, get_texts, open_scripted_session, in_virtual_time
 from standfast import function_tool
 from standfast.realtime import RealtimeAgent
 from standfast.realtime.openai.protocol_model import RealtimeProtocolModel
@@ -161,7 +161,12 @@ async def test_the_history_of_a_turn_does_not_depend_on_the_order_of_events(adde
             assert [item.item_id for item in session.history] == ["u1", "a1", "f1"]
             assert get_texts(session) == ["When do you open?", "One moment."]
             assert session.history[-1].output == "nine"
-            assert len(heard.of_type("agent_start")) == len(heard.of_type("agent_end")) == len(heard.of_type("tool_end")) == 1
+            assert (
+                len(heard.of_type("agent_start"))
+                == len(heard.of_type("agent_end"))
+                == len(heard.of_type("tool_end"))
+                == 1
+            )
             assert sum(len(event.audio.data) for event in heard.of_type("audio")) == 9600
             assert [message["type"] for message in sent] == [
                 "session.update",

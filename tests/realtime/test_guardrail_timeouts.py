@@ -4,7 +4,15 @@ import asyncio
 
 import pytest
 
-from factories.realtime import response_ended, get_sent_inputs, audio_chunk, response_started, open_scripted_session, in_virtual_time, text_delta
+from factories.realtime import (
+    audio_chunk,
+    get_sent_inputs,
+    in_virtual_time,
+    open_scripted_session,
+    response_ended,
+    response_started,
+    text_delta,
+)
 from standfast import output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import GuardrailTimedOut, LocalRealtimeModel, RealtimeAgent, RealtimeModelSendRawMessage
@@ -34,7 +42,9 @@ async def discreet(context, agent, output):
 
 
 def guarded(*guardrails, **settings):
-    return open_scripted_session(RealtimeAgent(name="host", output_guardrails=list(guardrails)), guardrails_settings=settings)
+    return open_scripted_session(
+        RealtimeAgent(name="host", output_guardrails=list(guardrails)), guardrails_settings=settings
+    )
 
 
 @pytest.mark.parametrize(("settings", "seconds"), [({}, DEFAULT_TIMEOUT), ({"timeout": 2.0}, 2.0)])
@@ -89,7 +99,9 @@ async def test_an_item_that_the_server_added_meanwhile_is_deleted_there():
 @in_virtual_time
 async def test_words_that_a_later_look_found_good_are_heard_although_an_earlier_one_was_never_answered():
     async with guarded(hanging("hello"), **EAGER) as (session, model, heard):
-        await model.emit(response_started(), text_delta("hello"), text_delta(" you"), audio_chunk(5000), response_ended())
+        await model.emit(
+            response_started(), text_delta("hello"), text_delta(" you"), audio_chunk(5000), response_ended()
+        )
         await heard.wait_for("agent_end")
         assert (len(heard.of_type("audio")), len(heard.of_type("error"))) == (1, 1)
         assert session.history[0].content[0].transcript == "hello you"
@@ -98,7 +110,13 @@ async def test_words_that_a_later_look_found_good_are_heard_although_an_earlier_
 @in_virtual_time
 async def test_what_was_found_good_before_the_guardrail_hung_stays_heard():
     async with guarded(hanging("hello you"), **EAGER) as (_, model, heard):
-        await model.emit(response_started(), text_delta("hello"), *[audio_chunk(100) for _ in range(5)], text_delta(" you"), response_ended())
+        await model.emit(
+            response_started(),
+            text_delta("hello"),
+            *[audio_chunk(100) for _ in range(5)],
+            text_delta(" you"),
+            response_ended(),
+        )
         await heard.wait_for("agent_end")
         assert len(heard.of_type("audio")) == 1  # Five letters.
 

@@ -4,8 +4,15 @@ import asyncio
 
 import pytest
 
-from factories.realtime import open_websocket_session, wait_until, record_events, get_texts, send_speech, in_virtual_time
-from realtime.wire import make_speech
+from factories.realtime import (
+    get_texts,
+    in_virtual_time,
+    open_websocket_session,
+    record_events,
+    send_speech,
+    wait_until,
+)
+from factories.realtime_protocol import make_speech
 from standfast import function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import (
@@ -71,7 +78,10 @@ async def test_refusals_with_calls_of_tools_in_between_are_in_a_row():
 async def test_the_next_word_of_the_user_starts_anew(way):
     hears = ScriptedTranscriber(["Please?"])
     turns = [BAD] * 4 + ["I must not say that."]
-    async with RealtimeServer(turns, transcriber=hears) as server, open_websocket_session(server, AGENT) as (session, heard):
+    async with (
+        RealtimeServer(turns, transcriber=hears) as server,
+        open_websocket_session(server, AGENT) as (session, heard),
+    ):
         await session.send_message("Tell me.")
         await refused(heard, 3)
         if way == "in writing":

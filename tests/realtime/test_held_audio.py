@@ -6,8 +6,17 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from factories.realtime import response_ended, wait_until, record_events, audio_chunk, response_started, open_scripted_session, in_virtual_time, text_delta
-from realtime.wire import make_speech
+from factories.realtime import (
+    audio_chunk,
+    in_virtual_time,
+    open_scripted_session,
+    record_events,
+    response_ended,
+    response_started,
+    text_delta,
+    wait_until,
+)
+from factories.realtime_protocol import make_speech
 from standfast import SQLiteSession, open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
@@ -137,7 +146,9 @@ def test_verdicts_that_come_in_another_order_let_nothing_go_too_early():
         agent = RealtimeAgent(name="host", output_guardrails=[slow])
         settings = {"hold_back_audio": True, "debounce_text_length": 5}
         async with open_scripted_session(agent, guardrails_settings=settings) as (_session, model, heard):
-            await model.emit(response_started(), text_delta("first"), text_delta(" second"), *[audio_chunk(100) for _ in range(5)])
+            await model.emit(
+                response_started(), text_delta("first"), text_delta(" second"), *[audio_chunk(100) for _ in range(5)]
+            )
             gates["first second"].set()
             await asyncio.sleep(1)
             assert heard.of_type("audio") == []
@@ -196,8 +207,14 @@ async def test_audio_that_comes_behind_its_words_waits_no_longer():
 async def test_audio_at_a_higher_speed_is_released_later():
     for speed, many in ((None, 5), (0.5, 5), (1.5, 3)):
         settings = {} if speed is None else {"speed": speed}
-        async with open_scripted_session(HOST, guardrails_settings=EAGER, model_settings=settings) as (_session, model, heard):
-            await model.emit(response_started(), text_delta("fifteen letters ok"), *[audio_chunk(100) for _ in range(20)])
+        async with open_scripted_session(HOST, guardrails_settings=EAGER, model_settings=settings) as (
+            _session,
+            model,
+            heard,
+        ):
+            await model.emit(
+                response_started(), text_delta("fifteen letters ok"), *[audio_chunk(100) for _ in range(20)]
+            )
             await asyncio.sleep(1)
             assert len(heard.of_type("audio")) == many
 
@@ -224,7 +241,14 @@ async def test_a_letter_that_is_a_syllable_takes_longer_to_say(text, many):
 async def test_each_part_of_an_answer_waits_for_its_own_words():
     async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, heard):
         done = RealtimeModelTextDoneEvent("i1", "Quite so.", "r1")
-        await model.emit(response_started(), text_delta("Quite so."), done, audio_chunk(2000), audio_chunk(100, "i2"), audio_chunk(2000))
+        await model.emit(
+            response_started(),
+            text_delta("Quite so."),
+            done,
+            audio_chunk(2000),
+            audio_chunk(100, "i2"),
+            audio_chunk(2000),
+        )
         await asyncio.sleep(1)
         assert [event.item_id for event in heard.of_type("audio")] == ["i1"]
         await model.emit(text_delta("secret", "i2"))

@@ -5,7 +5,17 @@ import gc
 
 import pytest
 
-from factories.realtime import response_ended, wait_until, get_texts, get_sent_inputs, audio_chunk, response_started, open_scripted_session, in_virtual_time, text_delta
+from factories.realtime import (
+    audio_chunk,
+    get_sent_inputs,
+    get_texts,
+    in_virtual_time,
+    open_scripted_session,
+    response_ended,
+    response_started,
+    text_delta,
+    wait_until,
+)
 from standfast import open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage
@@ -138,7 +148,9 @@ async def test_audio_without_any_words_is_heard_only_if_its_answer_ended_properl
 @in_virtual_time
 async def test_a_part_that_was_complete_is_heard_although_its_response_failed_later(how):
     async with open_scripted_session(HOST, guardrails_settings=EAGER) as (session, model, heard):
-        await model.emit(response_started(), text_delta("hello"), audio_chunk(3000), RealtimeModelTextDoneEvent("i1", "hello", "r1"))
+        await model.emit(
+            response_started(), text_delta("hello"), audio_chunk(3000), RealtimeModelTextDoneEvent("i1", "hello", "r1")
+        )
         await end(model, how)
         await heard.wait_for("agent_end")
         assert len(heard.of_type("audio")) == 1
@@ -150,7 +162,11 @@ async def test_a_part_that_was_complete_is_heard_although_its_response_failed_la
 async def test_what_is_held_back_when_the_session_closes_was_not_heard(settings, transcript):
     async with open_store("memory://") as store:
         history = store.session("call")
-        async with open_scripted_session(HOST, session=history, guardrails_settings=settings) as (session, model, heard):
+        async with open_scripted_session(HOST, session=history, guardrails_settings=settings) as (
+            session,
+            model,
+            heard,
+        ):
             await model.emit(response_started(), text_delta("fine so far"), audio_chunk(200), audio_chunk(200))
             await asyncio.sleep(1)
         assert len(heard.of_type("audio")) == (1 if transcript else 0)
@@ -185,7 +201,12 @@ async def test_an_answer_that_ends_while_the_session_closes_is_not_heard():
     agent = RealtimeAgent(name="host", output_guardrails=[stubborn])
     async with open_scripted_session(agent, guardrails_settings=EAGER) as (session, model, heard):
         await model.emit(response_started("r1"), audio_chunk(200), text_delta("hello"), response_ended("r1"))
-        await model.emit(response_started("r2"), audio_chunk(100, "i2", "r2"), text_delta("so", "i3", "r2"), audio_chunk(100, "i3", "r2"))
+        await model.emit(
+            response_started("r2"),
+            audio_chunk(100, "i2", "r2"),
+            text_delta("so", "i3", "r2"),
+            audio_chunk(100, "i3", "r2"),
+        )
         closing = asyncio.ensure_future(session.close())
         await asyncio.sleep(0.2)
         await session.on_event(response_ended("r2"))  # By a model that was already telling it.
@@ -234,7 +255,9 @@ async def test_a_long_session_keeps_no_more_than_the_latest_responses(ends):
     async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, _heard):
         for number in range(3 * MAX_REMEMBERED_RESPONSES):
             name = f"r{number}"
-            await model.emit(response_started(name), text_delta("hi", f"i{number}", name), audio_chunk(1, f"i{number}", name))
+            await model.emit(
+                response_started(name), text_delta("hi", f"i{number}", name), audio_chunk(1, f"i{number}", name)
+            )
             if ends:
                 await model.emit(response_ended(name))
         await asyncio.sleep(1)
@@ -254,7 +277,11 @@ async def test_a_long_session_keeps_no_more_than_the_latest_responses(ends):
 @in_virtual_time
 async def test_the_settings_count_wherever_they_stand(settings, many):
     size = 8 if "g711" in str(settings) else 48
-    async with open_scripted_session(HOST, guardrails_settings=EAGER, model_settings=settings) as (_session, model, heard):
+    async with open_scripted_session(HOST, guardrails_settings=EAGER, model_settings=settings) as (
+        _session,
+        model,
+        heard,
+    ):
         pieces = [RealtimeModelAudioEvent(b"\0" * (size * 100), "r1", "i1", 0) for _ in range(20)]
         await model.emit(response_started(), text_delta("fifteen letters ok"), *pieces)
         await asyncio.sleep(1)
@@ -266,7 +293,9 @@ async def test_the_duration_of_audio_follows_the_format_at_its_arrival():
     model = ScriptedRealtimeModel(connect_events=[RealtimeModelAudioFormatEvent({"type": "audio/pcmu"})], strict=False)
     async with open_scripted_session(HOST, model, guardrails_settings=EAGER) as (_session, _, heard):
         pieces = [RealtimeModelAudioEvent(b"\0" * 800, "r1", "i1", 0) for _ in range(20)]
-        await model.emit(response_started(), *pieces, RealtimeModelAudioFormatEvent({"type": "audio/pcm", "rate": 24_000}))
+        await model.emit(
+            response_started(), *pieces, RealtimeModelAudioFormatEvent({"type": "audio/pcm", "rate": 24_000})
+        )
         await model.emit(text_delta("fifteen letters ok"))
         await asyncio.sleep(1)
         assert len(heard.of_type("audio")) == 5
@@ -310,7 +339,9 @@ async def test_what_was_passed_on_behind_an_answer_that_is_stopped_is_heard_from
     async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, heard):
         for number in (1, 2):
             item, response = f"i{number}", f"r{number}"
-            await model.emit(response_started(response), text_delta("hello you", item, response), audio_chunk(1000, item, response))
+            await model.emit(
+                response_started(response), text_delta("hello you", item, response), audio_chunk(1000, item, response)
+            )
             await model.emit(response_ended(response))
         await heard.wait_for("audio", 2)
         await asyncio.sleep(0.5)

@@ -4,7 +4,16 @@ import asyncio
 
 import pytest
 
-from factories.realtime import short_response, response_ended, audio_chunk, response_started, open_scripted_session, in_virtual_time, agent_with_slow_guardrail, text_delta
+from factories.realtime import (
+    agent_with_slow_guardrail,
+    audio_chunk,
+    in_virtual_time,
+    open_scripted_session,
+    response_ended,
+    response_started,
+    short_response,
+    text_delta,
+)
 from standfast import open_store
 from standfast.realtime import RealtimeAgent
 from standfast.realtime.model_events import (
@@ -23,7 +32,11 @@ def heard_items(heard):
 @in_virtual_time
 async def test_an_answer_is_not_heard_before_the_one_in_front_of_it():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
+        session,
+        model,
+        heard,
+    ):
         await model.emit(*short_response(1, "fine"), *short_response(2, "well"))
         verdicts["well"].set()
         await asyncio.sleep(1)
@@ -37,7 +50,11 @@ async def test_an_answer_is_not_heard_before_the_one_in_front_of_it():
 @in_virtual_time
 async def test_an_answer_by_an_agent_without_guardrails_waits_as_well():
     verdicts = {"fine": asyncio.Event()}
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
+        session,
+        model,
+        heard,
+    ):
         await model.emit(*short_response(1, "fine"))
         await session.update_agent(RealtimeAgent(name="other"))
         *unfinished, end = short_response(2, "well")
@@ -56,7 +73,11 @@ async def test_an_answer_by_an_agent_without_guardrails_waits_as_well():
 async def test_audio_does_not_wait_for_a_response_of_which_nothing_will_be_released(how):
     verdicts = {"secret": asyncio.Event(), "well": asyncio.Event()}
     settings = HOLD | {"timeout": 5.0 if how == "timed out" else None}
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=settings) as (session, model, heard):
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=settings) as (
+        session,
+        model,
+        heard,
+    ):
         await model.emit(*short_response(1, "secret"))
         if how == "interrupted":
             await session.interrupt()
@@ -75,7 +96,11 @@ async def test_audio_does_not_wait_for_a_response_of_which_nothing_will_be_relea
 async def test_audio_that_comes_late_is_heard_behind_what_waits_already():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["fine"].set()
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (_session, model, heard):
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
+        _session,
+        model,
+        heard,
+    ):
         await model.emit(*short_response(1, "fine"))
         await heard.wait_for("agent_end")
         await model.emit(*short_response(2, "well"), audio_chunk(100, "i1", "r1"))
@@ -89,7 +114,9 @@ async def test_audio_that_comes_late_is_heard_behind_what_waits_already():
 async def test_what_is_active_goes_on_when_the_one_in_front_of_it_was_heard():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD | {"debounce_text_length": 4}) as (_, model, heard):
+    async with open_scripted_session(
+        agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD | {"debounce_text_length": 4}
+    ) as (_, model, heard):
         await model.emit(*short_response(1, "fine"), *short_response(2, "well")[:-1])
         await asyncio.sleep(1)
         assert heard.of_type("audio") == []
@@ -101,8 +128,14 @@ async def test_what_is_active_goes_on_when_the_one_in_front_of_it_was_heard():
 async def test_a_text_response_does_not_wait_for_held_audio():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (_session, model, heard):
-        await model.emit(*short_response(1, "fine"), response_started("r2"), text_delta("well", "i2", "r2"), response_ended("r2"))
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
+        _session,
+        model,
+        heard,
+    ):
+        await model.emit(
+            *short_response(1, "fine"), response_started("r2"), text_delta("well", "i2", "r2"), response_ended("r2")
+        )
         await heard.wait_for("agent_end", 2)
         assert heard.of_type("audio") == []
 
@@ -111,7 +144,11 @@ async def test_a_text_response_does_not_wait_for_held_audio():
 async def test_what_waits_for_its_turn_when_the_session_closes_was_not_heard():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
+        session,
+        model,
+        heard,
+    ):
         await model.emit(*short_response(1, "fine"), *short_response(2, "well"))
         await asyncio.sleep(1)
         await session.close()
@@ -124,7 +161,11 @@ async def test_what_waits_for_its_turn_when_the_session_closes_was_not_heard():
 async def test_an_interruption_drops_held_audio_and_announces_its_end_at_once():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
+        session,
+        model,
+        heard,
+    ):
         await model.emit(*short_response(1, "fine"), *short_response(2, "well"))
         await asyncio.sleep(1)
         assert len(heard.of_type("agent_end")) == 1
@@ -140,8 +181,14 @@ async def test_an_interruption_drops_held_audio_and_announces_its_end_at_once():
 async def test_what_waits_behind_an_answer_is_dropped_when_the_user_speaks():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (session, model, heard):
-        await model.emit(*short_response(1, "fine"), *short_response(2, "well"), response_started("r3"), audio_chunk(100, "i3", "r3"))
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
+        session,
+        model,
+        heard,
+    ):
+        await model.emit(
+            *short_response(1, "fine"), *short_response(2, "well"), response_started("r3"), audio_chunk(100, "i3", "r3")
+        )
         await asyncio.sleep(1)
         cuts = [
             RealtimeModelAudioInterruptedEvent(f"i{number}", 0, response_id=f"r{number}", audio_end_ms=0)
@@ -158,7 +205,11 @@ async def test_what_waits_behind_an_answer_is_dropped_when_the_user_speaks():
 @in_virtual_time
 async def test_an_answer_by_an_agent_without_guardrails_that_was_stopped_in_line_was_not_heard():
     verdicts = {"fine": asyncio.Event()}
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
+        session,
+        model,
+        heard,
+    ):
         await model.emit(*short_response(1, "fine"))
         await session.update_agent(RealtimeAgent(name="other"))
         await model.emit(*short_response(2, "well"))
@@ -175,7 +226,11 @@ async def test_an_answer_over_the_next_connection_is_heard_behind_the_rest_of_th
     text = "fine" if good else "secret"
     verdicts = {text: asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (_session, model, heard):
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
+        _session,
+        model,
+        heard,
+    ):
         await model.emit(*short_response(1, text)[:-1])
         await model.drop()
         await heard.wait_for("reconnected")
@@ -215,7 +270,11 @@ async def test_what_waited_counts_as_heard_from_its_turn_on():
 async def test_any_number_of_responses_may_wait(interrupted):
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
+        session,
+        model,
+        heard,
+    ):
         await model.emit(*short_response(0, "fine"))
         for number in range(1, 200):
             await model.emit(*short_response(number, "well"))
@@ -233,8 +292,15 @@ async def test_any_number_of_responses_may_wait(interrupted):
 async def test_a_response_whose_end_never_arrives_blocks_no_other_and_gets_its_turn():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD | {"debounce_text_length": 4}) as (_, model, heard):
-        await model.emit(*short_response(1, "fine"), *short_response(2, "well")[:-1], response_started("r3"), audio_chunk(100, "i3", "r3"))
+    async with open_scripted_session(
+        agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD | {"debounce_text_length": 4}
+    ) as (_, model, heard):
+        await model.emit(
+            *short_response(1, "fine"),
+            *short_response(2, "well")[:-1],
+            response_started("r3"),
+            audio_chunk(100, "i3", "r3"),
+        )
         await asyncio.sleep(1)
         verdicts["fine"].set()
         await heard.wait_for("audio", 2)
@@ -247,7 +313,11 @@ async def test_a_response_whose_end_never_arrives_blocks_no_other_and_gets_its_t
 async def test_unread_audio_is_dropped_by_an_interruption():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (session, model, heard):
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
+        session,
+        model,
+        heard,
+    ):
         reader = aiter(session)
         await model.emit(*short_response(1, "fine"), *short_response(2, "well"))
         verdicts["fine"].set()

@@ -5,7 +5,14 @@ import random
 
 import pytest
 
-from factories.realtime import short_response, response_ended, get_texts, open_scripted_session, in_virtual_time, agent_with_slow_guardrail
+from factories.realtime import (
+    agent_with_slow_guardrail,
+    get_texts,
+    in_virtual_time,
+    open_scripted_session,
+    response_ended,
+    short_response,
+)
 from standfast import RunHooks, open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeModelSendInterrupt
@@ -23,7 +30,11 @@ def told(heard, *kinds):
 @in_virtual_time
 async def test_the_end_of_a_response_is_announced_before_the_next_one_starts():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (_session, model, heard):
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
+        _session,
+        model,
+        heard,
+    ):
         await model.emit(*short_response(1, "fine"), *short_response(2, "well"))
         for verdict in verdicts.values():
             verdict.set()
@@ -35,7 +46,11 @@ async def test_the_end_of_a_response_is_announced_before_the_next_one_starts():
 @in_virtual_time
 async def test_an_end_is_announced_even_if_the_start_of_the_next_response_was_not_reported():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (_session, model, heard):
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
+        _session,
+        model,
+        heard,
+    ):
         await model.emit(*short_response(1, "fine"), *short_response(2, "well")[1:])
         for verdict in reversed(verdicts.values()):
             verdict.set()
@@ -49,7 +64,9 @@ async def test_a_response_whose_end_was_announced_resets_the_trip_count_only_aft
     verdicts, good = {text: asyncio.Event(), "well": asyncio.Event()}, text == "fine"
     async with open_store("memory://") as store:
         history = store.session("call")
-        async with open_scripted_session(agent_with_slow_guardrail(verdicts), session=history, guardrails_settings=HOLD) as (session, model, heard):
+        async with open_scripted_session(
+            agent_with_slow_guardrail(verdicts), session=history, guardrails_settings=HOLD
+        ) as (session, model, heard):
             await model.emit(*short_response(1, text), *short_response(2, "well")[:-1])
             await heard.wait_for("agent_end")
             await asyncio.sleep(1)
@@ -70,7 +87,11 @@ async def test_a_response_whose_end_was_announced_resets_the_trip_count_only_aft
 async def test_the_server_does_not_take_a_refused_answer_for_heard_because_of_the_next(order):
     verdicts = {"a secret": asyncio.Event(), "well": asyncio.Event()}
     model = LocalRealtimeModel(list(verdicts), tts=ToneTTS(), detector=EnergyDetector, pace=None)
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), model, guardrails_settings=HOLD) as (session, _model, heard):
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), model, guardrails_settings=HOLD) as (
+        session,
+        _model,
+        heard,
+    ):
         for number in (1, 2):
             await session.send_message("go on")
             await heard.wait_for("agent_start", number)
@@ -89,7 +110,9 @@ async def test_an_answer_that_was_left_out_is_not_interrupted_with_the_next():
     verdicts = {"never judged": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
     model = LocalRealtimeModel(list(verdicts), tts=ToneTTS(), detector=EnergyDetector, pace=None)
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), model, guardrails_settings={**HOLD, "timeout": 1.0}) as (
+    async with open_scripted_session(
+        agent_with_slow_guardrail(verdicts), model, guardrails_settings={**HOLD, "timeout": 1.0}
+    ) as (
         session,
         _model,
         heard,
@@ -107,8 +130,14 @@ async def test_a_refusal_while_the_user_speaks_stops_only_what_is_refused():
     verdicts = {"secret": asyncio.Event(), "well": asyncio.Event()}
     cut = RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=0)
     model = ScriptedRealtimeModel([RealtimeStep(RealtimeModelSendInterrupt, emit=[cut])], strict=False)
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), model, guardrails_settings=HOLD) as (session, _model, heard):
-        await model.emit(RealtimeModelSpeechStartedEvent("u1", 0), *short_response(1, "secret"), *short_response(2, "well"))
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), model, guardrails_settings=HOLD) as (
+        session,
+        _model,
+        heard,
+    ):
+        await model.emit(
+            RealtimeModelSpeechStartedEvent("u1", 0), *short_response(1, "secret"), *short_response(2, "well")
+        )
         verdicts["secret"].set()
         await heard.wait_for("audio_interrupted")
         verdicts["well"].set()
@@ -128,7 +157,11 @@ async def test_hooks_hear_of_answers_in_the_same_order():
             called.append(output)
 
     verdicts = {"one": asyncio.Event(), "two": asyncio.Event()}
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), hooks=Hooks(), guardrails_settings=HOLD) as (_session, model, heard):
+    async with open_scripted_session(agent_with_slow_guardrail(verdicts), hooks=Hooks(), guardrails_settings=HOLD) as (
+        _session,
+        model,
+        heard,
+    ):
         await model.emit(*short_response(1, "one"), *short_response(2, "two"))
         for verdict in verdicts.values():
             verdict.set()

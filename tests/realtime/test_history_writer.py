@@ -7,21 +7,21 @@ import pytest
 
 from factories.realtime import (
     WAIT_TIMEOUT,
-    tool_call,
-    response_ended,
-    wait_until,
-    record_events,
-    get_texts,
-    get_sent_inputs,
     audio_chunk,
-    response_started,
-    open_scripted_session,
-    user_message_added,
+    get_sent_inputs,
+    get_texts,
     in_virtual_time,
+    open_scripted_session,
+    record_events,
+    response_ended,
+    response_started,
     text_delta,
+    tool_call,
+    user_message_added,
+    wait_until,
 )
 from standfast import Agent, Runner, function_tool, open_store
-from standfast.base.pairing import find_unpaired
+from standfast.base.item_pairs import find_unpaired
 from standfast.realtime import (
     LocalRealtimeModel,
     RealtimeAgent,
@@ -80,11 +80,21 @@ async def test_a_call_is_written_while_it_goes_on_and_ended_with_the_session():
         history = store.session("call-1")
         agent = RealtimeAgent(name="a", tools=[weather])
         async with open_scripted_session(agent, session=history) as (_session, model, heard):
-            await model.emit(user_message_added("weather?"), response_started(), tool_call("weather", arguments='{"city": "Rome"}'), response_ended())
+            await model.emit(
+                user_message_added("weather?"),
+                response_started(),
+                tool_call("weather", arguments='{"city": "Rome"}'),
+                response_ended(),
+            )
             await heard.wait_for("tool_end")
             items = await grown(history, 3)
             assert [item["type"] for item in items] == ["message", "function_call", "function_call_output"]
-            await model.emit(response_started("r2"), text_delta("Sunny.", "i2", "r2"), audio_chunk(100, "i2", "r2"), response_ended("r2"))
+            await model.emit(
+                response_started("r2"),
+                text_delta("Sunny.", "i2", "r2"),
+                audio_chunk(100, "i2", "r2"),
+                response_ended("r2"),
+            )
             await heard.wait_for("agent_end", 2)
             assert len(await history.get_items()) == 3  # It may still be interrupted.
         items = await history.get_items()
@@ -102,13 +112,24 @@ async def test_only_what_was_heard_is_written():
 @in_virtual_time
 async def test_an_answer_that_is_still_heard_waits_although_the_conversation_has_gone_on():
     async with remembered() as (history, model):
-        await model.emit(response_started(), text_delta("one two three four"), audio_chunk(10_000), response_ended(), user_message_added("and?"))
+        await model.emit(
+            response_started(),
+            text_delta("one two three four"),
+            audio_chunk(10_000),
+            response_ended(),
+            user_message_added("and?"),
+        )
         await asyncio.sleep(5)
         assert await history.get_items() == []
         stopped = RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=5_000)
         await model.emit(stopped)
         assert texts(await grown(history, 2)) == ["one two", "and?"]
-        await model.emit(response_started("r2"), text_delta("five six", "i2", "r2"), audio_chunk(10_000, "i2", "r2"), response_ended("r2"))
+        await model.emit(
+            response_started("r2"),
+            text_delta("five six", "i2", "r2"),
+            audio_chunk(10_000, "i2", "r2"),
+            response_ended("r2"),
+        )
         await model.emit(user_message_added("so?", "u2"))
         await asyncio.sleep(10)
         assert texts(await grown(history, 4)) == ["one two", "and?", "five six", "so?"]
@@ -117,7 +138,13 @@ async def test_an_answer_that_is_still_heard_waits_although_the_conversation_has
 @in_virtual_time
 async def test_a_message_that_was_heard_is_written_although_the_conversation_does_not_continue():
     async with remembered() as (history, model):
-        await model.emit(user_message_added("say"), response_started(), text_delta("one two three four"), audio_chunk(10_000), response_ended())
+        await model.emit(
+            user_message_added("say"),
+            response_started(),
+            text_delta("one two three four"),
+            audio_chunk(10_000),
+            response_ended(),
+        )
         await asyncio.sleep(10)
         assert texts(await history.get_items()) == ["say"]
         await asyncio.sleep(3)
@@ -128,13 +155,24 @@ async def test_a_message_that_was_heard_is_written_although_the_conversation_doe
 async def test_an_answer_that_its_player_has_not_finished_waits_for_it():
     async with remembered(tracker := RealtimePlaybackTracker()) as (history, model):
         tracker.on_play_ms("i1", 0, 100)
-        await model.emit(response_started(), text_delta("one two three four"), audio_chunk(10_000), response_ended(), user_message_added("and?"))
+        await model.emit(
+            response_started(),
+            text_delta("one two three four"),
+            audio_chunk(10_000),
+            response_ended(),
+            user_message_added("and?"),
+        )
         tracker.on_play_ms("i1", 0, 4_900)
         await asyncio.sleep(15)
         assert await history.get_items() == []
         await model.emit(RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=5_000))
         assert texts(await grown(history, 2)) == ["one two", "and?"]
-        await model.emit(response_started("r2"), text_delta("five six", "i2", "r2"), audio_chunk(10_000, "i2", "r2"), response_ended("r2"))
+        await model.emit(
+            response_started("r2"),
+            text_delta("five six", "i2", "r2"),
+            audio_chunk(10_000, "i2", "r2"),
+            response_ended("r2"),
+        )
         await model.emit(user_message_added("so?", "u2"))
         await asyncio.sleep(15)
         assert len(await history.get_items()) == 2
@@ -157,12 +195,19 @@ async def test_an_answer_that_its_player_has_not_begun_waits_for_it():
 @in_virtual_time
 async def test_an_answer_waits_for_a_player_that_has_not_begun_to_play():
     async with remembered(tracker := RealtimePlaybackTracker()) as (history, model):
-        await model.emit(response_started(), text_delta("one two"), audio_chunk(1_000), response_ended(), user_message_added("and?"))
+        await model.emit(
+            response_started(), text_delta("one two"), audio_chunk(1_000), response_ended(), user_message_added("and?")
+        )
         await asyncio.sleep(3)
         assert await history.get_items() == []
         await model.emit(RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=500))
         assert texts(await grown(history, 2)) == ["one", "and?"]
-        await model.emit(response_started("r2"), text_delta("three", "i2", "r2"), audio_chunk(1_000, "i2", "r2"), response_ended("r2"))
+        await model.emit(
+            response_started("r2"),
+            text_delta("three", "i2", "r2"),
+            audio_chunk(1_000, "i2", "r2"),
+            response_ended("r2"),
+        )
         await model.emit(user_message_added("so?", "u2"))
         await asyncio.sleep(3)
         assert len(await history.get_items()) == 2
@@ -175,7 +220,9 @@ async def test_an_answer_waits_for_a_player_that_has_not_begun_to_play():
 async def test_an_answer_that_is_stopped_a_moment_after_the_next_one_is_written_as_heard():
     async with remembered(RealtimePlaybackTracker()) as (history, model):
         await model.emit(response_started(), text_delta("one two"), audio_chunk(300), response_ended())
-        await model.emit(response_started("r2"), text_delta("three", "i2", "r2"), audio_chunk(300, "i2", "r2"), response_ended("r2"))
+        await model.emit(
+            response_started("r2"), text_delta("three", "i2", "r2"), audio_chunk(300, "i2", "r2"), response_ended("r2")
+        )
         await asyncio.sleep(1)
         await model.emit(RealtimeModelAudioInterruptedEvent("i2", 0, response_id="r2", audio_end_ms=0))
         await asyncio.sleep(0.5)
@@ -192,14 +239,18 @@ async def test_an_answer_that_was_played_does_not_wait_when_the_next_one_is_stop
         tracker.on_play_ms("i1", 0, 100)
         await model.emit(response_started("r2"), text_delta("three four", "i2", "r2"), audio_chunk(1_000, "i2", "r2"))
         tracker.on_interrupted()
-        await model.emit(RealtimeModelAudioInterruptedEvent("i2", 0, response_id="r2", audio_end_ms=500), response_ended("r2"))
+        await model.emit(
+            RealtimeModelAudioInterruptedEvent("i2", 0, response_id="r2", audio_end_ms=500), response_ended("r2")
+        )
         assert texts(await grown(history, 2)) == ["one two", "three"]
 
 
 @in_virtual_time
 async def test_a_player_that_falls_silent_holds_the_history_up_for_a_while_only():
     async with remembered(tracker := RealtimePlaybackTracker()) as (history, model):
-        await model.emit(response_started(), text_delta("one two"), audio_chunk(1_000), response_ended(), user_message_added("and?"))
+        await model.emit(
+            response_started(), text_delta("one two"), audio_chunk(1_000), response_ended(), user_message_added("and?")
+        )
         tracker.on_play_ms("i1", 0, 500)
         await asyncio.sleep(MAX_PLAYER_LAG / 2)
         assert await history.get_items() == []
@@ -214,9 +265,19 @@ async def test_an_answer_that_was_stopped_makes_those_behind_it_no_sooner_heard(
 
     async with remembered() as (history, model):
         await model.emit(response_started(), text_delta("one two"), audio_chunk(4_000), response_ended())
-        await model.emit(response_started("r2"), text_delta("refused", "i2", "r2"), audio_chunk(4_000, "i2", "r2"), response_ended("r2"))
+        await model.emit(
+            response_started("r2"),
+            text_delta("refused", "i2", "r2"),
+            audio_chunk(4_000, "i2", "r2"),
+            response_ended("r2"),
+        )
         await model.emit(stopped("i2", "r2", 0))
-        await model.emit(response_started("r3"), text_delta("three four", "i3", "r3"), audio_chunk(2_000, "i3", "r3"), response_ended("r3"))
+        await model.emit(
+            response_started("r3"),
+            text_delta("three four", "i3", "r3"),
+            audio_chunk(2_000, "i3", "r3"),
+            response_ended("r3"),
+        )
         await asyncio.sleep(5)
         await model.emit(user_message_added("hm?"))
         await asyncio.sleep(0.1)
@@ -230,7 +291,9 @@ async def test_a_user_message_waits_for_its_transcript_and_keeps_its_position():
     async with open_store("memory://") as store:
         history = store.session("s")
         async with open_scripted_session(AGENT, session=history) as (_session, model, heard):
-            await model.emit(RealtimeModelItemUpdatedEvent(spoken), response_started(), text_delta("hello"), response_ended())
+            await model.emit(
+                RealtimeModelItemUpdatedEvent(spoken), response_started(), text_delta("hello"), response_ended()
+            )
             await heard.wait_for("agent_end")
             await model.emit(user_message_added("more", "u2", "i1"))
             assert await history.get_items() == []
@@ -283,7 +346,9 @@ async def test_an_item_that_comes_late_or_goes_early_does_not_confuse_the_writer
     async with remembered() as (history, model):
         await model.emit(user_message_added("one", "u1"), user_message_added("three", "u3", "u1"))
         await grown(history, 2)
-        await model.emit(user_message_added("two", "u2", "u1"), RealtimeModelItemDeletedEvent("u1"), user_message_added("four", "u4"))
+        await model.emit(
+            user_message_added("two", "u2", "u1"), RealtimeModelItemDeletedEvent("u1"), user_message_added("four", "u4")
+        )
         assert texts(await grown(history, 4)) == ["one", "three", "two", "four"]
 
 
@@ -302,7 +367,11 @@ async def test_a_call_that_was_never_answered_leaves_no_half_pair():
 
     async with open_store("memory://") as store:
         history = store.session("s")
-        async with open_scripted_session(RealtimeAgent(name="a", tools=[delete]), session=history) as (_session, model, heard):
+        async with open_scripted_session(RealtimeAgent(name="a", tools=[delete]), session=history) as (
+            _session,
+            model,
+            heard,
+        ):
             await model.emit(response_started(), tool_call("delete"), response_ended())
             await heard.wait_for("tool_approval_required")
         items = await history.get_items()
@@ -359,8 +428,17 @@ async def test_a_call_that_goes_on_from_a_history_with_tools_has_it_in_its_order
 async def test_a_text_run_goes_on_from_a_call():
     async with open_store("memory://") as store:
         history = store.session("s")
-        async with open_scripted_session(RealtimeAgent(name="a", tools=[weather]), session=history) as (_session, model, heard):
-            await model.emit(user_message_added("weather?"), response_started(), tool_call("weather", arguments='{"city": "Rome"}'), response_ended())
+        async with open_scripted_session(RealtimeAgent(name="a", tools=[weather]), session=history) as (
+            _session,
+            model,
+            heard,
+        ):
+            await model.emit(
+                user_message_added("weather?"),
+                response_started(),
+                tool_call("weather", arguments='{"city": "Rome"}'),
+                response_ended(),
+            )
             await heard.wait_for("tool_end")
             await model.emit(response_started("r2"), text_delta("Sunny.", "i2", "r2"), response_ended("r2"))
         text = ScriptedModel([[assistant_message("In Rome.")]])

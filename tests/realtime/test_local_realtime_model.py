@@ -5,9 +5,9 @@ from importlib.util import find_spec
 
 import pytest
 
+from factories.realtime import in_virtual_time
 from factories.realtime_protocol import make_speech
 from realtime.espeak import make_espeak_tts
-from realtime_kit import in_virtual_time
 from standfast import LocalModel, function_tool
 from standfast.realtime import (
     LocalRealtimeModel,

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from factories.realtime import EventRecorder, get_texts, in_virtual_time, open_scripted_session, send_speech
 from factories.realtime_protocol import make_speech
 from realtime.openai_types import SERVER_EVENTS, events
-from realtime_kit import EventRecorder, get_texts, send_speech, open_scripted_session, in_virtual_time
 from standfast import function_tool
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeSession, RealtimeState
 from standfast.realtime.local import CallTool, EnergyDetector, Say, ToneTTS

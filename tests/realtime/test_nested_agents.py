@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from factories.realtime import get_sent_inputs, open_scripted_session, record_events
 from factories.realtime import tool_call as called
-from factories.realtime import record_events, get_sent_inputs, open_scripted_session
 from standfast import Agent, function_tool
 from standfast.realtime import RealtimeAgent, RealtimeRunner
 from standfast.realtime.local import CallTool

@@ -4,7 +4,18 @@ import asyncio
 
 import pytest
 
-from factories.realtime import tool_call, response_ended, wait_until, get_texts, get_sent_inputs, audio_chunk, response_started, open_scripted_session, in_virtual_time, text_delta
+from factories.realtime import (
+    audio_chunk,
+    get_sent_inputs,
+    get_texts,
+    in_virtual_time,
+    open_scripted_session,
+    response_ended,
+    response_started,
+    text_delta,
+    tool_call,
+    wait_until,
+)
 from standfast import function_tool, open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeModelSendInterrupt, RealtimeModelSendUserInput
@@ -38,7 +49,11 @@ def guarded(*guardrails):
 async def test_words_are_looked_at_at_each_threshold_and_at_their_end():
     seen = []
     agent = guarded(guard(seen=seen))
-    async with open_scripted_session(agent, guardrails_settings={"debounce_text_length": 10}) as (_session, model, _heard):
+    async with open_scripted_session(agent, guardrails_settings={"debounce_text_length": 10}) as (
+        _session,
+        model,
+        _heard,
+    ):
         for piece in ("12345", "67890", "12345", "6"):
             await model.emit(text_delta(piece))
         await wait_until(lambda: len(seen) == 1)
@@ -51,7 +66,9 @@ async def test_words_are_looked_at_at_each_threshold_and_at_their_end():
 async def test_a_short_answer_is_looked_at_too(end):
     async with open_scripted_session(guarded(guard())) as (_session, model, heard):
         await model.emit(response_started(), text_delta("the secret is out"))
-        await model.emit(RealtimeModelTextDoneEvent("i1", "the secret is out", "r1") if end == "text_done" else response_ended())
+        await model.emit(
+            RealtimeModelTextDoneEvent("i1", "the secret is out", "r1") if end == "text_done" else response_ended()
+        )
         tripped = await heard.wait_for("guardrail_tripped")
         assert (tripped.message, tripped.response_id) == ("the secret is out", "r1")
         await wait_until(lambda: get_sent_inputs(model, Input))
@@ -62,14 +79,26 @@ async def test_a_short_answer_is_looked_at_too(end):
 
 async def test_written_answers_are_looked_at_as_well():
     async with open_scripted_session(guarded(guard())) as (_session, model, heard):
-        await model.emit(response_started(), RealtimeModelOutputTextDeltaEvent("i1", "a secret", "r1"), response_ended())
+        await model.emit(
+            response_started(), RealtimeModelOutputTextDeltaEvent("i1", "a secret", "r1"), response_ended()
+        )
         await heard.wait_for("guardrail_tripped")
 
 
 async def test_a_trip_is_announced_cancelled_and_followed_up_once():
     agent = guarded(guard("one"), guard("two"))
-    async with open_scripted_session(agent, guardrails_settings={"debounce_text_length": 5}) as (_session, model, heard):
-        await model.emit(response_started(), *[text_delta("secret ") for _ in range(20)], audio_chunk(), text_delta("secret"), response_ended())
+    async with open_scripted_session(agent, guardrails_settings={"debounce_text_length": 5}) as (
+        _session,
+        model,
+        heard,
+    ):
+        await model.emit(
+            response_started(),
+            *[text_delta("secret ") for _ in range(20)],
+            audio_chunk(),
+            text_delta("secret"),
+            response_ended(),
+        )
         await heard.wait_for("guardrail_tripped")
         await wait_until(lambda: get_sent_inputs(model, Input))
         await asyncio.sleep(0.02)
@@ -97,18 +126,30 @@ async def test_a_refusal_does_not_wait_for_slower_guardrails(held):
         await heard.wait_for("guardrail_tripped")
         assert now() - began < 2
         await asyncio.sleep(60)
-        assert len(heard.of_type("guardrail_tripped")) == len(get_sent_inputs(model, Interrupt)) == len(get_sent_inputs(model, Input)) == 1
+        assert (
+            len(heard.of_type("guardrail_tripped"))
+            == len(get_sent_inputs(model, Interrupt))
+            == len(get_sent_inputs(model, Input))
+            == 1
+        )
 
 
 async def test_a_trip_that_races_the_user_trips_cancels_and_follows_up_once():
     settings = {"debounce_text_length": 5}
     async with open_scripted_session(guarded(guard()), guardrails_settings=settings) as (session, model, heard):
-        await model.emit(response_started(), audio_chunk(), text_delta("secret secret"), RealtimeModelSpeechStartedEvent("u1", 0))
+        await model.emit(
+            response_started(), audio_chunk(), text_delta("secret secret"), RealtimeModelSpeechStartedEvent("u1", 0)
+        )
         await model.emit(RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1"), text_delta("secret"))
         await asyncio.gather(heard.wait_for("guardrail_tripped"), session.on_event(response_ended(status="cancelled")))
         await wait_until(lambda: get_sent_inputs(model, Input))
         await asyncio.sleep(0.02)
-        assert len(heard.of_type("guardrail_tripped")) == len(get_sent_inputs(model, Interrupt)) == len(get_sent_inputs(model, Input)) == 1
+        assert (
+            len(heard.of_type("guardrail_tripped"))
+            == len(get_sent_inputs(model, Interrupt))
+            == len(get_sent_inputs(model, Input))
+            == 1
+        )
 
 
 async def test_no_follow_up_disturbs_a_newer_response():
@@ -135,7 +176,9 @@ async def test_text_of_an_unknown_response_is_not_taken_for_a_newer_one():
         await model.emit(response_started(), RealtimeModelTextDoneEvent("i0", "long ago", "r0"), text_delta("secret"))
         await heard.wait_for("guardrail_tripped")
         await wait_until(lambda: get_sent_inputs(model, Input))
-        assert [(event.response_id, event.playback_only) for event in get_sent_inputs(model, Interrupt)] == [("r1", False)]
+        assert [(event.response_id, event.playback_only) for event in get_sent_inputs(model, Interrupt)] == [
+            ("r1", False)
+        ]
 
 
 async def test_an_answer_whose_words_came_before_its_beginning_is_the_newer_one():
@@ -146,8 +189,18 @@ async def test_an_answer_whose_words_came_before_its_beginning_is_the_newer_one(
         await gate.wait()
         return GuardrailFunctionOutput(None, "secret" in output)
 
-    async with open_scripted_session(guarded(late), guardrails_settings={"debounce_text_length": 5}) as (_session, model, heard):
-        await model.emit(response_started(), text_delta("secret"), text_delta("hello", "i2", "r2"), response_ended(), response_started("r2"))
+    async with open_scripted_session(guarded(late), guardrails_settings={"debounce_text_length": 5}) as (
+        _session,
+        model,
+        heard,
+    ):
+        await model.emit(
+            response_started(),
+            text_delta("secret"),
+            text_delta("hello", "i2", "r2"),
+            response_ended(),
+            response_started("r2"),
+        )
         gate.set()
         await heard.wait_for("guardrail_tripped")
         await wait_until(lambda: get_sent_inputs(model, Interrupt))
@@ -159,7 +212,9 @@ async def test_no_audio_of_a_refused_response_is_heard_after_the_trip():
     async with open_scripted_session(guarded(guard()), guardrails_settings=settings) as (_session, model, heard):
         await model.emit(response_started(), text_delta("secret"))
         await heard.wait_for("guardrail_tripped")
-        await model.emit(audio_chunk(), audio_chunk(), response_started("r2"), audio_chunk(response_id="r2", item_id="i2"))
+        await model.emit(
+            audio_chunk(), audio_chunk(), response_started("r2"), audio_chunk(response_id="r2", item_id="i2")
+        )
         assert (await heard.wait_for("audio")).item_id == "i2"
 
 
@@ -188,7 +243,11 @@ async def test_what_escapes_a_guardrail_becomes_an_error_and_the_session_lives_o
 
 @pytest.mark.parametrize("message", ["Please be discreet.", lambda names: f"Mind {names[0]}."])
 async def test_the_follow_up_can_be_in_words_of_ones_own(message):
-    async with open_scripted_session(guarded(guard()), guardrails_settings={"message": message}) as (_session, model, _heard):
+    async with open_scripted_session(guarded(guard()), guardrails_settings={"message": message}) as (
+        _session,
+        model,
+        _heard,
+    ):
         await model.emit(response_started(), text_delta("secret"), response_ended())
         await wait_until(lambda: get_sent_inputs(model, Input))
     assert get_sent_inputs(model, Input)[0].user_input in ("Please be discreet.", "Mind no secrets.")
@@ -265,7 +324,11 @@ async def test_how_much_was_heard_before_a_trip_is_known_although_a_call_holds_u
     model = ScriptedRealtimeModel([RealtimeStep(Interrupt, emit=[cut])], strict=False)
     async with open_store("memory://") as store:
         history = store.session("s")
-        async with open_scripted_session(agent, model, session=history, async_tool_calls=False) as (session, _model, heard):
+        async with open_scripted_session(agent, model, session=history, async_tool_calls=False) as (
+            session,
+            _model,
+            heard,
+        ):
             await model.emit(response_started(), text_delta("one two three four"), audio_chunk(1000), response_ended())
             await model.emit(response_started("r2"), tool_call("slow", response_id="r2"), response_ended("r2"))
             await heard.wait_for("audio_interrupted")
@@ -280,7 +343,11 @@ def _raises(names):
 
 @pytest.mark.parametrize(("message", "errors"), [(_raises, 1), (lambda names: None, 0)])
 async def test_without_a_configured_message_the_model_gets_the_default(message, errors):
-    async with open_scripted_session(guarded(guard()), guardrails_settings={"message": message}) as (_session, model, heard):
+    async with open_scripted_session(guarded(guard()), guardrails_settings={"message": message}) as (
+        _session,
+        model,
+        heard,
+    ):
         await model.emit(response_started(), text_delta("a secret"), response_ended())
         await wait_until(lambda: get_sent_inputs(model, Input))
         assert get_sent_inputs(model, Input)[0].user_input == "guardrail triggered: no secrets"

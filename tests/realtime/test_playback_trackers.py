@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from factories.realtime import record_events, get_texts, in_virtual_time
+from factories.realtime import get_texts, in_virtual_time, record_events
 from standfast import open_store
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimePlaybackTracker, RealtimeRunner
 

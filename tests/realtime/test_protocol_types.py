@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from factories.realtime_protocol import USER, open_raw_client, make_speech
+from factories.realtime import open_websocket_session, send_speech
+from factories.realtime_protocol import USER, make_speech, open_raw_client
 from realtime.openai_types import CLIENT_EVENTS, SERVER_EVENTS, enumerate_fields, events, find_type_errors
-from realtime_kit import open_websocket_session, send_speech
 from standfast import function_tool
 from standfast.agents.hosted_tools import HostedMCPTool
 from standfast.agents.model_settings import MCPToolChoice

@@ -3,7 +3,7 @@
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from factories.realtime_protocol import USER, open_raw_client, make_speech
+from factories.realtime_protocol import USER, make_speech, open_raw_client
 from standfast.realtime.local.responder import CallTool, Pause
 from standfast.realtime.local.stt import ScriptedTranscriber
 from standfast.testing import RealtimeServer

@@ -4,7 +4,18 @@ import asyncio
 
 import pytest
 
-from factories.realtime import CallCounter, tool_call, response_ended, wait_until, get_sent_inputs, audio_chunk, response_started, open_scripted_session, user_message_added, text_delta
+from factories.realtime import (
+    CallCounter,
+    audio_chunk,
+    get_sent_inputs,
+    open_scripted_session,
+    response_ended,
+    response_started,
+    text_delta,
+    tool_call,
+    user_message_added,
+    wait_until,
+)
 from standfast import function_tool
 from standfast.base.usage import Usage
 from standfast.realtime import (
@@ -28,7 +39,9 @@ Interrupt, Input = RealtimeModelSendInterrupt, RealtimeModelSendUserInput
 async def test_a_turn_comes_as_events_and_as_history():
     async with open_scripted_session(AGENT) as (session, model, heard):
         await session.send_message("hello")
-        await model.emit(user_message_added("hello"), response_started(), text_delta("Good "), audio_chunk(), text_delta("day"))
+        await model.emit(
+            user_message_added("hello"), response_started(), text_delta("Good "), audio_chunk(), text_delta("day")
+        )
         await model.emit(told.RealtimeModelAudioDoneEvent("i1", 0), response_ended())
         await heard.wait_for("agent_end")
         assert heard.types()[:4] == ["history_updated", "history_added", "agent_start", "history_added"]
@@ -41,7 +54,12 @@ async def test_a_turn_comes_as_events_and_as_history():
 
 async def test_every_model_event_is_passed_on_first_as_it_came():
     async with open_scripted_session(AGENT) as (_session, model, heard):
-        events = [response_started(), audio_chunk(), told.RealtimeModelOtherEvent({"type": "new.thing"}), response_ended()]
+        events = [
+            response_started(),
+            audio_chunk(),
+            told.RealtimeModelOtherEvent({"type": "new.thing"}),
+            response_ended(),
+        ]
         await model.emit(*events)
         await heard.wait_for("agent_end")
         assert [event.data for event in heard.of_type("raw_model_event")] == events
@@ -88,9 +106,16 @@ async def test_unread_audio_is_dropped_by_an_interruption():
 async def test_unread_audio_is_dropped_when_the_user_speaks():
     async with open_scripted_session(AGENT) as (session, model, _heard):
         slow = aiter(session)
-        await model.emit(response_started(), audio_chunk(), audio_chunk(), told.RealtimeModelSpeechStartedEvent("u1", 0))
+        await model.emit(
+            response_started(), audio_chunk(), audio_chunk(), told.RealtimeModelSpeechStartedEvent("u1", 0)
+        )
         await model.emit(told.RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=50))
-        await model.emit(response_ended(status="cancelled"), response_started("r2"), audio_chunk(100, "i2", "r2"), response_ended("r2"))
+        await model.emit(
+            response_ended(status="cancelled"),
+            response_started("r2"),
+            audio_chunk(100, "i2", "r2"),
+            response_ended("r2"),
+        )
         await session.close()
         kinds = [event.type async for event in slow if event.type in ("audio", "audio_interrupted")]
         assert kinds == ["audio_interrupted", "audio"]
@@ -110,7 +135,9 @@ async def test_after_a_barge_in_no_audio_of_that_response_comes_and_the_history_
         await model.emit(response_started(), text_delta("one two three four"), audio_chunk(1000))
         await model.emit(told.RealtimeModelSpeechStartedEvent("u1", 0))
         await model.emit(told.RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=500))
-        await model.emit(audio_chunk(), told.RealtimeModelItemTruncatedEvent("i1", 0, 500), response_ended(status="cancelled"))
+        await model.emit(
+            audio_chunk(), told.RealtimeModelItemTruncatedEvent("i1", 0, 500), response_ended(status="cancelled")
+        )
         await heard.wait_for("agent_end")
         kinds = heard.types()
         assert "audio" not in kinds[kinds.index("audio_interrupted") :]

@@ -4,8 +4,15 @@ import asyncio
 
 import pytest
 
-from factories.realtime import open_websocket_session, wait_until, record_events, get_texts, send_speech, in_virtual_time
-from realtime.wire import make_speech
+from factories.realtime import (
+    get_texts,
+    in_virtual_time,
+    open_websocket_session,
+    record_events,
+    send_speech,
+    wait_until,
+)
+from factories.realtime_protocol import make_speech
 from standfast import function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import (
@@ -75,7 +82,10 @@ async def go_on(session):
 async def test_an_output_that_comes_while_the_user_speaks_is_spoken_of_in_the_answer_to_the_user():
     look, hears = Look(), ScriptedTranscriber(["And by the way?"])
     turns = [CallTool("look"), "It is noon, by the way.", "The end."]
-    async with RealtimeServer(turns, transcriber=hears) as server, open_websocket_session(server, look.agent) as (session, heard):
+    async with (
+        RealtimeServer(turns, transcriber=hears) as server,
+        open_websocket_session(server, look.agent) as (session, heard),
+    ):
         connection = server.connections[0]
         after = await know_while_the_user_speaks(session, heard, look)
         await connection.wait_for_frame("conversation.item.create", count=2)
@@ -102,7 +112,10 @@ async def test_a_refusal_that_comes_while_the_user_speaks_is_followed_up_in_the_
     agent = RealtimeAgent(name="a", output_guardrails=[discreet])
     turns = ["the secret is out", "Forget it. Yes?", "The end."]
     hears = ScriptedTranscriber(["Stop."])
-    async with RealtimeServer(turns, transcriber=hears) as server, open_websocket_session(server, agent) as (session, heard):
+    async with (
+        RealtimeServer(turns, transcriber=hears) as server,
+        open_websocket_session(server, agent) as (session, heard),
+    ):
         connection = server.connections[0]
         await session.send_message("Tell me.")
         await asked.wait()
@@ -143,7 +156,10 @@ async def test_a_server_that_does_not_answer_the_user_is_asked_about_the_output(
 async def test_a_message_of_the_program_is_answered_although_the_user_speaks():
     look = Look()
     turns = [CallTool("look"), "At once. It is noon.", "Yes?"]
-    async with RealtimeServer(turns, pace=None) as server, open_websocket_session(server, look.agent) as (session, heard):
+    async with (
+        RealtimeServer(turns, pace=None) as server,
+        open_websocket_session(server, look.agent) as (session, heard),
+    ):
         connection = server.connections[0]
         after = await know_while_the_user_speaks(session, heard, look)
         await session.send_message("Answer now.")

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from factories.realtime import open_websocket_session, wait_until, get_texts, send_speech
-from realtime.wire import make_speech
+from factories.realtime import get_texts, open_websocket_session, send_speech, wait_until
+from factories.realtime_protocol import make_speech
 from standfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage
 from standfast.realtime.local import Say, ScriptedTranscriber
 from standfast.testing import RealtimeServer

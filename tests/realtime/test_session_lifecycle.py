@@ -9,16 +9,16 @@ import pytest
 
 from factories.realtime import (
     WAIT_TIMEOUT,
-    tool_call,
-    response_ended,
-    wait_until,
-    record_events,
-    get_sent_inputs,
     audio_chunk,
-    response_started,
-    open_scripted_session,
+    get_sent_inputs,
     in_virtual_time,
+    open_scripted_session,
+    record_events,
+    response_ended,
+    response_started,
     text_delta,
+    tool_call,
+    wait_until,
 )
 from standfast import UserError, function_tool, open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from factories.realtime import record_events, in_virtual_time
-from realtime.wire import make_speech
+from factories.realtime import in_virtual_time, record_events
+from factories.realtime_protocol import make_speech
 from standfast import function_tool, open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner

@@ -3,7 +3,14 @@
 import asyncio
 import random
 
-from factories.realtime import response_ended, record_events, audio_chunk, response_started, open_scripted_session, in_virtual_time
+from factories.realtime import (
+    audio_chunk,
+    in_virtual_time,
+    open_scripted_session,
+    record_events,
+    response_ended,
+    response_started,
+)
 from standfast import function_tool
 from standfast.realtime import OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner
 from standfast.realtime.local import CallTool

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from factories.realtime import wait_until, record_events
+from factories.realtime import record_events, wait_until
 from standfast import function_tool
 from standfast.realtime import (
     AcknowledgementTimeout,

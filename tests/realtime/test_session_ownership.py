@@ -10,17 +10,17 @@ import pytest
 
 from factories.realtime import (
     WAIT_TIMEOUT,
-    tool_call,
+    audio_chunk,
+    get_texts,
+    in_virtual_time,
+    open_scripted_session,
     open_websocket_session,
     response_ended,
-    wait_until,
-    get_texts,
-    audio_chunk,
     response_started,
-    open_scripted_session,
-    user_message_added,
-    in_virtual_time,
     text_delta,
+    tool_call,
+    user_message_added,
+    wait_until,
 )
 from standfast import UserError, function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
@@ -115,7 +115,10 @@ async def test_a_listener_that_waits_for_something_cancelled_does_not_make_the_s
                 gone.cancel()
                 await gone
 
-    async with RealtimeServer(["Hello.", "Goodbye."]) as server, open_websocket_session(server, AGENT) as (session, heard):
+    async with (
+        RealtimeServer(["Hello.", "Goodbye."]) as server,
+        open_websocket_session(server, AGENT) as (session, heard),
+    ):
         session.model.add_listener(Listener())
         await session.send_message("hi")
         await heard.wait_for("agent_end")
@@ -199,7 +202,12 @@ async def test_a_long_session_whose_items_are_deleted_uses_no_more_memory():
     async def turns(first, last):
         for number in range(first, last):
             of = {"item_id": f"item-{number}", "response_id": f"response-{number}"}
-            answer = [response_started(of["response_id"]), audio_chunk(1, **of), text_delta("Hello.", **of), response_ended(of["response_id"])]
+            answer = [
+                response_started(of["response_id"]),
+                audio_chunk(1, **of),
+                text_delta("Hello.", **of),
+                response_ended(of["response_id"]),
+            ]
             await model.emit(*answer, RealtimeModelItemDeletedEvent(of["item_id"]))
             while (await anext(events)).type != "agent_end":
                 pass

@@ -6,19 +6,19 @@ import pytest
 
 from factories.realtime import (
     WAIT_TIMEOUT,
-    connect_options,
-    tool_call,
-    response_ended,
-    wait_until,
-    interrupt,
-    record_events,
-    get_texts,
-    get_sent_inputs,
     audio_chunk,
-    response_started,
+    connect_options,
+    get_sent_inputs,
+    get_texts,
+    interrupt,
     open_scripted_session,
-    user_message_added,
+    record_events,
+    response_ended,
+    response_started,
     text_delta,
+    tool_call,
+    user_message_added,
+    wait_until,
 )
 from standfast import function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
@@ -123,7 +123,9 @@ def test_a_switch_cancelled_before_its_acknowledgement_is_reverted():
 
 async def test_the_end_of_an_unknown_response_does_not_end_the_active_one():
     async with open_scripted_session(AGENT) as (_session, model, heard):
-        await model.emit(response_started(), audio_chunk(), response_ended("some other"), audio_chunk(), response_ended())
+        await model.emit(
+            response_started(), audio_chunk(), response_ended("some other"), audio_chunk(), response_ended()
+        )
         await heard.wait_for("agent_end")
         assert [event.response_id for event in heard.of_type("agent_end")] == ["r1"]
         assert len(heard.of_type("audio")) == 2
@@ -141,7 +143,14 @@ async def test_a_response_reported_twice_or_after_its_end_starts_once_and_ends_o
 
 async def test_a_response_whose_end_was_not_reported_ends_when_the_next_one_starts():
     async with open_scripted_session(AGENT) as (session, model, heard):
-        await model.emit(response_started(), text_delta("one"), audio_chunk(), response_started("r2"), response_ended("r1"), response_ended("r2"))
+        await model.emit(
+            response_started(),
+            text_delta("one"),
+            audio_chunk(),
+            response_started("r2"),
+            response_ended("r1"),
+            response_ended("r2"),
+        )
         await heard.wait_for("agent_end", 2)
         turns = [
             (event.type, event.response_id) for event in heard.events if event.type in ("agent_start", "agent_end")
@@ -153,7 +162,11 @@ async def test_a_response_whose_end_was_not_reported_ends_when_the_next_one_star
 
 async def test_a_response_trips_once_although_its_beginning_comes_late():
     agent = RealtimeAgent(name="host", output_guardrails=[discreet])
-    async with open_scripted_session(agent, guardrails_settings={"debounce_text_length": 1}) as (_session, model, heard):
+    async with open_scripted_session(agent, guardrails_settings={"debounce_text_length": 1}) as (
+        _session,
+        model,
+        heard,
+    ):
         await model.emit(text_delta("secret"))
         await heard.wait_for("guardrail_tripped")
         await model.emit(response_started(), text_delta(" secret"), audio_chunk(), response_ended())

@@ -11,7 +11,7 @@ import pytest
 
 from factories.fragile_realtime_model import FragileModel
 from factories.realtime import record_events
-from realtime.wire import make_speech
+from factories.realtime_protocol import make_speech
 from standfast import ToolContext, function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeRunner, RealtimeState

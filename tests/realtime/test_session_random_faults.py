@@ -453,7 +453,9 @@ class WildSchedule(SlowSchedule):
 
     def check_written(self, session, written):
         # The end of an answer that came a little late to its player's word counts as heard.
-        rounded = {e.subject for e in self.ear.of_type("metric") if e.name == "truncated" and e.ms <= ROUNDING_TOLERANCE_MS}
+        rounded = {
+            e.subject for e in self.ear.of_type("metric") if e.name == "truncated" and e.ms <= ROUNDING_TOLERANCE_MS
+        }
         if not self.deleted and "lossy" not in self.chosen and ("player" not in self.chosen or not rounded):
             super().check_written(session, written)
 

@@ -14,7 +14,7 @@ from factories.realtime import record_events
 from realtime.test_session_random_calls import Brain, Schedule, play_all
 from standfast import ToolContext, function_tool, open_store
 from standfast.base.errors import StandfastError
-from standfast.base.pairing import find_unpaired
+from standfast.base.item_pairs import find_unpaired
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
 from standfast.realtime._session.item_conversion import INAUDIBLE_TEXT, get_text
 from standfast.realtime.items import RealtimeToolCallItem

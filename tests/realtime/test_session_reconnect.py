@@ -6,18 +6,18 @@ import pytest
 
 from factories.fragile_realtime_model import FragileModel
 from factories.realtime import (
-    tool_call,
-    response_ended,
-    wait_until,
-    record_events,
-    get_texts,
-    get_sent_inputs,
     audio_chunk,
-    response_started,
-    open_scripted_session,
-    user_message_added,
+    get_sent_inputs,
+    get_texts,
     in_virtual_time,
+    open_scripted_session,
+    record_events,
+    response_ended,
+    response_started,
     text_delta,
+    tool_call,
+    user_message_added,
+    wait_until,
 )
 from standfast import function_tool
 from standfast.realtime import (
@@ -113,7 +113,9 @@ async def test_words_without_any_sound_were_not_heard_and_the_response_is_asked_
 
 async def test_a_response_that_was_written_is_not_asked_for_again():
     async with open_scripted_session(AGENT) as (_session, model, heard):
-        await model.emit(user_message_added("hello"), response_started(), RealtimeModelOutputTextDeltaEvent("i1", "Good", "r1"))
+        await model.emit(
+            user_message_added("hello"), response_started(), RealtimeModelOutputTextDeltaEvent("i1", "Good", "r1")
+        )
         await model.drop()
         await heard.wait_for("reconnected")
         await wait_until(lambda: len(replayed(model)) == 2)
@@ -208,7 +210,11 @@ async def test_an_output_that_was_ready_meanwhile_is_part_of_the_replay_and_gets
                 await asyncio.sleep(0.01)
             await super().connect(options)
 
-    async with open_scripted_session(RealtimeAgent(name="a", tools=[slow]), Late(strict=False)) as (_session, model, heard):
+    async with open_scripted_session(RealtimeAgent(name="a", tools=[slow]), Late(strict=False)) as (
+        _session,
+        model,
+        heard,
+    ):
         await model.emit(response_started(), tool_call("slow"), response_ended())
         await heard.wait_for("tool_start")
         await model.drop()
@@ -253,7 +259,10 @@ async def test_a_handoff_whose_connection_is_lost_half_way_is_completed_by_the_n
         assert session.current_agent is other
         assert len(heard.of_type("agent_changed")) == 1
         assert model.connect_calls[1]["initial_model_settings"]["instructions"] == "I am the first."
-        assert get_sent_inputs(model, RealtimeModelSendSessionUpdate)[0].session_settings["instructions"] == "I am another."
+        assert (
+            get_sent_inputs(model, RealtimeModelSendSessionUpdate)[0].session_settings["instructions"]
+            == "I am another."
+        )
         await wait_until(lambda: get_sent_inputs(model, Output))
 
 
@@ -330,7 +339,11 @@ async def test_without_reconnecting_a_loss_ends_the_session_with_its_reason():
 async def test_those_who_wait_for_a_connection_learn_of_the_end():
     from standfast.base.errors import Closed
 
-    async with open_scripted_session(AGENT, reconnect={"first_delay": 60, "longest_delay": 60}) as (session, model, heard):
+    async with open_scripted_session(AGENT, reconnect={"first_delay": 60, "longest_delay": 60}) as (
+        session,
+        model,
+        heard,
+    ):
         await model.drop()
         await heard.wait_for("reconnecting")
         saying = asyncio.ensure_future(session.send_message("hello?"))
@@ -354,7 +367,9 @@ async def test_a_connection_is_rolled_over_in_a_quiet_moment():
 async def test_items_that_a_new_connection_does_not_get_keep_their_position():
     unheard = UserMessageItem(item_id="u3", content=[InputAudio()])
     async with open_scripted_session(AGENT) as (session, model, heard):
-        await model.emit(user_message_added("one"), user_message_added("two", "u2"), RealtimeModelItemUpdatedEvent(unheard))
+        await model.emit(
+            user_message_added("one"), user_message_added("two", "u2"), RealtimeModelItemUpdatedEvent(unheard)
+        )
         await model.drop()
         await heard.wait_for("reconnected")
         await model.emit(user_message_added("one"), user_message_added("two", "u2", previous="u1"))
@@ -364,7 +379,13 @@ async def test_items_that_a_new_connection_does_not_get_keep_their_position():
 async def test_messages_during_a_resend_follow_the_resent_item():
     cut = RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=500, from_previous_connection=True)
     async with open_scripted_session(AGENT) as (session, model, _heard):
-        await model.emit(user_message_added("hello"), response_started(), text_delta("one two three four"), audio_chunk(1000), response_ended())
+        await model.emit(
+            user_message_added("hello"),
+            response_started(),
+            text_delta("one two three four"),
+            audio_chunk(1000),
+            response_ended(),
+        )
         await model.emit(cut)
         retold = await wait_until(lambda: replayed(model))
         assert [item["content"][0]["text"] for item in retold] == ["one two"]
@@ -410,7 +431,9 @@ def forgotten(model):
 async def test_a_message_with_two_truncated_parts_is_resent_in_its_final_state():
     second = RealtimeModelAudioEvent(bytes(48_000), "r1", "i1", 1)
     async with open_scripted_session(AGENT) as (session, model, _heard):
-        await model.emit(user_message_added("hello"), response_started(), text_delta("one two three four"), audio_chunk(1000))
+        await model.emit(
+            user_message_added("hello"), response_started(), text_delta("one two three four"), audio_chunk(1000)
+        )
         await model.emit(spoken("five six seven eight", 1), second, response_ended())
         await model.emit(cut_part(0), cut_part(1))
         await wait_until(lambda: replayed(model) and len(replayed(model)) == len(forgotten(model)))
@@ -424,7 +447,13 @@ async def test_a_message_that_is_truncated_again_is_resent_again():
         "i1", 0, response_id="r1", audio_end_ms=250, from_previous_connection=True
     )
     async with open_scripted_session(AGENT) as (session, model, _heard):
-        await model.emit(user_message_added("hello"), response_started(), text_delta("one two three four"), audio_chunk(1000), response_ended())
+        await model.emit(
+            user_message_added("hello"),
+            response_started(),
+            text_delta("one two three four"),
+            audio_chunk(1000),
+            response_ended(),
+        )
         await model.emit(cut_part(0))
         await wait_until(lambda: replayed(model))
         await model.emit(again)
@@ -438,7 +467,13 @@ async def test_a_message_that_is_truncated_again_is_resent_again():
 
 async def test_what_one_connection_was_to_forget_for_a_moment_the_next_one_may_forget_for_good():
     async with open_scripted_session(AGENT) as (session, model, heard):
-        await model.emit(user_message_added("hello"), response_started(), text_delta("one two three four"), audio_chunk(1000), response_ended())
+        await model.emit(
+            user_message_added("hello"),
+            response_started(),
+            text_delta("one two three four"),
+            audio_chunk(1000),
+            response_ended(),
+        )
         await model.emit(cut_part(0))
         await wait_until(lambda: replayed(model))
         await model.drop()

@@ -5,8 +5,8 @@ from base64 import b64encode
 
 import pytest
 
-from factories.realtime import open_websocket_session, wait_until, record_events
-from realtime.wire import make_speech
+from factories.realtime import open_websocket_session, record_events, wait_until
+from factories.realtime_protocol import make_speech
 from standfast import function_tool
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner, RealtimeState
 from standfast.realtime.local import CallTool, EnergyDetector, ToneTTS
@@ -139,7 +139,10 @@ async def test_an_interruption_after_a_lost_connection_reaches_the_server_that_h
 
 
 async def test_two_parts_of_an_answer_that_are_cut_over_the_next_connection_make_no_error():
-    async with RealtimeServer([LONG, "Yes?"]) as server, open_websocket_session(server, RealtimeAgent(name="a")) as (session, heard):
+    async with (
+        RealtimeServer([LONG, "Yes?"]) as server,
+        open_websocket_session(server, RealtimeAgent(name="a")) as (session, heard),
+    ):
         await session.send_message("Tell me.")
         end = await heard.wait_for("agent_end")
         place = {"response_id": end.response_id, "item_id": first_answer(session).item_id, "content_index": 1}
@@ -160,7 +163,10 @@ async def test_two_parts_of_an_answer_that_are_cut_over_the_next_connection_make
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 async def test_what_still_plays_is_cut_between_two_connections_too(moment):
-    async with RealtimeServer([LONG]) as server, open_websocket_session(server, RealtimeAgent(name="a")) as (session, heard):
+    async with (
+        RealtimeServer([LONG]) as server,
+        open_websocket_session(server, RealtimeAgent(name="a")) as (session, heard),
+    ):
         await session.send_message("Tell me.")
         await heard.wait_for("agent_end")
         server.inject("connect", Reject(), times=2)
@@ -179,7 +185,10 @@ async def test_what_still_plays_is_cut_between_two_connections_too(moment):
 
 @pytest.mark.parametrize("fault", ["connect", "session.update", "conversation.item.create"])
 async def test_what_still_plays_can_be_cut_although_the_first_attempt_to_reconnect_failed(fault):
-    async with RealtimeServer([LONG]) as server, open_websocket_session(server, RealtimeAgent(name="a")) as (session, heard):
+    async with (
+        RealtimeServer([LONG]) as server,
+        open_websocket_session(server, RealtimeAgent(name="a")) as (session, heard),
+    ):
         await session.send_message("Tell me.")
         await heard.wait_for("agent_end")
         server.inject(fault, Reject() if fault == "connect" else Disconnect(), connection=1)

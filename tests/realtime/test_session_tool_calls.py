@@ -6,7 +6,18 @@ from dataclasses import dataclass
 
 import pytest
 
-from factories.realtime import WAIT_TIMEOUT, tool_call, response_ended, wait_until, get_sent_inputs, audio_chunk, response_started, open_scripted_session, in_virtual_time, text_delta
+from factories.realtime import (
+    WAIT_TIMEOUT,
+    audio_chunk,
+    get_sent_inputs,
+    in_virtual_time,
+    open_scripted_session,
+    response_ended,
+    response_started,
+    text_delta,
+    tool_call,
+    wait_until,
+)
 from standfast import AgentHooks, RunHooks, function_tool, tool_input_guardrail, tool_output_guardrail
 from standfast.agents.guardrails import ToolGuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeModelSendToolOutput
@@ -43,7 +54,10 @@ async def test_a_call_is_made_and_answered():
 async def test_a_call_that_comes_while_the_session_is_opening_is_made_and_answered_when_it_is_open(beside):
     made = [response_started(), tool_call("add", arguments='{"a": 1, "b": 2}'), response_ended()]
     model = ScriptedRealtimeModel(strict=False, connect_events=made)
-    async with asyncio.timeout(WAIT_TIMEOUT), open_scripted_session(agent_with(add), model, async_tool_calls=beside) as (_, _, heard):
+    async with (
+        asyncio.timeout(WAIT_TIMEOUT),
+        open_scripted_session(agent_with(add), model, async_tool_calls=beside) as (_, _, heard),
+    ):
         assert (await heard.wait_for("tool_end")).output == 3
         assert outputs(model) == [("c1", "3", True)]
 
@@ -281,7 +295,11 @@ async def test_a_rejected_call_is_answered_with_the_reason(message):
 
 
 async def test_an_approval_without_a_decision_expires():
-    async with open_scripted_session(agent_with(delete), tool_execution={"approval_timeout": 0.02}) as (session, model, heard):
+    async with open_scripted_session(agent_with(delete), tool_execution={"approval_timeout": 0.02}) as (
+        session,
+        model,
+        heard,
+    ):
         await model.emit(tool_call("delete", arguments=ARGUMENTS))
         await heard.wait_for("tool_approval_expired")
         end = await heard.wait_for("tool_end")
@@ -415,7 +433,13 @@ async def test_calls_run_beside_the_conversation_and_each_other():
         return "slow"
 
     async with open_scripted_session(agent_with(slow, add)) as (_session, model, heard):
-        await model.emit(response_started(), tool_call("slow", "c1"), tool_call("add", "c2", '{"a": 1, "b": 2}'), response_ended(), response_started("r2"))
+        await model.emit(
+            response_started(),
+            tool_call("slow", "c1"),
+            tool_call("add", "c2", '{"a": 1, "b": 2}'),
+            response_ended(),
+            response_started("r2"),
+        )
         assert (await heard.wait_for("tool_end")).call_id == "c2"
         await heard.wait_for("agent_start", 2)
         gate.set()

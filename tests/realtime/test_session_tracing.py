@@ -4,7 +4,16 @@ import asyncio
 
 import pytest
 
-from factories.realtime import tool_call, response_ended, wait_until, record_events, get_sent_inputs, response_started, open_scripted_session, text_delta
+from factories.realtime import (
+    get_sent_inputs,
+    open_scripted_session,
+    record_events,
+    response_ended,
+    response_started,
+    text_delta,
+    tool_call,
+    wait_until,
+)
 from standfast import function_tool, output_guardrail, trace
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeModelSendToolOutput, RealtimeRunner
@@ -60,7 +69,11 @@ AGENT = RealtimeAgent(name="host", tools=[look], handoffs=[OTHER], output_guardr
 async def conversation(model, heard):
     await model.emit(response_started(), text_delta("hello"), tool_call("look", "c1"), response_ended())
     await heard.until("tool_end")
-    await model.emit(response_started("r2"), tool_call("transfer_to_other", "c2"), response_ended("r2", status="failed", reason="broken"))
+    await model.emit(
+        response_started("r2"),
+        tool_call("transfer_to_other", "c2"),
+        response_ended("r2", status="failed", reason="broken"),
+    )
     await heard.until("handoff")
     await wait_until(lambda: len(get_sent_inputs(model, RealtimeModelSendToolOutput)) == 2)
     await model.emit(response_started("r3"))

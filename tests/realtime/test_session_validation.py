@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from factories.realtime import open_websocket_session, wait_until, record_events, open_scripted_session, in_virtual_time
+from factories.realtime import in_virtual_time, open_scripted_session, open_websocket_session, record_events, wait_until
 from standfast import Agent, UserError
 from standfast.base.errors import Closed
 from standfast.realtime import (
@@ -238,7 +238,11 @@ async def test_an_unknown_audio_format_is_logged(caplog):
 async def test_a_key_inside_the_config_that_is_none_says_nothing():
     guardrails = dict.fromkeys(["debounce_text_length", "hold_back_audio", "message"])
     patience = dict.fromkeys(["attempts", "first_delay", "longest_delay"])
-    async with open_scripted_session(AGENT, guardrails_settings=guardrails, reconnect=patience) as (_session, model, heard):
+    async with open_scripted_session(AGENT, guardrails_settings=guardrails, reconnect=patience) as (
+        _session,
+        model,
+        heard,
+    ):
         await model.drop()
         await heard.wait_for("reconnected")
         assert heard.of_type("error") == []

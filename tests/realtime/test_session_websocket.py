@@ -5,8 +5,8 @@ import base64
 
 import pytest
 
-from factories.realtime import WAIT_TIMEOUT, EventRecorder, open_websocket_session, wait_until, get_texts, send_speech
-from realtime.wire import make_speech
+from factories.realtime import WAIT_TIMEOUT, EventRecorder, get_texts, open_websocket_session, send_speech, wait_until
+from factories.realtime_protocol import make_speech
 from standfast import function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage, RealtimeRunner, RealtimeState
@@ -30,7 +30,10 @@ async def test_closing_keeps_its_deadline_when_the_server_hangs():
 @pytest.mark.parametrize(("hangs", "cut"), [(True, ("connection",)), (False, ())])
 async def test_closing_tells_that_the_server_did_not_say_goodbye(hangs, cut):
     patience = {"close_timeout": 0.2}
-    async with RealtimeServer() as server, open_websocket_session(server, AGENT, transport=patience) as (session, _heard):
+    async with (
+        RealtimeServer() as server,
+        open_websocket_session(server, AGENT, transport=patience) as (session, _heard),
+    ):
         if hangs:
             server.connections[0].stall()
         report = await session.close()
@@ -50,7 +53,10 @@ async def test_a_call_may_be_ended_from_inside(who):
                 await session.close()
 
     agent = RealtimeAgent(name="a", tools=[hang_up])
-    async with RealtimeServer([CallTool("hang_up")]) as server, open_websocket_session(server, agent) as (session, heard):
+    async with (
+        RealtimeServer([CallTool("hang_up")]) as server,
+        open_websocket_session(server, agent) as (session, heard),
+    ):
         session.model.add_listener(Ear())
         await session.send_message("Goodbye.")
         report = (await heard.wait_for("session_closed")).report
@@ -145,7 +151,10 @@ async def test_settings_that_the_server_refuses_leave_the_old_agent_in_place():
 async def test_an_agent_without_a_prompt_does_not_go_on_with_that_of_another(lost):
     prompted = RealtimeAgent(name="prompted", prompt={"id": "pmpt_front"})
     plain = RealtimeAgent(name="plain", instructions="I am plain.")
-    async with RealtimeServer() as server, open_websocket_session(server, plain, {"acknowledge_timeout": 0.5}) as (session, _):
+    async with (
+        RealtimeServer() as server,
+        open_websocket_session(server, plain, {"acknowledge_timeout": 0.5}) as (session, _),
+    ):
         (connection,) = server.connections
         if lost:
             server.inject("session.updated", Discard())
@@ -182,7 +191,10 @@ async def test_settings_that_are_not_acknowledged_are_taken_back():
 @pytest.mark.parametrize("attempts", [6, 0])
 async def test_a_connection_that_does_not_take_the_old_settings_back_is_replaced(attempts):
     transport, reconnect = {"acknowledge_timeout": 0.5}, {"first_delay": 0.01, "attempts": attempts}
-    async with RealtimeServer() as server, open_websocket_session(server, AGENT, transport, reconnect=reconnect) as (session, heard):
+    async with (
+        RealtimeServer() as server,
+        open_websocket_session(server, AGENT, transport, reconnect=reconnect) as (session, heard),
+    ):
         server.inject("session.updated", Discard())
         server.inject("session.update", Reject(), skip=1)
         with pytest.raises(AcknowledgementTimeout):

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from factories.realtime import open_websocket_session, wait_until, get_texts
+from factories.realtime import get_texts, open_websocket_session, wait_until
 from standfast import function_tool
 from standfast.realtime import RealtimeAgent, RealtimeModelListener
 from standfast.realtime.local import CallTool
@@ -27,7 +27,10 @@ async def test_an_output_whose_connection_broke_while_everything_waited_for_the_
 
     agent = RealtimeAgent(name="host", tools=[look])
     script = [CallTool("look", {}), "There it is."]
-    async with RealtimeServer(script) as server, open_websocket_session(server, agent, async_tool_calls=False) as (session, heard):
+    async with (
+        RealtimeServer(script) as server,
+        open_websocket_session(server, agent, async_tool_calls=False) as (session, heard),
+    ):
         await session.send_message("look")
         await heard.wait_for("reconnected")
         await wait_until(lambda: get_texts(session) == ["look", "There it is."])
@@ -45,7 +48,10 @@ async def test_a_message_lost_while_the_reader_was_blocked_is_sent_to_the_next_c
 
     agent = RealtimeAgent(name="host", tools=[look])
     script = [CallTool("look", {}), "There it is.", "Anything else?"]
-    async with RealtimeServer(script) as server, open_websocket_session(server, agent, async_tool_calls=False) as (session, heard):
+    async with (
+        RealtimeServer(script) as server,
+        open_websocket_session(server, agent, async_tool_calls=False) as (session, heard),
+    ):
         await session.send_message("look")
         await running.wait()
         await broken(server)

@@ -4,7 +4,14 @@ import asyncio
 
 import pytest
 
-from factories.realtime import WAIT_TIMEOUT, EventRecorder, connect_options, open_websocket_session, wait_until, record_events
+from factories.realtime import (
+    WAIT_TIMEOUT,
+    EventRecorder,
+    connect_options,
+    open_websocket_session,
+    record_events,
+    wait_until,
+)
 from standfast import AgentHooks, HostedMCPTool, UserError, WebSearchTool, function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import (
@@ -79,7 +86,10 @@ async def test_tools_that_no_realtime_session_can_serve_are_refused_at_entry_and
 async def test_a_session_that_finds_its_model_in_use_leaves_the_other_call_alone():
     async with RealtimeServer(["Still here."]) as server:
         runner = RealtimeRunner(AGENT, model=OpenAIRealtimeWebSocketModel())
-        first, second = await runner.run(model_config=connect_options(server)), await runner.run(model_config=connect_options(server))
+        first, second = (
+            await runner.run(model_config=connect_options(server)),
+            await runner.run(model_config=connect_options(server)),
+        )
         async with record_events(first) as heard, first:
             with pytest.raises(AlreadyConnected):
                 await second.enter()
@@ -94,7 +104,10 @@ async def test_a_session_that_finds_its_model_in_use_leaves_the_other_call_alone
 async def test_two_calls_of_one_runner_do_not_hear_each_other():
     async with RealtimeServer(["To the first.", "To the second."]) as server:
         runner = RealtimeRunner(AGENT)
-        first, second = await runner.run(model_config=connect_options(server)), await runner.run(model_config=connect_options(server))
+        first, second = (
+            await runner.run(model_config=connect_options(server)),
+            await runner.run(model_config=connect_options(server)),
+        )
         async with record_events(first) as one, first, record_events(second) as two, second:
             await first.send_message("I am the first.")
             await one.wait_for("agent_end")
@@ -114,7 +127,9 @@ async def test_two_calls_of_one_runner_do_not_hear_each_other():
 async def test_a_session_cancelled_at_any_await_leaves_no_connection(server_elsewhere):
     async def scenario():
         model = OpenAIRealtimeWebSocketModel(transport_config={"close_timeout": 0.2})
-        async with await RealtimeRunner(AGENT, model=model).run(model_config=connect_options(server_elsewhere)) as session:
+        async with await RealtimeRunner(AGENT, model=model).run(
+            model_config=connect_options(server_elsewhere)
+        ) as session:
             await session.send_message("hello")
             await session.update_agent(OTHER)
             await session.interrupt()
@@ -269,7 +284,10 @@ async def test_a_connection_that_is_lost_for_good_is_the_last_thing_that_every_i
 
 
 async def test_a_normal_close_by_the_server_ends_the_session_without_error_if_reconnects_are_off():
-    async with RealtimeServer() as server, open_websocket_session(server, AGENT, reconnect={"attempts": 0}) as (session, _heard):
+    async with (
+        RealtimeServer() as server,
+        open_websocket_session(server, AGENT, reconnect={"attempts": 0}) as (session, _heard),
+    ):
         reading = asyncio.ensure_future(everything(session))
         await asyncio.sleep(0)
         server.connections[0].close(1000, "goodbye")

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from factories.realtime import open_websocket_session, wait_until, interrupt, get_texts, send_speech
-from realtime.wire import make_speech
+from factories.realtime import get_texts, interrupt, open_websocket_session, send_speech, wait_until
+from factories.realtime_protocol import make_speech
 from standfast import function_tool, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent
@@ -22,7 +22,10 @@ def told(connection):
 
 
 async def test_a_text_turn_over_a_real_connection():
-    async with RealtimeServer(["Good morning to you."]) as server, open_websocket_session(server, AGENT) as (session, heard):
+    async with (
+        RealtimeServer(["Good morning to you."]) as server,
+        open_websocket_session(server, AGENT) as (session, heard),
+    ):
         await session.send_message("hello")
         await heard.wait_for("agent_end")
         assert [item.role for item in session.history] == ["user", "assistant"]
@@ -54,7 +57,10 @@ async def test_a_response_that_is_requested_again_is_not_reported_as_refused():
 
 @pytest.mark.parametrize("code", [None, 1000, 1011])
 async def test_an_answer_of_which_nothing_was_heard_is_asked_for_again(code):
-    async with RealtimeServer(["Never heard.", "An answer."]) as server, open_websocket_session(server, AGENT) as (session, heard):
+    async with (
+        RealtimeServer(["Never heard.", "An answer."]) as server,
+        open_websocket_session(server, AGENT) as (session, heard),
+    ):
         server.inject("response.output_item.added", Disconnect(code))
         await session.send_message("first")
         await heard.wait_for("reconnected")
@@ -66,7 +72,10 @@ async def test_an_answer_of_which_nothing_was_heard_is_asked_for_again(code):
 
 
 async def test_an_answer_that_was_heard_in_part_is_kept_as_far_and_not_asked_for_again():
-    async with RealtimeServer(["One two three four.", "Five."]) as server, open_websocket_session(server, AGENT) as (session, heard):
+    async with (
+        RealtimeServer(["One two three four.", "Five."]) as server,
+        open_websocket_session(server, AGENT) as (session, heard),
+    ):
         server.inject("response.output_audio_transcript.delta", Disconnect(1011), skip=2)
         await session.send_message("first")
         await heard.wait_for("reconnected")
@@ -80,7 +89,10 @@ async def test_an_answer_that_was_heard_in_part_is_kept_as_far_and_not_asked_for
 
 
 async def test_a_question_that_waited_for_another_answer_is_answered_by_the_next_connection():
-    async with RealtimeServer(["Not to that.", "To that."]) as server, open_websocket_session(server, AGENT) as (session, heard):
+    async with (
+        RealtimeServer(["Not to that.", "To that."]) as server,
+        open_websocket_session(server, AGENT) as (session, heard),
+    ):
         server.inject("response.create", Collide())
         server.inject("response.done", Disconnect(1011))
         await session.send_message("first")
@@ -91,7 +103,10 @@ async def test_a_question_that_waited_for_another_answer_is_answered_by_the_next
 
 
 async def test_a_message_that_crossed_with_a_response_is_sent_to_the_next_connection():
-    async with RealtimeServer(["One.", "Unasked.", "Two."]) as server, open_websocket_session(server, AGENT) as (session, heard):
+    async with (
+        RealtimeServer(["One.", "Unasked.", "Two."]) as server,
+        open_websocket_session(server, AGENT) as (session, heard),
+    ):
         await session.send_message("first")
         await heard.wait_for("agent_end")
         server.inject("conversation.item.create", Collide())
@@ -130,7 +145,10 @@ async def test_a_server_that_hangs_is_noticed_and_replaced():
 
 
 async def test_an_interruption_whose_connection_is_lost_returns():
-    async with RealtimeServer([LONG, "Two."], pace=1.0) as server, open_websocket_session(server, AGENT) as (session, heard):
+    async with (
+        RealtimeServer([LONG, "Two."], pace=1.0) as server,
+        open_websocket_session(server, AGENT) as (session, heard),
+    ):
         server.inject("response.cancel", Disconnect())
         await session.send_message("first")
         await heard.wait_for("audio")
@@ -140,7 +158,9 @@ async def test_an_interruption_whose_connection_is_lost_returns():
         await session.send_message("second")
         await heard.wait_for("agent_end", 2)
         assert (get_texts(session)[0], get_texts(session)[-2:]) == ("first", ["second", "Two."])
-        assert audio == len([event for event in heard.of_type("audio") if event.audio.response_id == first_response(heard)])
+        assert audio == len(
+            [event for event in heard.of_type("audio") if event.audio.response_id == first_response(heard)]
+        )
 
 
 def first_response(heard):
@@ -149,7 +169,10 @@ def first_response(heard):
 
 async def test_a_user_who_was_speaking_is_heard_by_the_next_connection():
     hears = ScriptedTranscriber(["Hello?"])
-    async with RealtimeServer(["Yes?"], transcriber=hears) as server, open_websocket_session(server, AGENT) as (session, heard):
+    async with (
+        RealtimeServer(["Yes?"], transcriber=hears) as server,
+        open_websocket_session(server, AGENT) as (session, heard),
+    ):
         voice = await make_speech()
         await send_speech(session, voice[: len(voice) // 2])
         await wait_until(lambda: server.connections[0].get_sent("input_audio_buffer.speech_started"))
@@ -276,7 +299,10 @@ async def test_the_follow_up_to_a_trip_is_sent_to_the_next_connection_once():
     agent = RealtimeAgent(name="a", output_guardrails=[discreet])
     config = {"guardrails_settings": {"debounce_text_length": 5}}
     turns = ["the secret is out of the bag", "I am sorry."]
-    async with RealtimeServer(turns, pace=2.0) as server, open_websocket_session(server, agent, **config) as (session, heard):
+    async with (
+        RealtimeServer(turns, pace=2.0) as server,
+        open_websocket_session(server, agent, **config) as (session, heard),
+    ):
         server.inject("response.cancel", Disconnect(1011))
         await session.send_message("Tell me.")
         await heard.wait_for("reconnected")
@@ -288,7 +314,10 @@ async def test_the_follow_up_to_a_trip_is_sent_to_the_next_connection_once():
 
 async def test_messages_between_two_connections_follow_the_messages_that_were_lost():
     config = {"reconnect": {"first_delay": 0.2}}
-    async with RealtimeServer(["Yes."] * 9) as server, open_websocket_session(server, AGENT, **config) as (session, heard):
+    async with (
+        RealtimeServer(["Yes."] * 9) as server,
+        open_websocket_session(server, AGENT, **config) as (session, heard),
+    ):
         await session.send_message("Hello?")
         await heard.wait_for("agent_end")
         server.inject("conversation.item.create", Discard(), times=3, connection=0)

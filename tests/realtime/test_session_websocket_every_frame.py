@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from factories.realtime import open_websocket_session, wait_until, get_texts
+from factories.realtime import get_texts, open_websocket_session, wait_until
 from standfast import function_tool
 from standfast.realtime import RealtimeAgent, RealtimeState
 from standfast.realtime._session.item_conversion import get_text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from factories.realtime import connect_options, open_websocket_session, record_events, get_texts
+from factories.realtime import connect_options, get_texts, open_websocket_session, record_events
 from standfast import EncryptedSession, RunHooks, function_tool, open_store
 from standfast.realtime import ConnectionLost, OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner
 from standfast.testing import RealtimeServer, ScriptedModel, assistant_message, function_call

@@ -2,7 +2,7 @@
 
 import pytest
 
-from factories.realtime import open_websocket_session, wait_until, record_events, get_texts
+from factories.realtime import get_texts, open_websocket_session, record_events, wait_until
 from standfast.realtime import (
     ApiKeyMissing,
     ConnectFailed,
@@ -63,7 +63,10 @@ async def test_a_function_that_has_no_key_for_the_moment_is_asked_again():
 
 
 async def test_a_rejected_message_is_not_resent_to_the_next_connection():
-    async with RealtimeServer(["One.", "To what?", "Three."]) as server, open_websocket_session(server, AGENT) as (session, heard):
+    async with (
+        RealtimeServer(["One.", "To what?", "Three."]) as server,
+        open_websocket_session(server, AGENT) as (session, heard),
+    ):
         await session.send_message("one")
         await heard.wait_for("agent_end")
         server.inject("conversation.item.create", Reject())

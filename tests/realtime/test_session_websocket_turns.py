@@ -4,8 +4,15 @@ import asyncio
 
 import pytest
 
-from factories.realtime import connect_options, open_websocket_session, wait_until, record_events, get_texts, send_speech
-from realtime.wire import make_speech
+from factories.realtime import (
+    connect_options,
+    get_texts,
+    open_websocket_session,
+    record_events,
+    send_speech,
+    wait_until,
+)
+from factories.realtime_protocol import make_speech
 from standfast import function_tool, open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeRunner
@@ -73,7 +80,10 @@ async def test_an_item_keeps_its_position_although_it_is_reported_last():
 
 
 async def test_an_answer_interrupted_before_it_began_is_not_heard():
-    async with RealtimeServer(["Never heard.", "An answer."]) as server, open_websocket_session(server, AGENT) as (session, heard):
+    async with (
+        RealtimeServer(["Never heard.", "An answer."]) as server,
+        open_websocket_session(server, AGENT) as (session, heard),
+    ):
         server.inject("response.cancel", Discard())  # It comes too late.
         await session.send_message("first")
         await session.interrupt()

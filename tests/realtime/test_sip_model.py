@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from realtime_kit import EventRecorder, wait_until, record_events
+from factories.realtime import EventRecorder, record_events, wait_until
 from standfast import function_tool
 from standfast.agents.errors import UserError
 from standfast.realtime import OpenAIRealtimeSIPModel, RealtimeAgent, RealtimeModelSendRawMessage, RealtimeRunner

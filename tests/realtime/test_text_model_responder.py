@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from realtime_kit import in_virtual_time
+from factories.realtime import in_virtual_time
 from standfast import FunctionModel, function_tool
 from standfast.models.interface import Model
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner

@@ -9,9 +9,9 @@ import agents
 from agents import realtime as agents_realtime
 from openai import AsyncOpenAI
 
+from factories.realtime import wait_until
 from factories.realtime_protocol import make_speech
 from realtime.openai_types import CLIENT_EVENTS, SERVER_EVENTS, find_type_errors
-from realtime_kit import wait_until
 from standfast.realtime.local.responder import CallTool, ResponderRequest, Say
 from standfast.testing import RealtimeServer
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from websockets.asyncio.server import serve
 
-from realtime_kit import connect_options, open_websocket_session
+from factories.realtime import connect_options, open_websocket_session
 from standfast import function_tool
 from standfast.realtime import (
     ConnectionLost,

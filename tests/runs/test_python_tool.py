@@ -8,10 +8,10 @@ import pytest
 
 import standfast
 from factories.runs import approve_all, run_agent
+from factories.workers import wait_until
 from standfast import Agent, Runner, RunState, SQLiteSession, ToolContext, function_tool
 from standfast.testing import ScriptedModel, assistant_message, function_call
 from standfast.workers import PoolConfig, PythonSessions, SessionPool, SessionState, python_function
-from worker_kit import until
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ async def test_a_worker_that_died_between_two_calls_is_noticed(pool: SessionPool
 
     @function_tool
     async def wait() -> str:
-        await until(lambda: not python.is_alive)
+        await wait_until(lambda: not python.is_alive)
         return "ok"
 
     steps = [
@@ -269,7 +269,7 @@ async def test_a_run_that_is_cancelled_stops_its_code_and_keeps_the_variables(po
     async with PythonSessions.for_pool(pool).session("conv") as python:
         pass
     run = asyncio.create_task(answers(tool, "import time; time.sleep(60)", conversation_id="conv"))
-    await until(lambda: python.state is SessionState.BUSY)
+    await wait_until(lambda: python.state is SessionState.BUSY)
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
@@ -313,7 +313,7 @@ async def test_stopping_the_pool_ends_the_sessions_and_running_code_at_once() ->
     async with PythonSessions.for_pool(pool).session("busy") as python:
         pass
     run = asyncio.create_task(answers(tool, "import time; time.sleep(60)", "1", conversation_id="busy"))
-    await until(lambda: python.state is SessionState.BUSY)
+    await wait_until(lambda: python.state is SessionState.BUSY)
     await pool.close()
     interrupted, refused = await run
     assert "the Python session was lost (shutdown" in interrupted

@@ -22,7 +22,7 @@ from standfast import (
     trace,
 )
 from standfast.testing import ScriptedModel, assistant_message
-from telemetry import Exported, RecordingProcessor
+from telemetry import ExportedSpans, RecordingProcessor
 
 
 class Sheet(Trace):
@@ -76,7 +76,7 @@ async def test_a_provider_makes_every_trace_and_span(ledger: Ledger) -> None:
 
 
 async def test_spans_of_a_provider_reach_processors_and_telemetry(
-    ledger: Ledger, exported: Exported, kept: RecordingProcessor
+    ledger: Ledger, exported: ExportedSpans, kept: RecordingProcessor
 ) -> None:
     await Runner.run(hello(), "Hello?")
     assert [span["span_data"]["type"] for span in kept.exported_spans()] == ["generation", "turn", "agent", "task"]

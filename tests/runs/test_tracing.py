@@ -35,7 +35,7 @@ from standfast import (
     trace,
 )
 from standfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
-from telemetry import Exported, RecordingProcessor
+from telemetry import ExportedSpans, RecordingProcessor
 
 SRC = str(Path(standfast.__file__).parent.parent)
 
@@ -138,7 +138,7 @@ invoke_workflow Agent workflow
 
 
 @pytest.mark.parametrize("way", ["run", "streamed"])
-async def test_a_run_is_one_tree_of_spans(exported: Exported, way: str) -> None:
+async def test_a_run_is_one_tree_of_spans(exported: ExportedSpans, way: str) -> None:
     agent, _ = everything()
     result = await run_agent(way, agent, "hello")
     assert result.final_output == "goodbye"
@@ -150,7 +150,7 @@ async def test_a_run_is_one_tree_of_spans(exported: Exported, way: str) -> None:
     assert not otel.get_current_span().get_span_context().is_valid
 
 
-async def test_parallel_tools_are_siblings_and_nested_agents_are_inside_their_call(exported: Exported) -> None:
+async def test_parallel_tools_are_siblings_and_nested_agents_are_inside_their_call(exported: ExportedSpans) -> None:
     agent, _ = everything()
     await Runner.run(agent, "hello")
     spans = {span.context.span_id: span for span in exported.spans}
@@ -165,7 +165,7 @@ async def test_parallel_tools_are_siblings_and_nested_agents_are_inside_their_ca
     assert above(exported.named("look at the clock"))[0] == "execute_tool clock"
 
 
-async def test_spans_have_the_attributes_of_the_conventions(exported: Exported) -> None:
+async def test_spans_have_the_attributes_of_the_conventions(exported: ExportedSpans) -> None:
     usage = standfast.Usage(requests=1, input_tokens=7, output_tokens=3, total_tokens=10)
     model = ScriptedModel(
         [
@@ -224,14 +224,14 @@ def secretive() -> Agent[Any]:
 WORDS = ["instructions", "input", "argument", "output", "answer", "message"]
 
 
-async def test_contents_are_not_traced_by_default(exported: Exported, kept: RecordingProcessor) -> None:
+async def test_contents_are_not_traced_by_default(exported: ExportedSpans, kept: RecordingProcessor) -> None:
     await Runner.run(secretive(), "SECRET-input")
     assert len(exported.spans) == 10
     assert "SECRET" not in exported.text()
     assert "SECRET" not in json.dumps(kept.exported_spans())
 
 
-async def test_contents_are_traced_when_configured(exported: Exported, kept: RecordingProcessor) -> None:
+async def test_contents_are_traced_when_configured(exported: ExportedSpans, kept: RecordingProcessor) -> None:
     await Runner.run(secretive(), "SECRET-input", run_config=RunConfig(trace_include_sensitive_data=True))
     for word in WORDS:
         assert f"SECRET-{word}" in exported.text()
@@ -249,7 +249,7 @@ async def test_contents_are_traced_when_configured(exported: Exported, kept: Rec
     assert json.loads(last.attributes["gen_ai.system_instructions"])[0]["content"] == "SECRET-instructions"
 
 
-async def test_a_model_receives_what_it_may_trace(exported: Exported) -> None:
+async def test_a_model_receives_what_it_may_trace(exported: ExportedSpans) -> None:
     tracing = []
     for config in ({}, {"trace_include_sensitive_data": True}, {"tracing_disabled": True}):
         model = ScriptedModel([[assistant_message("yes")]])
@@ -261,7 +261,7 @@ async def test_a_model_receives_what_it_may_trace(exported: Exported) -> None:
 # --- errors -------------------------------------------------------------------------------------------
 
 
-async def test_an_error_marks_every_span_that_it_leaves(exported: Exported) -> None:
+async def test_an_error_marks_every_span_that_it_leaves(exported: ExportedSpans) -> None:
     agent = Agent("a", model=ScriptedModel([ConnectionError("the network is gone")]))
     with pytest.raises(ConnectionError):
         await Runner.run(agent, "hello")
@@ -271,14 +271,14 @@ async def test_an_error_marks_every_span_that_it_leaves(exported: Exported) -> N
         assert span.attributes["error.type"] == "ConnectionError"
 
 
-async def test_a_tool_error_that_the_model_receives_marks_the_tool_span_only(exported: Exported) -> None:
+async def test_a_tool_error_that_the_model_receives_marks_the_tool_span_only(exported: ExportedSpans) -> None:
     await Runner.run(secretive(), "hello")
     failed = [span.name for span in exported.spans if span.status.status_code is StatusCode.ERROR]
     assert failed == ["execute_tool leak"]
     assert exported.named("execute_tool leak").attributes["error.type"] == "ValueError"
 
 
-async def test_a_guardrail_that_trips_is_seen(exported: Exported) -> None:
+async def test_a_guardrail_that_trips_is_seen(exported: ExportedSpans) -> None:
     agent = Agent("a", model=ScriptedModel(), input_guardrails=[strict])
     with pytest.raises(standfast.InputGuardrailTripwireTriggered):
         await Runner.run(agent, "hello")
@@ -286,7 +286,9 @@ async def test_a_guardrail_that_trips_is_seen(exported: Exported) -> None:
     assert exported.named("turn 1").attributes["error.type"] == "InputGuardrailTripwireTriggered"
 
 
-async def test_processors_that_fail_change_nothing(exported: Exported, kept: RecordingProcessor, caplog: Any) -> None:
+async def test_processors_that_fail_change_nothing(
+    exported: ExportedSpans, kept: RecordingProcessor, caplog: Any
+) -> None:
     set_trace_processors([Broken(), kept])
     agent, _ = everything()
     result = await Runner.run(agent, "hello")
@@ -295,7 +297,7 @@ async def test_processors_that_fail_change_nothing(exported: Exported, kept: Rec
     assert "the processor is broken" in caplog.text
 
 
-async def test_a_span_processor_of_the_sdk_that_fails_changes_nothing(exported: Exported, caplog: Any) -> None:
+async def test_a_span_processor_of_the_sdk_that_fails_changes_nothing(exported: ExportedSpans, caplog: Any) -> None:
     from opentelemetry.sdk.trace import SpanProcessor
 
     class Failing(SpanProcessor):
@@ -312,7 +314,7 @@ async def test_a_span_processor_of_the_sdk_that_fails_changes_nothing(exported: 
     assert "cannot start" in caplog.text
 
 
-async def test_contents_of_any_shape_do_not_lose_a_span(exported: Exported) -> None:
+async def test_contents_of_any_shape_do_not_lose_a_span(exported: ExportedSpans) -> None:
     def odd(data: Any) -> Any:
         return standfast.ModelInputData([*data.model_data.input, "no item", {"role": "user", "content": None}], None)
 
@@ -339,7 +341,7 @@ def waiting_agent() -> tuple[Agent[Any], asyncio.Event]:
 NAMES = ["invoke_workflow Agent workflow", "invoke_agent a", "turn 1", "chat ScriptedModel", "execute_tool wait"]
 
 
-async def test_a_cancelled_run_ends_its_spans(exported: Exported, kept: RecordingProcessor) -> None:
+async def test_a_cancelled_run_ends_its_spans(exported: ExportedSpans, kept: RecordingProcessor) -> None:
     agent, begun = waiting_agent()
     task = asyncio.create_task(Runner.run(agent, "hello"))
     await begun.wait()
@@ -352,7 +354,7 @@ async def test_a_cancelled_run_ends_its_spans(exported: Exported, kept: Recordin
     assert kept.count("trace_start") == kept.count("trace_end") == 1
 
 
-async def test_a_stream_that_is_left_ends_its_spans(exported: Exported, kept: RecordingProcessor) -> None:
+async def test_a_stream_that_is_left_ends_its_spans(exported: ExportedSpans, kept: RecordingProcessor) -> None:
     agent, begun = waiting_agent()
     result = Runner.run_streamed(agent, "hello")
     events = result.stream_events()
@@ -366,7 +368,7 @@ async def test_a_stream_that_is_left_ends_its_spans(exported: Exported, kept: Re
     assert get_current_span() is None
 
 
-async def test_runs_side_by_side_have_traces_of_their_own(exported: Exported) -> None:
+async def test_runs_side_by_side_have_traces_of_their_own(exported: ExportedSpans) -> None:
     async def one(name: str) -> None:
         agent = Agent(
             name,
@@ -390,7 +392,7 @@ async def test_runs_side_by_side_have_traces_of_their_own(exported: Exported) ->
 # --- off ----------------------------------------------------------------------------------------------
 
 
-async def test_a_run_that_may_not_be_traced_makes_no_span(exported: Exported, kept: RecordingProcessor) -> None:
+async def test_a_run_that_may_not_be_traced_makes_no_span(exported: ExportedSpans, kept: RecordingProcessor) -> None:
     agent, _ = everything()
     with trace("outside"):
         await Runner.run(agent, "hello", run_config=RunConfig(tracing_disabled=True))
@@ -399,7 +401,7 @@ async def test_a_run_that_may_not_be_traced_makes_no_span(exported: Exported, ke
 
 
 @pytest.mark.parametrize("how", ["everywhere", "trace"])
-async def test_what_is_disabled_makes_no_span(exported: Exported, kept: RecordingProcessor, how: str) -> None:
+async def test_what_is_disabled_makes_no_span(exported: ExportedSpans, kept: RecordingProcessor, how: str) -> None:
     agent, _ = everything()
     set_tracing_disabled(how == "everywhere")
     try:
@@ -443,7 +445,7 @@ def test_a_run_without_telemetry_does_not_import_it() -> None:
 # --- a program's own traces ---------------------------------------------------------------------------
 
 
-async def test_several_runs_join_the_trace_around_them(exported: Exported, kept: RecordingProcessor) -> None:
+async def test_several_runs_join_the_trace_around_them(exported: ExportedSpans, kept: RecordingProcessor) -> None:
     with trace("Both", group_id="chat-7", metadata={"who": "ann"}) as both:
         for word in ("one", "two"):
             agent = Agent(word, model=ScriptedModel([[assistant_message(word)]]))
@@ -470,7 +472,7 @@ async def test_several_runs_join_the_trace_around_them(exported: Exported, kept:
     }
 
 
-async def test_a_processor_sees_the_same_tree(exported: Exported, kept: RecordingProcessor) -> None:
+async def test_a_processor_sees_the_same_tree(exported: ExportedSpans, kept: RecordingProcessor) -> None:
     agent, _ = everything()
     await Runner.run(agent, "hello")
     ours = {span["id"]: span for span in kept.exported_spans()}
@@ -500,7 +502,7 @@ async def test_a_processor_sees_the_same_tree(exported: Exported, kept: Recordin
     assert all(span["started_at"] <= span["ended_at"] for span in ours.values())
 
 
-async def test_spans_of_other_libraries_are_inside_of_ours(exported: Exported) -> None:
+async def test_spans_of_other_libraries_are_inside_of_ours(exported: ExportedSpans) -> None:
     @function_tool
     async def fetch() -> str:
         with otel.get_tracer("http").start_as_current_span("GET"), custom_span("parse"):
@@ -521,14 +523,14 @@ async def test_spans_of_other_libraries_are_inside_of_ours(exported: Exported) -
     ]
 
 
-def test_a_span_outside_of_every_trace_is_not_recorded(exported: Exported, kept: RecordingProcessor) -> None:
+def test_a_span_outside_of_every_trace_is_not_recorded(exported: ExportedSpans, kept: RecordingProcessor) -> None:
     with custom_span("alone") as span:
         assert span.export() is None
     assert exported.spans == []
     assert kept.calls == []
 
 
-def test_a_span_can_be_put_below_another_one(exported: Exported) -> None:
+def test_a_span_can_be_put_below_another_one(exported: ExportedSpans) -> None:
     with trace("work") as work:
         first = function_span("first", input="given")
         first.start()
@@ -554,7 +556,7 @@ def test_an_api_key_is_used_and_never_exported(kept: RecordingProcessor) -> None
         assert work.to_json(include_tracing_api_key=True)["tracing_api_key"] == "sk-1"
 
 
-def test_flushing_reaches_every_processor(exported: Exported, kept: RecordingProcessor) -> None:
+def test_flushing_reaches_every_processor(exported: ExportedSpans, kept: RecordingProcessor) -> None:
     flush_traces()
     assert kept.calls == [("flush", None)]
 

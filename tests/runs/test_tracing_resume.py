@@ -14,7 +14,7 @@ import standfast
 from factories.runs import approve_all, run_agent
 from standfast import Agent, RunConfig, Runner, RunState, function_tool, trace
 from standfast.testing import ScriptedModel, assistant_message, function_call
-from telemetry import Exported, RecordingProcessor
+from telemetry import ExportedSpans, RecordingProcessor
 
 SRC = str(Path(standfast.__file__).parent.parent)
 
@@ -30,7 +30,9 @@ def refunding(*, asked_before: bool = False) -> Agent[Any]:
 
 
 @pytest.mark.parametrize("way", ["run", "streamed"])
-async def test_a_resumed_run_continues_in_its_trace(exported: Exported, kept: RecordingProcessor, way: str) -> None:
+async def test_a_resumed_run_continues_in_its_trace(
+    exported: ExportedSpans, kept: RecordingProcessor, way: str
+) -> None:
     result = await run_agent(way, refunding(), "hello", run_config=RunConfig(group_id="chat-1"))
     saved = result.to_state().to_string()
     agent = refunding(asked_before=True)
@@ -49,7 +51,7 @@ async def test_a_resumed_run_continues_in_its_trace(exported: Exported, kept: Re
     assert traces[0] == traces[1]
 
 
-async def test_another_process_continues_in_the_same_trace(exported: Exported) -> None:
+async def test_another_process_continues_in_the_same_trace(exported: ExportedSpans) -> None:
     result = await Runner.run(refunding(), "hello")
     program = """if True:
         import asyncio, sys
@@ -88,7 +90,7 @@ async def test_another_process_continues_in_the_same_trace(exported: Exported) -
     assert done.stdout.strip() == str({exported.spans[0].context.trace_id}), done.stderr
 
 
-async def test_a_run_resumed_inside_of_a_trace_is_linked_to_where_it_was(exported: Exported) -> None:
+async def test_a_run_resumed_inside_of_a_trace_is_linked_to_where_it_was(exported: ExportedSpans) -> None:
     result = await Runner.run(refunding(), "hello")
     state = result.to_state()
     approve_all(state)
@@ -99,7 +101,7 @@ async def test_a_run_resumed_inside_of_a_trace_is_linked_to_where_it_was(exporte
     assert [link.context.span_id for link in second.links] == [first.context.span_id]
 
 
-async def test_a_run_inside_of_a_trace_is_resumed_in_it(exported: Exported, kept: RecordingProcessor) -> None:
+async def test_a_run_inside_of_a_trace_is_resumed_in_it(exported: ExportedSpans, kept: RecordingProcessor) -> None:
     with trace("First day") as first_day:
         result = await Runner.run(refunding(), "hello")
     agent = refunding(asked_before=True)
@@ -110,7 +112,7 @@ async def test_a_run_inside_of_a_trace_is_resumed_in_it(exported: Exported, kept
     assert {span["trace_id"] for span in kept.exported_spans()} == {first_day.trace_id}
 
 
-async def test_a_saved_trace_that_makes_no_sense_is_no_obstacle(exported: Exported) -> None:
+async def test_a_saved_trace_that_makes_no_sense_is_no_obstacle(exported: ExportedSpans) -> None:
     result = await Runner.run(refunding(), "hello")
     state = result.to_state()
     state.set_trace({"id": 7, "traceparent": "nonsense", "metadata": "x"})
@@ -118,7 +120,7 @@ async def test_a_saved_trace_that_makes_no_sense_is_no_obstacle(exported: Export
     assert (await Runner.run(result.last_agent, state)).final_output == "done"
 
 
-async def test_a_paused_nested_run_is_no_failure(exported: Exported) -> None:
+async def test_a_paused_nested_run_is_no_failure(exported: ExportedSpans) -> None:
     model = ScriptedModel(
         [
             [function_call("ask", {"input": "x"}, call_id="n1")],

@@ -10,7 +10,7 @@ import standfast
 from factories.runtime import Refunds, only_approval, reply, tool_calls, wait_for
 from standfast import Agent, RunConfig, Runtime, function_tool
 from standfast.testing import ScriptedModel
-from telemetry import Exported
+from telemetry import ExportedSpans
 
 SRC = str(Path(standfast.__file__).parent.parent)
 LEASE = 0.4
@@ -50,7 +50,7 @@ async def charge() -> str:
     return "charged"
 
 
-async def test_a_run_whose_process_was_killed_continues_in_its_trace(shared_url: str, exported: Exported) -> None:
+async def test_a_run_whose_process_was_killed_continues_in_its_trace(shared_url: str, exported: ExportedSpans) -> None:
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-c", DIES, shared_url],
@@ -69,7 +69,7 @@ async def test_a_run_whose_process_was_killed_continues_in_its_trace(shared_url:
     assert exported.named("invoke_workflow Agent workflow").attributes["gen_ai.conversation.id"] == "chat-1"
 
 
-async def test_a_run_that_waited_continues_in_its_trace(shared_url: str, exported: Exported) -> None:
+async def test_a_run_that_waited_continues_in_its_trace(shared_url: str, exported: ExportedSpans) -> None:
     refunds = Refunds()
     async with Runtime.open(shared_url, agents=[refunds.agent()]) as runtime:
         run = await runtime.start("support", "refund 7", session_id="s")
@@ -83,7 +83,7 @@ async def test_a_run_that_waited_continues_in_its_trace(shared_url: str, exporte
         assert {span.context.trace_id for span in exported.spans} == {first.context.trace_id}
 
 
-async def test_a_fork_has_a_trace_of_its_own(tmp_path: Path, exported: Exported) -> None:
+async def test_a_fork_has_a_trace_of_its_own(tmp_path: Path, exported: ExportedSpans) -> None:
     agent: Agent[Any] = Agent(
         "shop", tools=[charge], model=ScriptedModel([tool_calls(("charge", {}, "c1")), reply("done"), reply("again")])
     )

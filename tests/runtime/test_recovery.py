@@ -7,7 +7,7 @@ from shop import LEASE, Ledger, agents
 
 from factories.runtime import Refunds, completed, only_approval, reply, text_agent, tool_calls, wait_for, wait_until
 from standfast import Agent, Runtime, function_tool
-from standfast.store.contract import AcquireLease, ReleaseLease
+from standfast.store.operations import AcquireLease, ReleaseLease
 from standfast.testing import ScriptedModel
 
 

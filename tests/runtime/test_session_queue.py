@@ -9,8 +9,8 @@ from standfast import Agent, RunEnded, Runtime, SessionBusy, function_tool
 from standfast.history.store import Store
 from standfast.runtime._engine.control import StartRequest
 from standfast.runtime._engine.leases import session_lease_name
-from standfast.store.contract import AcquireLease, SaveRun
 from standfast.store.memory import MemoryBackend
+from standfast.store.operations import AcquireLease, SaveRun
 from standfast.store.urls import open_backend
 from standfast.testing import ModelStep, ScriptedModel, assistant_message, closing_backend
 

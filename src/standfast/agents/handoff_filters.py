@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from standfast.agents.handoffs import HandoffHistoryMapper, HandoffInputData
 from standfast.agents.types import RunItemLike
+from standfast.base.item_pairs import CALL_TYPE_BY_OUTPUT_TYPE, OUTPUT_TYPE_BY_CALL_TYPE, get_item_type
 from standfast.base.items import Item
-from standfast.base.pairing import CALL_TYPE_BY_OUTPUT_TYPE, OUTPUT_TYPE_BY_CALL_TYPE, get_item_type
 
 
 @dataclass

@@ -279,18 +279,3 @@ async def _gather(awaitables: list[Awaitable[bool]]) -> list[bool]:
     except BaseExceptionGroup as group_error:
         raise group_error.exceptions[0] from None
     return [task.result() for task in tasks]
-
-
-if TYPE_CHECKING:
-    from standfast.agents.tool_outputs import ToolOutputFileContent as ToolOutputFileContent
-    from standfast.agents.tool_outputs import ToolOutputImage as ToolOutputImage
-    from standfast.agents.tool_outputs import ToolOutputText as ToolOutputText
-
-
-def __getattr__(name: str) -> Any:
-    if name in ("ToolOutputFileContent", "ToolOutputImage", "ToolOutputText"):
-        # Imported on first use: declaring an agent does not import pydantic.
-        from standfast.agents import tool_outputs
-
-        return getattr(tool_outputs, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,5 @@
 """Exponential back-off: the delays between attempts of something that failed."""
 
-import asyncio
 import math
 import random
 from collections.abc import Callable
@@ -59,7 +58,3 @@ class Backoff:
     def reset(self) -> None:
         """Start again from ``initial``, after a success."""
         self.attempt = 0
-
-    async def sleep(self) -> None:
-        """Sleep for :meth:`next_delay` seconds."""
-        await asyncio.sleep(self.next_delay())

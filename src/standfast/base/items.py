@@ -1,6 +1,6 @@
 """Conversation items: plain dicts in the format of the OpenAI Responses API, and their encoding as JSON.
 
-See :mod:`standfast.base.text` for the text of items and :mod:`standfast.base.pairing` for items that belong together.
+See :mod:`standfast.base.text` for the text of items and :mod:`standfast.base.item_pairs` for calls and their outputs.
 """
 
 import math
@@ -10,11 +10,6 @@ from typing import Any, TypeAlias
 import msgspec
 
 from standfast.base.errors import InvalidItem
-from standfast.base.text import extract_text as extract_text
-from standfast.base.text import extract_words as extract_words
-from standfast.base.text import matches_terms as matches_terms
-from standfast.base.text import sanitize_json as sanitize_json
-from standfast.base.text import sanitize_text as sanitize_text
 
 Item: TypeAlias = dict[str, Any]
 

@@ -7,7 +7,8 @@ from typing import Protocol
 import msgspec
 
 from standfast.base.items import Item, decode_item
-from standfast.store.contract import Generation, Row, SessionRecord, make_wrong_key_error
+from standfast.store.preconditions import make_wrong_key_error
+from standfast.store.records import Generation, Row, SessionRecord
 
 
 class UnreadableRecord(ValueError):

@@ -9,13 +9,14 @@ from typing import Any, Self, TypeAlias
 import msgspec
 
 from standfast.base.errors import HistoryMoved, InvalidInput, NotFound, Unsupported
-from standfast.base.items import Item, encode_items, extract_text
-from standfast.base.pairing import PairingProblem, find_unpaired, group_into_units
+from standfast.base.item_pairs import PairingProblem, find_unpaired, group_into_units
+from standfast.base.items import Item, encode_items
+from standfast.base.text import extract_text
 from standfast.history.codec import DecodedRecord
 from standfast.history.session import make_contention_error
 from standfast.history.stored_session import StoredSession
 from standfast.history.wrapper import SessionWrapper
-from standfast.store.contract import EMPTY_HEAD, Generation, Head
+from standfast.store.records import EMPTY_HEAD, Generation, Head
 from standfast.store.tape import TapeSpan, find_position
 
 Summary: TypeAlias = str | Item | Sequence[Item]

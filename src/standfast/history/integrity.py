@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import msgspec
 
 from standfast.base.errors import HistoryTampered
-from standfast.base.pairing import UnpairedItem, find_unpaired
+from standfast.base.item_pairs import UnpairedItem, find_unpaired
 from standfast.history.codec import Codec, UnreadableRecord
-from standfast.store.contract import EMPTY_HEAD, Generation, Head, Page, QuarantinedItem
+from standfast.store.records import EMPTY_HEAD, Generation, Head, Page, QuarantinedItem
 
 
 class CorruptItem(msgspec.Struct, frozen=True):

@@ -5,14 +5,16 @@ from typing import Any
 
 from standfast.base.errors import HistoryTampered, InvalidInput, NotFound
 from standfast.base.ids import validate_name, validate_owner
-from standfast.base.items import Item, extract_text, matches_terms
-from standfast.base.pairing import drop_unpaired
+from standfast.base.item_pairs import drop_unpaired
+from standfast.base.items import Item
+from standfast.base.text import extract_text, matches_terms
 from standfast.history.codec import Codec, DecodedRecord, PlainCodec, UnreadableRecord
 from standfast.history.encryption.keys import drop_expired
 from standfast.history.integrity import IntegrityReport, check_integrity
 from standfast.history.search import SearchHit, parse_query, search_index
 from standfast.history.session import SessionSettings, validate_limit
-from standfast.store.contract import EMPTY_HEAD, Backend, Generation, Head, Page, Row, SessionRecord
+from standfast.store.backend import Backend
+from standfast.store.records import EMPTY_HEAD, Generation, Head, Page, Row, SessionRecord
 from standfast.store.tape import TapeSpan, find_position, join_spans, slice_spans, total_length
 
 PLAIN_CODEC = PlainCodec()

@@ -5,9 +5,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from standfast.base.errors import InvalidInput, SessionDamaged
-from standfast.base.items import Item, extract_words
+from standfast.base.items import Item
+from standfast.base.text import extract_words
 from standfast.history.session import validate_listing_limit
-from standfast.store.contract import Backend, SessionRecord
+from standfast.store.backend import Backend
+from standfast.store.records import SessionRecord
 
 
 class SearchHit(msgspec.Struct, frozen=True):

@@ -15,7 +15,9 @@ from standfast.history.search import SearchHit, parse_query, search_index
 from standfast.history.session import SessionSettings, validate_listing_limit
 from standfast.history.stored_session import StoredSession
 from standfast.history.transfer import export_lines, import_lines, validate_text
-from standfast.store.contract import Annotate, Backend, Cursor, Erase, Head, SessionRecord
+from standfast.store.backend import Backend, Cursor
+from standfast.store.operations import Annotate, Erase
+from standfast.store.records import Head, SessionRecord
 from standfast.store.urls import open_backend
 
 

@@ -9,25 +9,13 @@ import msgspec
 
 from standfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, NotFound
 from standfast.base.ids import new_id, validate_name
-from standfast.base.items import Item, encode_items, extract_text, extract_words
+from standfast.base.items import Item, encode_items
+from standfast.base.text import extract_text, extract_words
 from standfast.history.reader import StoredSessionReader, validate_generation
 from standfast.history.session import SessionABC, make_contention_error
-from standfast.store.contract import (
-    EMPTY_HEAD,
-    BatchKey,
-    Erase,
-    Generation,
-    Head,
-    Op,
-    Quarantine,
-    RequireVersion,
-    Row,
-    SessionRecord,
-    Splice,
-    ViewUpdate,
-    generate_tape_id,
-)
-from standfast.store.tape import TapeSpan, get_tape_ends, join_spans, slice_spans, total_length
+from standfast.store.operations import BatchKey, Erase, Op, Quarantine, RequireVersion, Splice, ViewUpdate
+from standfast.store.records import EMPTY_HEAD, Generation, Head, Row, SessionRecord
+from standfast.store.tape import TapeSpan, generate_tape_id, get_tape_ends, join_spans, slice_spans, total_length
 
 _MAX_ATTEMPTS = 100
 

@@ -8,10 +8,13 @@ import msgspec
 
 from standfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput
 from standfast.base.ids import validate_name, validate_owner
-from standfast.base.items import Item, encode_items, extract_text, extract_words
+from standfast.base.items import Item, encode_items
+from standfast.base.text import extract_text, extract_words
 from standfast.history.codec import UnreadableRecord
 from standfast.history.stored_session import StoredSession
-from standfast.store.contract import Annotate, Backend, SessionRecord, Splice
+from standfast.store.backend import Backend
+from standfast.store.operations import Annotate, Splice
+from standfast.store.records import SessionRecord
 
 EXPORT_FORMAT = 1
 # Version 0.1.0 was called holdfast and wrote that name into the header; its exports are still imported.

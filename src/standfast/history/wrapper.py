@@ -10,14 +10,14 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol, Self
 
 from standfast.base.errors import Unsupported
+from standfast.base.item_pairs import drop_unpaired
 from standfast.base.items import Item
-from standfast.base.pairing import drop_unpaired
 from standfast.history.codec import UnreadableRecord
 from standfast.history.integrity import IntegrityReport
 from standfast.history.search import SearchHit
 from standfast.history.session import SessionABC, SessionSettings
 from standfast.history.stored_session import StoredSession
-from standfast.store.contract import Generation, Head, Row
+from standfast.store.records import Generation, Head, Row
 
 
 class InnerSession(Protocol):

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from standfast.agents.errors import AgentsException, ModelBehaviorError
 from standfast.agents.tool_identity import get_field
 from standfast.base.errors import InvalidItem
-from standfast.base.items import Item, encode_item, sanitize_json
+from standfast.base.items import Item, encode_item
+from standfast.base.text import sanitize_json
 from standfast.base.usage import InputTokensDetails, OutputTokensDetails, Usage
 from standfast.models.attribute_items import as_item, to_plain, wrap_attributes
 

@@ -10,8 +10,8 @@ from standfast.agents.tool_identity import FunctionToolLookupKey, get_field
 from standfast.agents.tools import ToolOrigin
 from standfast.base.errors import StandfastError
 from standfast.base.ids import new_id
+from standfast.base.item_pairs import get_call_id
 from standfast.base.items import Item
-from standfast.base.pairing import get_call_id
 from standfast.models.attribute_items import as_item
 from standfast.tool_calls.output import make_output_item
 

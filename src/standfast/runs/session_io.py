@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 from standfast.agents.errors import UserError
 from standfast.base.errors import HistoryMoved, InvalidItem
 from standfast.base.ids import new_id
+from standfast.base.item_pairs import drop_unpaired, group_into_units
 from standfast.base.items import Item, decode_item, encode_items
-from standfast.base.pairing import drop_unpaired, group_into_units
 from standfast.history.openai.compaction import is_openai_responses_compaction_aware_session
 from standfast.history.session import Session, accepts_keys
 from standfast.models.interface import parse_usage

@@ -4,15 +4,15 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
+from standfast.base.backoff import Backoff
 from standfast.base.errors import InvalidInput
 from standfast.runs.result import parse_output
 from standfast.runtime._engine.approvals import decode_approval
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.events import follow_events
 from standfast.runtime._engine.records import ENDED_STATUSES, PUBLIC_STATUS, STOPPED_STATUSES, RunHeader, decode_header
-from standfast.runtime._engine.retrying_backend import Backoff
 from standfast.runtime.types import Approval, CancelMode, Event, RunInfo, RunOutcome
-from standfast.store.contract import RunRecord
+from standfast.store.records import RunRecord
 
 if TYPE_CHECKING:
     from standfast.runtime.runtime import Runtime

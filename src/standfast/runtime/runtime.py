@@ -29,7 +29,7 @@ from standfast.runtime._engine.scheduler import Scheduler
 from standfast.runtime._engine.snapshots import replay, validate_step
 from standfast.runtime.handle import RunHandle, make_run_info
 from standfast.runtime.types import Approval, ApprovalStatus, CancelMode, OnBusy, RunInfo, RunStatus, Verdict
-from standfast.store.contract import Backend
+from standfast.store.backend import Backend
 from standfast.store.urls import open_backend
 
 

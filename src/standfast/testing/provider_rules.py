@@ -1,6 +1,6 @@
 """Check whether a strict provider would accept a list of items as input.
 
-This shares no code with :mod:`standfast.base.pairing`, so that it can be used to test it.
+This shares no code with :mod:`standfast.base.item_pairs`, so that it can be used to test it.
 """
 
 import json

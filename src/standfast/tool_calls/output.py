@@ -7,7 +7,8 @@ from typing import Any, Generic, Literal, TypeAlias
 
 from standfast.agents.context import RunContextWrapper
 from standfast.agents.types import MaybeAwaitable, TContext
-from standfast.base.items import Item, sanitize_json, sanitize_text
+from standfast.base.items import Item
+from standfast.base.text import sanitize_json, sanitize_text
 
 _PART_TYPES = {"text": "input_text", "image": "input_image", "file": "input_file"}
 _PART_CONTENT_FIELDS = {

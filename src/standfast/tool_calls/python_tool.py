@@ -8,9 +8,9 @@ from standfast.agents.tool_outputs import ToolOutputImage, ToolOutputText
 from standfast.agents.tools import FunctionTool
 from standfast.agents.types import NeedsApproval
 from standfast.base.context import current_conversation
-from standfast.workers.formatting import as_text, extract_images
 from standfast.workers.pool import SessionPool
 from standfast.workers.python_sessions import CarriedOver, PythonCallResult, PythonSessions
+from standfast.workers.results import as_text, extract_images
 
 _MAX_IMAGES = 10
 

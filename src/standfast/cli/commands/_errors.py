@@ -28,7 +28,7 @@ from standfast.base.errors import (
 from standfast.cli.commands._output import Tracebacks, print_utf8
 from standfast.cli.commands._prompt import PromptInterrupted, wake_loop_on_signals
 from standfast.runtime.errors import ApprovalSettled, RunEnded, SessionBusy
-from standfast.store.contract import LeaseHeld
+from standfast.store.preconditions import LeaseHeld
 
 P = ParamSpec("P")
 

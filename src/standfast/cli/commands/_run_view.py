@@ -15,15 +15,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from standfast.base.errors import InvalidInput, StandfastError
-from standfast.base.items import extract_text
+from standfast.base.text import extract_text
 from standfast.cli.commands._errors import FAILED, WAITING
 from standfast.cli.commands._output import Tracebacks, format_time, show_status
 from standfast.cli.commands._prompt import ask
 from standfast.cli.commands._store import format_store_option
-from standfast.runtime._engine.records import RunProblem
 from standfast.runtime.handle import RunHandle
 from standfast.runtime.runtime import Runtime
-from standfast.runtime.types import Approval, Event, RunOutcome
+from standfast.runtime.types import Approval, Event, RunOutcome, RunProblem
 
 _MAX_SHOWN_CHARS = 300  # of a call or an output
 

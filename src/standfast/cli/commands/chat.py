@@ -25,11 +25,10 @@ from standfast.cli.commands._run_view import (
     watch_run,
 )
 from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, format_store_option
-from standfast.runtime._engine.records import RunStatus
 from standfast.runtime.errors import SessionBusy
 from standfast.runtime.handle import RunHandle
 from standfast.runtime.runtime import Runtime
-from standfast.runtime.types import RunInfo, RunOutcome
+from standfast.runtime.types import RunInfo, RunOutcome, RunStatus
 
 ACTIVE_STATUSES: tuple[RunStatus, ...] = ("running", "waiting", "queued")
 LEASE_SECONDS = 10.0

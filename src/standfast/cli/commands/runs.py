@@ -21,9 +21,8 @@ from standfast.cli.commands._run_view import (
     watch_run,
 )
 from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, require_existing_store
-from standfast.runtime._engine.records import RunStatus
 from standfast.runtime.runtime import Runtime
-from standfast.runtime.types import Event, RunInfo
+from standfast.runtime.types import Event, RunInfo, RunStatus
 
 app = typer.Typer(no_args_is_help=True)
 

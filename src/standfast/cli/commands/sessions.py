@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from standfast.base.errors import InvalidInput
-from standfast.base.items import Item, extract_text
+from standfast.base.items import Item
+from standfast.base.text import extract_text
 from standfast.cli.commands import _completion
 from standfast.cli.commands._errors import FAILED, command
 from standfast.cli.commands._output import AsJson, CommandOutput, format_time, print_utf8

@@ -11,17 +11,9 @@ from standfast.history.compat.sqlite import SharedFileSession, SQLiteSession
 from standfast.history.compat.turns import Turn, WriteTime, build_log_append, get_log_id, split_into_turns
 from standfast.history.session import make_contention_error
 from standfast.history.stored_session import build_fork_splice, wait_before_retry
-from standfast.store.contract import (
-    Annotate,
-    Erase,
-    Head,
-    Op,
-    Page,
-    RequireVersion,
-    SessionRecord,
-    Splice,
-    generate_tape_id,
-)
+from standfast.store.operations import Annotate, Erase, Op, RequireVersion, Splice
+from standfast.store.records import Head, Page, SessionRecord
+from standfast.store.tape import generate_tape_id
 
 T = TypeVar("T")
 MAIN_BRANCH = "main"

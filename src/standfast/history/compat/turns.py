@@ -14,10 +14,13 @@ from typing import Any, Self
 
 import msgspec
 
-from standfast.base.items import Item, extract_text
+from standfast.base.items import Item
+from standfast.base.text import extract_text
 from standfast.base.usage import InputTokensDetails, OutputTokensDetails
 from standfast.history.codec import DecodedRecord
-from standfast.store.contract import Backend, SessionRecord, Splice
+from standfast.store.backend import Backend
+from standfast.store.operations import Splice
+from standfast.store.records import SessionRecord
 
 _LOG_ID = re.compile(r"log_[0-9a-f]{32}")
 _PREVIEW_LENGTH = 100

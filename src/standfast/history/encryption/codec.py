@@ -32,7 +32,7 @@ from standfast.history.encryption.keys import (
     validate_cipher,
     validate_ttl,
 )
-from standfast.store.contract import Generation, Row, SessionRecord
+from standfast.store.records import Generation, Row, SessionRecord
 from standfast.store.tape import TapeSpans, join_spans
 
 FORMAT_VERSION = 1

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 import msgspec
 
 from standfast.base.errors import Unsupported, WrongKey
+from standfast.base.item_pairs import find_unpaired
 from standfast.base.items import Item, decode_item, encode_items
-from standfast.base.pairing import find_unpaired
 from standfast.history.codec import DecodedRecord, UnreadableRecord
 from standfast.history.encryption.codec import FORMAT_VERSION, EncryptingCodec
 from standfast.history.encryption.keys import CIPHER_IDS, NONCE_SIZE, TAG_SIZE, DecryptionFailed, drop_expired
 from standfast.history.integrity import CorruptItem, IntegrityReport
 from standfast.history.session import Session, SessionSettings, validate_limit
 from standfast.lifecycle.cancellation import run_to_end
-from standfast.store.contract import Head, Row
+from standfast.store.records import Head, Row
 
 ENVELOPE_TYPE = "standfast.sealed"
 # Version 0.1.0 was called holdfast and wrote this type; both are read. The type is not part of the authenticated data.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from standfast.base.errors import InvalidInput, MissingExtra
-from standfast.base.pairing import group_into_units
+from standfast.base.item_pairs import group_into_units
 from standfast.history.codec import DecodedRecord
 
 CIPHER_IDS = {"aes-gcm": 1, "chacha20-poly1305": 2}

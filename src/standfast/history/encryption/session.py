@@ -15,7 +15,8 @@ from standfast.history.integrity import IntegrityReport, build_report
 from standfast.history.session import Session
 from standfast.history.stored_session import StoredSession
 from standfast.history.wrapper import SessionWrapper, find_stored_session
-from standfast.store.contract import Generation, Op, Page, Row, Splice, ViewUpdate
+from standfast.store.operations import Op, Splice, ViewUpdate
+from standfast.store.records import Generation, Page, Row
 from standfast.store.tape import TapeSpan, join_spans
 
 

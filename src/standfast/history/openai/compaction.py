@@ -10,8 +10,8 @@ import msgspec
 
 from standfast.base.errors import InvalidInput
 from standfast.base.ids import validate_name
+from standfast.base.item_pairs import CALL_TYPE_BY_OUTPUT_TYPE, PairingProblem, drop_unpaired, find_unpaired
 from standfast.base.items import Item
-from standfast.base.pairing import CALL_TYPE_BY_OUTPUT_TYPE, PairingProblem, drop_unpaired, find_unpaired
 from standfast.history.openai.client import LazyOpenAIClient, to_input_item, to_plain_dict, translate_openai_errors
 from standfast.history.openai.replacement import HistorySnapshot, read_snapshot, replace_prefix
 from standfast.history.session import Session, SessionABC, SessionSettings

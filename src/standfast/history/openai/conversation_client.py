@@ -6,8 +6,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from standfast.base.errors import InvalidItem, NotFound, StoreUnavailable
-from standfast.base.items import Item, decode_item, encode_items, extract_text
-from standfast.base.pairing import get_call_id
+from standfast.base.item_pairs import get_call_id
+from standfast.base.items import Item, decode_item, encode_items
+from standfast.base.text import extract_text
 from standfast.history.openai.client import (
     OpenAIRequestFailed,
     RequestOutcome,

@@ -1,5 +1,6 @@
 """The requests of an MCP server, independent of its transport: retries, the tool cache and the tool filter."""
 
+import asyncio
 import logging
 import math
 from abc import abstractmethod
@@ -222,7 +223,7 @@ class ClientSessionServer(MCPServer):
                     error.tool_name = tool_name
                     raise
                 _log.info("%s; retrying", error)
-            await backoff.sleep()
+            await asyncio.sleep(backoff.next_delay())
 
 
 def _build_call_request(

@@ -13,6 +13,7 @@ from standfast.agents.context import RunContextWrapper
 from standfast.agents.errors import InvalidDeclaration, MCPToolCancellationError, ModelBehaviorError, UserError
 from standfast.agents.handoffs import as_handoff
 from standfast.agents.strict_schema import to_strict_schema
+from standfast.agents.tool_outputs import ToolOutputFileContent, ToolOutputImage, ToolOutputText
 from standfast.agents.tools import (
     FunctionTool,
     FunctionToolCustomDataContext,
@@ -20,9 +21,6 @@ from standfast.agents.tools import (
     Tool,
     ToolOrigin,
     ToolOriginType,
-    ToolOutputFileContent,
-    ToolOutputImage,
-    ToolOutputText,
     default_tool_error_function,
     explain_tool_error,
 )

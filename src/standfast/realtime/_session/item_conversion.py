@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from standfast.base.ids import new_id
+from standfast.base.item_pairs import drop_unpaired
 from standfast.base.items import Item
-from standfast.base.pairing import drop_unpaired
 from standfast.realtime.items import (
     AssistantMessageItem,
     AssistantText,

@@ -11,7 +11,8 @@ from standfast.agents.errors import UserError
 from standfast.agents.model_settings import ModelSettings
 from standfast.agents.tool_identity import get_field
 from standfast.agents.tools import FunctionTool, Tool
-from standfast.base.items import Item, extract_text
+from standfast.base.items import Item
+from standfast.base.text import extract_text
 from standfast.models.interface import IncompleteStream, Model, ModelResponse, parse_final_event
 from standfast.models.request import ModelRequest, aclosing
 from standfast.realtime.local.conversation import ConversationEntry

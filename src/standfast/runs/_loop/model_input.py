@@ -12,8 +12,8 @@ import msgspec
 
 from standfast.agents.errors import UserError
 from standfast.agents.types import maybe_await
+from standfast.base.item_pairs import find_unpaired
 from standfast.base.items import Item, encode_item
-from standfast.base.pairing import find_unpaired
 from standfast.history.session import SessionInputCallback
 from standfast.runs.core.state import InputSelection, ServerConversation, SessionConversation, State, TranscriptEntry
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from standfast.agents.errors import ModelBehaviorError
 from standfast.agents.tool_identity import ToolRef
+from standfast.base.item_pairs import CALL_TYPE_BY_OUTPUT_TYPE, OUTPUT_TYPE_BY_CALL_TYPE, get_item_type
 from standfast.base.items import Item
-from standfast.base.pairing import CALL_TYPE_BY_OUTPUT_TYPE, OUTPUT_TYPE_BY_CALL_TYPE, get_item_type
 from standfast.runs.core.state import CallRecord, EntryKind, FinalOutput, TranscriptEntry
 from standfast.runs.items import ItemHelpers
 from standfast.runs.toolbox import Toolbox

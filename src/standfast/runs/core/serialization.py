@@ -15,7 +15,7 @@ from standfast.agents.approvals import Approvals
 from standfast.agents.errors import UserError
 from standfast.agents.graph import AgentGraph, AgentRef
 from standfast.agents.tool_identity import index_tools_by_ref, match_tool
-from standfast.base.pairing import get_call_id, get_item_type
+from standfast.base.item_pairs import get_call_id, get_item_type
 from standfast.runs.core.context import SavedContext
 from standfast.runs.core.state import (
     CallRecord,

@@ -21,7 +21,9 @@ from standfast.runtime._engine.json_schema import find_schema_error
 from standfast.runtime._engine.records import ENDED_STATUSES, ApprovalDecided, JournalEntry, decode_header, encode_entry
 from standfast.runtime.errors import ApprovalSettled, InvalidDecision
 from standfast.runtime.types import Approval, Verdict
-from standfast.store.contract import AppendJournal, ApprovalRecord, Backend, Op, RunRecord, SaveApproval, SaveRun
+from standfast.store.backend import Backend
+from standfast.store.operations import AppendJournal, Op, SaveApproval, SaveRun
+from standfast.store.records import ApprovalRecord, RunRecord
 from standfast.tool_calls.output import format_output
 
 APPROVAL_PREFIX = "approval"

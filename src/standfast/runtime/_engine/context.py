@@ -16,7 +16,8 @@ from standfast.runs.config import RunConfig
 from standfast.runtime._engine.leases import LeaseRenewer
 from standfast.runtime._engine.retrying_backend import RetryControl
 from standfast.runtime._engine.subscriptions import RunSubscriptions
-from standfast.store.contract import ApprovalRecord, Backend, RunRecord
+from standfast.store.backend import Backend
+from standfast.store.records import ApprovalRecord, RunRecord
 
 
 @dataclass(eq=False)

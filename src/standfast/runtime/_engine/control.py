@@ -39,7 +39,8 @@ from standfast.runtime._engine.scheduler import (
 from standfast.runtime._engine.snapshots import replay, validate_step
 from standfast.runtime.errors import RunEnded, RunKeyReused, SessionBusy
 from standfast.runtime.types import CancelMode, OnBusy
-from standfast.store.contract import AppendJournal, Op, RunRecord, SaveRun
+from standfast.store.operations import AppendJournal, Op, SaveRun
+from standfast.store.records import RunRecord
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from standfast.runtime._engine.records import (
     decode_row,
 )
 from standfast.runtime.types import RunProblem
-from standfast.store.contract import RunRecord
+from standfast.store.records import RunRecord
 
 MAX_CRASHES = 5
 """How often a process may die at one step of a run before the run waits for a person."""

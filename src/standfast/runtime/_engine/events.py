@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from standfast.base.backoff import Backoff
 from standfast.runs.core import steps
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.records import (
@@ -20,10 +21,9 @@ from standfast.runtime._engine.records import (
     RunStopped,
     decode_row,
 )
-from standfast.runtime._engine.retrying_backend import Backoff
 from standfast.runtime._engine.subscriptions import EntryMark, RunSubscription
 from standfast.runtime.types import Event
-from standfast.store.contract import LogEntry
+from standfast.store.records import LogEntry
 
 # Event types are public names and stay the same when a class is renamed. The types of RunStopped and RunClaimed depend
 # on their fields.

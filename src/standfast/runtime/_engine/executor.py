@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from standfast.agents.approvals import Approvals
 from standfast.agents.context import RunContextWrapper
+from standfast.base.backoff import Backoff
 from standfast.base.errors import ApprovalMoved, HistoryMoved, RunMoved, StandfastError, StoreUnavailable
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.core.context import restore_context
@@ -39,10 +40,10 @@ from standfast.runtime._engine.records import (
     encode,
     encode_entry,
 )
-from standfast.runtime._engine.retrying_backend import Backoff
 from standfast.runtime._engine.snapshots import SnapshotWriter, replay
 from standfast.runtime.types import CancelMode, RunProblem
-from standfast.store.contract import AppendJournal, RunRecord, SaveRun
+from standfast.store.operations import AppendJournal, SaveRun
+from standfast.store.records import RunRecord
 
 SUSPENDED = RunProblem("suspended", "its runtime was closed; the next runtime opened with its agent continues it")
 
@@ -72,8 +73,8 @@ class RunExecutor:
         self.ctx.lease_renewer.held.add(self.leases)
         backoff = Backoff()
         try:
-            while not await self._drive_once() and not self.ctx.closing:
-                await backoff.sleep()
+            await asyncio.sleep(backoff.next_delay())
+            await asyncio.sleep(backoff.next_delay())
         except LeaseLost:
             await self._report_lease_loss()
             self.ctx.subscriptions.publish_live(

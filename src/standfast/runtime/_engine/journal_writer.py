@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from standfast.base.backoff import Backoff
 from standfast.base.errors import FenceLost, StoreUnavailable
-from standfast.base.items import Item, encode_items, extract_text, extract_words
+from standfast.base.items import Item, encode_items
+from standfast.base.text import extract_text, extract_words
 from standfast.history.stored_session import StoredSession
 from standfast.lifecycle.cancellation import run_to_end
 from standfast.runs.active_run import ActiveRun
@@ -22,9 +24,9 @@ from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.journal import CallKey, strip_children
 from standfast.runtime._engine.leases import RunLeases
 from standfast.runtime._engine.records import ApprovalRequested, JournalEntry, RunNote, decode_row, encode, encode_entry
-from standfast.runtime._engine.retrying_backend import Backoff
 from standfast.runtime._engine.snapshots import SnapshotWriter
-from standfast.store.contract import AppendJournal, Op, RunRecord, Splice, ViewUpdate
+from standfast.store.operations import AppendJournal, Op, Splice, ViewUpdate
+from standfast.store.records import RunRecord
 from standfast.store.tape import slice_spans
 
 
@@ -235,7 +237,7 @@ class JournalWriter:
                 if self.ctx.closing:
                     raise
                 _log.warning("run %s: the store is unavailable, retrying: %s", self.record.run_id, problem)
-                await backoff.sleep()
+                await asyncio.sleep(backoff.next_delay())
                 if await self._was_committed(entries):
                     return
 

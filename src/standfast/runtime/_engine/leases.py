@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from standfast.base.errors import FenceLost, StoreUnavailable
-from standfast.store.contract import AcquireLease, Backend, CheckFence, Lease, LeaseHeld, Op, ReleaseLease, RenewLease
+from standfast.store.backend import Backend
+from standfast.store.operations import AcquireLease, CheckFence, Op, ReleaseLease, RenewLease
+from standfast.store.preconditions import LeaseHeld
+from standfast.store.records import Lease
 
 _log = logging.getLogger(__name__)
 

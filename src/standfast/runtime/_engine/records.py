@@ -17,7 +17,8 @@ from standfast.runs.core.steps import CallDecided, Outcome
 from standfast.runtime.types import CancelMode
 from standfast.runtime.types import RunProblem as RunProblem
 from standfast.runtime.types import RunStatus as RunStatus
-from standfast.store.contract import Backend, LogEntry, RunRecord
+from standfast.store.backend import Backend
+from standfast.store.records import LogEntry, RunRecord
 
 # The store distinguishes more statuses than programs see. ``next`` is a queued run that precedes all others of its
 # session, ``woken`` a run that any runtime may claim, and ``blocked`` one that cannot continue, for example because the

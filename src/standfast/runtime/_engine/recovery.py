@@ -17,7 +17,7 @@ from standfast.runtime._engine.executor import RunExecutor, make_unknown_agent_p
 from standfast.runtime._engine.leases import run_lease_name
 from standfast.runtime._engine.records import QUEUED_STATUSES, RunStopped, decode_header, list_runs
 from standfast.runtime._engine.scheduler import Scheduler, find_session_holder
-from standfast.store.contract import RunRecord
+from standfast.store.records import RunRecord
 
 _log = logging.getLogger(__name__)
 

@@ -5,29 +5,14 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from standfast.base.backoff import Backoff
 from standfast.base.errors import StoreUnavailable
-from standfast.store.contract import Backend, Op, OpResult
+from standfast.store.backend import Backend
+from standfast.store.operations import Op, OpResult
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-
-
-class Backoff:
-    """Delays that grow from ``initial`` to ``maximum`` seconds until :meth:`reset`."""
-
-    def __init__(self, *, initial: float = 0.02, maximum: float = 1.0) -> None:
-        self.initial, self.maximum, self.delay = initial, maximum, initial
-
-    def next_delay(self) -> float:
-        delay, self.delay = self.delay, min(self.delay * 2, self.maximum)
-        return delay
-
-    def reset(self) -> None:
-        self.delay = self.initial
-
-    async def sleep(self) -> None:
-        await asyncio.sleep(self.next_delay())
 
 
 class RetryControl:
@@ -46,7 +31,7 @@ async def retry_unavailable(work: Callable[[], Awaitable[T]], retry: RetryContro
             if retry.stopped:
                 raise
             _log.warning("the store is unavailable, retrying: %s", problem)
-            await backoff.sleep()
+            await asyncio.sleep(backoff.next_delay())
 
 
 class RetryingBackend:

@@ -25,7 +25,9 @@ from standfast.runtime._engine.records import (
     encode,
     encode_entry,
 )
-from standfast.store.contract import AppendJournal, Backend, Op, RunRecord, SaveRun
+from standfast.store.backend import Backend
+from standfast.store.operations import AppendJournal, Op, SaveRun
+from standfast.store.records import RunRecord
 
 
 def make_run_id(key: str | None) -> str:

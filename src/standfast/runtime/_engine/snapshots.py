@@ -29,7 +29,9 @@ from standfast.runs.core.state import (
 from standfast.runtime._engine.crash_loop import CrashCount
 from standfast.runtime._engine.journal import CallKey, ReplayedRun, SnapshotCoverage
 from standfast.runtime._engine.records import RunQueued, decode_entry, decode_row, encode
-from standfast.store.contract import AppendEvents, Backend, RunRecord
+from standfast.store.backend import Backend
+from standfast.store.operations import AppendEvents
+from standfast.store.records import RunRecord
 
 WRITER_VERSION = f"{__version__}/{CURRENT_SCHEMA_VERSION}"
 

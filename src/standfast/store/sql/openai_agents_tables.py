@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from standfast.base.errors import InvalidInput
-from standfast.base.items import decode_item, extract_text, extract_words
+from standfast.base.items import decode_item
+from standfast.base.text import extract_text, extract_words
 from standfast.store.operations import Splice
 from standfast.store.sql.connection import DatabaseConnection, GetColumns, TableNames
 from standfast.store.sql.history_writes import splice

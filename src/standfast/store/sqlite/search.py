@@ -7,7 +7,8 @@ The place of a match is therefore known from the index alone, and only items of 
 from collections.abc import Sequence
 from typing import Any
 
-from standfast.base.items import decode_item, extract_text, extract_words
+from standfast.base.items import decode_item
+from standfast.base.text import extract_text, extract_words
 from standfast.store.records import SearchCandidate
 from standfast.store.sql.connection import DatabaseConnection
 from standfast.store.sql.queries import as_bytes

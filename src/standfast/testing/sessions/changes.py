@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from standfast.base.errors import HistoryMoved, KeyReused, NotFound
-from standfast.store.contract import EMPTY_HEAD, Head
+from standfast.store.records import EMPTY_HEAD, Head
 from standfast.testing.faults import FakeClock, FaultInjector, Reopen
 from standfast.testing.sessions.fixtures import (
     InterferingBackend,

@@ -9,7 +9,7 @@ from standfast.base.errors import InvalidInput
 from standfast.base.items import Item
 from standfast.history.session import SessionSettings
 from standfast.history.stored_session import StoredSession
-from standfast.store.contract import Backend
+from standfast.store.backend import Backend
 from standfast.testing.faults import Reopen, StorageFixtures
 
 CorruptSessionRecord: TypeAlias = Callable[[Any, str, int, bytes | None], Awaitable[None]]

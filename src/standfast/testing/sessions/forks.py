@@ -7,7 +7,7 @@ import pytest
 
 from standfast.base.errors import AlreadyExists, NotFound
 from standfast.history.session import SessionSettings
-from standfast.store.contract import Erase
+from standfast.store.operations import Erase
 from standfast.testing.sessions.fixtures import CountRows, StoredSessionFixtures, texts, user_messages
 
 

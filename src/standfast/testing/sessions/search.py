@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from standfast.base.items import Item, extract_text, extract_words, matches_terms
-from standfast.store.contract import Erase
+from standfast.base.items import Item
+from standfast.base.text import extract_text, extract_words, matches_terms
+from standfast.store.operations import Erase
 from standfast.testing.sessions.fixtures import StoredSessionFixtures, user_messages
 
 SEARCHED_TEXTS = [

@@ -10,9 +10,12 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
-from standfast.base.items import Item, extract_text, extract_words, matches_terms
+from standfast.base.items import Item
+from standfast.base.text import extract_text, extract_words, matches_terms
 from standfast.history.stored_session import StoredSession
-from standfast.store.contract import Annotate, Backend, Erase, Head
+from standfast.store.backend import Backend
+from standfast.store.operations import Annotate, Erase
+from standfast.store.records import Head
 from standfast.testing.faults import FakeClock, FaultInjector, Reopen
 from standfast.testing.state_machine import (
     DifferentialStateMachine,
