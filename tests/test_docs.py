@@ -108,7 +108,7 @@ def test_the_site_and_its_pictures_load_nothing_from_elsewhere(tmp_path: Path) -
 
 
 def test_every_lifecycle_is_drawn() -> None:
-    tables = {module_name(path) for path in SOURCES.rglob("*.py") if " = Table(\n" in path.read_text()}
+    tables = {module_name(path) for path in SOURCES.rglob("*.py") if " = TransitionTable(\n" in path.read_text()}
     drawn = [found["module"] for page in PAGES for found in DRAWN.finditer(page.read_text())]
     assert set(drawn) == tables
 

@@ -53,7 +53,7 @@ from standfast.realtime import (
     UserMessageItem,
 )
 from standfast.realtime.openai._protocol.client import RealtimeClient
-from standfast.realtime.openai._protocol.codec import prepend_raw_event
+from standfast.realtime.openai.codec import prepend_raw_event
 
 
 class ClientHarness:

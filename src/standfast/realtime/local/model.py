@@ -18,7 +18,7 @@ from standfast.realtime.local.stt import Transcriber
 from standfast.realtime.local.tts import TextToSpeech, create_default_tts
 from standfast.realtime.local.vad import DetectorFactory, create_default_detector
 from standfast.realtime.model import RealtimeModelConfig
-from standfast.realtime.openai._protocol.codec import encode_message
+from standfast.realtime.openai.codec import encode_message
 from standfast.realtime.openai.protocol_model import RealtimeProtocolModel
 from standfast.realtime.openai.recording import Recording
 from standfast.realtime.openai.transport import TransportClosed

@@ -20,8 +20,8 @@ from standfast.realtime.model_events import (
 )
 from standfast.realtime.model_inputs import RealtimeModelSendEvent
 from standfast.realtime.openai._protocol.client import RealtimeClient
-from standfast.realtime.openai._protocol.codec import prepend_raw_event
 from standfast.realtime.openai._protocol.session_settings import PendingSessionUpdate
+from standfast.realtime.openai.codec import prepend_raw_event
 from standfast.realtime.openai.listeners import ListenerRegistry
 from standfast.realtime.openai.transport import Transport, TransportClosed
 

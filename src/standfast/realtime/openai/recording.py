@@ -21,7 +21,7 @@ from typing import IO, Any, Literal, TypeAlias
 
 from standfast.base.errors import InvalidInput
 from standfast.realtime.errors import BadFrame
-from standfast.realtime.openai._protocol.codec import decode_message_dict, encode_message, frame_to_text
+from standfast.realtime.openai.codec import decode_message_dict, encode_message, frame_to_text
 from standfast.realtime.openai.transport import Transport, TransportClosed
 
 log = logging.getLogger("standfast.realtime")

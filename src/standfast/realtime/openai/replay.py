@@ -10,7 +10,7 @@ from standfast.base.errors import StandfastError
 from standfast.realtime.audio import validate_pace
 from standfast.realtime.errors import ConnectFailed
 from standfast.realtime.model import RealtimeModelConfig
-from standfast.realtime.openai._protocol.codec import decode_message_dict, encode_message
+from standfast.realtime.openai.codec import decode_message_dict, encode_message
 from standfast.realtime.openai.protocol_model import RealtimeProtocolModel
 from standfast.realtime.openai.recording import RecordingEntry, read_recording
 from standfast.realtime.openai.transport import Transport, TransportClosed

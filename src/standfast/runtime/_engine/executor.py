@@ -73,8 +73,8 @@ class RunExecutor:
         self.ctx.lease_renewer.held.add(self.leases)
         backoff = Backoff()
         try:
-            await asyncio.sleep(backoff.next_delay())
-            await asyncio.sleep(backoff.next_delay())
+            while not await self._drive_once() and not self.ctx.closing:  # noqa: ASYNC110 - retries with back-off
+                await asyncio.sleep(backoff.next_delay())
         except LeaseLost:
             await self._report_lease_loss()
             self.ctx.subscriptions.publish_live(

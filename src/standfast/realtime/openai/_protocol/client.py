@@ -28,16 +28,6 @@ from standfast.realtime.model_events import (
 )
 from standfast.realtime.model_inputs import RealtimeModelSendEvent
 from standfast.realtime.openai._protocol.client_events import SEND_HANDLERS
-from standfast.realtime.openai._protocol.codec import (
-    AudioDelta,
-    TextDelta,
-    TranscriptDelta,
-    decode_message,
-    decode_message_dict,
-    encode_message,
-    frame_to_text,
-    validate_ids,
-)
 from standfast.realtime.openai._protocol.items import ItemTracker
 from standfast.realtime.openai._protocol.out_of_band import OutOfBandResponses
 from standfast.realtime.openai._protocol.response_queue import RequestContext, ResponseQueue
@@ -46,6 +36,16 @@ from standfast.realtime.openai._protocol.session_settings import (
     PendingSessionUpdate,
     SessionUpdateTracker,
     build_session_payload,
+)
+from standfast.realtime.openai.codec import (
+    AudioDelta,
+    TextDelta,
+    TranscriptDelta,
+    decode_message,
+    decode_message_dict,
+    encode_message,
+    frame_to_text,
+    validate_ids,
 )
 
 _MAX_RECENT = 16  # responses whose messages may still arrive late

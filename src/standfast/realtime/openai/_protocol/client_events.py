@@ -13,9 +13,9 @@ from standfast.realtime.model_inputs import (
     RealtimeModelSendToolOutput,
     RealtimeModelSendUserInput,
 )
-from standfast.realtime.openai._protocol.codec import encode_audio_append, encode_message
 from standfast.realtime.openai._protocol.items import build_user_item
 from standfast.realtime.openai._protocol.out_of_band import is_out_of_band
+from standfast.realtime.openai.codec import encode_audio_append, encode_message
 
 if TYPE_CHECKING:
     from standfast.realtime.openai._protocol.client import RealtimeClient
