@@ -4,7 +4,7 @@ import pytest
 
 pytest_plugins = ["pytester", "standfast.testing.leaks", "servers", "redis_server", "telemetry"]
 
-TEST_TIMEOUT = 60
+TEST_TIMEOUT = 600
 """Seconds after which a test is taken to hang; far above what any test needs on a busy machine."""
 
 

@@ -42,8 +42,8 @@ BAD = "It is a secret."
 
 async def refused(heard, count):
     """Wait until so many responses were rejected and the last trip was announced."""
-    await heard.until("guardrail_tripped", count)
-    return await heard.until("error")
+    await heard.wait_for("guardrail_tripped", count)
+    return await heard.wait_for("error")
 
 
 def creates(server):

@@ -26,7 +26,7 @@ HOLD = {"hold_back_audio": True, "timeout": None}
 
 
 def heard_items(heard):
-    return [event.item_id for event in heard.of("audio")]
+    return [event.item_id for event in heard.of_type("audio")]
 
 
 @in_virtual_time

@@ -85,8 +85,8 @@ async def test_a_recording_can_be_replayed_to_a_model(tmp_path: Path) -> None:
         await recorder.wait_for("end_of_stream", count)
         await model.close()
     for kind in ("audio", "transcript_delta", "turn_started", "turn_ended", "usage", "item_updated"):
-        assert recorder.of(kind) == original.of(kind), kind
-    assert recorder.of("error")[0].error.problem == original.of("error")[0].error.problem
+        assert recorder.of_type(kind) == original.of_type(kind), kind
+    assert recorder.of_type("error")[0].error.problem == original.of_type("error")[0].error.problem
     with pytest.raises(ConnectFailed, match="no further"):
         await model.connect({})
 
@@ -99,9 +99,9 @@ async def test_omitted_audio_is_replayed_as_silence(tmp_path: Path) -> None:
     await model.send_event(RealtimeModelSendUserInput("Hi"))
     await recorder.wait_for("turn_ended")
     await model.close()
-    lengths = [len(event.data) for event in recorder.of("audio")]
-    assert lengths == [len(event.data) for event in original.of("audio")][: len(lengths)]
-    assert not any(byte for event in recorder.of("audio") for byte in event.data)
+    lengths = [len(event.data) for event in recorder.of_type("audio")]
+    assert lengths == [len(event.data) for event in original.of_type("audio")][: len(lengths)]
+    assert not any(byte for event in recorder.of_type("audio") for byte in event.data)
 
 
 async def test_a_diverging_replay_names_the_line_and_the_expected_message(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ async def test_a_diverging_replay_names_the_line_and_the_expected_message(tmp_pa
     await model.connect({})
     await model.send_event(RealtimeModelSendRawMessage({"type": "input_audio_buffer.clear"}))
     await recorder.wait_for("end_of_stream")
-    cause = recorder.of("connection_status")[-1].error.__cause__
+    cause = recorder.of_type("connection_status")[-1].error.__cause__
     assert isinstance(cause, ReplayDiverged)
     assert (cause.expected, cause.received) == ("conversation.item.create", ("input_audio_buffer.clear",))
     await model.close()
@@ -126,7 +126,7 @@ async def test_a_replay_that_diverges_later_names_the_line_of_the_file(tmp_path:
     model.add_listener(recorder)
     await model.connect({})
     await recorder.wait_for("end_of_stream")
-    cause = recorder.of("connection_status")[-1].error.__cause__
+    cause = recorder.of_type("connection_status")[-1].error.__cause__
     assert isinstance(cause, ReplayDiverged)
     first, _ = read_recording(tmp_path / "call.jsonl")
     assert cause.line > len(first)
@@ -241,7 +241,7 @@ def test_a_recorded_pause_longer_than_the_timeout_is_not_a_divergence(tmp_path: 
 
     original, replayed = run_in_virtual_time(record()), run_in_virtual_time(replay())
     for kind in ("turn_started", "turn_ended", "error"):
-        assert replayed.of(kind) == original.of(kind), kind
+        assert replayed.of(kind) == original.of_type(kind), kind
 
 
 async def test_a_repeated_request_is_repeated_in_the_replay(tmp_path: Path) -> None:
@@ -355,7 +355,9 @@ async def test_a_lost_connection_is_lost_again_in_the_replay(tmp_path: Path, cod
             await model.send_event(RealtimeModelSendUserInput("Hi"))
             await recorder.wait_for("end_of_stream")
             await model.close()
-            ends.append((recorder.of("connection_status")[-1].code, str(recorder.of("connection_status")[-1].error)))
+            ends.append(
+                (recorder.of_type("connection_status")[-1].code, str(recorder.of_type("connection_status")[-1].error))
+            )
     assert ends[0] == ends[1]
     assert (ends[0][1] == "None") is (code == 1000)
 

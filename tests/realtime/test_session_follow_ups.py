@@ -59,17 +59,19 @@ async def begin_to_speak(session, heard):
     """Start to speak, and return the audio that remains."""
     before, after = await halves()
     await send_speech(session, before)
-    await wait_until(lambda: [event for event in heard.of("raw_model_event") if event.data.type == "speech_started"])
+    await wait_until(
+        lambda: [event for event in heard.of_type("raw_model_event") if event.data.type == "speech_started"]
+    )
     return after
 
 
 async def know_while_the_user_speaks(session, heard, look):
     """Make a tool call whose output is ready while the user speaks; return the audio that remains."""
     await session.send_message("What time is it?")
-    await heard.until("tool_start")
+    await heard.wait_for("tool_start")
     after = await begin_to_speak(session, heard)
     look.may.set()
-    await heard.until("tool_end")
+    await heard.wait_for("tool_end")
     return after
 
 

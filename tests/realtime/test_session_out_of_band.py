@@ -65,7 +65,7 @@ async def ask_aside(session, topic, **more):
 
 
 def raw(heard, kind):
-    told = [event.data.data for event in heard.of("raw_model_event") if event.data.type == "raw_server_event"]
+    told = [event.data.data for event in heard.of_type("raw_model_event") if event.data.type == "raw_server_event"]
     return [message for message in told if message["type"] == kind]
 
 

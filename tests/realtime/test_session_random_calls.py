@@ -125,7 +125,7 @@ class Schedule:
         await session.interrupt()
 
     async def decide(self, session, heard):
-        for event in heard.of("tool_approval_required"):
+        for event in heard.of_type("tool_approval_required"):
             if event.call_id not in self.asked:
                 self.asked.add(event.call_id)
                 if self.rng.random() < 0.5:
@@ -150,20 +150,20 @@ class Schedule:
         return going_on or any(item.output is None for item in calls)
 
     def check(self, session, heard):
-        trips = [event.response_id for event in heard.of("guardrail_tripped")]
+        trips = [event.response_id for event in heard.of_type("guardrail_tripped")]
         assert len(trips) == len(set(trips)), "a response tripped twice"
         assert len(self.made) == len(set(self.made)), "a tool was run twice for one call"
-        starts = [event.response_id for event in heard.of("agent_start")]
-        ends = [event.response_id for event in heard.of("agent_end")]
+        starts = [event.response_id for event in heard.of_type("agent_start")]
+        ends = [event.response_id for event in heard.of_type("agent_end")]
         assert sorted(starts) == sorted(ends)
         assert len(starts) == len(set(starts))
         active = 0
         for event in heard.events:
             active += {"agent_start": 1, "agent_end": -1}.get(event.type, 0)
             assert 0 <= active <= 1, "two responses at a time"
-        spoken = [starts.index(event.audio.response_id) for event in heard.of("audio")]
+        spoken = [starts.index(event.audio.response_id) for event in heard.of_type("audio")]
         assert spoken == sorted(spoken), "audio was heard before what was said earlier"
-        for event in heard.of("error"):
+        for event in heard.of_type("error"):
             code = event.error.get("code") if isinstance(event.error, dict) else ""
             assert code != "conversation_already_has_active_response"
         self.compare(session)

@@ -417,7 +417,7 @@ class WildSchedule(SlowSchedule):
                         except (TimeoutError, StopAsyncIteration):
                             break
             case "always":
-                for event in heard.of("tool_approval_required"):
+                for event in heard.of_type("tool_approval_required"):
                     if event.call_id not in self.asked:
                         self.asked.add(event.call_id)
                         decide = wild.choice([session.approve_tool_call, session.reject_tool_call])
@@ -466,9 +466,9 @@ class WildSchedule(SlowSchedule):
     def check(self, session, heard):
         super().check(session, heard)
         assert heard.owed is None, "a response of which nothing was heard was not asked for again"
-        counted = [event.response_id for event in heard.of("usage")]
+        counted = [event.response_id for event in heard.of_type("usage")]
         assert len(counted) == len(set(counted)), "a response was counted twice"
-        trips = len(heard.of("guardrail_tripped"))
+        trips = len(heard.of_type("guardrail_tripped"))
         entries = [entry.item for entry in self.model.engine.conversation if entry.item["type"] == "message"]
         words = [item for item in entries if item["role"] == "user" and "guardrail triggered" in str(item)]
         assert len(words) <= trips, "more than one word about a trip"

@@ -68,13 +68,13 @@ AGENT = RealtimeAgent(name="host", tools=[look], handoffs=[OTHER], output_guardr
 
 async def conversation(model, heard):
     await model.emit(response_started(), text_delta("hello"), tool_call("look", "c1"), response_ended())
-    await heard.until("tool_end")
+    await heard.wait_for("tool_end")
     await model.emit(
         response_started("r2"),
         tool_call("transfer_to_other", "c2"),
         response_ended("r2", status="failed", reason="broken"),
     )
-    await heard.until("handoff")
+    await heard.wait_for("handoff")
     await wait_until(lambda: len(get_sent_inputs(model, RealtimeModelSendToolOutput)) == 2)
     await model.emit(response_started("r3"))
 

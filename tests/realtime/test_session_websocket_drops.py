@@ -164,7 +164,7 @@ async def test_an_interruption_whose_connection_is_lost_returns():
 
 
 def first_response(heard):
-    return heard.of("agent_start")[0].response_id
+    return heard.of_type("agent_start")[0].response_id
 
 
 async def test_a_user_who_was_speaking_is_heard_by_the_next_connection():

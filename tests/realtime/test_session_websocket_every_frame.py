@@ -73,7 +73,7 @@ class Story:
         return first.sent[before[0] :], first.received[before[1] :]
 
     def answered(self, session, heard):
-        begun, over = heard.of("agent_start"), heard.of("agent_end")
+        begun, over = heard.of_type("agent_start"), heard.of_type("agent_end")
         # A response of which nothing was heard is requested again.
         spoken = [
             item for item in session.history if item.type == "message" and item.role == "assistant" and get_text(item)
@@ -85,7 +85,10 @@ class Story:
         assert session.current_agent is self.b
         assert connection.session["instructions"] == "You are B."
         assert (
-            len(heard.of("handoff")) == len(heard.of("agent_changed")) == len(heard.of("tool_approval_required")) == 1
+            len(heard.of_type("handoff"))
+            == len(heard.of_type("agent_changed"))
+            == len(heard.of_type("tool_approval_required"))
+            == 1
         )
         calls = [item.name for item in session.history if item.type == "function_call"]
         assert calls == ["look", "transfer_to_b", "delete"]
@@ -93,7 +96,7 @@ class Story:
         assert (words[0], words[-1]) == ("Go.", "All is done.")
         assert len(words) <= 3
         assert all("All is done.".startswith(text) for text in words[1:])
-        starts, ends = ([event.response_id for event in heard.of(kind)] for kind in ("agent_start", "agent_end"))
+        starts, ends = ([event.response_id for event in heard.of_type(kind)] for kind in ("agent_start", "agent_end"))
         assert starts == ends
         known = [item["id"] for item in connection.conversation.items if item["type"] != "function_call_output"]
         assert [item.item_id for item in session.history if item.item_id in known] == known

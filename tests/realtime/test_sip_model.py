@@ -105,7 +105,7 @@ async def join_call(*turns: Any) -> AsyncIterator[tuple[Any, Any, Any]]:
 async def test_an_interruption_clears_the_output_buffer_of_the_server(ended: bool) -> None:
     async with join_call("An answer." if ended else [Pause(30), "An answer."]) as (session, heard, connection):
         if ended:
-            await heard.until("agent_end")
+            await heard.wait_for("agent_end")
         await session.interrupt()
         await connection.wait_for_frame("output_audio_buffer.clear")
         types = [frame["type"] for frame in connection.received]

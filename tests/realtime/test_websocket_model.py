@@ -72,10 +72,10 @@ async def test_a_message_is_answered(
     assert ended.status == "completed"
     types = [event.type for event in recorder.events]
     assert types.index("turn_started") < types.index("audio") < types.index("audio_done") < types.index("turn_ended")
-    assert "".join(event.delta for event in recorder.of("transcript_delta")).strip() == "Good morning."
-    assert [event.status for event in recorder.of("connection_status")] == ["connecting", "connected"]
-    assert recorder.of("turn_started")[0].metadata["standfast_owners"] == "user"
-    assert recorder.of("error") == []
+    assert "".join(event.delta for event in recorder.of_type("transcript_delta")).strip() == "Good morning."
+    assert [event.status for event in recorder.of_type("connection_status")] == ["connecting", "connected"]
+    assert recorder.of_type("turn_started")[0].metadata["standfast_owners"] == "user"
+    assert recorder.of_type("error") == []
     await model.close()
     assert [event.type for event in recorder.events[-2:]] == ["connection_status", "end_of_stream"]
     assert (recorder.events[-2].status, recorder.events[-2].error) == ("disconnected", None)
@@ -207,7 +207,7 @@ async def test_new_settings_apply_when_send_event_returns(
     with pytest.raises(SettingsRejected):
         await model.send_event(RealtimeModelSendSessionUpdate({"instructions": "Be long."}))
     assert server.connections[0].session["instructions"] == "Be brief."
-    assert recorder.of("error") == []
+    assert recorder.of_type("error") == []
 
 
 @pytest.mark.parametrize("connected", [True, False])
@@ -280,10 +280,10 @@ async def test_a_closed_connection_is_reported(
     server.inject("response.create", fault)
     await model.send_event(RealtimeModelSendUserInput("Hi"))
     await recorder.wait_for("end_of_stream")
-    last = recorder.of("connection_status")[-1]
+    last = recorder.of_type("connection_status")[-1]
     assert (last.status, last.code, last.error is not None) == ("disconnected", code, abnormal)
-    refusals = [event.error for event in recorder.of("error") if isinstance(event.error, ResponseRefused)]
-    started = recorder.of("turn_started")
+    refusals = [event.error for event in recorder.of_type("error") if isinstance(event.error, ResponseRefused)]
+    started = recorder.of_type("turn_started")
     assert bool(refusals) != bool(started), "a request is either refused or answered"
     with pytest.raises(NotConnected):
         await model.send_event(RealtimeModelSendUserInput("Hi"))
@@ -298,7 +298,7 @@ async def test_pings_detect_a_peer_that_hangs(server: RealtimeServer, recorder: 
     await model.connect(make_config(server))
     server.connections[0].stall()
     await recorder.wait_for("end_of_stream")
-    last = recorder.of("connection_status")[-1]
+    last = recorder.of_type("connection_status")[-1]
     assert isinstance(last.error, ConnectionLost)
     await model.close()
 
@@ -317,8 +317,8 @@ async def test_a_listener_may_reconnect_on_disconnected(
     model.add_listener(listener)
     await listener.on_event(type("E", (), {"type": "connection_status", "status": "connected"})())
     server.connections[0].close()
-    await wait_until(lambda: len(recorder.of("connection_status")) == 5)
-    assert [event.status for event in recorder.of("connection_status")][-2:] == ["connecting", "connected"]
+    await wait_until(lambda: len(recorder.of_type("connection_status")) == 5)
+    assert [event.status for event in recorder.of_type("connection_status")][-2:] == ["connecting", "connected"]
 
 
 async def test_the_active_response_of_a_lost_connection_is_reported_as_lost(
@@ -340,8 +340,8 @@ async def test_malformed_frames_do_not_stop_the_reader(
     await model.connect(make_config(server))
     await model.send_event(RealtimeModelSendUserInput("Hi"))
     await recorder.wait_for("turn_ended")
-    assert [event.error.code for event in recorder.of("error")] == ["realtime-bad-frame"]
-    assert "something.new" in [event.data["type"] for event in recorder.of("other")]
+    assert [event.error.code for event in recorder.of_type("error")] == ["realtime-bad-frame"]
+    assert "something.new" in [event.data["type"] for event in recorder.of_type("other")]
 
 
 async def test_an_exception_of_a_listener_affects_no_other(
@@ -374,8 +374,8 @@ async def test_raw_events_precede_their_parsed_events(
     await model.connect(make_config(server))
     await model.send_event(RealtimeModelSendUserInput("Hi"))
     await raw_recorder.wait_for("turn_ended")
-    raw = [event.data["type"] for event in raw_recorder.of("raw_server_event")]
-    assert raw.count("response.output_audio.delta") == len(raw_recorder.of("audio"))
+    raw = [event.data["type"] for event in raw_recorder.of_type("raw_server_event")]
+    assert raw.count("response.output_audio.delta") == len(raw_recorder.of_type("audio"))
     types = [e.data["type"] if e.type == "raw_server_event" else e.type for e in raw_recorder.events]
     assert types[types.index("turn_started") - 1] == "response.created"
 
@@ -459,9 +459,9 @@ async def test_a_request_that_collides_is_answered_after_the_other_response(
     server.inject("response.create", Collide())
     await model.send_event(RealtimeModelSendUserInput("Hi"))
     await recorder.wait_for("turn_ended", 2)
-    owners = [(event.metadata or {}).get("standfast_owners") for event in recorder.of("turn_started")]
+    owners = [(event.metadata or {}).get("standfast_owners") for event in recorder.of_type("turn_started")]
     assert owners == [None, "user"]
-    assert recorder.of("error") == []
+    assert recorder.of_type("error") == []
 
 
 async def test_a_request_that_is_never_answered_is_repeated(
@@ -509,8 +509,8 @@ async def test_an_interruption_ends_the_response_and_its_audio() -> None:
         truncated = await recorder.wait_for("item_truncated")
         assert ended.status == "cancelled"
         assert not [event for event in recorder.events[position:] if event.type == "audio"]
-        assert truncated.audio_end_ms == recorder.of("audio_interrupted")[0].audio_end_ms
-        assert recorder.of("error") == []
+        assert truncated.audio_end_ms == recorder.of_type("audio_interrupted")[0].audio_end_ms
+        assert recorder.of_type("error") == []
         await model.send_event(RealtimeModelSendInterrupt())
         await model.close()
 

@@ -79,14 +79,14 @@ def raising(*_: Any) -> Any:
 
 
 NO_TURN: dict[str, Any] = {
-    "instructions that are no text": ({"instructions": lambda c, a: 5}, {}, "must give a text, not int"),
+    "instructions that are no text": ({"instructions": lambda c, a: 5}, {}, "must return a string, got int"),
     "instructions that raise": ({"instructions": lambda c, a: raising()}, {}, "mine"),
     "a tool that cannot say if it is enabled": (
         {"tools": [function_tool(is_enabled=raising)(plain_function)]},
         {},
         "mine",
     ),
-    "a handoff to nobody": ({"handoffs": [5]}, {}, "not to 5"),
+    "a handoff to nobody": ({"handoffs": [5]}, {}, "got 5"),
     "a callback that gives nothing": ({}, {"session_input_callback": lambda h, n: None}, "not NoneType"),
     "a callback that gives a tuple": ({}, {"session_input_callback": lambda h, n: (*h, *n)}, "not tuple"),
     "a callback that gives no items": ({}, {"session_input_callback": lambda h, n: [5]}, r"result\[0\]"),

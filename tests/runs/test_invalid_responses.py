@@ -48,8 +48,8 @@ def calling(**parts: Any) -> dict[str, Any]:
 
 
 OUTPUTS = [
-    ([None], "not NoneType"),
-    (["hi"], "not str"),
+    ([None], "got NoneType"),
+    (["hi"], "got str"),
     ([{}], r"output\[0\]\.type"),
     ([message(), {"type": 7}], r"output\[1\]\.type"),
     ([{"type": "message", "content": "hi"}], r"output\[0\]\.content"),
@@ -82,9 +82,9 @@ async def test_a_malformed_response_raises_a_typed_error_with_its_location(outpu
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (None, "not with NoneType"),
-        ({"output": []}, "not with dict"),
-        (ModelResponse(None, Usage(), None), "must be a list, not NoneType"),  # type: ignore[arg-type]
+        (None, "got NoneType"),
+        ({"output": []}, "got dict"),
+        (ModelResponse(None, Usage(), None), "must be a list, got NoneType"),  # type: ignore[arg-type]
         (ModelResponse([], None, None), "must be a Usage"),  # type: ignore[arg-type]
         (ModelResponse([], Usage(), 5), "response_id"),  # type: ignore[arg-type]
     ],
