@@ -73,15 +73,15 @@ class EventRecorder(RealtimeModelListener):
         self.events.append(event)
         self._event_added.set()
 
-    def of(self, event_type: str) -> list[Any]:
+    def of_type(self, event_type: str) -> list[Any]:
         return [event for event in self.events if event.type == event_type]
 
     async def wait_for(self, event_type: str, count: int = 1) -> Any:
         async with asyncio.timeout(READ_TIMEOUT):
-            while len(self.of(event_type)) < count:
+            while len(self.of_type(event_type)) < count:
                 self._event_added.clear()
                 await self._event_added.wait()
-        return self.of(event_type)[count - 1]
+        return self.of_type(event_type)[count - 1]
 
 
 def make_config(server: RealtimeServer, **options: Any) -> Any:

@@ -309,7 +309,7 @@ async def test_a_listener_may_reconnect_on_disconnected(
     class ReconnectingListener(EventRecorder):
         async def on_event(self, event: Any) -> None:
             await super().on_event(event)
-            if event.type == "connection_status" and event.status == "disconnected" and len(self.of(event.type)) == 2:
+            if event.type == "connection_status" and event.status == "disconnected" and len(self.of_type(event.type)) == 2:
                 await model.connect(make_config(server))
 
     listener = ReconnectingListener()
