@@ -60,7 +60,7 @@ async def open_raw_client(server, *, model: str = "m", **options) -> AsyncIterat
         yield RawClient(socket)
 
 
-class EventRecorder(RealtimeModelListener):
+class ModelEventRecorder(RealtimeModelListener):
     """A listener that keeps the events of a model."""
 
     raw_server_events = False

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from factories.realtime_protocol import USER, EventRecorder, make_config
+from factories.realtime_protocol import USER, ModelEventRecorder, make_config
 from standfast.base.errors import InvalidInput
 from standfast.realtime import (
     ConnectFailed,
@@ -37,9 +37,9 @@ from standfast.testing.realtime.faults import Discard, Disconnect, Insert
 from standfast.testing.virtual_time import run_in_virtual_time
 
 
-async def record_two_connections(path: Path, *, audio: bool = False) -> EventRecorder:
+async def record_two_connections(path: Path, *, audio: bool = False) -> ModelEventRecorder:
     """Record two connections with a turn each, the second with a malformed frame."""
-    recorder = EventRecorder()
+    recorder = ModelEventRecorder()
     model = OpenAIRealtimeWebSocketModel(recording=Recording(path, audio=audio))
     model.add_listener(recorder)
     async with RealtimeServer(["Good morning.", "And again."]) as server:
@@ -76,7 +76,7 @@ async def test_both_directions_are_recorded(tmp_path: Path) -> None:
 
 async def test_a_recording_can_be_replayed_to_a_model(tmp_path: Path) -> None:
     original = await record_two_connections(tmp_path / "call.jsonl", audio=True)
-    recorder, model = EventRecorder(), ReplayedRealtimeModel(tmp_path / "call.jsonl")
+    recorder, model = ModelEventRecorder(), ReplayedRealtimeModel(tmp_path / "call.jsonl")
     model.add_listener(recorder)
     for count in (1, 2):
         await model.connect({})
@@ -93,7 +93,7 @@ async def test_a_recording_can_be_replayed_to_a_model(tmp_path: Path) -> None:
 
 async def test_omitted_audio_is_replayed_as_silence(tmp_path: Path) -> None:
     original = await record_two_connections(tmp_path / "call.jsonl")
-    recorder, model = EventRecorder(), ReplayedRealtimeModel(tmp_path / "call.jsonl")
+    recorder, model = ModelEventRecorder(), ReplayedRealtimeModel(tmp_path / "call.jsonl")
     model.add_listener(recorder)
     await model.connect({})
     await model.send_event(RealtimeModelSendUserInput("Hi"))
@@ -106,7 +106,7 @@ async def test_omitted_audio_is_replayed_as_silence(tmp_path: Path) -> None:
 
 async def test_a_diverging_replay_names_the_line_and_the_expected_message(tmp_path: Path) -> None:
     await record_two_connections(tmp_path / "call.jsonl")
-    recorder, model = EventRecorder(), ReplayedRealtimeModel(tmp_path / "call.jsonl", timeout=0.1)
+    recorder, model = ModelEventRecorder(), ReplayedRealtimeModel(tmp_path / "call.jsonl", timeout=0.1)
     model.add_listener(recorder)
     await model.connect({})
     await model.send_event(RealtimeModelSendRawMessage({"type": "input_audio_buffer.clear"}))
@@ -119,7 +119,7 @@ async def test_a_diverging_replay_names_the_line_and_the_expected_message(tmp_pa
 
 async def test_a_replay_that_diverges_later_names_the_line_of_the_file(tmp_path: Path) -> None:
     await record_two_connections(tmp_path / "call.jsonl")
-    recorder = EventRecorder()
+    recorder = ModelEventRecorder()
     model = ReplayedRealtimeModel(tmp_path / "call.jsonl", timeout=0.05)
     await model.connect({})
     await model.close()
@@ -179,7 +179,7 @@ async def test_a_replay_keeps_the_recorded_pace(tmp_path: Path) -> None:
     ]
     path.write_text("\n".join(map(json.dumps, lines)))
     for speed, minimum in ((1.0, 0.2), (4.0, 0.05)):
-        recorder, model = EventRecorder(), ReplayedRealtimeModel(path, speed=speed)
+        recorder, model = ModelEventRecorder(), ReplayedRealtimeModel(path, speed=speed)
         model.add_listener(recorder)
         started_at = asyncio.get_running_loop().time()
         await model.connect({})
@@ -222,7 +222,7 @@ def test_waiting_for_the_program_does_not_lengthen_a_replay(tmp_path: Path, spee
 def test_a_recorded_pause_longer_than_the_timeout_is_not_a_divergence(tmp_path: Path, speed: float) -> None:
     path = tmp_path / "call.jsonl"
 
-    async def call(model: RealtimeModel, recorder: EventRecorder, speed: float) -> EventRecorder:
+    async def call(model: RealtimeModel, recorder: ModelEventRecorder, speed: float) -> ModelEventRecorder:
         model.add_listener(recorder)
         await model.connect({})
         for _ in range(2):
@@ -232,16 +232,18 @@ def test_a_recorded_pause_longer_than_the_timeout_is_not_a_divergence(tmp_path: 
         await model.close()
         return recorder
 
-    async def record() -> EventRecorder:
+    async def record() -> ModelEventRecorder:
         recording = Recording(path, clock=asyncio.get_running_loop().time)
-        return await call(LocalRealtimeModel([[Pause(9), "One."], "Two."], recording=recording), EventRecorder(), 1.0)
+        return await call(
+            LocalRealtimeModel([[Pause(9), "One."], "Two."], recording=recording), ModelEventRecorder(), 1.0
+        )
 
-    async def replay() -> EventRecorder:
-        return await call(ReplayedRealtimeModel(path, speed=speed), EventRecorder(), speed)
+    async def replay() -> ModelEventRecorder:
+        return await call(ReplayedRealtimeModel(path, speed=speed), ModelEventRecorder(), speed)
 
     original, replayed = run_in_virtual_time(record()), run_in_virtual_time(replay())
     for kind in ("turn_started", "turn_ended", "error"):
-        assert replayed.of(kind) == original.of_type(kind), kind
+        assert replayed.of_type(kind) == original.of_type(kind), kind
 
 
 async def test_a_repeated_request_is_repeated_in_the_replay(tmp_path: Path) -> None:
@@ -250,7 +252,7 @@ async def test_a_repeated_request_is_repeated_in_the_replay(tmp_path: Path) -> N
         recording = Recording(tmp_path / "call.jsonl")
         live = OpenAIRealtimeWebSocketModel(transport_config={"acknowledge_timeout": 1.0}, recording=recording)
         for model in (live, None):
-            recorder, model = EventRecorder(), model or ReplayedRealtimeModel(tmp_path / "call.jsonl", timeout=2.0)
+            recorder, model = ModelEventRecorder(), model or ReplayedRealtimeModel(tmp_path / "call.jsonl", timeout=2.0)
             model.add_listener(recorder)
             await model.connect(make_config(server))
             await model.send_event(RealtimeModelSendUserInput("Hi"))
@@ -349,7 +351,7 @@ async def test_a_lost_connection_is_lost_again_in_the_replay(tmp_path: Path, cod
         server.inject("response.output_audio.delta", Disconnect(code))
         live = OpenAIRealtimeWebSocketModel(recording=Recording(tmp_path / "call.jsonl"))
         for model in (live, None):
-            recorder, model = EventRecorder(), model or ReplayedRealtimeModel(tmp_path / "call.jsonl")
+            recorder, model = ModelEventRecorder(), model or ReplayedRealtimeModel(tmp_path / "call.jsonl")
             model.add_listener(recorder)
             await model.connect(make_config(server))
             await model.send_event(RealtimeModelSendUserInput("Hi"))
@@ -395,7 +397,7 @@ async def test_a_failed_connect_is_recorded(tmp_path: Path) -> None:
 
 
 async def test_a_full_disk_stops_the_recording_but_not_the_connection(caplog: pytest.LogCaptureFixture) -> None:
-    recorder, model = EventRecorder(), OpenAIRealtimeWebSocketModel(recording=Recording("/dev/full"))
+    recorder, model = ModelEventRecorder(), OpenAIRealtimeWebSocketModel(recording=Recording("/dev/full"))
     model.add_listener(recorder)
     async with RealtimeServer(["Good morning."]) as server:
         await model.connect(make_config(server))
@@ -431,7 +433,7 @@ async def test_a_recording_can_be_replayed_to_a_session(tmp_path: Path, where: s
 
 
 async def test_a_recording_of_the_local_model_can_be_replayed_to_a_server(tmp_path: Path) -> None:
-    path, recorder = tmp_path / "call.jsonl", EventRecorder()
+    path, recorder = tmp_path / "call.jsonl", ModelEventRecorder()
     model = LocalRealtimeModel(["Good morning."], tts=ToneTTS(), pace=None, recording=Recording(path))
     model.add_listener(recorder)
     await model.connect({"api_key": "sk-secret"})
@@ -471,7 +473,7 @@ def test_only_the_host_of_a_url_is_recorded(url: str, expected: str) -> None:
 
 
 async def test_invalid_audio_payloads_do_not_fail_a_recorded_connection(tmp_path: Path) -> None:
-    recorder = EventRecorder()
+    recorder = ModelEventRecorder()
     model = OpenAIRealtimeWebSocketModel(recording=Recording(tmp_path / "call.jsonl"))
     model.add_listener(recorder)
     names = {"event_id": "e", "response_id": "r", "item_id": "i", "output_index": 0, "content_index": 0}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from factories.realtime_protocol import EventRecorder, make_config
+from factories.realtime_protocol import ModelEventRecorder, make_config
 from standfast.agents.errors import UserError
 from standfast.realtime import (
     AcknowledgementTimeout,
@@ -44,12 +44,12 @@ async def server() -> AsyncIterator[RealtimeServer]:
 
 
 @pytest.fixture
-async def recorder() -> EventRecorder:
-    return EventRecorder()
+async def recorder() -> ModelEventRecorder:
+    return ModelEventRecorder()
 
 
 @pytest.fixture
-async def model(recorder: EventRecorder) -> AsyncIterator[OpenAIRealtimeWebSocketModel]:
+async def model(recorder: ModelEventRecorder) -> AsyncIterator[OpenAIRealtimeWebSocketModel]:
     model = OpenAIRealtimeWebSocketModel(transport_config={"acknowledge_timeout": 0.5, "close_timeout": 0.3})
     model.add_listener(recorder)
     yield model
@@ -63,7 +63,7 @@ async def wait_until(condition: Callable[[], bool]) -> None:
 
 
 async def test_a_message_is_answered(
-    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: EventRecorder
+    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: ModelEventRecorder
 ) -> None:
     await model.connect(make_config(server, initial_model_settings={"instructions": "Be kind."}))
     assert server.connections[0].session["instructions"] == "Be kind.", "connect returns when the settings apply"
@@ -123,7 +123,7 @@ async def test_sending_without_a_connection_raises(model: OpenAIRealtimeWebSocke
 
 
 async def test_a_second_connect_raises_and_keeps_the_first_connection(
-    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: EventRecorder
+    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: ModelEventRecorder
 ) -> None:
     await model.connect(make_config(server))
     with pytest.raises(AlreadyConnected):
@@ -133,7 +133,7 @@ async def test_a_second_connect_raises_and_keeps_the_first_connection(
 
 
 async def test_a_model_can_reconnect_after_close(
-    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: EventRecorder
+    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: ModelEventRecorder
 ) -> None:
     for count in (1, 2):
         await model.connect(make_config(server))
@@ -144,7 +144,7 @@ async def test_a_model_can_reconnect_after_close(
 
 
 async def test_a_rejected_handshake_raises_with_its_status(
-    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: EventRecorder
+    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: ModelEventRecorder
 ) -> None:
     server.inject("connect", Reject(status=429))
     with pytest.raises(ConnectFailed) as failure:
@@ -198,7 +198,7 @@ async def test_a_connection_lost_during_connect_raises(
 
 
 async def test_new_settings_apply_when_send_event_returns(
-    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: EventRecorder
+    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: ModelEventRecorder
 ) -> None:
     await model.connect(make_config(server))
     await model.send_event(RealtimeModelSendSessionUpdate({"instructions": "Be brief."}))
@@ -244,7 +244,7 @@ async def test_cancelling_connect_after_any_loop_iteration_leaks_no_socket(serve
 
 
 async def test_close_is_bounded_if_the_peer_hangs(
-    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: EventRecorder
+    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: ModelEventRecorder
 ) -> None:
     await model.connect(make_config(server))
     server.connections[0].stall()
@@ -271,7 +271,7 @@ async def test_close_is_bounded_if_the_peer_hangs(
 async def test_a_closed_connection_is_reported(
     server: RealtimeServer,
     model: OpenAIRealtimeWebSocketModel,
-    recorder: EventRecorder,
+    recorder: ModelEventRecorder,
     fault: Any,
     code: int,
     abnormal: bool,
@@ -290,7 +290,7 @@ async def test_a_closed_connection_is_reported(
     await model.connect(make_config(server))
 
 
-async def test_pings_detect_a_peer_that_hangs(server: RealtimeServer, recorder: EventRecorder) -> None:
+async def test_pings_detect_a_peer_that_hangs(server: RealtimeServer, recorder: ModelEventRecorder) -> None:
     model = OpenAIRealtimeWebSocketModel(
         transport_config={"ping_interval": 0.05, "ping_timeout": 0.05, "close_timeout": 0.1}
     )
@@ -304,12 +304,16 @@ async def test_pings_detect_a_peer_that_hangs(server: RealtimeServer, recorder: 
 
 
 async def test_a_listener_may_reconnect_on_disconnected(
-    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: EventRecorder
+    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: ModelEventRecorder
 ) -> None:
-    class ReconnectingListener(EventRecorder):
+    class ReconnectingListener(ModelEventRecorder):
         async def on_event(self, event: Any) -> None:
             await super().on_event(event)
-            if event.type == "connection_status" and event.status == "disconnected" and len(self.of_type(event.type)) == 2:
+            if (
+                event.type == "connection_status"
+                and event.status == "disconnected"
+                and len(self.of_type(event.type)) == 2
+            ):
                 await model.connect(make_config(server))
 
     listener = ReconnectingListener()
@@ -322,7 +326,7 @@ async def test_a_listener_may_reconnect_on_disconnected(
 
 
 async def test_the_active_response_of_a_lost_connection_is_reported_as_lost(
-    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: EventRecorder
+    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: ModelEventRecorder
 ) -> None:
     server.inject("response.output_audio.delta", Disconnect(1011), skip=1)
     await model.connect(make_config(server))
@@ -333,7 +337,7 @@ async def test_the_active_response_of_a_lost_connection_is_reported_as_lost(
 
 @pytest.mark.parametrize("frame", ["{ nonsense", "[" * 100_000, '{"type": "x", "y": ' + "[" * 5000 + "]" * 5000 + "}"])
 async def test_malformed_frames_do_not_stop_the_reader(
-    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: EventRecorder, frame: str
+    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: ModelEventRecorder, frame: str
 ) -> None:
     server.inject("response.created", Insert(frame))
     server.inject("response.created", Insert({"type": "something.new", "event_id": "x"}))
@@ -347,7 +351,7 @@ async def test_malformed_frames_do_not_stop_the_reader(
 async def test_an_exception_of_a_listener_affects_no_other(
     server: RealtimeServer,
     model: OpenAIRealtimeWebSocketModel,
-    recorder: EventRecorder,
+    recorder: ModelEventRecorder,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class FailingListener(RealtimeModelListener):
@@ -366,7 +370,7 @@ async def test_an_exception_of_a_listener_affects_no_other(
 async def test_raw_events_precede_their_parsed_events(
     server: RealtimeServer, model: OpenAIRealtimeWebSocketModel
 ) -> None:
-    class RawRecorder(EventRecorder):
+    class RawRecorder(ModelEventRecorder):
         raw_server_events = True
 
     raw_recorder = RawRecorder()
@@ -381,7 +385,7 @@ async def test_raw_events_precede_their_parsed_events(
 
 
 async def test_a_listener_may_change_the_settings(
-    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: EventRecorder
+    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: ModelEventRecorder
 ) -> None:
     class UpdatingListener(RealtimeModelListener):
         async def on_event(self, event: Any) -> None:
@@ -396,7 +400,7 @@ async def test_a_listener_may_change_the_settings(
 
 
 async def test_a_listener_may_close(
-    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: EventRecorder
+    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: ModelEventRecorder
 ) -> None:
     class ClosingListener(RealtimeModelListener):
         async def on_event(self, event: Any) -> None:
@@ -443,7 +447,7 @@ async def test_cancelling_one_sender_does_not_affect_others(
 
 
 async def test_send_event_if_checks_its_condition_when_sending(
-    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: EventRecorder
+    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: ModelEventRecorder
 ) -> None:
     await model.connect(make_config(server))
     assert not await model.send_event_if(RealtimeModelSendUserInput("No"), lambda: False)
@@ -453,7 +457,7 @@ async def test_send_event_if_checks_its_condition_when_sending(
 
 
 async def test_a_request_that_collides_is_answered_after_the_other_response(
-    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: EventRecorder
+    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: ModelEventRecorder
 ) -> None:
     await model.connect(make_config(server))
     server.inject("response.create", Collide())
@@ -465,7 +469,7 @@ async def test_a_request_that_collides_is_answered_after_the_other_response(
 
 
 async def test_a_request_that_is_never_answered_is_repeated(
-    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: EventRecorder
+    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: ModelEventRecorder
 ) -> None:
     await model.connect(make_config(server))
     server.inject("response.create", Discard())
@@ -475,7 +479,7 @@ async def test_a_request_that_is_never_answered_is_repeated(
 
 
 async def test_a_request_without_any_answer_is_reported(
-    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: EventRecorder
+    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: ModelEventRecorder
 ) -> None:
     await model.connect(make_config(server))
     server.inject("response.create", Discard(), times=2)
@@ -486,7 +490,7 @@ async def test_a_request_without_any_answer_is_reported(
 
 
 async def test_messages_out_of_order_do_not_block_the_response_queue(
-    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: EventRecorder
+    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, recorder: ModelEventRecorder
 ) -> None:
     await model.connect(make_config(server))
     server.inject("response.created", Reorder("response.output_item.added"))
@@ -497,7 +501,7 @@ async def test_messages_out_of_order_do_not_block_the_response_queue(
 
 async def test_an_interruption_ends_the_response_and_its_audio() -> None:
     async with RealtimeServer(["One two three four five six seven eight nine ten."], pace=1.0) as server:
-        recorder, model = EventRecorder(), OpenAIRealtimeWebSocketModel()
+        recorder, model = ModelEventRecorder(), OpenAIRealtimeWebSocketModel()
         model.add_listener(recorder)
         await model.connect(make_config(server))
         await model.send_event(RealtimeModelSendUserInput("Hi"))
@@ -517,7 +521,7 @@ async def test_an_interruption_ends_the_response_and_its_audio() -> None:
 
 async def test_a_stalled_server_blocks_only_its_own_model(server: RealtimeServer) -> None:
     stalled, fine = (OpenAIRealtimeWebSocketModel(transport_config={"close_timeout": 0.2}) for _ in range(2))
-    recorder = EventRecorder()
+    recorder = ModelEventRecorder()
     fine.add_listener(recorder)
     server.inject("response.created", Stall(), connection=0)
     await stalled.connect(make_config(server))
@@ -530,7 +534,7 @@ async def test_a_stalled_server_blocks_only_its_own_model(server: RealtimeServer
 
 
 async def test_a_lost_end_of_a_response_does_not_block_the_model(
-    server: RealtimeServer, recorder: EventRecorder
+    server: RealtimeServer, recorder: ModelEventRecorder
 ) -> None:
     model = OpenAIRealtimeWebSocketModel(transport_config={"acknowledge_timeout": 0.1})
     model.add_listener(recorder)
