@@ -1,4 +1,3 @@
-import gc
 import signal
 
 import pytest
@@ -39,9 +38,3 @@ def pytest_runtest_makereport(item, call):
     report = yield
     report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
     return report
-
-
-def pytest_collection_finish():
-    """Exempt everything that was imported from garbage collection, which the leak check runs after many tests."""
-    gc.collect()
-    gc.freeze()
