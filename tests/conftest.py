@@ -7,11 +7,28 @@ pytest_plugins = ["pytester", "standfast.testing.leaks", "servers", "redis_serve
 TEST_TIMEOUT = 600
 """Seconds after which a test is taken to hang; far above what any test needs on a busy machine."""
 
+LONG_FILES = (
+    "tests/test_docs.py",
+    "tests/test_public_names.py",
+    "tests/cli/",
+    "tests/examples/",
+    "tests/testing/",
+    "tests/workers/",
+    "tests/security/",
+    "tests/store/test_sqlalchemy_contract.py",
+    "tests/history/test_session_contract_stacks.py",
+)
+
 
 def pytest_configure():
     """Restore SIGINT: a background job of a shell ignores it, and the programs that tests start would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items):
+    """Put the files with the longest tests first, so that the processes of ``make test`` end at about the same time."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG_FILES))
 
 
 @pytest.hookimpl(wrapper=True)

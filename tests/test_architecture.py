@@ -42,6 +42,7 @@ LIBRARY_USERS = {
     "httpx2": {"mcp"},
     "anyio": {"mcp"},
     "opentelemetry": {"tracing"},
+    "jsonschema": {"tool_calls"},
 }
 
 
@@ -107,6 +108,18 @@ def test_a_worker_process_imports_only_the_wire_format() -> None:
         for name in imports_of(path):
             if name.startswith("standfast"):
                 assert name.startswith(("standfast.workers.wire", "standfast.workers.child")), f"{path.name}: {name}"
+
+
+LOGGERS = {"base/log.py", "cli/app.py", "mcp/_client/log_privacy.py"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_foreign_text_is_logged_and_shown_through_one_function(path: Path) -> None:
+    name = path.relative_to(ROOT).as_posix()
+    if name not in LOGGERS and not name.startswith("workers/child/"):
+        assert "logging.getLogger(" not in path.read_text(), "use standfast.base.log.get_logger"
+    if name != "cli/commands/_output.py":
+        assert "rich.markup.escape" not in imports_of(path), "use escape of standfast.cli.commands._output"
 
 
 def run_python(code: str) -> str:

@@ -22,11 +22,20 @@ from fastapi import FastAPI, HTTPException, Request
 from releases import agent
 from signatures import is_valid
 
-from standfast import Approval, Event, NotFound, RunHandle, Runtime, StandfastError
+from standfast import (
+    Approval,
+    Event,
+    NotFound,
+    RunHandle,
+    Runtime,
+    StandfastError,
+    format_arguments,
+    make_visible,
+)
 
 BUTTONS = {
     "approval": {"approve": "Approve", "reject": "Reject"},
-    "uncertain": {"done": "It happened", "approve": "Do it again", "reject": "Do not repeat it"},
+    "uncertain": {"done": "It happened", "again": "Do it again", "reject": "Do not repeat it"},
 }
 RETRY_SECONDS = 1.0
 
@@ -121,11 +130,10 @@ class Bot:
         location = {"channel": channel, "thread_ts": ts}
         if event.type == "model.answered":
             for text in extract_texts(event.data["items"]):
-                await self.chat.call("chat.postMessage", **location, text=text)
+                await self.chat.call("chat.postMessage", **location, text=make_visible(text, multiline=True))
         elif event.type == "run.failed":
-            await self.chat.call(
-                "chat.postMessage", **location, text=f"That failed: {event.data['problem']['message']}"
-            )
+            problem = make_visible(event.data["problem"]["message"], multiline=True)
+            await self.chat.call("chat.postMessage", **location, text=f"That failed: {problem}")
         elif event.type == "approval.requested":
             approval = await self.rt.approval(event.data["approval_id"])
             message = await self.chat.call("chat.postMessage", **location, **card(approval))
@@ -143,7 +151,7 @@ def extract_texts(items: list[dict[str, Any]]) -> list[str]:
 
 def card(approval: Approval) -> dict[str, Any]:
     """Return the message for an approval, with buttons while it is pending."""
-    call = f"{approval.tool}({', '.join(f'{k}={v}' for k, v in json.loads(approval.arguments).items())})"
+    call = f"{make_visible(approval.tool)}({format_arguments(approval.arguments)})"
     if approval.status != "pending":
         return {"text": f"{call}: {approval.status} by {approval.decided_by}", "actions": []}
     text = f"Approve this call? {call}"

@@ -9,8 +9,8 @@ Without --model the code is written by fixed rules; workers, files and charts ar
 
 Points of interest:
 
-- ``PythonSessions.for_pool(pool).session(name)`` gives access to the files of a conversation's worker. The worker
-  itself has no access to files of this machine or to the network.
+- ``PythonSessions.for_pool(pool).session(conversation.conversation_key)`` gives access to the files of a
+  conversation's worker. The worker itself has no access to files of this machine or to the network.
 - ``preload`` imports pandas and matplotlib once for all workers.
 - The second question uses the table that the first one has loaded.
 """
@@ -37,7 +37,7 @@ async def analyse(pool: SessionPool, data: Path, questions: list[str], *, model:
     """Answer questions about a file in one conversation, and save its charts in ``out``."""
     agent = Agent("analyst", instructions=INSTRUCTIONS, model=model, tools=[python_tool(pool)])
     conversation, name = SQLiteSession(data.stem), data.stem
-    async with PythonSessions.for_pool(pool).session(name) as worker:
+    async with PythonSessions.for_pool(pool).session(conversation.conversation_key) as worker:
         await worker.files.write("data.csv", data.read_bytes())
     answers = []
     for question in questions:
@@ -48,7 +48,7 @@ async def analyse(pool: SessionPool, data: Path, questions: list[str], *, model:
                 show(name, event.item)
         answers.append(str(run.final_output))
         print(f"[{name}] analyst: {run.final_output}")
-    async with PythonSessions.for_pool(pool).session(name) as worker:
+    async with PythonSessions.for_pool(pool).session(conversation.conversation_key) as worker:
         for entry in await worker.files.list():
             if entry.path.startswith("chart."):
                 path = out / f"{name}-{entry.path}"

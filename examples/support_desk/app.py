@@ -12,7 +12,8 @@ Points of interest:
 - ``POST /runs`` starts a durable run. Sent twice with one ``key``, it starts once.
 - ``GET /runs/{id}/events`` streams server-sent events. Their ids are the sequence numbers of the run's events, so that
   a browser resumes where it stopped: by ``Last-Event-ID`` or by ``?after=``.
-- ``POST /approvals/{id}`` decides: approve, approve with edited arguments, reject, or report that it has happened.
+- ``POST /approvals/{id}`` decides: approve, approve with edited arguments, reject; for a call that may have happened,
+  report that it has, or have it made again.
 
 There is no login. Add one before you expose the app, and take ``by`` from it.
 """
@@ -59,7 +60,7 @@ class NewRun(BaseModel):
 
 
 class Decision(BaseModel):
-    decision: Literal["approve", "reject", "done"]
+    decision: Literal["approve", "reject", "done", "again"]
     by: str
     arguments: dict[str, Any] | None = None
     message: str | None = None

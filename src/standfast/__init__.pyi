@@ -25,6 +25,7 @@ from standfast.agents import HostedMCPTool as HostedMCPTool
 from standfast.agents import InputGuardrail as InputGuardrail
 from standfast.agents import InputGuardrailResult as InputGuardrailResult
 from standfast.agents import InputGuardrailTripwireTriggered as InputGuardrailTripwireTriggered
+from standfast.agents import InvalidArguments as InvalidArguments
 from standfast.agents import InvalidDeclaration as InvalidDeclaration
 from standfast.agents import MCPToolApprovalFunction as MCPToolApprovalFunction
 from standfast.agents import MCPToolApprovalFunctionResult as MCPToolApprovalFunctionResult
@@ -70,6 +71,7 @@ from standfast.agents import ToolOutputTextDict as ToolOutputTextDict
 from standfast.agents import ToolTimeoutError as ToolTimeoutError
 from standfast.agents import ToolsToFinalOutputFunction as ToolsToFinalOutputFunction
 from standfast.agents import ToolsToFinalOutputResult as ToolsToFinalOutputResult
+from standfast.agents import UncertainCall as UncertainCall
 from standfast.agents import UserError as UserError
 from standfast.agents import WebSearchTool as WebSearchTool
 from standfast.agents import default_handoff_history_mapper as default_handoff_history_mapper
@@ -95,6 +97,7 @@ from standfast.base.errors import InvalidItem as InvalidItem
 from standfast.base.errors import KeyReused as KeyReused
 from standfast.base.errors import MissingExtra as MissingExtra
 from standfast.base.errors import NotFound as NotFound
+from standfast.base.errors import RunShared as RunShared
 from standfast.base.errors import SchemaTooNew as SchemaTooNew
 from standfast.base.errors import SchemaTooOld as SchemaTooOld
 from standfast.base.errors import SessionDamaged as SessionDamaged
@@ -102,11 +105,14 @@ from standfast.base.errors import StoreUnavailable as StoreUnavailable
 from standfast.base.errors import Unsupported as Unsupported
 from standfast.base.errors import WrongKey as WrongKey
 from standfast.base.log import enable_verbose_stdout_logging as enable_verbose_stdout_logging
+from standfast.base.text import format_arguments as format_arguments
+from standfast.base.text import make_visible as make_visible
 from standfast.base.usage import RequestUsage as RequestUsage
 from standfast.base.usage import Usage as Usage
 from standfast.history import AdvancedSQLiteSession as AdvancedSQLiteSession
 from standfast.history import AsyncSQLiteSession as AsyncSQLiteSession
 from standfast.history import CompactingSession as CompactingSession
+from standfast.history import DeletedSession as DeletedSession
 from standfast.history import EncryptedSession as EncryptedSession
 from standfast.history import OpenAIConversationsSession as OpenAIConversationsSession
 from standfast.history import OpenAIResponsesCompactionArgs as OpenAIResponsesCompactionArgs
@@ -195,6 +201,8 @@ from standfast.runtime import Approval as Approval
 from standfast.runtime import ApprovalSettled as ApprovalSettled
 from standfast.runtime import Event as Event
 from standfast.runtime import InvalidDecision as InvalidDecision
+from standfast.runtime import PruneReport as PruneReport
+from standfast.runtime import RunActive as RunActive
 from standfast.runtime import RunEnded as RunEnded
 from standfast.runtime import RunHandle as RunHandle
 from standfast.runtime import RunInfo as RunInfo
@@ -202,6 +210,7 @@ from standfast.runtime import RunKeyReused as RunKeyReused
 from standfast.runtime import RunOutcome as RunOutcome
 from standfast.runtime import Runtime as Runtime
 from standfast.runtime import SessionBusy as SessionBusy
+from standfast.runtime import SessionEncrypted as SessionEncrypted
 from standfast.store.records import Head as Head
 from standfast.tool_calls.python_tool import python_tool as python_tool
 from standfast.tracing import AgentSpanData as AgentSpanData

@@ -208,7 +208,7 @@ def test_every_error_has_a_unique_code() -> None:
     def subclasses(kind: type[Any]) -> list[type[Any]]:
         return [kind, *(each for child in kind.__subclasses__() for each in subclasses(child))]
 
-    errors = [kind for kind in subclasses(AgentsException) if kind.__module__.startswith("standfast")]
+    errors = {kind for kind in subclasses(AgentsException) if kind.__module__.startswith("standfast")}
     assert len({kind.code for kind in errors}) == len(errors)
     assert issubclass(AgentsException, StandfastError)
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from standfast.base.backoff import Backoff, compute_delay
+from standfast.base.time import Backoff, compute_delay
 
 
 def test_delays_double_up_to_the_maximum():

@@ -1,12 +1,21 @@
 """The text of items: repair, extraction and search terms."""
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
 from factories.base import json_values, texts
-from standfast.base.text import extract_text, extract_words, matches_terms, sanitize_json, sanitize_text
+from standfast.base.text import (
+    extract_text,
+    extract_words,
+    format_arguments,
+    make_visible,
+    matches_terms,
+    sanitize_json,
+    sanitize_text,
+)
 
 few_examples = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -74,3 +83,43 @@ def test_the_number_of_words_is_bounded() -> None:
 )
 def test_every_term_must_be_a_prefix_of_a_word(text: str, terms: list[str], expected: bool) -> None:
     assert matches_terms(text, terms) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Grüße, 你好 ❤️", "Grüße, 你好 ❤️"),
+        ("\x1b[2J\x07\x7f\x9b", r"\u001b[2J\u0007\u007f\u009b"),
+        ("\u202eevil\u2066\u200b\u200d\ufeff\u2028", r"\u202eevil\u2066\u200b\u200d\ufeff\u2028"),
+        ("\U000e0041 \ud800", r"\udb40\udc41 \ud800"),
+        ("a\nb\tc\rd", r"a\nb\tc\rd"),
+    ],
+)
+def test_what_cannot_be_seen_is_escaped(text: str, expected: str) -> None:
+    assert make_visible(text) == expected
+    assert make_visible(expected) == expected
+
+
+def test_text_of_several_lines_keeps_its_lines() -> None:
+    assert make_visible("a\r\n\tb\n\rc\x0b", multiline=True) == "a\n\tb\n\\rc\\u000b"
+
+
+@few_examples
+@given(json_values)
+def test_escaped_json_has_the_same_value(value: Any) -> None:
+    text = json.dumps(value, ensure_ascii=False)
+    assert json.loads(make_visible(text)) == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ('{"a":1,\r\n "b" : "\u202ex"}', r'{"a":1,"b":"\u202ex"}'),
+        ('{"a":1,"a":2}', '{"a":2}'),
+        ("", ""),
+        ('\x1b[2J"', r'not JSON: "\u001b[2J\""'),
+        ("[" * 100_000, 'not JSON: "' + "[" * 100_000 + '"'),
+    ],
+)
+def test_arguments_are_shown_as_the_value_that_they_have(arguments: str, shown: str) -> None:
+    assert format_arguments(arguments) == shown

@@ -12,8 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 import standfast as package
-from standfast.cli.app import app, main
-from standfast.cli.lazy_commands import LazyCommand
+from standfast.cli.app import LazyCommand, app, main
 
 SOURCE = str(Path(package.__file__).parents[1])
 

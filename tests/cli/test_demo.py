@@ -27,6 +27,6 @@ def test_the_demo_pays_once_and_remembers_what_was_heard():
         "python -m standfast doctor",
     ):
         assert line in shown
-    remembered = shown.split("it remembers:")[1].split("\n")[0].strip()
+    remembered = shown.split("in the history:")[1].split("\n")[0].strip()
     assert "We are open from nine to five on weekdays".startswith(remembered)
     assert remembered

@@ -271,3 +271,91 @@ def test_without_a_key_the_embedded_model_answers(standfast, monkeypatch):
     result = standfast("chat", stdin="Say hi.\n")
     assert result.exit_code == 0
     assert "LocalModel" in result.stdout
+
+
+def test_a_run_is_deleted_after_it_has_ended(run_json, standfast, waiting):
+    run = waiting["run_id"]
+    refused = standfast("runs", "delete", run, "--yes")
+    assert (refused.exit_code, "cancel it" in refused.stderr) == (4, True)
+    run_json("runs", "cancel", run, "--now")
+    asked = standfast("runs", "delete", run)
+    assert (asked.exit_code, "--yes" in asked.stderr) == (2, True)
+    assert run_json("runs", "delete", run, "--yes") == {"id": run, "deleted": True}
+    assert standfast("runs", "show", run).exit_code == 5
+    assert run_json("approvals", "list") == []
+
+
+def test_runs_are_pruned_by_number_and_age(run_json, standfast, waiting):
+    for text in ("one", "two", "three"):
+        run_json("run", text, "--agent", AGENT)
+    assert standfast("runs", "prune", "--yes").exit_code == 2
+    assert standfast("runs", "prune", "--older-than", "soon", "--yes").exit_code == 2
+    assert run_json("runs", "prune", "--older-than", "30d", "--yes")["kept"] == 3
+    report = run_json("runs", "prune", "--keep", "1", "--yes")
+    assert (len(report["deleted"]), report["kept"]) == (2, 1)
+    assert [run["status"] for run in run_json("runs", "list")] == ["completed", "waiting"]
+
+
+def test_a_session_is_deleted_with_its_runs(run_json, standfast):
+    run = run_json("run", "hello", "--agent", AGENT, "--session", "s")["run_id"]
+    assert run_json("sessions", "delete", "s", "--yes", "--keep-runs")["kept_runs"] == [run]
+    run_json("run", "hello", "--agent", AGENT, "--session", "s")
+    assert len(run_json("sessions", "delete", "s", "--yes")["deleted_runs"]) == 2
+    assert run_json("runs", "list") == []
+
+
+BOOKKEEPER = str(Path(__file__).parent / "bookkeeper.py")
+
+
+@pytest.fixture
+def uncertain(terminal, run_json, url, tmp_path, monkeypatch):
+    """The pending approval of a call whose process was killed after the effect of the call."""
+    monkeypatch.chdir(tmp_path)
+    terminal("run", "book it", "--agent", BOOKKEEPER, "--store", url, DIE="yes").ended()
+    (run,) = run_json("runs", "list")
+    outcome = run_json("runs", "resume", run["id"], "--agent", BOOKKEEPER, code=3)
+    return outcome["approvals"][0]
+
+
+def booked(folder):
+    return (folder / "books").read_text().split()
+
+
+def test_a_call_that_may_have_happened_is_shown_as_such_and_not_offered_for_approval(standfast, run_json, uncertain):
+    assert uncertain["may_have_happened"] is True
+    assert [one["may_have_happened"] for one in run_json("approvals", "list")] == [True]
+    assert "may have happened" in standfast("approvals", "list").stdout
+    assert "may have happened" in standfast("approvals", "show", uncertain["id"]).stdout
+    shown = standfast("runs", "show", uncertain["run_id"])
+    assert "may have happened" in shown.stderr
+    assert "approvals done ID --output RESULT" in shown.stderr
+    assert "approvals not-done ID" in shown.stderr
+    assert "approvals approve ID --again" in shown.stderr
+    assert "approvals approve ID --agent" not in shown.stderr
+
+
+def test_approving_a_call_that_may_have_happened_needs_the_word_again(standfast, run_json, uncertain, tmp_path):
+    refused = standfast("approvals", "approve", uncertain["id"], "--agent", BOOKKEEPER)
+    assert refused.exit_code == 2
+    assert "may have happened already" in refused.stderr
+    assert "not-done" in refused.stderr
+    assert booked(tmp_path) == ["5"]
+    run_json("approvals", "approve", uncertain["id"], "--again", "--agent", BOOKKEEPER)
+    assert booked(tmp_path) == ["5", "5"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [(("done", "--output", "receipt 9"), "receipt 9"), (("not-done",), "The call had no effect.")],
+)
+def test_a_person_says_whether_the_call_happened(run_json, uncertain, tmp_path, words, told):
+    verb, *options = words
+    outcome = run_json("approvals", verb, uncertain["id"], *options, "--agent", BOOKKEEPER)
+    assert outcome["final_output"] == f"It says: {told}."
+    assert booked(tmp_path) == ["5"]
+
+
+def test_not_done_and_again_are_only_for_calls_that_may_have_happened(standfast, waiting, paid):
+    assert standfast("approvals", "not-done", waiting["id"]).exit_code == 2
+    assert standfast("approvals", "approve", waiting["id"], "--again").exit_code == 2
+    assert paid() == []

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sqlite3
 
 import pytest
@@ -17,14 +18,14 @@ def test_listing_shows_sessions_and_filters_them(run_json, standfast):
     assert "no sessions" in standfast("sessions", "list", "--query", "nobody").stdout
 
 
-def test_showing_prints_what_was_said(run_json, standfast):
+def test_show_prints_the_messages(run_json, standfast):
     shown = standfast("sessions", "show", "user-7").stdout
     for part in ("Refund order 7", "find(", "delivered", "Shall I go on?"):
         assert part in shown
     assert [item.get("role") for item in run_json("sessions", "show", "user-7", "-n", "1")["items"]] == ["assistant"]
 
 
-def test_what_was_said_is_never_taken_for_markup(run_json, standfast):
+def test_messages_are_never_taken_for_markup(run_json, standfast):
     line = {"item": {"role": "user", "content": "[bold]mark[/nonsense]"}}
     lines = [json.dumps({"standfast": "session", "format": 1, "session_id": "odd"}), json.dumps(line)]
     assert run_json("sessions", "import", "-", stdin="\n".join(lines))["items"] == 1
@@ -41,6 +42,20 @@ def test_forking_and_rewinding(run_json):
     assert run_json("sessions", "fork", "user-7", "--at", "1", "--as", "twin")["items"] == 1
     assert run_json("sessions", "rewind", "user-7", "--to", "1")["items"] == 1
     assert len(run_json("sessions", "show", "twin")["items"]) == 1
+
+
+def test_lengths_are_printed_in_words(standfast):
+    assert standfast("sessions", "fork", "user-7", "--at", "1", "--as", "copy").stdout == "copy shares 1 item\n"
+    assert standfast("sessions", "rewind", "user-7", "--to", "2").stdout == "user-7 now has 2 items (version 2)\n"
+    assert "1 item written" in standfast("sessions", "export", "copy", "-o", os.devnull).stdout
+
+
+def test_checking_says_which_item_has_no_partner(run_json):
+    line = {"item": {"type": "function_call_output", "call_id": "c1", "output": "4"}}
+    lines = [json.dumps({"standfast": "session", "format": 1, "session_id": "odd"}), json.dumps(line)]
+    run_json("sessions", "import", "-", stdin="\n".join(lines))
+    (report,) = run_json("sessions", "check", "odd", code=1)
+    assert report["found"] == "item 0: output without call"
 
 
 def test_an_earlier_generation_is_shown_and_restored(run_json, standfast):
@@ -76,7 +91,7 @@ def test_an_export_comes_back_under_another_name(run_json, standfast, tmp_path):
     assert "user-7" in again.stderr
 
 
-def test_checking_says_what_is_damaged_and_fails(run_json, url):
+def test_check_reports_damage_and_fails(run_json, url):
     assert run_json("sessions", "check")[0]["ok"]
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
         tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE name LIKE '%items'")]
@@ -89,12 +104,13 @@ def test_deleting_asks_first(run_json, standfast):
     refused = standfast("sessions", "delete", "user-7")
     assert refused.exit_code == 2
     assert "--yes" in refused.stderr
-    assert run_json("sessions", "delete", "user-7", "--yes") == {"id": "user-7", "deleted": True}
+    deleted = run_json("sessions", "delete", "user-7", "--yes")
+    assert deleted == {"id": "user-7", "deleted": True, "deleted_runs": [], "kept_runs": []}
     assert run_json("sessions", "list") == []
 
 
 @pytest.mark.parametrize("words", [("show", "nobody"), ("fork", "nobody"), ("rewind", "nobody", "--to", "0")])
-def test_what_is_not_there_is_said_in_one_line_with_its_own_exit_code(standfast, words):
+def test_a_missing_object_is_reported_in_one_line_with_its_own_exit_code(standfast, words):
     result = standfast("sessions", *words)
     assert result.exit_code == 5
     assert "nobody" in result.stderr

@@ -1,5 +1,6 @@
 """``standfast`` on a pseudo-terminal."""
 
+import json
 import signal
 from pathlib import Path
 
@@ -57,7 +58,9 @@ def test_an_uncertain_call_is_prompted_for_when_the_chat_is_opened_again(termina
     assert first.ended() == -signal.SIGKILL
     again = terminal("chat", BOOKKEEPER, "--session", "s")
     again.until("An earlier turn has not ended")
-    assert "it may have taken effect" in again.until("[d]one, it happened / [l]ater: ")
+    assert "it may have happened" in again.until("[d]one, it happened / [n]ot done / call it [a]gain / [l]ater: ")
+    again.press("y\r")  # no answer to this question
+    again.until("[l]ater: ")
     again.press("d\r")
     again.until("its result: ")
     again.press("booked by hand\r")
@@ -69,6 +72,26 @@ def test_an_uncertain_call_is_prompted_for_when_the_chat_is_opened_again(termina
     again.press("\x04")
     assert again.ended() == 0
     assert (tmp_path / "books").read_text() == "5\n"
+
+
+def test_a_decision_made_elsewhere_ends_the_prompt_and_the_answer_is_shown(terminal, tmp_path):
+    chat = terminal("chat", AGENT, "--session", "s")
+    chat.until("> ")
+    chat.press("pay\r")
+    chat.until("[l]ater: ")
+    listed = terminal("approvals", "list", "--json")
+    assert listed.ended() == 0
+    [approval] = json.loads(listed.raw)
+    assert terminal("approvals", "approve", approval["id"], "--by", "ann").ended() == 0
+    chat.until("decided elsewhere: approved by ann")
+    chat.until("It says: paid 5.")
+    chat.until("> ")
+    chat.press("hello\r")
+    chat.until("You said hello")
+    chat.until("> ")
+    chat.press("\x04")
+    assert chat.ended() == 0
+    assert (tmp_path / "paid").read_text().split() == ["5"]
 
 
 def test_a_pending_approval_is_prompted_for_when_the_chat_is_opened(terminal):

@@ -11,6 +11,7 @@ import pytest
 from example_processes import run_example
 
 from ports import free_port
+from standfast import Approval
 
 httpx2 = pytest.importorskip("httpx2")
 pytest.importorskip("fastapi")
@@ -32,7 +33,7 @@ async def test_the_demo_releases_once(tmp_path: Path) -> None:
     assert "You are not allowed to decide this." in output
     assert output.count("approved by ann") == 1
     assert output.count("shop 1.4.2 is live.") == 1
-    assert "was approved by 'ann' already" in output
+    assert "is already approved (by 'ann')" in output
 
 
 async def test_each_thread_is_a_session_and_shows_its_rejections(made: Any) -> None:
@@ -70,7 +71,7 @@ async def test_messages_are_posted_once_the_chat_is_reachable_again(
         thread = await chat.send_message("bo", "release shop 1.0")
         await made.demo.wait_until(lambda: "does not answer" in capsys.readouterr().out)
         async with made.demo.serve_app(chat.make_app(), port=port):
-            assert "release(service=shop" in (await made.demo.wait_for_card(chat, thread))["text"]
+            assert 'release({"service":"shop"' in (await made.demo.wait_for_card(chat, thread))["text"]
 
 
 async def test_forged_and_replayed_requests_are_rejected(made: Any) -> None:
@@ -99,6 +100,21 @@ async def test_forged_and_replayed_requests_are_rejected(made: Any) -> None:
             ).status_code == 200
         await made.demo.wait_until(lambda: chat.messages)
         assert "6.6" in chat.messages[0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ('{"service": "\u202eshop", "version": "1"}', r'release({"service":"\u202eshop","version":"1"})'),
+        ("no \x1b[2J JSON", r'release(not JSON: "no \u001b[2J JSON")'),
+    ],
+)
+def test_a_card_shows_the_arguments_as_they_are(example: Any, arguments: str, shown: str) -> None:
+    approval = Approval(
+        id="approval_1", kind="approval", status="pending", run_id="run_x", session_id=None, agent="releases",
+        tool="release", call_id="c", arguments=arguments, digest="", requested_at=0.0,
+    )  # fmt: skip
+    assert example("approval_bot/bot.py").card(approval)["text"] == f"Approve this call? {shown}"
 
 
 async def test_the_chat_rejects_a_bot_with_a_wrong_token(made: Any) -> None:

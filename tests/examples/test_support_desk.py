@@ -64,6 +64,8 @@ async def test_a_server_killed_during_a_refund_asks_whether_it_happened(desk: De
     await desk.kill()
     await desk.start()
     uncertain = await desk.wait_for_approval("uncertain")
+    refused = await desk.decide(uncertain, "approve")
+    assert (refused.status_code, refused.json()["code"]) == (422, "uncertain-call")
     await desk.decide(uncertain, "done", output="The bank has paid.")
     events = await desk.events(run)
     assert "run.recovered" in [data["type"] for _, data in events]

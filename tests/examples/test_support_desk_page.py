@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from desk_client import DeskClient, desk
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from browser import WAIT_SECONDS, chromium, needs_chromium
+from standfast import Approval, open_store
+from standfast.store.operations import SaveApproval
 
 __all__ = ["desk"]
 
@@ -129,6 +132,31 @@ async def test_a_message_during_a_waiting_run_appears_below_its_answer(desk: Des
         ("agent", "It is not broken."),
         ("user", "And what is B2?"),
     ]
+
+
+async def store_approval(folder: Path, name: str, arguments: str) -> None:
+    """Write an approval as a store of another program might hold it."""
+    approval = Approval(
+        id=name, kind="approval", status="pending", run_id="run_x", session_id=None, agent="desk", tool="refund",
+        call_id="c", arguments=arguments, digest="", requested_at=0.0,
+    )  # fmt: skip
+    async with open_store(f"sqlite:///{folder / 'desk.db'}") as store:
+        data = msgspec.json.encode(approval)
+        await store.backend.commit(
+            SaveApproval(approval_id=name, expected=0, run_id="run_x", status="pending", data=data)
+        )
+
+
+async def test_an_odd_question_hides_no_other_and_shows_what_it_contains(desk: DeskClient, browser: Any) -> None:
+    await store_approval(desk.folder, "approval_0", "pay \u202e00005 \x1b[2J")
+    await store_approval(desk.folder, "approval_1", '["a list"]')
+    await store_approval(desk.folder, "approval_2", '{"order": "\u202eA7", "amount": 5}')
+    page = Page(browser, desk)
+    page.wait_for_text(r"pay \u202e00005 \u001b[2J")
+    page.wait_for_text('["a list"]')
+    assert len(browser.find_elements(By.CSS_SELECTOR, "#questions .card")) == 3
+    fields = browser.find_elements(By.CSS_SELECTOR, ".card [name=order]")
+    assert [field.get_attribute("value") for field in fields] == [r"\u202eA7"]
 
 
 async def test_a_narrow_page_fits_and_its_fields_have_labels(desk: DeskClient, browser: Any) -> None:

@@ -137,7 +137,7 @@ async def open_scripted_session(
     """Open a session over a scripted model and record its events."""
     scripted = ScriptedRealtimeModel(strict=False) if model is None else model
     run = {name: more.pop(name) for name in ("context", "model_config", "session") if name in more}
-    config: Any = {"reconnect": {"first_delay": 0.001, "longest_delay": 0.01}, **more}
+    config: Any = {"reconnect": {"initial_delay": 0.001, "max_delay": 0.01}, **more}
     session = await RealtimeRunner(agent, model=scripted, config=config).run(**run)
     async with record_events(session) as heard, session:
         yield session, scripted, heard
@@ -154,7 +154,7 @@ async def open_websocket_session(
 ) -> AsyncIterator[tuple[RealtimeSession, EventRecorder]]:
     """Open a session over a real websocket and record its events."""
     model = OpenAIRealtimeWebSocketModel(transport_config=transport)
-    settings: Any = {"reconnect": {"first_delay": 0.01}, **config}
+    settings: Any = {"reconnect": {"initial_delay": 0.01}, **config}
     session = await RealtimeRunner(agent, model=model, config=settings).run(model_config=connect_options(server))
     async with record_events(session) as heard, session:
         yield session, heard

@@ -11,7 +11,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from standfast.realtime import RealtimeModelListener
 from standfast.realtime.local.audio import make_silence
-from standfast.realtime.local.tts import ToneTTS
+from standfast.realtime.local.speech import ToneTTS
 from standfast.testing import RealtimeServer
 
 USER = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi."}]}

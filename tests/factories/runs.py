@@ -7,7 +7,7 @@ from typing import Any
 
 from standfast import Agent, Runner, RunState, SQLiteSession
 from standfast.runs.core.transitions import choose_next_step
-from standfast.runs.driver import commit_outcome, drive, execute_step
+from standfast.runs.driver import drive, execute_step, finish_step
 from standfast.runs.result import RunResult
 from standfast.runs.runner import prepare_run
 from standfast.testing import ScriptedModel
@@ -102,11 +102,11 @@ async def step_by_step(scenario: Scenario, session: Any) -> Seen:
     run = prepare_run(scenario.agent, scenario.input, session=session, **scenario.options)
     asked, crashed = 0, False
     for _ in range(200):
-        await drive(run, steps=1)
+        await drive(run, max_steps=1)
         if crashed and any(call.status == "started" for call in run.state.calls):
             # Once is enough to have crashed with calls under way: they are made now.
             outcome = await execute_step(run, choose_next_step(run.state))
-            await commit_outcome(run, outcome)
+            await finish_step(run, outcome)
         crashed = any(call.status == "started" for call in run.state.calls) or (
             # Until they are made, also while a person is asked what became of them.
             crashed and any(call.status in ("approved", "asked", "unknown", "waiting") for call in run.state.calls)
@@ -152,8 +152,9 @@ async def run_agent(mode: str, agent: Agent[Any], input: Any, **options: Any) ->
 
 
 def approve_all(state: Any) -> None:
+    """Let every waiting call be made, also those that may have happened."""
     for item in state.get_interruptions():
-        state.approve(item)
+        (state.call_again if item.uncertain else state.approve)(item)
 
 
 async def let_tasks_run() -> None:

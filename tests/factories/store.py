@@ -34,6 +34,8 @@ steps = st.one_of(
     st.tuples(st.just("require"), session, off),
     st.tuples(st.just("quarantine"), session, st.integers(0, 4), st.text("bad\n€", max_size=3)),
     st.tuples(st.just("save_run"), run, off, st.sampled_from(["on", "off"]), data, st.none() | session),
+    st.tuples(st.just("fork_run"), run, run),
+    st.tuples(st.just("delete_run"), run, off),
     st.tuples(st.just("journal"), run, logged),
     st.tuples(st.just("emit"), run, logged),
     st.tuples(st.just("save_approval"), approval, run, off, data, st.none() | st.floats(0, 10)),
@@ -128,6 +130,16 @@ class Program:
                 session_id=self.add_prefix(session_id),
             )
         ]
+
+    async def fork_run(self, parent: str, child: str) -> list[Op]:
+        fork = operations.SaveRun(
+            run_id=self.prefix + child, expected=0, status="on", data=b"{}", parent=self.prefix + parent
+        )
+        return [fork]
+
+    async def delete_run(self, name: str, offset: int) -> list[Op]:
+        run = await self.reference.get_run(self.prefix + name)
+        return [operations.DeleteRun(run_id=self.prefix + name, expected=(run.revision if run else 0) + offset)]
 
     async def journal(self, name: str, entries: Any) -> list[Op]:
         return [operations.AppendJournal(run_id=self.prefix + name, entries=entries)]

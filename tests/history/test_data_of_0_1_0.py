@@ -1,4 +1,4 @@
-"""Sessions that were written by version 0.1.0, when the product was called holdfast."""
+"""Sessions that were written before version 0.1.0 was released, when the product was called holdfast."""
 
 import gzip
 from collections.abc import AsyncIterator

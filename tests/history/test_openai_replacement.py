@@ -184,6 +184,25 @@ async def test_a_third_party_session_is_restored_when_the_replacement_fails(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", ["clear", "add"])
+async def test_a_session_is_cleared_at_most_once(server: OpenAIServer, step: str, when: str) -> None:
+    underlying = ThirdPartySession()
+    session = make_compaction_session(server, underlying)
+    await session.add_items(make_turns(10))
+    underlying.steps.clear()
+
+    async def fail(name: str, count: int) -> None:
+        if name == "clear" == step or (name == step and count == 1):  # clearing fails whenever it is tried
+            raise OSError("the connection is lost")
+
+    setattr(underlying, when, fail)
+    with pytest.raises(OSError, match="lost"):
+        await session.run_compaction()
+    assert underlying.items == make_turns(10)
+    assert underlying.steps.count("clear") == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", ["clear", "add"])
 async def test_a_third_party_session_is_restored_when_the_replacement_is_cancelled(
     server: OpenAIServer, step: str, when: str
 ) -> None:

@@ -59,7 +59,7 @@ class EncryptedSqliteFixtures:
         return lambda: closing_backend(SqliteBackend(tmp_path / "store.db", clock=clock))
 
     def open_session(self, storage: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
-        return EncryptedSession(session_id, StoredSession(session_id, storage, settings=settings), KEY)
+        return EncryptedSession(session_id, StoredSession(session_id, storage, settings=settings), KEY, strict=False)
 
 
 class TestEncryptedOverSqlite(EncryptedSqliteFixtures, SessionContract):
@@ -82,7 +82,9 @@ class TestCompactingEncryptedOverRedis(SessionContract):
         return lambda: closing_backend(RedisBackend.from_url(redis_url, prefix=prefix, clock=clock))
 
     def open_session(self, storage: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
-        encrypted = EncryptedSession(session_id, StoredSession(session_id, storage, settings=settings), KEY)
+        encrypted = EncryptedSession(
+            session_id, StoredSession(session_id, storage, settings=settings), KEY, strict=False
+        )
         return CompactingSession(encrypted, summarise=lambda items: "short", trigger=Trigger(items=10_000))
 
 
@@ -94,4 +96,4 @@ class TestEncryptedOverThirdPartySession(EncryptedSqliteFixtures, PlainSessionCo
 
     def open_session(self, storage: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
         inner = FourMethodSession(StoredSession(session_id, storage, settings=settings))
-        return EncryptedSession(session_id, inner, KEY)
+        return EncryptedSession(session_id, inner, KEY, strict=False)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from standfast.lifecycle.cancellation import run_to_end
+from standfast.lifecycle.scope import run_to_end
 
 
 async def test_the_result_or_error_of_the_work_is_passed_on() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from factories.lifecycle import turns
 from standfast.base.errors import Closed, InvalidInput, StandfastError
 from standfast.lifecycle import Channel, ChannelFull
-from standfast.testing.cancellation import cancel_at_every_await
+from standfast.testing.interruption import cancel_at_every_await
 
 
 def start(work):
@@ -85,7 +85,7 @@ class TestChannel:
         channel.send_nowait(2)
         assert await late == 2
 
-    async def test_the_turn_of_a_sender_cancelled_after_it_was_woken_goes_to_the_next(self):
+    async def test_the_turn_of_a_sender_cancelled_after_it_was_notified_goes_to_the_next(self):
         channel = Channel(1)
         channel.send_nowait(1)
         first, second = start(channel.send(2)), start(channel.send(3))
@@ -95,7 +95,7 @@ class TestChannel:
         await second
         assert await channel.receive() == 3
 
-    async def test_the_turn_of_a_reader_cancelled_after_it_was_woken_goes_to_the_next(self):
+    async def test_the_turn_of_a_reader_cancelled_after_it_was_notified_goes_to_the_next(self):
         channel = Channel(1)
         first, second = start(channel.receive()), start(channel.receive())
         await turns()
@@ -116,7 +116,7 @@ class TestChannel:
         await asyncio.wait(senders)
         assert isinstance(senders[1].exception(), Closed)
 
-    async def test_a_sender_that_waits_behind_a_woken_one_is_woken_after_it(self):
+    async def test_a_sender_that_waits_behind_a_notified_one_is_notified_after_it(self):
         channel = Channel(2)
         channel.send_nowait(1)
         channel.send_nowait(2)
@@ -182,7 +182,7 @@ class TestChannel:
                 await send()
         assert channel.size == 1
 
-    async def test_a_woken_sender_sends_nothing_after_closing(self):
+    async def test_a_notified_sender_sends_nothing_after_closing(self):
         channel = Channel(1)
         channel.send_nowait(1)
         sending = start(channel.send(2))

@@ -10,7 +10,7 @@ import pytest
 from factories.lifecycle import forever, turns
 from standfast.base.errors import Closed
 from standfast.lifecycle import NEVER, AlreadyStarted, CloseTimeout, Deadline, Owner, Scope
-from standfast.testing.cancellation import cancel_at_every_await
+from standfast.testing.interruption import cancel_at_every_await
 
 
 async def test_it_opens_in_its_task_and_closes_from_another(log):

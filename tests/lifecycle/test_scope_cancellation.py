@@ -9,7 +9,7 @@ import pytest
 
 from factories.lifecycle import forever, turns
 from standfast.lifecycle import Scope
-from standfast.testing.cancellation import cancel_at_every_await
+from standfast.testing.interruption import cancel_at_every_await
 
 
 class TestCancellation:

@@ -14,7 +14,7 @@ import standfast
 from factories.lifecycle import turns
 from standfast.base.errors import Closed
 from standfast.lifecycle import SingleThreadExecutor, UnansweredJob
-from standfast.testing.cancellation import cancel_at_every_await
+from standfast.testing.interruption import cancel_at_every_await
 
 
 @pytest.fixture

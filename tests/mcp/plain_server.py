@@ -217,7 +217,10 @@ def serve_http(port):
                 return self.answer(401 if "secret" in self.path else 404)
             if message.get("params", {}).get("name") == "write_raw":
                 raw = message["params"]["arguments"]
-                return self.answer(raw["status"], base64.b64decode(raw["code"]), session, raw["kind"])
+                body, encoding = base64.b64decode(raw["code"]), raw.get("encoding")
+                if raw.get("endless"):
+                    return self.repeat(body, raw["kind"])
+                return self.answer(raw["status"], body, session, raw["kind"], encoding)
             response = respond(message)
             if response is None and "id" in message:
                 time.sleep(600)
@@ -229,9 +232,24 @@ def serve_http(port):
         def do_DELETE(self):
             self.answer(200)
 
-        def answer(self, status, body=b"", session=None, kind="application/json"):
+        def repeat(self, piece, kind):
+            """Send the same bytes until the client hangs up."""
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Connection", "close")
+            self.end_headers()
+            try:
+                while True:
+                    self.wfile.write(piece)
+            except OSError:
+                write_log("hung up")
+            self.close_connection = True
+
+        def answer(self, status, body=b"", session=None, kind="application/json", encoding=None):
             self.send_response(status)
             self.send_header("Content-Type", kind)
+            if encoding is not None:
+                self.send_header("Content-Encoding", encoding)
             self.send_header("Content-Length", str(len(body)))
             if session is not None:
                 self.send_header("mcp-session-id", session)

@@ -28,4 +28,4 @@ async def test_a_server_that_cancels_the_call_does_not_cancel_the_run() -> None:
 
 async def test_the_model_gets_an_error_for_arguments_that_are_not_an_object() -> None:
     result = await Runner.run(make_agent(DoublingServer(), "[4]"), "double 4")
-    assert "must be a JSON object, got list" in result.new_items[1].output
+    assert "a JSON object is expected, not list" in result.new_items[1].output

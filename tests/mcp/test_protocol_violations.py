@@ -12,7 +12,6 @@ import pytest
 from factories.mcp import ServerLog, stdio_server, wait_until
 from standfast import Agent, Runner, RunState, UserError
 from standfast.mcp import MCPCallUncertain, MCPInvalidResponse, MCPUnavailable, MCPUtil
-from standfast.mcp._client import stdio_transport
 from standfast.testing import ScriptedModel, assistant_message, function_call
 
 
@@ -98,17 +97,6 @@ async def test_a_long_result_arrives(log: ServerLog) -> None:
     async with stdio_server(log) as server:
         result = await server.call_tool("long_text", {"megabytes": 3})
         assert len(result.content[0].text) == 3 * 2**20
-
-
-async def test_after_a_line_that_is_too_long_the_server_is_started_again(
-    log: ServerLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stdio_transport, "MAX_MESSAGE_BYTES", 2**20)
-    async with stdio_server(log) as server:
-        with pytest.raises(MCPCallUncertain):
-            await server.call_tool("long_text", {"megabytes": 2})
-        await server.call_tool("stock", {"item": "tea"})
-    assert len(log.pids()) == 2
 
 
 async def test_arguments_that_cannot_be_encoded_do_not_affect_the_connection(log: ServerLog) -> None:

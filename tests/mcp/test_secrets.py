@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from factories.mcp import PLAIN_SERVER, TIMEOUT, PlainHttpServer, ServerLog, stdio_server
+from factories.mcp import PLAIN_SERVER, TIMEOUT, PlainHttpServer, SdkServers, ServerLog, stdio_server
 from standfast.mcp import MCPServerSse, MCPServerStdio, MCPServerStreamableHttp, MCPUnavailable
 
 SECRET = "s3cr3t"
@@ -29,6 +29,28 @@ async def test_the_url_and_the_headers_are_not_revealed(
         await server.connect()
     assert SECRET not in format_everything(caught.value) + repr(server) + server.name
     assert not [record for record in caplog.records if record.name.startswith("standfast") and SECRET in str(record)]
+
+
+@pytest.mark.parametrize("kind", ["sse", "streamable_http"])
+async def test_the_libraries_do_not_log_the_credentials_of_an_address(
+    sdk_servers: SdkServers, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def add_credentials(url: str) -> str:
+        return f"{url.replace('//', f'//ann:{SECRET}@')}?key={SECRET}#{SECRET}"
+
+    with caplog.at_level(logging.DEBUG):
+        if kind == "sse":
+            server: Any = MCPServerSse({"url": add_credentials(sdk_servers.url("sse"))})
+        else:
+            server = MCPServerStreamableHttp({"url": add_credentials(sdk_servers.url("events"))})
+        server.client_session_timeout_seconds = TIMEOUT
+        async with server:
+            assert await server.list_tools()
+        with pytest.raises(MCPUnavailable):
+            await type(server)({"url": add_credentials(sdk_servers.url("json") + "/none")}).connect()
+    assert [record.name for record in caplog.records if record.name.startswith(("httpx2", "mcp."))]
+    formatter = logging.Formatter()
+    assert [text for record in caplog.records if SECRET in (text := formatter.format(record))] == []
 
 
 async def test_the_url_of_an_unreachable_server_is_not_revealed() -> None:

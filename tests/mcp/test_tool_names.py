@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from standfast.mcp._client.tool_names import build_prefixed_name
+from standfast.mcp._client.tools import build_prefixed_name
 
 
 @given(st.text(min_size=1), st.text(min_size=1), st.integers(0, 3))

@@ -11,7 +11,7 @@ from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessa
 from standfast import ModelResponse, Usage
 from standfast.base.items import decode_item, encode_item
 from standfast.models import AttributeDict
-from standfast.models.attribute_items import as_item
+from standfast.models.interface import as_item
 
 MESSAGE = {"type": "message", "content": [{"type": "output_text", "text": "hi", "annotations": []}], "status": None}
 

@@ -191,3 +191,11 @@ os.kill(os.getpid(), signal.SIGKILL)
     path = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False, env=path)
     wait_for_exit(int(done.stdout))
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc")
+async def test_the_key_is_in_no_command_line(local_server: LocalServer) -> None:
+    address = await local_server.start()
+    command_line = await asyncio.to_thread(Path(f"/proc/{local_server.pid}/cmdline").read_bytes)
+    assert b"server_process.py" in command_line
+    assert address.api_key.encode() not in command_line

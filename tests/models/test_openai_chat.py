@@ -31,7 +31,7 @@ from standfast import (
 )
 from standfast.agents import Agent
 from standfast.models import ModelRequest, call_model
-from standfast.models.attribute_items import AttributeDict
+from standfast.models.interface import AttributeDict
 from standfast.models.openai.chat_conversion import ToolNameResolver, items_from_chat_message, to_chat_messages
 from standfast.models.openai.chat_stream import ChatStreamConverter
 

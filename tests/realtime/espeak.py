@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from standfast.realtime.local.tts import EspeakTTS
+from standfast.realtime.local.speech import EspeakTTS
 
 
 def make_espeak_tts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> EspeakTTS:

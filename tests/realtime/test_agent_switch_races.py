@@ -254,7 +254,7 @@ async def test_a_task_that_a_listener_has_started_waits_for_the_end_of_the_respo
 def test_the_model_has_the_settings_of_the_current_agent_after_any_race(trouble, apart):
     async def scenario(after):
         model = FragileModel(["x"], tts=ToneTTS(), detector=EnergyDetector)
-        session = await RealtimeRunner(A, model=model, config={"reconnect": {"first_delay": 0.1}}).run()
+        session = await RealtimeRunner(A, model=model, config={"reconnect": {"initial_delay": 0.1}}).run()
         async with session:
             first = asyncio.ensure_future(session.update_agent(B))
             await steps(apart)

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosedError, InvalidStatus
 from factories.realtime_protocol import USER, open_raw_client
 from standfast.realtime.local.responder import Pause, ScriptedResponder
 from standfast.testing import RealtimeServer
-from standfast.testing.realtime.faults import Collide, Delay, Discard, Disconnect, Expire, Reject, Reorder, Stall
+from standfast.testing.realtime.connection import Collide, Delay, Discard, Disconnect, Expire, Reject, Reorder, Stall
 
 
 async def test_a_connection_is_closed_with_the_given_code_after_the_given_frame():

@@ -19,8 +19,7 @@ from factories.realtime import (
 from standfast import open_store, output_guardrail
 from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage
-from standfast.realtime._session.guarded_response import GuardedResponse
-from standfast.realtime._session.responses import MAX_REMEMBERED_RESPONSES
+from standfast.realtime._session.responses import MAX_REMEMBERED_RESPONSES, GuardedResponse
 from standfast.realtime.model_events import (
     RealtimeModelAudioDoneEvent,
     RealtimeModelAudioEvent,

@@ -111,7 +111,7 @@ async def test_audio_that_comes_late_is_heard_behind_what_waits_already():
 
 
 @in_virtual_time
-async def test_what_is_active_goes_on_when_the_one_in_front_of_it_was_heard():
+async def test_what_is_active_continues_when_the_one_in_front_of_it_was_heard():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
     async with open_scripted_session(

@@ -75,7 +75,7 @@ async def weather(city: str) -> str:
     return f"sunny in {city}"
 
 
-async def test_a_call_is_written_while_it_goes_on_and_ended_with_the_session():
+async def test_a_call_is_written_while_it_continues_and_ended_with_the_session():
     async with open_store("memory://") as store:
         history = store.session("call-1")
         agent = RealtimeAgent(name="a", tools=[weather])
@@ -379,7 +379,7 @@ async def test_a_call_that_was_never_answered_leaves_no_half_pair():
         assert find_unpaired(items) == []
 
 
-async def test_a_later_call_goes_on_from_the_history():
+async def test_a_later_call_continues_from_the_history():
     async with open_store("memory://") as store:
         history = store.session("s")
         await history.add_items(
@@ -401,7 +401,7 @@ async def test_a_later_call_goes_on_from_the_history():
         assert len(await history.get_items()) == 6
 
 
-async def test_a_call_that_goes_on_from_a_history_with_tools_has_it_in_its_order():
+async def test_a_call_that_continues_from_a_history_with_tools_has_it_in_its_order():
     async with open_store("memory://") as store:
         history = store.session("s")
         await history.add_items(
@@ -425,7 +425,7 @@ async def test_a_call_that_goes_on_from_a_history_with_tools_has_it_in_its_order
             assert get_texts(session) == ["weather?", "Sunny.", "Thanks.", "Welcome.", "Hello.", "Again?"]
 
 
-async def test_a_text_run_goes_on_from_a_call():
+async def test_a_text_run_continues_from_a_call():
     async with open_store("memory://") as store:
         history = store.session("s")
         async with open_scripted_session(RealtimeAgent(name="a", tools=[weather]), session=history) as (

@@ -18,7 +18,7 @@ from realtime.openai_types import SERVER_EVENTS, events
 from standfast import function_tool
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeSession, RealtimeState
 from standfast.realtime.local import CallTool, EnergyDetector, Say, ToneTTS
-from standfast.realtime.local.stt import ScriptedTranscriber
+from standfast.realtime.local.speech import ScriptedTranscriber
 from standfast.testing.virtual_time import run_in_virtual_time
 
 # Optional by their type, but a call cannot be understood without them.

@@ -127,7 +127,7 @@ async def test_a_nested_approval_without_a_decision_expires():
 
 async def test_a_nested_question_survives_a_lost_connection():
     agent = clerk(paying(7), [assistant_message("Paid.")])
-    config = {"reconnect": {"first_delay": 0.01}}
+    config = {"reconnect": {"initial_delay": 0.01}}
     async with calling(speaking(agent), [ASK, "Paid."], **config) as (session, heard, server):
         await session.send_message("Pay it.")
         asked = await heard.wait_for("tool_approval_required")
@@ -147,7 +147,7 @@ async def test_the_close_report_names_the_undecided_nested_approval():
         assert asked.call_id in report.pending_approvals
 
 
-async def test_a_nested_agent_that_fails_answers_the_model_and_the_session_goes_on():
+async def test_a_nested_agent_that_fails_answers_the_model_and_the_session_continues():
     agent = clerk(ModelStep(error=RuntimeError("no line")))
     async with calling(speaking(agent), [ASK, "Sorry."]) as (session, heard, _server):
         await session.send_message("Ask.")

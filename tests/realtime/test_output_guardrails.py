@@ -351,4 +351,4 @@ async def test_without_a_configured_message_the_model_gets_the_default(message, 
         await model.emit(response_started(), text_delta("a secret"), response_ended())
         await wait_until(lambda: get_sent_inputs(model, Input))
         assert get_sent_inputs(model, Input)[0].user_input == "guardrail triggered: no secrets"
-        assert len(heard.of_type("error")) == errors
+    assert len(heard.of_type("error")) == errors

@@ -5,9 +5,9 @@ from websockets.exceptions import ConnectionClosed
 
 from factories.realtime_protocol import USER, make_speech, open_raw_client
 from standfast.realtime.local.responder import CallTool, Pause
-from standfast.realtime.local.stt import ScriptedTranscriber
+from standfast.realtime.local.speech import ScriptedTranscriber
 from standfast.testing import RealtimeServer
-from standfast.testing.realtime.faults import Discard, Insert, Reject
+from standfast.testing.realtime.connection import Discard, Insert, Reject
 
 START_OF_AUDIO = [
     "response.created",

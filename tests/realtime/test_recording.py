@@ -33,7 +33,7 @@ from standfast.realtime.openai.recording import redact
 from standfast.realtime.openai.replay import ReplayTransport
 from standfast.realtime.openai.transport import TransportClosed
 from standfast.testing import RealtimeServer
-from standfast.testing.realtime.faults import Discard, Disconnect, Insert
+from standfast.testing.realtime.connection import Discard, Disconnect, Insert
 from standfast.testing.virtual_time import run_in_virtual_time
 
 

@@ -13,8 +13,8 @@ from standfast.realtime.errors import ResponseRefused
 from standfast.realtime.openai._protocol.response_queue import (
     COLLISION_CODE,
     NOT_ACTIVE_CODE,
-    OWNERS_KEY,
     REQUEST_LABEL_KEY,
+    REQUESTERS_KEY,
     RequestContext,
     ResponseQueue,
 )
@@ -40,7 +40,7 @@ class Bench:
             and self.speech_started_at is not None
             and self.now - self.speech_started_at < 60
         ):
-            self.sent_during_speech.append(message["response"]["metadata"][OWNERS_KEY])
+            self.sent_during_speech.append(message["response"]["metadata"][REQUESTERS_KEY])
 
     def start_speech(self) -> None:
         self.speech_started_at = self.now
@@ -77,13 +77,13 @@ def make_collision(event_id: str) -> dict[str, Any]:
 
 
 def make_cancel(response_id: str) -> dict[str, Any]:
-    return {"type": "response.cancel", "event_id": f"hf_cancel_{response_id}", "response_id": response_id}
+    return {"type": "response.cancel", "event_id": f"standfast_cancel_{response_id}", "response_id": response_id}
 
 
 def test_a_request_is_sent_at_once_when_nothing_is_active(bench: Bench) -> None:
     bench.queue.request("user")
-    assert [message["event_id"] for message in bench.get_creates()] == ["hf_response_1"]
-    assert bench.get_metadata()[OWNERS_KEY] == "user"
+    assert [message["event_id"] for message in bench.get_creates()] == ["standfast_response_1"]
+    assert bench.get_metadata()[REQUESTERS_KEY] == "user"
 
 
 def test_a_request_waits_for_the_end_of_the_active_response(bench: Bench) -> None:
@@ -100,7 +100,7 @@ def test_waiting_requests_are_merged(bench: Bench) -> None:
     bench.queue.request("tool:b")
     bench.end_response("r1")
     assert len(bench.get_creates()) == 1
-    assert bench.get_metadata()[OWNERS_KEY] == "tool:a tool:b"
+    assert bench.get_metadata()[REQUESTERS_KEY] == "tool:a tool:b"
 
 
 def test_a_request_is_not_merged_with_a_sent_one(bench: Bench) -> None:
@@ -126,10 +126,13 @@ def test_requests_with_options_keep_their_order_and_are_not_merged(bench: Bench)
 def test_after_a_collision_a_request_is_repeated_when_the_other_response_ends(bench: Bench) -> None:
     bench.queue.request("tool:a")
     bench.start_response("voice", {})
-    assert bench.queue.handle_error(make_collision("hf_response_1"))
+    assert bench.queue.handle_error(make_collision("standfast_response_1"))
     assert len(bench.get_creates()) == 1
     bench.end_response("voice", {})
-    assert [message["event_id"] for message in bench.get_creates()] == ["hf_response_1", "hf_response_1_1"]
+    assert [message["event_id"] for message in bench.get_creates()] == [
+        "standfast_response_1",
+        "standfast_response_1_1",
+    ]
     assert bench.refused == []
 
 
@@ -149,7 +152,7 @@ def test_labels_identify_the_response_to_a_request(bench: Bench) -> None:
 
 def test_after_a_collision_with_an_unannounced_response_a_request_is_repeated_soon(bench: Bench) -> None:
     bench.queue.request("user")
-    bench.queue.handle_error(make_collision("hf_response_1"))
+    bench.queue.handle_error(make_collision("standfast_response_1"))
     assert len(bench.get_creates()) == 1
     bench.wait(0.3)
     assert len(bench.get_creates()) == 2
@@ -168,11 +171,35 @@ def test_a_request_that_is_never_answered_is_repeated_once_and_then_reported(ben
     assert len(bench.get_creates()) == 3, "the queue is not blocked"
 
 
+def test_a_request_that_is_never_answered_blocks_the_next_one_for_a_few_seconds(bench: Bench) -> None:
+    bench.queue.request("raw", {"instructions": "one"})
+    bench.wait(1.0)
+    bench.queue.request("user")
+    for _ in range(2):
+        assert bench.queue.deadline is not None
+        bench.wait(bench.queue.deadline - bench.now)
+    assert bench.get_metadata()[REQUESTERS_KEY] == "user"
+    assert bench.now <= 106
+    assert [refused.requesters for refused in bench.refused] == [("raw",)]
+    bench.start_response("late", bench.get_metadata(0))
+    assert bench.sent[-1]["type"] == "response.cancel"  # nobody waits for it any more
+
+
+def test_a_request_that_waited_for_long_is_repeated_as_soon_as_another_one_waits(bench: Bench) -> None:
+    bench.queue.request("raw", {"instructions": "one"})
+    bench.wait(8.0)
+    assert len(bench.get_creates()) == 1
+    bench.queue.request("user")
+    assert bench.queue.deadline == bench.now - 8.0 + 2.5
+    bench.wait(0.0)
+    assert [message["response"].get("instructions") for message in bench.get_creates()] == ["one", "one"]
+
+
 def test_a_late_answer_to_the_first_attempt_completes_the_request(bench: Bench) -> None:
     bench.queue.request("user")
     bench.wait(10.1)
     bench.start_response("r1", bench.get_metadata(0))
-    assert bench.queue.handle_error(make_collision("hf_response_1_1")), "the first attempt is active"
+    assert bench.queue.handle_error(make_collision("standfast_response_1_1")), "the first attempt is active"
     bench.end_response("r1", bench.get_metadata(0))
     bench.wait(100)
     assert len(bench.get_creates()) == 2
@@ -187,23 +214,27 @@ def test_no_request_is_sent_while_a_needless_repetition_is_pending(bench: Bench)
     bench.queue.request("next")
     bench.end_response("r1", bench.get_metadata(0))
     assert len(bench.get_creates()) == 2
-    assert bench.queue.handle_error(make_collision("hf_response_1_1"))
-    assert [message["response"]["metadata"][OWNERS_KEY] for message in bench.get_creates()] == ["user", "user", "next"]
+    assert bench.queue.handle_error(make_collision("standfast_response_1_1"))
+    assert [message["response"]["metadata"][REQUESTERS_KEY] for message in bench.get_creates()] == [
+        "user",
+        "user",
+        "next",
+    ]
     assert bench.refused == []
 
 
-def test_a_lost_repetition_blocks_others_no_longer_than_the_timeout(bench: Bench) -> None:
+def test_a_lost_repetition_blocks_others_for_a_few_seconds(bench: Bench) -> None:
     bench.queue.request("user")
     bench.wait(10)
     bench.start_response("r1", bench.get_metadata(0))
     bench.end_response("r1", bench.get_metadata(0))
     bench.queue.request("next")
-    bench.wait(9.9)
+    bench.wait(2.4)
     assert len(bench.get_creates()) == 2
-    bench.wait(0.1)
-    assert bench.get_metadata()[OWNERS_KEY] == "next"
+    bench.wait(0.2)
+    assert bench.get_metadata()[REQUESTERS_KEY] == "next"
     assert bench.refused == []
-    assert bench.queue.handle_error(make_collision("hf_response_1_1")), "it needs no report"
+    assert bench.queue.handle_error(make_collision("standfast_response_1_1")), "it needs no report"
 
 
 def test_a_second_response_to_one_request_is_cancelled(bench: Bench) -> None:
@@ -216,7 +247,7 @@ def test_a_second_response_to_one_request_is_cancelled(bench: Bench) -> None:
     bench.queue.request("next")
     assert len(bench.get_creates()) == 2
     bench.end_response("r2", bench.get_metadata(1))
-    assert bench.get_metadata()[OWNERS_KEY] == "next"
+    assert bench.get_metadata()[REQUESTERS_KEY] == "next"
     assert bench.refused == []
 
 
@@ -247,28 +278,34 @@ def test_a_late_answer_completes_a_request_that_waits_for_its_repetition(bench: 
 def test_a_late_answer_after_its_own_collision_completes_the_request(bench: Bench) -> None:
     bench.queue.request("user")
     bench.wait(10)
-    bench.queue.handle_error(make_collision("hf_response_1_1"))
+    bench.queue.handle_error(make_collision("standfast_response_1_1"))
     bench.queue.request("next")
     bench.start_response("r1", bench.get_metadata(0))
     bench.wait(1)
     assert len(bench.get_creates()) == 2
     bench.end_response("r1", bench.get_metadata(0))
-    assert [message["response"]["metadata"][OWNERS_KEY] for message in bench.get_creates()] == ["user", "user", "next"]
+    assert [message["response"]["metadata"][REQUESTERS_KEY] for message in bench.get_creates()] == [
+        "user",
+        "user",
+        "next",
+    ]
 
 
 def test_a_request_is_merged_with_one_that_collided(bench: Bench) -> None:
     bench.queue.request("tool:a")
     bench.start_response("voice", {})
-    bench.queue.handle_error(make_collision("hf_response_1"))
+    bench.queue.handle_error(make_collision("standfast_response_1"))
     bench.queue.request("tool:b")
     bench.end_response("voice", {})
-    assert bench.get_metadata()[OWNERS_KEY] == "tool:a tool:b"
+    assert bench.get_metadata()[REQUESTERS_KEY] == "tool:a tool:b"
 
 
 def test_a_rejected_request_is_reported_and_unblocks_the_queue(bench: Bench) -> None:
     bench.queue.request("raw", {"voice": "?"})
     bench.queue.request("user")
-    assert bench.queue.handle_error({"code": "invalid_value", "event_id": "hf_response_1", "message": "no such voice"})
+    assert bench.queue.handle_error(
+        {"code": "invalid_value", "event_id": "standfast_response_1", "message": "no such voice"}
+    )
     assert [refusal.requesters for refusal in bench.refused] == [("raw",)]
     assert len(bench.get_creates()) == 2
 
@@ -313,18 +350,18 @@ def test_a_request_is_not_merged_with_one_that_the_server_may_have_received(benc
     bench.start_response("r1", bench.get_metadata(0))
     bench.end_response("r1", bench.get_metadata(0))
     bench.wait(60)
-    assert "user" in [message["response"]["metadata"][OWNERS_KEY] for message in bench.get_creates()]
+    assert "user" in [message["response"]["metadata"][REQUESTERS_KEY] for message in bench.get_creates()]
 
 
 def test_cancelling_a_response_of_a_previous_connection_completes_no_request(bench: Bench) -> None:
     bench.queue.cancel("before", force=True)
     bench.queue.request("user")
-    assert bench.queue.handle_error({"code": NOT_ACTIVE_CODE, "event_id": "hf_cancel_before", "message": "none"})
+    assert bench.queue.handle_error({"code": NOT_ACTIVE_CODE, "event_id": "standfast_cancel_before", "message": "none"})
     bench.queue.request("tool:1", {})
     assert len(bench.get_creates()) == 1
     assert bench.queue.handle_error(make_collision(bench.get_creates()[0]["event_id"]))
     bench.wait(1)
-    assert [message["response"]["metadata"][OWNERS_KEY] for message in bench.get_creates()] == ["user", "user"]
+    assert [message["response"]["metadata"][REQUESTERS_KEY] for message in bench.get_creates()] == ["user", "user"]
 
 
 def test_cancelling_an_inactive_response_unblocks_the_queue(bench: Bench) -> None:
@@ -341,7 +378,7 @@ def test_a_request_that_was_cancelled_after_sending_is_not_repeated(bench: Bench
     bench.queue.request("user")
     bench.queue.cancel()
     bench.start_response("voice")
-    bench.queue.handle_error(make_collision("hf_response_1"))
+    bench.queue.handle_error(make_collision("standfast_response_1"))
     bench.end_response("voice")
     assert len(bench.get_creates()) == 1
     assert [refusal.requesters for refusal in bench.refused] == [("user",)]
@@ -354,12 +391,12 @@ def test_cancelling_a_response_by_id_does_not_affect_other_requests(bench: Bench
     bench.queue.request("tool:a")
     bench.start_response("voice", None)
     bench.queue.cancel("voice", force=True)
-    bench.queue.handle_error(make_collision("hf_response_2"))
+    bench.queue.handle_error(make_collision("standfast_response_2"))
     bench.end_response("voice", None)
     assert [message["event_id"] for message in bench.get_creates()] == [
-        "hf_response_1",
-        "hf_response_2",
-        "hf_response_2_1",
+        "standfast_response_1",
+        "standfast_response_2",
+        "standfast_response_2_1",
     ]
     assert bench.refused == []
 
@@ -367,9 +404,9 @@ def test_cancelling_a_response_by_id_does_not_affect_other_requests(bench: Bench
 def test_a_response_without_an_end_does_not_block_for_ever(bench: Bench) -> None:
     bench.start_response("r1")
     bench.queue.request("user")
-    bench.wait(29)
+    bench.wait(4.9)
     assert bench.get_creates() == []
-    bench.wait(2)
+    bench.wait(0.2)
     assert len(bench.get_creates()) == 1
     bench.start_response("r2", bench.get_metadata())
     bench.end_response("r2", bench.get_metadata())
@@ -379,7 +416,7 @@ def test_a_response_without_an_end_does_not_block_for_ever(bench: Bench) -> None
 def test_a_premature_request_costs_one_collision(bench: Bench) -> None:
     bench.start_response("r1")
     bench.queue.request("user")
-    bench.wait(31)
+    bench.wait(5)
     assert bench.queue.handle_error(make_collision(bench.get_creates()[0]["event_id"]))
     assert bench.queue.active_response_id == "r1"
     bench.wait(5)
@@ -404,7 +441,7 @@ def test_a_follow_up_waits_until_the_user_has_stopped(bench: Bench) -> None:
     bench.wait(30)
     assert bench.get_creates() == []
     bench.stop_speech(server_responds=False)
-    assert [bench.get_metadata()[OWNERS_KEY]] == ["tool:a tool:b"]
+    assert [bench.get_metadata()[REQUESTERS_KEY]] == ["tool:a tool:b"]
 
 
 def test_a_response_of_the_server_covers_confirmed_items(bench: Bench) -> None:
@@ -428,7 +465,7 @@ def test_a_response_of_the_server_does_not_cover_later_items(bench: Bench) -> No
     bench.queue.confirm_item("a")
     assert bench.get_creates() == []
     bench.end_response("own", None)
-    assert bench.get_metadata()[OWNERS_KEY] == "tool:a"
+    assert bench.get_metadata()[REQUESTERS_KEY] == "tool:a"
 
 
 def test_a_follow_up_waits_for_the_expected_response_of_the_server(bench: Bench) -> None:
@@ -450,7 +487,7 @@ def test_a_follow_up_is_requested_if_the_server_does_not_respond(bench: Bench) -
     bench.wait(1.9)
     assert bench.get_creates() == []
     bench.wait(0.2)
-    assert bench.get_metadata()[OWNERS_KEY] == "tool:a"
+    assert bench.get_metadata()[REQUESTERS_KEY] == "tool:a"
 
 
 def test_the_response_of_the_server_may_wait_for_the_active_one(bench: Bench) -> None:
@@ -476,14 +513,14 @@ def test_a_follow_up_waits_briefly_after_the_end_of_the_active_response(bench: B
     bench.stop_speech(server_responds=True)
     bench.end_response("r1", None)
     bench.wait(2)
-    assert bench.get_metadata()[OWNERS_KEY] == "tool:a"
+    assert bench.get_metadata()[REQUESTERS_KEY] == "tool:a"
 
 
 def test_a_response_of_the_server_covers_a_follow_up_that_collided(bench: Bench) -> None:
     bench.queue.request("tool:a", after_item_id="a")
     bench.start_speech()
     bench.queue.confirm_item("a")
-    bench.queue.handle_error(make_collision("hf_response_1"))
+    bench.queue.handle_error(make_collision("standfast_response_1"))
     bench.stop_speech(server_responds=True)
     bench.start_response("own", {})
     bench.end_response("own", {})
@@ -496,7 +533,7 @@ def test_a_request_of_the_program_is_sent_at_once_with_merged_follow_ups(bench: 
     bench.start_speech()
     bench.queue.request("tool:a", after_item_id="a")
     bench.queue.request("user")
-    assert [message["response"]["metadata"][OWNERS_KEY] for message in bench.get_creates()] == ["tool:a user"]
+    assert [message["response"]["metadata"][REQUESTERS_KEY] for message in bench.get_creates()] == ["tool:a user"]
 
 
 def test_a_request_with_options_precedes_a_follow_up_and_does_not_cover_it(bench: Bench) -> None:
@@ -504,12 +541,12 @@ def test_a_request_with_options_precedes_a_follow_up_and_does_not_cover_it(bench
     bench.queue.request("tool:a", after_item_id="a")
     bench.queue.confirm_item("a")
     bench.queue.request("raw", {"instructions": "x"})
-    assert [message["response"]["metadata"][OWNERS_KEY] for message in bench.get_creates()] == ["raw"]
+    assert [message["response"]["metadata"][REQUESTERS_KEY] for message in bench.get_creates()] == ["raw"]
     bench.start_response("r1", bench.get_metadata())
     bench.end_response("r1", bench.get_metadata())
     assert len(bench.get_creates()) == 1
     bench.stop_speech(server_responds=False)
-    assert bench.get_metadata()[OWNERS_KEY] == "tool:a"
+    assert bench.get_metadata()[REQUESTERS_KEY] == "tool:a"
 
 
 def test_a_request_with_options_follows_the_response_of_the_server(bench: Bench) -> None:
@@ -521,7 +558,7 @@ def test_a_request_with_options_follows_the_response_of_the_server(bench: Bench)
     bench.stop_speech(server_responds=True)
     bench.start_response("own", None)
     bench.end_response("own", None)
-    assert [message["response"]["metadata"][OWNERS_KEY] for message in bench.get_creates()] == ["raw"]
+    assert [message["response"]["metadata"][REQUESTERS_KEY] for message in bench.get_creates()] == ["raw"]
     assert bench.queue.has_pending
     bench.start_response("r2", bench.get_metadata())
     bench.end_response("r2", bench.get_metadata())
@@ -644,7 +681,7 @@ class ResponseQueueMachine(RuleBasedStateMachine):
         self.count += 1
         self.active = (f"r{self.count}", metadata)
         if metadata is not None:
-            self.answered |= set(metadata[OWNERS_KEY].split())
+            self.answered |= set(metadata[REQUESTERS_KEY].split())
         else:
             self.answered |= self.items
         self.deliver_later(on="created", response=self.build_response())
@@ -697,10 +734,10 @@ class ResponseQueueMachine(RuleBasedStateMachine):
         if not (metadata := response.get("metadata")):
             return False
         refused = {owner for refusal in self.bench.refused for owner in refusal.requesters}
-        served = set(metadata[OWNERS_KEY].split()) & (
+        served = set(metadata[REQUESTERS_KEY].split()) & (
             refused | {owner for name, owner in self.seen if name != response["id"]}
         )
-        self.seen |= {(response["id"], owner) for owner in metadata[OWNERS_KEY].split()}
+        self.seen |= {(response["id"], owner) for owner in metadata[REQUESTERS_KEY].split()}
         return bool(served)
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 10.0]))
@@ -717,7 +754,7 @@ class ResponseQueueMachine(RuleBasedStateMachine):
             if message["type"] == "response.create"
         ]
         for before, after in pairwise(unread):
-            assert after - before >= 10, "a second request before the first was abandoned"
+            assert after - before >= 2.5, "a second request before the first was abandoned"
 
     @invariant()
     def follow_ups_do_not_interrupt_the_user(self) -> None:
@@ -756,7 +793,7 @@ class TestResponseQueueMachineSoak(ResponseQueueMachine.TestCase):
 
 def test_the_label_names_the_request(bench: Bench) -> None:
     bench.queue.request("user", {"metadata": {"mine": "1"}})
-    assert bench.get_metadata() == {REQUEST_LABEL_KEY: "hf_response_1", OWNERS_KEY: "user", "mine": "1"}
+    assert bench.get_metadata() == {REQUEST_LABEL_KEY: "standfast_response_1", REQUESTERS_KEY: "user", "mine": "1"}
 
 
 def test_an_error_about_an_earlier_attempt_does_not_affect_the_later_one(bench: Bench) -> None:
@@ -764,17 +801,23 @@ def test_an_error_about_an_earlier_attempt_does_not_affect_the_later_one(bench: 
     bench.wait(10)
     assert len(bench.get_creates()) == 2
     bench.queue.request("raw", {"instructions": "x"})
-    assert bench.queue.handle_error(make_collision("hf_response_1")), "it needs no report"
+    assert bench.queue.handle_error(make_collision("standfast_response_1")), "it needs no report"
     assert len(bench.get_creates()) == 2
     bench.start_response("r1", bench.get_metadata())
     bench.end_response("r1", bench.get_metadata())
-    assert [message["response"]["metadata"][OWNERS_KEY] for message in bench.get_creates()] == ["user", "user", "raw"]
+    assert [message["response"]["metadata"][REQUESTERS_KEY] for message in bench.get_creates()] == [
+        "user",
+        "user",
+        "raw",
+    ]
 
 
 def test_without_metadata_a_collision_corrects_the_match(bench: Bench) -> None:
     bench.queue.request("user")
     bench.queue.handle_created({"id": "voice"})
-    assert bench.queue.handle_error(make_collision("hf_response_1")), "the response that started was not the answer"
+    assert bench.queue.handle_error(make_collision("standfast_response_1")), (
+        "the response that started was not the answer"
+    )
     bench.queue.handle_done({"id": "voice"})
     assert len(bench.get_creates()) == 2
     bench.queue.handle_created({"id": "answer"})

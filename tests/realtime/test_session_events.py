@@ -152,7 +152,7 @@ async def test_after_a_barge_in_no_audio_of_that_response_comes_and_the_history_
     [("failed", "response_failed"), ("lost", "response_failed"), ("incomplete", "response_incomplete")],
 )
 @pytest.mark.parametrize("known", [True, False])
-async def test_a_response_that_fails_says_so_with_the_reason(status, kind, known):
+async def test_a_failed_response_is_reported_with_its_reason(status, kind, known):
     async with open_scripted_session(AGENT) as (_session, model, heard):
         if known:
             await model.emit(response_started())

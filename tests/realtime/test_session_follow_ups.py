@@ -25,7 +25,7 @@ from standfast.realtime import (
 )
 from standfast.realtime.local import CallTool, EnergyDetector, ScriptedTranscriber, ToneTTS
 from standfast.testing import RealtimeServer
-from standfast.testing.realtime.faults import Discard
+from standfast.testing.realtime.connection import Discard
 
 QUIET = {"turn_detection": {"type": "server_vad", "create_response": False, "interrupt_response": True}}
 

@@ -7,7 +7,7 @@ from factories.realtime_protocol import make_speech
 from standfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage
 from standfast.realtime.local import Say, ScriptedTranscriber
 from standfast.testing import RealtimeServer
-from standfast.testing.realtime.faults import Reorder
+from standfast.testing.realtime.connection import Reorder
 
 AGENT = RealtimeAgent(name="host")
 

@@ -36,7 +36,7 @@ from standfast.realtime import (
     RealtimeState,
     realtime_handoff,
 )
-from standfast.realtime._session.states import TABLE, RealtimeLifecycleEvent
+from standfast.realtime._session.context import TABLE, RealtimeLifecycleEvent
 from standfast.realtime.errors import ConnectionLost, NotConnected
 from standfast.realtime.model_events import (
     RealtimeModelConnectionStatusEvent,
@@ -44,7 +44,7 @@ from standfast.realtime.model_events import (
     RealtimeModelExceptionEvent,
 )
 from standfast.realtime.testing import ScriptedRealtimeModel
-from standfast.testing.cancellation import cancel_at_every_await
+from standfast.testing.interruption import cancel_at_every_await
 
 AGENT = RealtimeAgent(name="host", instructions="Be kind.")
 
@@ -65,7 +65,7 @@ async def test_nothing_is_connected_before_the_entry():
     assert session.state is RealtimeState.CLOSED
 
 
-async def test_the_model_is_connected_with_what_the_agent_says():
+async def test_the_model_is_connected_with_the_settings_of_the_agent():
     model = scripted()
     config = {"model_settings": {"voice": "ash"}, "tracing_disabled": True}
     session = await RealtimeRunner(AGENT, model=model, config=config).run()

@@ -30,7 +30,7 @@ AGENT = RealtimeAgent(name="host", tools=[look_up])
 
 async def test_each_measurement_is_an_event_and_in_the_metrics():
     async with RealtimeServer([CallTool("look_up"), "Found.", LONG, "Back."], pace=1.0) as server:
-        config = {"reconnect": {"first_delay": 0.01}}
+        config = {"reconnect": {"initial_delay": 0.01}}
         runner = RealtimeRunner(AGENT, model=OpenAIRealtimeWebSocketModel(), config=config)
         session = await runner.run(model_config={"url": server.url, "api_key": "test"})
         async with record_events(session) as heard, session:

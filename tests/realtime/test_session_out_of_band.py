@@ -16,9 +16,9 @@ from standfast.realtime import (
     ResponseRefused,
 )
 from standfast.realtime.local import CallTool, Say
-from standfast.realtime.openai._protocol.response_queue import OWNERS_KEY
+from standfast.realtime.openai._protocol.response_queue import REQUESTERS_KEY
 from standfast.testing import RealtimeServer
-from standfast.testing.realtime.faults import Discard, Disconnect
+from standfast.testing.realtime.connection import Discard, Disconnect
 
 LONG = "This answer takes a while, so that other things can happen while it is being said."
 MADE = []
@@ -184,7 +184,8 @@ async def test_a_plain_response_does_not_stand_for_one_that_was_wanted_otherwise
         await session.send_message("Hi.")
         await heard.wait_for("agent_end", len(heard.of_type("agent_end")) + 1)
         asked = [
-            frame["response"]["metadata"][OWNERS_KEY] for frame in server.connections[1].get_received("response.create")
+            frame["response"]["metadata"][REQUESTERS_KEY]
+            for frame in server.connections[1].get_received("response.create")
         ]
         assert asked == ["user"]
         assert words(session) == ["Hello."]

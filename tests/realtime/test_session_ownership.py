@@ -34,7 +34,7 @@ AGENT = RealtimeAgent(name="host", instructions="I am the host.")
 
 
 @pytest.mark.parametrize("deadline", [None, "2", math.nan])
-async def test_a_deadline_that_is_no_number_is_refused_and_the_call_goes_on(deadline):
+async def test_a_deadline_that_is_not_a_number_is_refused_and_the_session_continues(deadline):
     async with RealtimeServer(["Hello."]) as server, open_websocket_session(server, AGENT) as (session, heard):
         with pytest.raises(UserError, match="number of seconds"):
             await session.close(deadline)

@@ -41,7 +41,7 @@ from standfast.realtime.errors import ConnectionLost
 from standfast.realtime.local import CallTool, EnergyDetector, ToneTTS
 from standfast.realtime.testing import ScriptedRealtimeModel
 from standfast.testing import RealtimeServer
-from standfast.testing.realtime.faults import Delay, Discard, Reorder
+from standfast.testing.realtime.connection import Delay, Discard, Reorder
 from standfast.testing.virtual_time import run_in_virtual_time
 
 AGENT = RealtimeAgent(name="host")
@@ -223,7 +223,7 @@ async def test_a_roll_over_that_meets_another_loss_is_not_the_last_one():
                 raise ConnectionLost("gone again")
             await super().send_event(event)
 
-    config = {"roll_over_after": 0.05, "first_delay": 0.001}
+    config = {"roll_over_after": 0.05, "initial_delay": 0.001}
     async with open_scripted_session(AGENT, Dropping(strict=False), reconnect=config) as (session, model, heard):
         await session.send_message("hello")
         await model.emit(user_message_added("hello"))

@@ -88,7 +88,7 @@ class Schedule:
         config = {
             "guardrails_settings": {"debounce_text_length": 8, "hold_back_audio": self.held},
             "model_settings": {"turn_detection": {"type": "server_vad", "create_response": self.answers}},
-            "reconnect": {"first_delay": 0.1},
+            "reconnect": {"initial_delay": 0.1},
         }
         session = await RealtimeRunner(self.a, model=self.model, config=config).run()
         async with record_events(session) as heard, session:

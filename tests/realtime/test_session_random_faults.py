@@ -17,15 +17,14 @@ from factories.realtime import EventRecorder
 from realtime.test_session_random_calls import Brain, play_all
 from realtime.test_session_random_slow_calls import SlowFragileModel, SlowSchedule
 from standfast import Agent, ToolContext, function_tool, open_store, output_guardrail
+from standfast.agents.context import RunHooks
 from standfast.agents.guardrails import GuardrailFunctionOutput
-from standfast.agents.hooks import RunHooks
 from standfast.base.errors import StandfastError
 from standfast.realtime import RealtimeRunner, RealtimeState
 from standfast.realtime._session.playback_clock import ROUNDING_TOLERANCE_MS
 from standfast.realtime.local import CallTool, EnergyDetector, ToneTTS
 from standfast.realtime.local.actions import InvalidRequest
-from standfast.realtime.model import RealtimePlaybackTracker
-from standfast.realtime.model_inputs import RealtimeModelSendRawMessage
+from standfast.realtime.model import RealtimeModelSendRawMessage, RealtimePlaybackTracker
 from standfast.realtime.openai.transport import TransportClosed
 from standfast.testing import ScriptedModel, assistant_message, function_call
 
@@ -326,7 +325,7 @@ class WildSchedule(SlowSchedule):
                     "interrupt_response": self.speech_interrupts,
                 }
             },
-            "reconnect": {"first_delay": 0.1, "roll_over_after": wild.choice([None, None, 9.0, 12.0])},
+            "reconnect": {"initial_delay": 0.1, "roll_over_after": wild.choice([None, None, 9.0, 12.0])},
             "tool_execution": {"approval_timeout": wild.choice([None, None, 0.05, 1.0])},
             "async_tool_calls": wild.random() < 0.7,
         }

@@ -118,7 +118,7 @@ class SlowSchedule(Schedule):
         config = {
             "guardrails_settings": {"debounce_text_length": 8, "hold_back_audio": self.held},
             "model_settings": {"turn_detection": {"type": "server_vad", "create_response": self.answers}},
-            "reconnect": {"first_delay": 0.1, "roll_over_after": rng.choice([None, None, 9.0, 12.0])},
+            "reconnect": {"initial_delay": 0.1, "roll_over_after": rng.choice([None, None, 9.0, 12.0])},
             "tool_execution": {"approval_timeout": rng.choice([None, None, 0.05, 1.0])},
             "async_tool_calls": rng.random() < 0.7,
         }

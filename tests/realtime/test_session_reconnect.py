@@ -174,7 +174,7 @@ async def test_a_message_in_parts_is_not_confirmed_by_what_the_user_speaks():
         await wait_until(lambda: len(get_sent_inputs(model, RealtimeModelSendUserInput)) == 2)
 
 
-async def test_a_running_tool_goes_on_and_answers_the_new_connection():
+async def test_a_running_tool_continues_and_answers_the_new_connection():
     gate, made = asyncio.Event(), []
 
     @function_tool
@@ -299,7 +299,7 @@ async def test_without_a_connection_messages_wait_and_audio_is_dropped():
 
 
 async def test_failed_attempts_are_reported_and_the_last_one_ends_the_session():
-    config = {"attempts": 3, "first_delay": 0.001, "longest_delay": 0.002}
+    config = {"attempts": 3, "initial_delay": 0.001, "max_delay": 0.002}
     model = ScriptedRealtimeModel(strict=False)
     session = await RealtimeRunner(AGENT, model=model, config={"reconnect": config}).run()
     async with record_events(session) as heard, session:
@@ -314,7 +314,7 @@ async def test_failed_attempts_are_reported_and_the_last_one_ends_the_session():
 
 def test_connections_that_do_not_last_are_replaced_more_and_more_slowly():
     async def flapping():
-        config = {"first_delay": 0.5, "longest_delay": 6.0}
+        config = {"initial_delay": 0.5, "max_delay": 6.0}
         async with open_scripted_session(AGENT, reconnect=config) as (_session, model, heard):
             for number in range(1, 8):
                 await model.drop()
@@ -339,7 +339,7 @@ async def test_without_reconnecting_a_loss_ends_the_session_with_its_reason():
 async def test_those_who_wait_for_a_connection_learn_of_the_end():
     from standfast.base.errors import Closed
 
-    async with open_scripted_session(AGENT, reconnect={"first_delay": 60, "longest_delay": 60}) as (
+    async with open_scripted_session(AGENT, reconnect={"initial_delay": 60, "max_delay": 60}) as (
         session,
         model,
         heard,
@@ -354,7 +354,7 @@ async def test_those_who_wait_for_a_connection_learn_of_the_end():
 
 
 async def test_a_connection_is_rolled_over_in_a_quiet_moment():
-    config = {"roll_over_after": 0.05, "first_delay": 0.001}
+    config = {"roll_over_after": 0.05, "initial_delay": 0.001}
     async with open_scripted_session(AGENT, reconnect=config) as (_session, model, heard):
         await model.emit(user_message_added("hi"), response_started())
         await asyncio.sleep(0.12)

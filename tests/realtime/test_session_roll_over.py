@@ -11,7 +11,7 @@ from standfast import function_tool
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner, RealtimeState
 from standfast.realtime.local import CallTool, EnergyDetector, ToneTTS
 from standfast.testing import RealtimeServer
-from standfast.testing.realtime.faults import Disconnect, Reject
+from standfast.testing.realtime.connection import Disconnect, Reject
 from standfast.testing.virtual_time import run_in_virtual_time
 
 LONG = "This answer is long enough to be playing still when the connection is replaced, and for some time after that."
@@ -119,7 +119,7 @@ def test_nothing_of_an_earlier_session_is_cut_in_a_later_one():
 async def test_an_interruption_after_a_lost_connection_reaches_the_server_that_has_the_history_now():
     async with RealtimeServer([LONG]) as server:
         options = {"url": server.url, "api_key": "test"}
-        config = {"reconnect": {"first_delay": 0.001}}
+        config = {"reconnect": {"initial_delay": 0.001}}
         session = await RealtimeRunner(RealtimeAgent(name="a"), config=config).run(model_config=options)
         async with record_events(session) as heard, session:
             await session.send_message("Tell me.")

@@ -56,7 +56,7 @@ async def test_a_handoff_to_what_is_no_realtime_agent_is_refused(target):
         {"type": "message", "role": "user", "content": []},
     ],
 )
-async def test_a_message_that_is_none_is_refused_and_the_call_goes_on(message):
+async def test_a_message_that_is_none_is_refused_and_the_session_continues(message):
     async with open_scripted_session(AGENT) as (session, model, _heard):
         with pytest.raises(UserError, match="input_text"):
             await session.send_message(message)
@@ -95,7 +95,7 @@ async def test_a_history_that_is_none_is_refused():
 
 
 @pytest.mark.parametrize("brain", ["Hello.", None, len])
-def test_a_brain_that_cannot_answer_is_refused(brain):
+def test_a_responder_that_cannot_answer_is_refused(brain):
     with pytest.raises(UserError, match="list of turns"):
         LocalRealtimeModel(brain)
 
@@ -111,7 +111,7 @@ def test_a_pace_at_which_nothing_would_be_heard_is_refused(pace, tmp_path):
         ReplayedRealtimeModel(tmp_path / "call.jsonl", speed=pace)
 
 
-async def test_a_session_that_was_left_says_that_it_is_closed_when_it_is_entered_again():
+async def test_a_closed_session_cannot_be_entered_again():
     session = await enter()
     with pytest.raises(Closed) as refused:
         await session.enter()
@@ -191,7 +191,7 @@ async def test_a_config_with_known_keys_is_not_talked_about(caplog):
     ("section", "given", "told"),
     [
         ("reconnect", {"attempts": "6"}, "'attempts' must be a number, got '6'"),
-        ("reconnect", {"first_delay": "0.5"}, "'first_delay' must be a number"),
+        ("reconnect", {"initial_delay": "0.5"}, "'initial_delay' must be a number"),
         ("guardrails_settings", {"timeout": "5"}, "'timeout' must be a number"),
         ("guardrails_settings", {"debounce_text_length": [1]}, "'debounce_text_length' must be a number"),
         ("tool_execution", {"approval_timeout": float("nan")}, "'approval_timeout' must be a number"),
@@ -235,9 +235,9 @@ async def test_an_unknown_audio_format_is_logged(caplog):
 
 
 @in_virtual_time
-async def test_a_key_inside_the_config_that_is_none_says_nothing():
+async def test_a_config_key_that_is_none_is_ignored():
     guardrails = dict.fromkeys(["debounce_text_length", "hold_back_audio", "message"])
-    patience = dict.fromkeys(["attempts", "first_delay", "longest_delay"])
+    patience = dict.fromkeys(["attempts", "initial_delay", "max_delay"])
     async with open_scripted_session(AGENT, guardrails_settings=guardrails, reconnect=patience) as (
         _session,
         model,

@@ -13,7 +13,7 @@ from standfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage, Realt
 from standfast.realtime.errors import AcknowledgementTimeout, BadFrame, SettingsRejected
 from standfast.realtime.local import CallTool, Pause, ScriptedTranscriber
 from standfast.testing import RealtimeServer
-from standfast.testing.realtime.faults import Collide, Delay, Discard, Disconnect, Insert, Reject
+from standfast.testing.realtime.connection import Collide, Delay, Discard, Disconnect, Insert, Reject
 
 AGENT = RealtimeAgent(name="host", instructions="I am the host.")
 OTHER = RealtimeAgent(name="other", instructions="I am another.")
@@ -148,7 +148,7 @@ async def test_settings_that_the_server_refuses_leave_the_old_agent_in_place():
 
 
 @pytest.mark.parametrize("lost", [False, True])
-async def test_an_agent_without_a_prompt_does_not_go_on_with_that_of_another(lost):
+async def test_an_agent_without_a_prompt_does_not_continue_with_that_of_another(lost):
     prompted = RealtimeAgent(name="prompted", prompt={"id": "pmpt_front"})
     plain = RealtimeAgent(name="plain", instructions="I am plain.")
     async with (
@@ -190,7 +190,7 @@ async def test_settings_that_are_not_acknowledged_are_taken_back():
 
 @pytest.mark.parametrize("attempts", [6, 0])
 async def test_a_connection_that_does_not_take_the_old_settings_back_is_replaced(attempts):
-    transport, reconnect = {"acknowledge_timeout": 0.5}, {"first_delay": 0.01, "attempts": attempts}
+    transport, reconnect = {"acknowledge_timeout": 0.5}, {"initial_delay": 0.01, "attempts": attempts}
     async with (
         RealtimeServer() as server,
         open_websocket_session(server, AGENT, transport, reconnect=reconnect) as (session, heard),
@@ -224,7 +224,7 @@ async def test_a_late_acknowledgement_is_not_taken_for_one_of_settings_that_are_
         assert server.connections[0].session["instructions"] == "I am the host."
 
 
-async def test_an_expired_session_goes_on_over_the_next_connection():
+async def test_an_expired_session_continues_over_the_next_connection():
     async with RealtimeServer(["One.", "Two."]) as server, open_websocket_session(server, AGENT) as (session, heard):
         await session.send_message("First.")
         await heard.wait_for("agent_end")

@@ -24,8 +24,8 @@ from standfast.realtime import (
 from standfast.realtime.errors import AlreadyConnected, ConnectFailed, ConnectionLost, SettingsRejected
 from standfast.realtime.local import CallTool
 from standfast.testing import RealtimeServer
-from standfast.testing.cancellation import cancel_at_every_await
-from standfast.testing.realtime.faults import Disconnect, Reject
+from standfast.testing.interruption import cancel_at_every_await
+from standfast.testing.realtime.connection import Disconnect, Reject
 
 AGENT = RealtimeAgent(name="host", instructions="I am the host.")
 OTHER = RealtimeAgent(name="other", instructions="I am another.")

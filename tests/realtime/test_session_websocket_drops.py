@@ -11,7 +11,7 @@ from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent
 from standfast.realtime.local import CallTool, ScriptedTranscriber
 from standfast.testing import RealtimeServer
-from standfast.testing.realtime.faults import Collide, Discard, Disconnect, Reject
+from standfast.testing.realtime.connection import Collide, Discard, Disconnect, Reject
 
 AGENT = RealtimeAgent(name="host")
 LONG = "One two three four five six seven eight nine ten."
@@ -195,7 +195,7 @@ async def test_a_call_that_waits_for_a_person_outlives_the_connection(decided, a
         return "deleted"
 
     agent = RealtimeAgent(name="a", tools=[delete])
-    config = {"reconnect": {"first_delay": 0.2 if decided == "before" else 0.01}}
+    config = {"reconnect": {"initial_delay": 0.2 if decided == "before" else 0.01}}
     async with (
         RealtimeServer([CallTool("delete"), "As you say."]) as server,
         open_websocket_session(server, agent, **config) as (
@@ -313,7 +313,7 @@ async def test_the_follow_up_to_a_trip_is_sent_to_the_next_connection_once():
 
 
 async def test_messages_between_two_connections_follow_the_messages_that_were_lost():
-    config = {"reconnect": {"first_delay": 0.2}}
+    config = {"reconnect": {"initial_delay": 0.2}}
     async with (
         RealtimeServer(["Yes."] * 9) as server,
         open_websocket_session(server, AGENT, **config) as (session, heard),

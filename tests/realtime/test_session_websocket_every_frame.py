@@ -10,7 +10,7 @@ from standfast.realtime import RealtimeAgent, RealtimeState
 from standfast.realtime._session.item_conversion import get_text
 from standfast.realtime.local import CallTool, Say
 from standfast.testing import RealtimeServer
-from standfast.testing.realtime.faults import Disconnect
+from standfast.testing.realtime.connection import Disconnect
 
 
 class Clerk:
@@ -49,7 +49,7 @@ class Story:
 
     async def play(self, server, on="*", drop=None):
         """Run the session; ``drop`` is a fault and its position. Returns the frames of both sides."""
-        config = {"reconnect": {"first_delay": 0.001, "longest_delay": 0.002}}
+        config = {"reconnect": {"initial_delay": 0.001, "max_delay": 0.002}}
         async with open_websocket_session(server, self.a, **config) as (session, heard), asyncio.timeout(20):
             first = server.connections[0]
             before = (len(first.sent), len(first.received))

@@ -6,7 +6,7 @@ from factories.realtime import connect_options, get_texts, open_websocket_sessio
 from standfast import EncryptedSession, RunHooks, function_tool, open_store
 from standfast.realtime import ConnectionLost, OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner
 from standfast.testing import RealtimeServer, ScriptedModel, assistant_message, function_call
-from standfast.testing.realtime.faults import Disconnect
+from standfast.testing.realtime.connection import Disconnect
 
 AGENT = RealtimeAgent(name="host")
 
@@ -16,7 +16,7 @@ def answer(text):
 
 
 async def call(server, history, agent=AGENT, **config):
-    settings = {"reconnect": {"first_delay": 0.01}, **config}
+    settings = {"reconnect": {"initial_delay": 0.01}, **config}
     runner = RealtimeRunner(agent, model=OpenAIRealtimeWebSocketModel(), config=settings)
     return await runner.run(model_config=connect_options(server), session=history)
 

@@ -12,14 +12,14 @@ from standfast.realtime import (
     RealtimeState,
 )
 from standfast.testing import RealtimeServer
-from standfast.testing.realtime.faults import Reject
+from standfast.testing.realtime.connection import Reject
 
 AGENT = RealtimeAgent(name="host")
 
 
 async def dropped(server, api_key):
     """How a call ends that is entered with this key and loses its connection."""
-    runner = RealtimeRunner(AGENT, model=OpenAIRealtimeWebSocketModel(), config={"reconnect": {"first_delay": 0.01}})
+    runner = RealtimeRunner(AGENT, model=OpenAIRealtimeWebSocketModel(), config={"reconnect": {"initial_delay": 0.01}})
     session = await runner.run(model_config={"url": server.url, "api_key": api_key})
     async with record_events(session) as heard, session:
         server.connections[0].close()

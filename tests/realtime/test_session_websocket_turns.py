@@ -18,7 +18,7 @@ from standfast.agents.guardrails import GuardrailFunctionOutput
 from standfast.realtime import RealtimeAgent, RealtimeRunner
 from standfast.realtime.local import CallTool, Pause, ScriptedTranscriber
 from standfast.testing import RealtimeServer
-from standfast.testing.realtime.faults import Discard, Disconnect, Insert, Reject, Reorder
+from standfast.testing.realtime.connection import Discard, Disconnect, Insert, Reject, Reorder
 
 AGENT = RealtimeAgent(name="host", instructions="I am the host.")
 OTHER = RealtimeAgent(name="other", instructions="I am another.")
@@ -282,7 +282,7 @@ async def test_concurrent_calls_of_one_tool_are_distinguished():
         assert outputs == {"c1": "seen a", "c2": "seen b"}
 
 
-async def test_a_handoff_that_the_server_refuses_is_answered_and_the_old_agent_goes_on():
+async def test_a_handoff_that_the_server_refuses_is_answered_and_the_old_agent_continues():
     @function_tool
     async def mine() -> str:
         return "still mine"

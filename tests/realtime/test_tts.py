@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from realtime.espeak import make_espeak_tts
 from standfast.realtime.local.audio import BYTES_PER_MS, pcm_to_samples
-from standfast.realtime.local.tts import EspeakTTS, TextToSpeechFailed, ToneTTS, create_default_tts, split_words
+from standfast.realtime.local.speech import EspeakTTS, TextToSpeechFailed, ToneTTS, create_default_tts, split_words
 
 
 @given(st.text())

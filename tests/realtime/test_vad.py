@@ -11,7 +11,7 @@ from factories.realtime_protocol import make_speech
 from realtime.espeak import speak_with_espeak
 from standfast.base.errors import MissingExtra
 from standfast.realtime.local.audio import BYTES_PER_MS, SAMPLE_RATE, make_silence, pcm_to_samples, samples_to_pcm
-from standfast.realtime.local.vad import (
+from standfast.realtime.local.turn_detection import (
     EnergyDetector,
     SileroDetector,
     SpeechStarted,

@@ -33,8 +33,8 @@ from standfast.realtime import (
 )
 from standfast.realtime.openai.websocket import build_realtime_url, build_request_headers
 from standfast.testing import RealtimeServer
-from standfast.testing.cancellation import cancel_at_every_await
-from standfast.testing.realtime.faults import Collide, Discard, Disconnect, Expire, Insert, Reject, Reorder, Stall
+from standfast.testing.interruption import cancel_at_every_await
+from standfast.testing.realtime.connection import Collide, Discard, Disconnect, Expire, Insert, Reject, Reorder, Stall
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ async def test_a_message_is_answered(
     assert types.index("turn_started") < types.index("audio") < types.index("audio_done") < types.index("turn_ended")
     assert "".join(event.delta for event in recorder.of_type("transcript_delta")).strip() == "Good morning."
     assert [event.status for event in recorder.of_type("connection_status")] == ["connecting", "connected"]
-    assert recorder.of_type("turn_started")[0].metadata["standfast_owners"] == "user"
+    assert recorder.of_type("turn_started")[0].metadata["standfast_requesters"] == "user"
     assert recorder.of_type("error") == []
     await model.close()
     assert [event.type for event in recorder.events[-2:]] == ["connection_status", "end_of_stream"]
@@ -463,7 +463,7 @@ async def test_a_request_that_collides_is_answered_after_the_other_response(
     server.inject("response.create", Collide())
     await model.send_event(RealtimeModelSendUserInput("Hi"))
     await recorder.wait_for("turn_ended", 2)
-    owners = [(event.metadata or {}).get("standfast_owners") for event in recorder.of_type("turn_started")]
+    owners = [(event.metadata or {}).get("standfast_requesters") for event in recorder.of_type("turn_started")]
     assert owners == [None, "user"]
     assert recorder.of_type("error") == []
 

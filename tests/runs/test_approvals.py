@@ -64,9 +64,11 @@ async def test_a_function_decides_by_arguments_and_is_not_asked_about_unreadable
     calls += [function_call("spend", text, call_id=text) for text in ("{oops", "[1]", '{"amount": NaN}')]
     agent = Agent("a", tools=[spend], model=ScriptedModel([calls]))
     result = await Runner.run(agent, "q")
-    assert [item.call_id for item in result.interruptions] == ["2", "{oops", "[1]", '{"amount": NaN}']
+    assert [item.call_id for item in result.interruptions] == ["2"]
     assert asked == ["1", "2"]
-    assert outputs(result) == [5]
+    five, *refused = outputs(result)
+    assert five == 5
+    assert [("invalid arguments for tool spend" in text) for text in refused] == [True] * 3
 
 
 async def test_a_decision_about_one_call_beats_the_one_about_all() -> None:

@@ -65,7 +65,7 @@ async def test_a_run_whose_model_failed_continues_where_it_was(way: str) -> None
 async def test_what_a_sibling_returned_survives_a_failing_tool() -> None:
     attempts, finished = [], asyncio.Event()
 
-    @function_tool(failure_error_function=None)
+    @function_tool(failure_error_function=None, on_uncertain="retry")
     async def flaky() -> str:
         attempts.append(1)
         await finished.wait()
@@ -95,7 +95,7 @@ async def test_what_a_sibling_returned_survives_a_failing_tool() -> None:
 async def test_no_more_calls_begin_after_one_has_failed() -> None:
     begun = []
 
-    @function_tool(failure_error_function=None)
+    @function_tool(failure_error_function=None, on_uncertain="retry")
     async def tool(letter: str) -> str:
         begun.append(letter)
         if letter == "a" and begun.count("a") == 1:
@@ -177,7 +177,7 @@ async def test_a_call_that_may_have_happened_follows_its_tools_policy(policy: An
 
     agent = Agent("a", tools=[effect], model=ScriptedModel([[call("effect", "1")], [assistant_message("ok")]]))
     run = prepare_run(agent, "q")
-    await drive(run, steps=4)
+    await drive(run, max_steps=4)
     assert run.state.calls[0].status == "started"
     state = await RunState.from_string(agent, RunState.from_run(run).to_string())
     if expected is None:
@@ -350,7 +350,7 @@ async def test_an_approval_before_a_crash_does_not_approve_making_the_call_again
     state = (await Runner.run(agent, "q")).to_state()
     state.approve(state.get_interruptions()[0], always_approve=always)
     run = prepare_run(agent, state)
-    await drive(run, steps=2)
+    await drive(run, max_steps=2)
     assert run.state.calls[0].status == "started"
     state = RunState.from_run(run)
     for _ in range(3):  # as often as it is resumed without an answer
@@ -358,7 +358,7 @@ async def test_an_approval_before_a_crash_does_not_approve_making_the_call_again
         assert [item.uncertain for item in result.interruptions] == [True]
         state = result.to_state()
     assert made == []
-    state.approve(state.get_interruptions()[0])
+    state.call_again(state.get_interruptions()[0])
     result = await Runner.run(agent, await RunState.from_string(agent, state.to_string()))
     assert (result.final_output, made) == ("ok", [1])
 

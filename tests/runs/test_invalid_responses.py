@@ -62,7 +62,7 @@ OUTPUTS = [
     ([calling(call_id="")], "call_id"),
     ([calling(name=None)], "name"),
     ([calling(arguments={"a": 1})], "arguments of the call '1'"),
-    ([calling(), calling()], "two calls with the id '1'"),
+    ([calling(), calling(arguments='{"a": 1}')], "two calls with the id '1'"),
     ([{"type": "shell_call", "call_id": "1", "action": {}}], "no tool for a shell_call"),
 ]
 

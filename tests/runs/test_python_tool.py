@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,8 +96,9 @@ async def test_the_context_names_the_conversation_the_same_way_in_every_way_of_r
         return Agent("a", tools=[look, ask], model=ScriptedModel([calls, [assistant_message("x")]]))
 
     for way in ("run", "streamed"):
+        session = SQLiteSession("s")
         for options, expected in (
-            ({"session": SQLiteSession("s")}, "s"),
+            ({"session": session}, session.conversation_key),
             ({"conversation_id": "conv"}, "conv"),
             ({}, None),
         ):
@@ -226,7 +229,7 @@ async def test_a_full_pool_gives_up_the_conversation_that_was_quiet_for_longest(
         assert output == "[this is a new Python session: variables and files of earlier calls are gone]\nFalse"
         assert await answers(tool, "x", session=b) == ["1"]
         assert pool.info()["leased"] == 2
-        sessions.end_conversation("b")
+        sessions.end_conversation(b.conversation_key)
         assert pool.info()["leased"] == 1
         for history in histories:
             history.close()
@@ -337,12 +340,12 @@ async def test_the_plain_function_knows_the_conversation_of_a_run_too(pool: Sess
 
 async def test_files_are_put_into_a_conversation_and_taken_out_of_it(pool: SessionPool) -> None:
     tool, sessions = standfast.python_tool(pool), PythonSessions.for_pool(pool)
-    async with sessions.session("user-7") as session:
-        await session.files.write("in.txt", "41")
     history = SQLiteSession("user-7")
+    async with sessions.session(history.conversation_key) as session:
+        await session.files.write("in.txt", "41")
     code = "found = int(open('in.txt').read()); print(found + 1, file=open('out.txt', 'w'))"
     assert await answers(tool, code, session=history) == ["[no output]"]
-    async with sessions.session("user-7") as session:
+    async with sessions.session(history.conversation_key) as session:
         assert await session.files.read("out.txt") == b"42\n"
     assert await answers(tool, "found", session=history) == ["41"]
     history.close()
@@ -352,8 +355,52 @@ async def test_looking_at_the_files_of_a_lost_session_hides_nothing_from_the_mod
     tool, sessions, history = standfast.python_tool(pool), PythonSessions.for_pool(pool), SQLiteSession("user-7")
     await answers(tool, "x = 1", session=history)
     await answers(tool, "import os; os._exit(1)", session=history)
-    async with sessions.session("user-7"):
+    async with sessions.session(history.conversation_key):
         pass
     assert "variables" in (await answers(tool, "'x' in globals()", session=history))[0]
     assert await answers(tool, "'x' in globals()", session=history) == ["False"]
     history.close()
+
+
+async def test_equal_session_ids_in_two_stores_are_two_conversations(pool: SessionPool, tmp_path: Path) -> None:
+    tool = standfast.python_tool(pool)
+    ann, bob = SQLiteSession("1", tmp_path / "ann.db"), SQLiteSession("1", tmp_path / "bob.db")
+    await answers(tool, "x = 'of ann'", session=ann)
+    assert await answers(tool, "'x' in globals()", session=bob) == ["False"]
+    again = SQLiteSession("1", tmp_path / "ann.db")
+    assert await answers(tool, "x", session=again) == ["'of ann'"]
+    for session in (ann, bob, again):
+        session.close()
+    later = SQLiteSession("1", tmp_path / "ann.db")
+    assert await answers(tool, "x", session=later) == ["'of ann'"]
+    later.close()
+
+
+async def test_the_stores_of_one_process_have_locations_of_their_own(tmp_path: Path) -> None:
+    urls = ["memory://", "memory://", "sqlite:///:memory:", f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"]
+    async with AsyncExitStack() as stack:
+        keys = []
+        for url in urls:
+            store = await standfast.open_store(url)
+            stack.push_async_callback(store.close)
+            keys.append(store.session("1").conversation_key)
+    assert len(set(keys)) == len(urls)
+
+
+async def test_a_durable_run_uses_the_conversation_of_its_store(tmp_path: Path) -> None:
+    seen = []
+
+    @function_tool
+    async def look(context: ToolContext[Any]) -> str:
+        seen.append(context.conversation_key)
+        return "ok"
+
+    expected = []
+    for name in ("ann", "bob"):
+        steps = [[function_call("look", {}, call_id="1")], [assistant_message("x")]]
+        agent = Agent("a", tools=[look], model=ScriptedModel(steps))
+        async with standfast.Runtime.open(f"sqlite:///{tmp_path}/{name}.db", agents=[agent]) as runtime:
+            await (await runtime.start("a", "q", session_id="1")).wait()
+            expected.append(runtime.store.session("1").conversation_key)
+    assert seen == expected
+    assert len(set(seen)) == 2

@@ -135,7 +135,7 @@ class World:
                 state = result.to_state()
                 for item in result.interruptions:
                     self.asked[item.call_id] += item.uncertain
-                    state.approve(item)
+                    (state.call_again if item.uncertain else state.approve)(item)
             given = await RunState.from_string(self.agent, state.to_string())
         raise AssertionError("the run goes on for ever")
 
@@ -197,7 +197,7 @@ async def test_a_saved_run_with_anything_changed_is_refused_or_runs(junk: Any) -
         try:
             loaded = await RunState.from_json(agent, changed(good, path, junk))
             for item in loaded.get_interruptions():
-                loaded.approve(item)
+                (loaded.call_again if item.uncertain else loaded.approve)(item)
             result = await Runner.run(agent, loaded)
         except StandfastError:
             refused += 1

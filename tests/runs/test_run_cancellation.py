@@ -21,7 +21,7 @@ from standfast import (
     tool_output_guardrail,
 )
 from standfast.testing import ScriptedModel, assistant_message, function_call
-from standfast.testing.cancellation import cancel_at_every_await
+from standfast.testing.interruption import cancel_at_every_await
 
 
 def call(name: str, call_id: str, **arguments: Any) -> Any:

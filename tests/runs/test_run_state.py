@@ -114,7 +114,7 @@ def test_every_version_has_a_summary() -> None:
     assert all(SCHEMA_VERSION_SUMMARIES.values())
 
 
-@pytest.mark.parametrize("version", ["2", "0", "1.0", "999"])
+@pytest.mark.parametrize("version", ["3", "0", "1.0", "999"])
 async def test_other_versions_are_refused_and_both_are_named(version: str) -> None:
     agent, state = await paused()
     saved = state.to_json() | {"$schemaVersion": version}
@@ -154,6 +154,9 @@ async def test_invalid_saved_runs_are_refused_with_the_location() -> None:
         with pytest.raises(UnreadableState) as raised:
             await RunState.from_json(agent, saved)
         assert path in raised.value.path
+    for text in ("[" * 100_000, '{"a": "\ud800"}', '{"a":' * 5000 + "1" + "}" * 5000):
+        with pytest.raises(UnreadableState, match="it is not"):
+            await RunState.from_string(agent, text)
     with pytest.raises(UnreadableState):
         await RunState.from_string(agent, "{")
     with pytest.raises(UnreadableState):
@@ -204,8 +207,8 @@ async def test_agents_of_one_name_are_distinguished() -> None:
 
 async def test_a_state_of_another_agent_is_refused() -> None:
     _, state = await paused()
-    with pytest.raises(UserError, match="did not start with the agent"):
-        await Runner.run(payer(), state)
+    with pytest.raises(AgentChanged, match="instructions"):
+        await Runner.run(payer(instructions="Never pay."), state)
 
 
 async def test_namespaced_tools_are_found_again() -> None:
@@ -251,14 +254,14 @@ async def test_a_decision_without_a_waiting_call_is_refused() -> None:
         state.approve(state.get_interruptions()[0], arguments="[1]")
 
 
-async def test_a_state_can_be_resumed_more_than_once_from_the_same_point() -> None:
+async def test_a_saved_state_can_be_resumed_more_than_once_from_the_same_point() -> None:
     agent = payer([call("pay", "1", amount=5)], [assistant_message("one")], [assistant_message("two")])
     state = (await Runner.run(agent, "q")).to_state()
     approve_all(state)
     before = state.to_string()
     assert (await Runner.run(agent, state)).final_output == "one"
-    assert state.to_string() == before
-    assert (await Runner.run(agent, state)).final_output == "two"
+    assert (await Runner.run(agent, state)).final_output == "one"
+    assert (await Runner.run(agent, await RunState.from_string(agent, before))).final_output == "two"
 
 
 async def test_a_paused_run_without_a_decision_stays_paused() -> None:

@@ -102,6 +102,33 @@ async def test_a_callback_that_cuts_a_pair_in_two_shows_neither_half() -> None:
     assert texts(session.items) == ["old q", "function_call", "function_call_output", "old a", "q", "ok"]
 
 
+def spell_out(item: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "message", **item}
+
+
+def write_as_parts(item: dict[str, Any]) -> dict[str, Any]:
+    kind = "output_text" if item["role"] == "assistant" else "input_text"
+    text = "".join(texts([item]))
+    return {"role": item["role"], "content": [{"type": kind, "text": text, "annotations": []}], "status": "completed"}
+
+
+def write_as_string(item: dict[str, Any]) -> dict[str, Any]:
+    return {"role": item["role"], "content": "".join(texts([item])), "name": None}
+
+
+@pytest.mark.parametrize("rebuild", [spell_out, write_as_parts, write_as_string])
+async def test_a_callback_that_rebuilds_items_does_not_store_the_history_again(rebuild: Any) -> None:
+    answers = [[assistant_message(f"answer {number}")] for number in range(4)]
+    model, session = ScriptedModel(answers), MinimalSession(items=[])
+    config = RunConfig(session_input_callback=lambda history, new: [rebuild(item) for item in history + new])
+    expected: list[str] = []
+    for number in range(4):
+        await Runner.run(Agent("a", model=model), "ok", session=session, run_config=config)
+        assert texts(model.last_call.input) == [*expected, "ok"]
+        expected += ["ok", f"answer {number}"]
+        assert texts(session.items) == expected
+
+
 async def test_an_item_changed_in_place_is_stored_if_new_and_only_shown_if_old() -> None:
     def mark(history: Any, new: Any) -> Any:
         for item in history + new:
@@ -243,14 +270,14 @@ async def test_an_output_guardrail_on_a_tools_output_keeps_the_call_but_not_what
 
 
 @pytest.mark.parametrize("held_by", ["a question", "an error"])
-async def test_an_output_that_is_yet_to_be_judged_is_not_stored_while_its_sibling_is_held(held_by: str) -> None:
+async def test_an_unchecked_output_is_not_stored_while_its_sibling_waits(held_by: str) -> None:
     broken = [held_by == "an error"]
 
     @function_tool
     async def leak() -> str:
         return "the secret"
 
-    @function_tool(needs_approval=held_by == "a question", failure_error_function=None)
+    @function_tool(needs_approval=held_by == "a question", failure_error_function=None, on_uncertain="retry")
     async def other() -> str:
         if broken and broken.pop():
             raise OSError("down")

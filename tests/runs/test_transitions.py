@@ -80,9 +80,11 @@ class World:
                 ]
                 return HandoffPerformed(tuple(told), "root/b")
             case Finish():
-                return Finished(replace(state.answer, settled=True) if self.choose(True, False, True) else state.answer)
+                return Finished(
+                    replace(state.answer, accepted=True) if self.choose(True, False, True) else state.answer
+                )
             case StopAtMaxTurns():
-                return Finished(FinalOutput(value="gave up", settled=True))
+                return Finished(FinalOutput(value="gave up", accepted=True))
             case CheckToolOutput():
                 return ToolOutputChecked(self.choose(None, None, FinalOutput(value=1, call_id="x")))
         raise AssertionError(step)

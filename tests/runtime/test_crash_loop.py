@@ -90,7 +90,7 @@ def test_an_owner_that_is_only_slow_has_not_ended(tmp_path):
             run = await runtime.start("slow", "go", session_id="s", key="once")
             outcome = await asyncio.wait_for(run.wait(), 30)
             assert outcome.final_output == "done", outcome.error
-            return await anext(event.data["by"] async for event in run.events() if event.type == "run.outlived")
+            return await anext(event.data["by"] async for event in run.events() if event.type == "run.lease_lost")
 
     with ThreadPoolExecutor(2) as pool:
         results = [found.result() for found in [pool.submit(asyncio.run, owner()) for _ in range(2)]]

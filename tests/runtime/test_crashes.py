@@ -36,7 +36,7 @@ async def answered(runtime, asked, ledger):
     if asked.idempotency_key in ledger.lines():
         await runtime.decide(asked.id, "done", output=charged(asked.call_id.removeprefix("charge")), by="ann")
     else:
-        await runtime.decide(asked.id, "approve", by="ann")
+        await runtime.decide(asked.id, "again", by="ann")
 
 
 async def completed(runtime, run, ledger):

@@ -6,7 +6,16 @@ import hashlib
 import pytest
 
 from factories.runtime import Refunds, completed, event_types, only_approval, reply, tool_calls, wait_for, wait_until
-from standfast import Agent, ApprovalSettled, InvalidDecision, NotFound, Runtime, function_tool, open_store
+from standfast import (
+    Agent,
+    ApprovalSettled,
+    InvalidDecision,
+    NotFound,
+    Runtime,
+    UncertainCall,
+    function_tool,
+    open_store,
+)
 from standfast.history.store import Store
 from standfast.store.sqlite.backend import SqliteBackend
 from standfast.testing import ScriptedModel
@@ -220,7 +229,7 @@ class Counting:
     """A store that counts the questions which are read from it."""
 
     def __init__(self, backend):
-        self.backend, self.indexes_words = backend, backend.indexes_words
+        self.backend, self.indexes_words, self.location = backend, backend.indexes_words, backend.location
         self.looks = self.questions = 0
 
     async def list_approvals(self, **where):
@@ -374,6 +383,10 @@ async def test_edited_arguments_hold_when_the_call_has_to_be_made_again(store_ur
         gate.set()
         [asked] = (await wait_for((await runtime.resume(run.id)).wait())).approvals
         assert (asked.kind, asked.arguments) == ("uncertain", '{"amount": 5}')
-        await runtime.decide(asked.id, "approve")
+        with pytest.raises(UncertainCall, match="'again'"):
+            await runtime.decide(asked.id, "approve")
+        assert made == [5]
+        assert (await runtime.approval(asked.id)).status == "pending"
+        await runtime.decide(asked.id, "again")
         assert (await wait_for(run.wait())).final_output == "done"
     assert made == [5, 5]

@@ -60,7 +60,7 @@ async def test_events_until_the_end_of_a_run_that_waits_end_with_its_cancelling(
             if event.type == "run.waiting":
                 await run.cancel()
         assert event.type == "run.cancelled"
-        with pytest.raises(InvalidInput, match="'rest'"):
+        with pytest.raises(InvalidInput, match="'pause'"):
             [event async for event in run.events(until="never")]
 
 
@@ -178,6 +178,7 @@ class Sluggish:
 
     def __init__(self, backend):
         self.backend, self.indexes_words, self.dice = backend, backend.indexes_words, random.Random(3)
+        self.location = backend.location
 
     async def commit(self, *ops):
         return await self.backend.commit(*ops)

@@ -1,11 +1,13 @@
 """Runs are started once and come to an end that anybody can read."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from shop import LEASE
 
-from factories.runtime import Refunds, reply, text_agent, tool_calls, wait_for
+from factories.runtime import Refunds, reply, text_agent, tool_calls, wait_for, wait_until
 from standfast import (
     Agent,
     FunctionModel,
@@ -16,8 +18,12 @@ from standfast import (
     ToolContext,
     Unsupported,
     function_tool,
+    open_store,
 )
+from standfast.history.store import Store
 from standfast.runs import ContextNotSaved
+from standfast.runtime._engine.leases import make_run_lease_name
+from standfast.store.operations import AcquireLease, ReleaseLease, SaveRun
 from standfast.testing import ModelStep, ScriptedModel
 
 
@@ -152,6 +158,92 @@ async def test_an_error_of_the_programs_own_code_is_logged_with_its_traceback(st
     assert "in broken" in caplog.text
 
 
+async def test_an_error_is_logged_by_the_attempt_that_ends_the_run(shared_url, caplog):
+    asked, opened = [], []
+
+    async def broken(request):
+        asked.append(request)
+        if len(asked) == 1:  # the process is so slow that another one takes the lease
+            [runtime] = opened
+            lease = make_run_lease_name((await runtime.runs())[0].run_id)
+            backend = runtime.store.backend
+            await backend.commit(*(ReleaseLease(name=lease, token=token) for token in range(1, 10)))
+            await backend.commit(AcquireLease(name=lease, owner="another process", ttl=0.001))
+        raise KeyError("prices")
+
+    agent = Agent("support", model=FunctionModel(broken))
+    async with Runtime.open(shared_url, agents=[agent], lease=LEASE) as runtime:
+        opened.append(runtime)
+        run = await runtime.start("support", "hi")
+        assert (await wait_for(run.wait())).status == "failed"
+    assert len(asked) == 2
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1
+
+
+class Bare(Exception):
+    code = None
+
+
+class Numbered(Exception):
+    code = 429
+
+
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Coded(Exception):
+    code: Any = ("a", {"b": 1})
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (Bare("no code"), "error", "no code"),
+        (Numbered("slow down"), "429", "slow down"),
+        (Wordless(), "error", "Wordless"),
+        (Coded("odd"), "error", "odd"),
+        (ValueError(), "error", "ValueError"),
+        (ValueError("half \ud800 of a pair"), "error", "half \ufffd of a pair"),
+        (ValueError("x" * 5_000_000), "error", "x" * 10_000 + " [4990000 more characters]"),
+        (ValueError("nul \0 byte"), "error", "nul \0 byte"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+async def test_a_run_that_failed_by_any_error_can_be_read(store_url, error, code, message):
+    def broken(request):
+        raise error
+
+    async with Runtime.open(store_url, agents=[Agent("support", model=FunctionModel(broken))]) as runtime:
+        run = await runtime.start("support", "hi")
+        outcome = await wait_for(run.wait())
+        assert (outcome.status, outcome.error.code, outcome.error.message) == ("failed", code, message)
+        [info] = await runtime.runs()
+        assert info.reason.message == message
+        [failed] = [event async for event in run.events() if event.type == "run.failed"]
+        assert failed.data["problem"]["code"] == code
+        assert (await runtime.state(run.id)).run_id == run.id
+
+
+async def test_a_failure_that_was_stored_without_a_code_can_be_read(store_url):
+    def broken(request):
+        raise ValueError("no code")
+
+    async with Runtime.open(store_url, agents=[Agent("support", model=FunctionModel(broken))]) as runtime:
+        run = await runtime.start("support", "hi")
+        await wait_for(run.wait())
+        backend = runtime.store.backend
+        record = await backend.get_run(run.id)
+        older = record.data.replace(b'"code":"error"', b'"code":null')
+        assert older != record.data
+        await backend.commit(
+            SaveRun(run_id=run.id, expected=record.revision, status="failed", data=older, session_id=None)
+        )
+        assert (await run.wait()).error.code == "error"
+        assert [info.reason.code for info in await runtime.runs()] == ["error"]
+
+
 async def test_an_error_that_a_tool_raised_is_logged_with_its_traceback(store_url, caplog):
     @function_tool(failure_error_function=None)
     def look() -> str:
@@ -179,3 +271,36 @@ async def test_an_agent_that_a_runtime_does_not_have_is_refused_with_those_it_ha
     async with Runtime.open(store_url, agents=[]) as runtime:
         with pytest.raises(NotFound, match="this runtime has none"):
             await runtime.start("support", "hi")
+
+
+class LateFirstRead:
+    """A backend whose first answer about a run comes when the run has ended."""
+
+    def __init__(self, backend):
+        self.backend, self.is_first = backend, True
+
+    def __getattr__(self, name):
+        return getattr(self.backend, name)
+
+    async def get_run(self, run_id):
+        record = await self.backend.get_run(run_id)
+        if record is not None and self.is_first:
+            self.is_first = False
+
+            async def has_ended():
+                return (await self.backend.get_run(run_id)).status == "failed"
+
+            await wait_until(has_ended)
+            record = await self.backend.get_run(run_id)
+        return record
+
+
+async def test_a_run_that_the_recovery_loop_has_executed_is_not_started_again():
+    def broken(request):
+        raise KeyError("prices")
+
+    agents = [Agent("support", model=FunctionModel(broken))]
+    async with open_store("memory://") as store, Runtime.open(Store(LateFirstRead(store.backend)), agents=agents) as rt:
+        run = await rt.start("support", "hi")
+        await wait_for(run.wait())
+        assert [event.type async for event in run.events()].count("run.failed") == 1

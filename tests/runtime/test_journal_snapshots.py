@@ -19,7 +19,7 @@ class Reading:
 
     def __init__(self, backend, folds=None):
         self.backend, self.folds = backend, folds
-        self.indexes_words = backend.indexes_words
+        self.indexes_words, self.location = backend.indexes_words, backend.location
         self.rows = 0
 
     async def read_journal(self, run_id, *, after):

@@ -17,7 +17,7 @@ async def die_inside(spawn, url, ledger):
         assert await child.end() == -9
 
 
-@pytest.mark.parametrize("decision", ["approve", "reject", "done"])
+@pytest.mark.parametrize("decision", ["again", "reject", "done"])
 async def test_a_tool_killed_while_running_is_not_run_again_without_a_decision(spawn, shared_url, tmp_path, decision):
     ledger = Ledger(tmp_path / "ledger")
     await die_inside(spawn, shared_url, ledger)
@@ -35,7 +35,7 @@ async def test_a_tool_killed_while_running_is_not_run_again_without_a_decision(s
     made = ledger.lines()
     assert set(made) == {f"{run.id}:charge0"}
     assert (len(made), output) == {
-        "approve": (2, "charged 0"),
+        "again": (2, "charged 0"),
         "reject": (1, "Tool execution was not approved."),
         "done": (1, "receipt 42"),
     }[decision]
@@ -86,20 +86,20 @@ async def test_an_owner_that_lost_its_lease_writes_that_and_nothing_else(shared_
                 ReleaseLease(name=name, token=held.token),
                 AcquireLease(name=name, owner="somebody else", ttl=1.2),
             )
-        assert "run.passed_on" in [event.type async for event in _until_passed(following)]
+        assert "run.taken_over" in [event.type async for event in _until_passed(following)]
         assert not run.local
         assert ended == [False]
         gate.set()
         # Nobody renews the other lease, so the run is taken up again.
         assert (await wait_for(run.wait())).final_output == "done"
         written = [event.type async for event in run.events(after=before)]
-        assert written[:2] == ["run.outlived", "run.recovered"]
+        assert written[:2] == ["run.lease_lost", "run.recovered"]
 
 
 async def _until_passed(events):
     async for event in events:
         yield event
-        if event.type == "run.passed_on":
+        if event.type == "run.taken_over":
             return
 
 

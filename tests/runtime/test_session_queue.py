@@ -8,7 +8,7 @@ from factories.runtime import Refunds, only_approval, repeat, reply, text_agent,
 from standfast import Agent, RunEnded, Runtime, SessionBusy, function_tool
 from standfast.history.store import Store
 from standfast.runtime._engine.control import StartRequest
-from standfast.runtime._engine.leases import session_lease_name
+from standfast.runtime._engine.leases import make_session_lease_name
 from standfast.store.memory import MemoryBackend
 from standfast.store.operations import AcquireLease, SaveRun
 from standfast.store.urls import open_backend
@@ -98,7 +98,7 @@ async def test_a_refusal_names_the_run_that_begins_in_the_same_moment():
     async with closing_backend(Reading()) as backend:
         first = StartRequest("support", "one", "s", None, None, None, "enqueue")
         await backend.commit(
-            *first.build_ops("first"), AcquireLease(name=session_lease_name("s"), owner="elsewhere", ttl=30)
+            *first.build_ops("first"), AcquireLease(name=make_session_lease_name("s"), owner="elsewhere", ttl=30)
         )
 
         async def begins():
@@ -206,7 +206,7 @@ async def test_calls_of_one_turn_are_made_at_the_same_time(store_url):
 
 
 @pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
-async def test_a_run_that_makes_room_is_next_and_those_in_line_come_after_it(store_url, on_busy):
+async def test_an_interrupting_run_is_next_and_queued_runs_follow(store_url, on_busy):
     asked, never = asyncio.Event(), asyncio.Event()
 
     async def answer(call):

@@ -22,6 +22,7 @@ from standfast.store.operations import (
     BatchKey,
     CheckFence,
     Erase,
+    LeaseHeld,
     Quarantine,
     ReleaseLease,
     RenewLease,
@@ -29,7 +30,6 @@ from standfast.store.operations import (
     SaveRun,
     Splice,
 )
-from standfast.store.preconditions import LeaseHeld
 from standfast.store.records import Head
 from standfast.store.redis.backend import MAX_TTL, RedisBackend
 from standfast.testing import FakeClock, StoreContract, closing_backend

@@ -5,10 +5,13 @@ from contextlib import closing
 from pathlib import Path
 
 import asyncpg
+import pytest
 
 from servers import dsn
-from standfast.store.operations import SaveRun
-from standfast.store.sql import queries, schema
+from standfast import RunShared
+from standfast.store.backend import Backend
+from standfast.store.operations import DeleteRun, SaveRun
+from standfast.store.sql import run_queries, schema
 from standfast.store.sql.connection import TableNames
 from standfast.store.sqlite.backend import SqliteBackend
 from standfast.store.sqlite.transactions import SqliteConnection
@@ -17,8 +20,10 @@ from standfast.testing import closing_backend
 
 ACTIVE = ("queued", "woken", "running", "waiting", "blocked")
 INDEX = "standfast_runs_by_session_status"
-LATER_INDEXES = (INDEX, "standfast_approvals_by_expiry")
+LATER_INDEXES = (INDEX, "standfast_approvals_by_expiry", "standfast_runs_by_parent")
+LATER_COLUMNS = (("standfast_links", "held"), ("standfast_runs", "parent"))
 BEFORE = schema.MIGRATIONS.index(schema.RUNS_BY_SESSION_STATUS)  # the newest version without the index
+BEFORE_PARENTS = schema.MIGRATIONS.index(schema.RUN_PARENTS)
 
 
 def make_ended_runs(first: int, last: int) -> list[SaveRun]:
@@ -40,7 +45,7 @@ def count_query_steps(path: Path) -> int:
     with closing(sqlite3.connect(path)) as raw:
         connection = SqliteConnection(raw, TableNames())
         raw.set_progress_handler(count, 10)
-        assert queries.list_runs(connection, status=ACTIVE, session_id="s", limit=1, after=0) == []
+        assert run_queries.list_runs(connection, status=ACTIVE, session_id="s", limit=1, after=0) == []
         return steps
 
 
@@ -72,7 +77,8 @@ async def test_a_file_of_an_earlier_version_gets_the_index(tmp_path: Path) -> No
     with closing(sqlite3.connect(path)) as raw, raw:
         for index in LATER_INDEXES:
             raw.execute(f"DROP INDEX {index}")
-        raw.execute("ALTER TABLE standfast_links DROP COLUMN held")
+        for table, column in LATER_COLUMNS:
+            raw.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
         raw.execute("DELETE FROM standfast_schema WHERE version >= ?", (BEFORE + 1,))
     async with closing_backend(SqliteBackend(path)) as backend:
         assert len(await backend.list_runs(status=None, session_id="s", limit=9, after=0)) == 2
@@ -89,10 +95,54 @@ async def test_a_database_of_an_earlier_version_gets_the_index(postgres_url: str
     try:
         for index in LATER_INDEXES:
             await admin.execute(f"DROP INDEX {index}")
-        await admin.execute("ALTER TABLE standfast_links DROP COLUMN held")
+        for table, column in LATER_COLUMNS:
+            await admin.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
         await admin.execute("DELETE FROM standfast_schema WHERE version >= $1", BEFORE + 1)
         async with closing_backend(await open_backend(postgres_url)) as backend:
             assert len(await backend.list_runs(status=("completed",), session_id="s", limit=9, after=0)) == 2
         assert await admin.fetchval("SELECT 1 FROM pg_indexes WHERE indexname = $1", INDEX)
     finally:
         await admin.close()
+
+
+FORK_HEADER = b'{"agent":"support","request":"","answer":{"text":"\\u0000 \\"parent\\":\\"run_no\\""},"parent":"run_1"}'
+
+
+async def test_a_fork_that_an_earlier_version_stored_keeps_its_parent(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    async with closing_backend(SqliteBackend(path)) as backend:
+        await backend.commit(*make_forked_runs())
+    with closing(sqlite3.connect(path)) as raw, raw:
+        raw.execute("DROP INDEX standfast_runs_by_parent")
+        raw.execute("ALTER TABLE standfast_runs DROP COLUMN parent")
+        raw.execute("DELETE FROM standfast_schema WHERE version > ?", (BEFORE_PARENTS,))
+    async with closing_backend(SqliteBackend(path)) as backend:
+        await check_parent_is_kept(backend)
+
+
+async def test_a_fork_that_an_earlier_version_stored_on_a_server_keeps_its_parent(postgres_url: str) -> None:
+    async with closing_backend(await open_backend(postgres_url)) as backend:
+        await backend.commit(*make_forked_runs())
+    admin = await asyncpg.connect(dsn(postgres_url))
+    try:
+        await admin.execute("ALTER TABLE standfast_runs DROP COLUMN parent")
+        await admin.execute("DELETE FROM standfast_schema WHERE version > $1", BEFORE_PARENTS)
+    finally:
+        await admin.close()
+    async with closing_backend(await open_backend(postgres_url)) as backend:
+        await check_parent_is_kept(backend)
+
+
+def make_forked_runs() -> list[SaveRun]:
+    return [
+        SaveRun(run_id="run_1", expected=0, status="completed", data=b'{"agent":"support","request":"x"}'),
+        SaveRun(run_id="run_2", expected=0, status="completed", data=FORK_HEADER),
+        SaveRun(run_id="run_no", expected=0, status="completed", data=b"\xff"),
+    ]
+
+
+async def check_parent_is_kept(backend: Backend) -> None:
+    with pytest.raises(RunShared):
+        await backend.commit(DeleteRun(run_id="run_1", expected=1))
+    await backend.commit(DeleteRun(run_id="run_no", expected=1))
+    await backend.commit(DeleteRun(run_id="run_2", expected=1), DeleteRun(run_id="run_1", expected=1))

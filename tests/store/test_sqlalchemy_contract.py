@@ -90,6 +90,8 @@ class SqlContract(SqlFixtures, StoreContract):
             async with old.engine.begin() as connection:
                 for statement in (
                     "ALTER TABLE standfast_links DROP COLUMN held",
+                    "DROP INDEX standfast_runs_by_parent",
+                    "ALTER TABLE standfast_runs DROP COLUMN parent",
                     "DELETE FROM standfast_schema WHERE version > 6",
                 ):
                     await connection.execute(sqlalchemy.text(statement))

@@ -309,3 +309,23 @@ class TestDamagedRows:
                 await store.annotate("s", {"title": "new"})
             with closing(sqlite3.connect(path)) as raw:
                 assert raw.execute("SELECT metadata FROM standfast_sessions").fetchone() == (metadata,)
+
+
+async def test_a_cancelled_write_does_not_arrive_behind_a_later_one(path: Path) -> None:
+    async with open_store(f"sqlite:///{path}") as store:
+        for number in range(10):
+            session = store.session(f"s{number}")
+            await session.add_items([make_message(0)])
+            with hold_write_lock(path) as other:
+                cancelled = asyncio.ensure_future(session.add_items([make_message(1)]))
+                for _ in range(50):  # iterations of the loop, until the write waits for the lock
+                    await asyncio.sleep(0)
+                cancelled.cancel()
+                await asyncio.wait([cancelled])
+                other.execute("ROLLBACK")
+                await session.add_items([make_message(2)])
+            assert [item["content"] for item in await session.get_items()] == ["0", "1", "2"]
+
+
+def make_message(number: int) -> dict[str, Any]:
+    return {"role": "user", "content": str(number)}

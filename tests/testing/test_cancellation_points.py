@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from standfast.testing.cancellation import cancel_at_every_await
+from standfast.testing.interruption import cancel_at_every_await
 
 
 async def test_every_await_is_cancelled_at_both_moments():

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter
 
 from standfast import ToolOutputFileContent, ToolOutputImage, ToolOutputText
-from standfast.tool_calls.output import format_output, make_output_item, parse_arguments, to_plain_value
+from standfast.tool_calls.output import format_output, make_output_item, to_plain_value
 
 URL = "data:image/png;base64,AA=="
 
@@ -66,12 +66,3 @@ def test_values_are_converted_to_json_values() -> None:
         "huge": "inf",
         "other": "1j",
     }
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [("", {}), ('{"a": 1}', {"a": 1}), ("[1]", None), ("{", None), ('{"a": NaN}', None), ("[" * 100_000, None)],
-    ids=["empty", "object", "list", "truncated", "nan", "deep"],
-)
-def test_arguments_are_a_json_object_or_none(arguments: str, expected: Any) -> None:
-    assert parse_arguments(arguments) == expected

@@ -11,6 +11,7 @@ import pytest
 from standfast.workers import StartFailed
 from standfast.workers._host.cgroups import ControlGroups
 from standfast.workers._host.process_group import ProcessGroup
+from standfast.workers.wire.control import StartWorkerCommand
 
 # The program is alone in a group that it sees as the root of a version 2 tree, as with delegation.
 DELEGATED = """
@@ -80,10 +81,10 @@ print("delegated")
 """
 LIMITS = """
 async def main():
-    policy = SandboxPolicy(memory_mb=100, disk_mb=400, cgroup=True)
+    policy = SandboxPolicy(memory_mb=100, disk_mb=400)
     fill = "x = bytearray(60 << 20)\\nwith open('fill', 'wb') as f:\\n    for _ in range(300): f.write(bytes(1 << 20))"
     async with WorkerSession(SessionConfig(sandbox=policy)) as session:
-        print(session.info.metadata["sandbox_notes"])
+        print(tuple(note for note in session.info.metadata["sandbox_notes"] if "is not visible" not in note))
         result = await session.run(fill, timeout=60)
         print(result.state, result.error and result.error.cause)
     print([name for name in os.listdir("/sys/fs/cgroup") if name.startswith("standfast") and name != "standfast-host"])
@@ -175,6 +176,6 @@ async def test_a_supervisor_that_died_early_does_not_put_the_host_into_its_group
     with theirs:
         group = ProcessGroup(ours, pidfd, supervisor.pid, ControlGroups((str(tmp_path),)))
         with pytest.raises(StartFailed):
-            group.enter_cgroups()
+            group.start_worker(StartWorkerCommand(token="t"))
         group.close()
     assert not (tmp_path / "cgroup.procs").exists()

@@ -303,7 +303,7 @@ sys.path.insert(0, {src!r})
 from standfast.workers import WorkerSession, SessionConfig, SandboxPolicy
 
 async def main():
-    config = SessionConfig(sandbox=SandboxPolicy(level={level!r}, require={level!r}))
+    config = SessionConfig(sandbox=SandboxPolicy(level={level!r}, require={level!r}), python={python!r})
     session = WorkerSession(config)
     await session.start()
     await session.run("import subprocess; subprocess.Popen(['sleep', '987654'])")
@@ -315,11 +315,10 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("level", ["plain", "locked", "namespaces"])
-def test_a_killed_host_leaves_no_worker(level):
+def test_a_killed_host_leaves_no_worker(level, readable_python):
     src = os.path.join(os.path.dirname(__file__), "..", "..", "src")
-    host = subprocess.Popen(
-        [sys.executable, "-c", HOST.format(src=os.path.abspath(src), level=level)], stdout=subprocess.PIPE
-    )
+    program = HOST.format(src=os.path.abspath(src), level=level, python=readable_python)
+    host = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     assert host.stdout.readline() == b"up\n"
     processes = list_descendants(host.pid)
     assert len(processes) >= 4

@@ -34,6 +34,8 @@ def verdict(program, *, number, audit, arguments=()):
                 at += step.jump_if_true if loaded >= step.operand else step.jump_if_false
             case 0x45:
                 at += step.jump_if_true if loaded & step.operand else step.jump_if_false
+            case 0x54:
+                loaded &= step.operand
             case 0x06 if step.operand == 0x7FFF0000:
                 return ALLOWED
             case 0x06 if step.operand == 0x80000000:
@@ -44,27 +46,84 @@ def verdict(program, *, number, audit, arguments=()):
                 raise AssertionError(f"no such instruction: {step}")
 
 
-@pytest.fixture(params=ARCHITECTURES)
+@pytest.fixture(params=[(arch, level) for arch in ARCHITECTURES for level in ("locked", "namespaces")], ids="-".join)
 def judge(request):
-    column, audit = ARCHITECTURES[request.param]
-    program = seccomp.build_program(families=get_socket_families(SandboxSpec(level="namespaces")), arch=request.param)
+    arch, level = request.param
+    column, audit = ARCHITECTURES[arch]
+    program = seccomp.build_program(
+        families=get_socket_families(SandboxSpec(level=level)), arch=arch, namespaces=level == "namespaces"
+    )
 
     def judged(number, *arguments, audit=audit):
         return verdict(program, number=number, audit=audit, arguments=arguments)
 
-    judged.arch, judged.column = request.param, column
+    judged.arch, judged.column, judged.is_locked, judged.program = arch, column, level == "locked", program
     return judged
 
 
 def test_denied_calls_fail_and_all_others_are_allowed(judge):
     denied = {numbers[judge.column] for numbers in seccomp.DENIED.values()} - {-1}
+    if judge.is_locked:
+        denied |= {numbers[judge.column] for numbers in seccomp.DENIED_WITHOUT_NAMESPACES.values()} - {-1}
     absent = {numbers[judge.column] for numbers in seccomp.ABSENT.values()}
-    special = {seccomp.CLONE[judge.column], seccomp.SOCKET[judge.column]}
+    special = list_checked_calls(judge.column) - denied
     assert not denied & absent
     assert not (denied | absent) & special
     for number in set(range(600)) - special:
-        expected = 1 if number in denied else 38 if number in absent else ALLOWED
+        expected = 1 if number in denied else 38 if number in absent or number > 469 else ALLOWED
         assert judge(number) == judge(number, *[0xFFFFFFFFFFFFFFFF] * 6) == expected, number
+
+
+def list_checked_calls(column: int) -> set[int]:
+    """Return the calls whose arguments decide."""
+    tables = (
+        seccomp.MODE_ARGUMENTS,
+        seccomp.OPEN_ARGUMENTS,
+        seccomp.ONLY_SELF,
+        seccomp.ONLY_SELF_WITHOUT_NAMESPACES,
+    )
+    calls = {entry[0][column] for table in tables for entry in table.values()}
+    return calls | {seccomp.CLONE[column], seccomp.SOCKET[column], seccomp.SOCKET_PAIR[column]}
+
+
+def test_no_file_gets_a_set_user_id_bit(judge):
+    for name, (numbers, argument) in seccomp.MODE_ARGUMENTS.items():
+        if numbers[judge.column] >= 0:
+            before = [0] * argument
+            for bits in (0o4755, 0o2755, 0o6000, 0o106755):
+                assert judge(numbers[judge.column], *before, bits) == 1, name
+            if name not in seccomp.DENIED_WITHOUT_NAMESPACES or not judge.is_locked:
+                assert judge(numbers[judge.column], *before, 0o100755) == ALLOWED, name
+    for numbers, flags, mode in seccomp.OPEN_ARGUMENTS.values():
+        if numbers[judge.column] >= 0:
+            for flag, bits, expected in (
+                (os.O_CREAT | os.O_WRONLY, 0o4755, 1),
+                (os.O_TMPFILE | os.O_RDWR, 0o2700, 1),
+                (os.O_CREAT, 0o1777, ALLOWED),
+                (os.O_RDONLY, 0o6000, ALLOWED),
+            ):
+                arguments = [0] * 4
+                arguments[flags], arguments[mode] = flag, bits
+                assert judge(numbers[judge.column], *arguments) == expected
+
+
+def test_limits_and_priorities_of_other_processes_are_left_alone(judge):
+    tables = seccomp.ONLY_SELF | seccomp.ONLY_SELF_WITHOUT_NAMESPACES
+    for name, (numbers, values) in tables.items():
+        number = numbers[judge.column]
+        assert judge(number, *values) == ALLOWED
+        expected = 1 if judge.is_locked or name in seccomp.ONLY_SELF else ALLOWED
+        for at, value in enumerate(values):
+            assert judge(number, *values[:at], value + 1, *values[at + 1 :]) == expected, name
+
+
+def test_a_pair_of_sockets_cannot_be_connected_to_another_without_namespaces(judge):
+    number = seccomp.SOCKET_PAIR[judge.column]
+    for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
+        for flags in (0, socket.SOCK_CLOEXEC, socket.SOCK_NONBLOCK):
+            assert judge(number, socket.AF_UNIX, kind | flags) == ALLOWED
+            for other in (socket.SOCK_DGRAM, socket.SOCK_RAW):
+                assert judge(number, socket.AF_UNIX, other | flags) == (1 if judge.is_locked else ALLOWED)
 
 
 def test_a_foreign_architecture_kills_the_process(judge):
@@ -90,15 +149,15 @@ def test_processes_and_threads_may_be_made_and_namespaces_not(judge):
 def test_only_the_socket_families_of_the_policy_are_allowed(arch, network, level):
     column, audit = ARCHITECTURES[arch]
     families = get_socket_families(SandboxSpec(level=level, network=network))
-    program = seccomp.build_program(families=families, arch=arch)
-    assert int(socket.AF_UNIX) in families
+    program = seccomp.build_program(families=families, arch=arch, namespaces=level == "namespaces")
+    assert (int(socket.AF_UNIX) in families) == (level == "namespaces")
     for family in range(64):
         actual = verdict(program, number=seccomp.SOCKET[column], audit=audit, arguments=(family, 1, 0))
         assert actual == (ALLOWED if family in families else 97)
 
 
 def test_the_kernel_can_take_the_program(judge):
-    program = seccomp.build_program(families=(1, 2, 10, 16), arch=judge.arch)
+    program = judge.program
     assert len(program) < 4096
     assert all(0 <= step.jump_if_true < 256 and 0 <= step.jump_if_false < 256 for step in program)
     assert program[-1].code == 0x06
@@ -111,7 +170,16 @@ def test_the_numbers_are_those_of_the_kernels_headers(arch):
     with open(HEADERS[arch]) as file:
         known = {name: int(number) for name, number in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", file.read())}
     column, _ = ARCHITECTURES[arch]
-    ours = {**seccomp.DENIED, **seccomp.ABSENT, "clone": seccomp.CLONE, "socket": seccomp.SOCKET}
+    ours = {
+        **seccomp.DENIED,
+        **seccomp.DENIED_WITHOUT_NAMESPACES,
+        **seccomp.ABSENT,
+        "clone": seccomp.CLONE,
+        "socket": seccomp.SOCKET,
+        "socketpair": seccomp.SOCKET_PAIR,
+        **{name: entry[0] for name, entry in (*seccomp.MODE_ARGUMENTS.items(), *seccomp.OPEN_ARGUMENTS.items())},
+        **{name: e[0] for name, e in (*seccomp.ONLY_SELF.items(), *seccomp.ONLY_SELF_WITHOUT_NAMESPACES.items())},
+    }
     newer = {name for name, numbers in ours.items() if numbers[column] > max(known.values())}
     assert {name: ours[name][column] for name in ours if name not in newer} == {
         name: known.get(name, -1) for name in ours if name not in newer

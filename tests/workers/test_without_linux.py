@@ -50,8 +50,12 @@ async def test_everything_but_sandbox_levels_and_snapshots_works_without_linux(t
     assert can_unshare != 0 or lines[0] == "/proc: 0 mode: spawn"
     refusal = "snapshots, forks and transactions of a worker need Linux; checkpoints do not"
     assert sum(refusal in line for line in lines) == 3, output
-    assert "required: " in output
-    assert "this level needs Linux" in output
+    required = [line for line in lines if line.startswith("required: ")]
+    assert len(required) == 2
+    for line, level in zip(required, ("namespaces", "locked"), strict=True):
+        assert f"{level!r} is not available here: this level needs Linux" in line
+        assert "require='plain'" in line
+    assert "workers run at the sandbox level 'plain' instead of 'namespaces'" in output
     assert "level: plain features: ack checkpoint completion display input namespace" in lines
     assert "written: a\nbc" in output
     assert "died: lost exit: exit code 3" in lines

@@ -1,12 +1,14 @@
 """Limits on memory, processes and disk, with and without control groups."""
 
+import asyncio
 import dataclasses
 import os
+import sys
 
 import pytest
 
 from factories.workers import run_refused
-from standfast.workers import SandboxPolicy
+from standfast.workers import SandboxPolicy, StartFailed
 from standfast.workers._host.cgroups import create_cgroups
 
 FORKS = (
@@ -42,7 +44,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("kind", BOMBS)
 async def test_memory_of_all_processes_above_the_limit_kills_the_worker_with_that_cause(start, kind):
-    session = await start(sandbox=dataclasses.replace(start.config.sandbox, memory_mb=100))
+    session = await start(sandbox=dataclasses.replace(start.config.sandbox, memory_mb=100, cgroup=False))
     result = await session.run(BOMBS[kind], timeout=60)
     assert (result.state, result.error.cause) == ("lost", "memory-limit")
     assert "the limit is 150 MB" in result.reason
@@ -60,14 +62,15 @@ async def test_pages_that_processes_share_are_counted_once(sandboxed):
 
 
 @pytest.fixture
-async def grouped(sandboxed):
+async def grouped(sandboxed, readable_python):
     """Sessions whose memory and processes a control group counts."""
-    async with create_cgroups(SandboxPolicy(cgroup=True), f"test-{os.getpid()}") as groups:
+    async with create_cgroups(SandboxPolicy(), f"test-{os.getpid()}") as groups:
         if groups.notes:
             pytest.skip(f"no control groups to be had here: {groups.notes}")
 
     async def begin(level="namespaces", **policy):
-        return await sandboxed(sandbox=SandboxPolicy(level=level, require=level, cgroup=True, **policy))
+        policy = SandboxPolicy(level=level, require=level, cgroup=True, **policy)
+        return await sandboxed(sandbox=policy, python=readable_python)
 
     return begin
 
@@ -92,6 +95,28 @@ async def test_a_process_killed_by_the_control_group_ends_its_worker(grouped):
     assert session.info.cause.kind == "memory-limit"
 
 
+SOCKETS = """
+import os, socket, time
+for _ in range(7):
+    if os.fork() == 0: break
+held = []
+while len(held) < 250:
+    held.append(socket.socketpair())
+    for end in held[-1]:
+        end.setblocking(False)
+        try:
+            while True: end.send(bytes(65536))
+        except BlockingIOError: pass
+time.sleep(60)
+"""
+
+
+async def test_memory_of_sockets_is_limited_by_a_control_group(grouped):
+    session = await grouped(memory_mb=100)
+    result = await session.run(SOCKETS, timeout=60)
+    assert (result.state, result.error.cause) == ("lost", "memory-limit")
+
+
 @pytest.mark.parametrize("level", ["plain", "locked"])
 async def test_without_namespaces_a_control_group_limits_the_processes(grouped, level):
     session = await grouped(level=level, processes=20)
@@ -110,9 +135,47 @@ async def test_the_disk_limit_holds(sandboxed):
 
 
 async def test_control_groups_that_cannot_be_created_are_noted():
-    async with create_cgroups(SandboxPolicy(cgroup=True), "no-such-parent/group") as groups:
+    async with create_cgroups(SandboxPolicy(), "no-such-parent/group") as groups:
         assert groups.paths == ()
         assert all(note.startswith("no control group") for note in groups.notes)
         assert groups.notes
-    async with create_cgroups(SandboxPolicy(), "x") as groups:
-        assert groups.notes == ()
+    async with create_cgroups(SandboxPolicy(cgroup=False), "no-such-parent/group") as groups:
+        assert (groups.paths, groups.notes) == ((), ())
+
+
+async def test_groups_of_a_program_that_was_killed_are_removed_by_the_next_one():
+    async with create_cgroups(SandboxPolicy(), "probe") as groups:
+        if groups.notes:
+            pytest.skip(f"no control groups to be had here: {groups.notes}")
+        parents = {os.path.dirname(path) for path in groups.paths}
+    program = (
+        "import asyncio, os, signal\nfrom standfast.workers import SandboxPolicy\n"
+        "from standfast.workers._host.cgroups import create_cgroups\n"
+        "async def main():\n    async with create_cgroups(SandboxPolicy(), 'killed') as groups:\n"
+        "        print(*groups.paths, flush=True)\n        os.kill(os.getpid(), signal.SIGKILL)\nasyncio.run(main())"
+    )
+
+    async def run_killed() -> list[str]:
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
+        return (await process.communicate())[0].decode().split()
+
+    left = await run_killed()
+    assert {os.path.dirname(path) for path in left} == parents
+    assert all(map(os.path.isdir, left))
+    later = await run_killed()
+    assert not any(map(os.path.exists, left))
+    for path in later:
+        os.rmdir(path)
+
+
+async def test_control_groups_that_are_demanded_and_cannot_be_created_are_an_error():
+    with pytest.raises(StartFailed, match="no control group"):
+        async with create_cgroups(SandboxPolicy(cgroup=True), "no-such-parent/group"):
+            pass
+
+
+async def test_a_session_uses_control_groups_by_default_or_notes_why_not(sandboxed):
+    session = await sandboxed()
+    groups = session._worker.resources.process_group.cgroups
+    noted = [note for note in session.info.metadata["sandbox_notes"] if "no control group" in note]
+    assert bool(groups.paths) != bool(noted)

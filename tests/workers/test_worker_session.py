@@ -10,6 +10,7 @@ from factories.workers import list_child_pids, start_code, wait_until
 from standfast.base.errors import Closed
 from standfast.workers import (
     AckMessage,
+    DisplayMessage,
     ErrorMessage,
     ExecuteMessage,
     OutputMessage,
@@ -284,11 +285,13 @@ async def test_processes_started_by_user_code_do_not_outlive_the_session(session
 async def test_an_interrupt_never_cuts_a_message_in_two(session):
     code = "class Big:\n    def _repr_html_(self): return 'x' * 900_000\nbig = Big(); x = 5\nwhile True: display(big)"
     for n in range(8):
-        task = asyncio.create_task(session.run(code, timeout=None))
-        while session.info.telemetry["control_messages"] < 20 * (n + 1):
-            await asyncio.sleep(0.001)
-        assert (await session.interrupt()).state == "preserved"
-        assert (await task).error.interrupted
+        interrupting, displays = None, 0
+        async for message in session.execute(ExecuteMessage(code=code), timeout=120):
+            displays += isinstance(message, DisplayMessage)
+            if interrupting is None and displays > n:
+                interrupting = asyncio.create_task(session.interrupt())
+        assert message.interrupted
+        assert (await interrupting).state == "preserved"
         assert (await session.run("x", timeout=60)).value == 5
 
 
@@ -368,7 +371,7 @@ async def test_a_session_that_received_code_before_it_was_ready_is_busy(config):
 async def test_a_queued_execution_can_be_cancelled_and_never_runs(start):
     session = await start(enable_metrics=True)
     ahead = asyncio.create_task(session.run("input()"))
-    await wait_until(lambda: session.info.telemetry["open_questions"] == 1)
+    await wait_until(lambda: session.info.telemetry["open_input_requests"] == 1)
     message, behind = ExecuteMessage(code="ran = True"), asyncio.create_task(session.run("'behind'"))
     await wait_until(lambda: session.info.telemetry["waiting"] == 1)
 
@@ -392,7 +395,7 @@ async def test_a_queued_execution_can_be_cancelled_and_never_runs(start):
 
 async def test_an_execution_cancelled_when_it_gets_the_lock_releases_it(session):
     ahead = asyncio.create_task(session.run("input()"))
-    await wait_until(lambda: session.info.telemetry["open_questions"] == 1)
+    await wait_until(lambda: session.info.telemetry["open_input_requests"] == 1)
     message = ExecuteMessage(code="ran = True")
     waiting = asyncio.create_task(anext(session.execute(message)))
     await wait_until(lambda: session.info.telemetry["waiting"] == 1)
@@ -411,7 +414,7 @@ async def test_an_execution_cancelled_when_it_gets_the_lock_releases_it(session)
 
 async def test_a_caller_cancelled_in_the_queue_leaves_it(session):
     ahead = asyncio.create_task(session.run("input()"))
-    await wait_until(lambda: session.info.telemetry["open_questions"] == 1)
+    await wait_until(lambda: session.info.telemetry["open_input_requests"] == 1)
     given_up, behind = (asyncio.create_task(session.run(code)) for code in ("ran = True", "'behind'"))
     await wait_until(lambda: session.info.telemetry["waiting"] == 2)
     given_up.cancel()
@@ -421,3 +424,24 @@ async def test_a_caller_cancelled_in_the_queue_leaves_it(session):
     await ahead
     assert (await behind).value == "behind"
     assert (await session.run("'ran' in dir()")).value is False
+
+
+DEAF = {
+    "shell": """import os; os.system('trap "" INT; sh -c "sleep 99 & sleep 99; wait"')""",
+    "stubborn": """import os; os.system("trap '' INT TERM; while true; do sleep 1; done")""",
+    "library": "import ctypes; ctypes.CDLL(None).system(b\"trap '' INT; sleep 99\")",
+}
+
+
+@pytest.mark.parametrize("kind", DEAF)
+@pytest.mark.parametrize("level", ["namespaces", "plain"])
+async def test_processes_that_ignore_an_interrupt_are_ended_before_the_worker_is_given_up(sandboxed, kind, level):
+    session = await sandboxed(sandbox=SandboxPolicy(level=level), grace=8.0)
+    await session.run("kept = 1")
+    task = await start_code(session, DEAF[kind])
+    await wait_until(lambda: session.usage().processes >= 4)
+    outcome = await session.interrupt()
+    assert (outcome.stopped, outcome.state) == (True, "preserved")
+    last = (await task)[-1]
+    assert (last.exception_type, last.interrupted) == ("KeyboardInterrupt", True)
+    assert (await session.run("kept")).value == 1

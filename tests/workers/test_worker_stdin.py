@@ -128,7 +128,7 @@ async def test_an_answer_that_comes_too_late_is_refused(start):
             late.append(await session.input_response(questions[0], "too late"))
     assert late == [False]
     assert message.exception_type == "TimeoutError"
-    assert session.info.telemetry["open_questions"] == 0
+    assert session.info.telemetry["open_input_requests"] == 0
 
 
 THREADED = (

@@ -14,8 +14,24 @@ location.hash = conversation;
 // --- the conversation ---------------------------------------------------------------------------------------------
 
 
+// What the model says may contain characters that reorder or hide text: they are shown as escapes, such as \u202e.
+const INVISIBLE = /(?![\n\t\ufe0e\ufe0f])[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/gu;
+const visible = (text) => String(text).replace(INVISIBLE, (char) => `\\u${char.codePointAt(0).toString(16).padStart(4, "0")}`);
 const words = (item) => (item.content || []).map((part) => part.text || "").join("");
-const call = (item) => `${item.name}(${Object.entries(JSON.parse(item.arguments)).map((pair) => pair.join(": ")).join(", ")})`;
+const fields = (text) => {
+  try {
+    const value = JSON.parse(text);
+    return value !== null && typeof value === "object" && !Array.isArray(value) ? value : null;
+  } catch {
+    return null; // shown as it is
+  }
+};
+const plain = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+const call = (item) => {
+  const given = fields(item.arguments);
+  const shown = given ? Object.entries(given).map(([name, value]) => `${name}: ${plain(value)}`).join(", ") : item.arguments;
+  return `${item.name}(${shown})`;
+};
 
 function follow(runId) {
   const source = new EventSource(`/runs/${runId}/events`);
@@ -25,7 +41,7 @@ function follow(runId) {
   const line = (kind, text) => {
     const item = document.createElement("li");
     item.className = kind;
-    item.textContent = text;
+    item.textContent = visible(text);
     lines.append(item);
     el("log").scrollTop = el("log").scrollHeight;
     return item;
@@ -38,7 +54,7 @@ function follow(runId) {
     "model.delta": (data) => {
       if (data.type !== "response.output_text.delta") return;
       speaking ??= line("agent", "");
-      speaking.textContent += data.delta;
+      speaking.textContent += visible(data.delta);
     },
     "model.answered": (data) => {
       speaking?.remove();
@@ -51,7 +67,7 @@ function follow(runId) {
     "calls.made": (data) => data.items.forEach((item) => line("tool", `→ ${item.output}`)),
     "approval.requested": showQuestions,
     "approval.decided": (data) => {
-      const verdicts = { approve: "approved it", reject: "rejected it", done: "reported that it happened", expired: "did not decide in time" };
+      const verdicts = { approve: "approved it", reject: "rejected it", done: "reported that it happened", again: "had it done again", expired: "did not decide in time" };
       line("note", `${data.by ?? "Somebody"} ${verdicts[data.verdict]}.`);
       showQuestions();
     },
@@ -107,17 +123,18 @@ function question(approval) {
   const card = el("question").content.cloneNode(true).firstElementChild;
   const uncertain = approval.kind === "uncertain";
   card.id = approval.id;
-  card.querySelector("h3").textContent = approval.tool;
+  card.querySelector("h3").textContent = visible(approval.tool);
   card.querySelector(".why").textContent = uncertain
     ? "The server crashed during this call. It may have happened: check before you decide."
     : `The agent ${approval.agent} wants to do this. You may edit the arguments.`;
-  const given = JSON.parse(approval.arguments);
-  for (const [name, value] of Object.entries(given)) {
+  const given = fields(approval.arguments);
+  if (!given) card.querySelector(".arguments").append(`The arguments are not a JSON object: ${visible(approval.arguments)}`);
+  for (const [name, value] of Object.entries(given ?? {})) {
     const field = document.createElement("label");
     const input = document.createElement("input");
-    Object.assign(input, { name, value, disabled: uncertain, autocomplete: "off" });
+    Object.assign(input, { name, value: visible(plain(value)), disabled: uncertain, autocomplete: "off" });
     if (typeof value === "number") Object.assign(input, { type: "number", step: "any" });
-    field.append(name, input);
+    field.append(visible(name), input);
     card.querySelector(".arguments").append(field);
   }
   const word = card.elements.word;
@@ -127,7 +144,7 @@ function question(approval) {
   });
   const decide = async (decision) => {
     const made = { decision, by: el("by").value || "somebody" };
-    const edited = decision === "approve" && !uncertain ? changed(card, given) : null;
+    const edited = decision === "approve" && !uncertain && given ? changed(card, given) : null;
     if (edited) made.arguments = edited;
     if (decision === "reject" && word.value) made.message = word.value;
     if (decision === "done") made.output = word.value || "It happened.";
@@ -139,7 +156,7 @@ function question(approval) {
     }
   };
   const choices = uncertain
-    ? [["done", "It happened"], ["approve", "Do it again"], ["reject", "Do not repeat it"]]
+    ? [["done", "It happened"], ["again", "Do it again"], ["reject", "Do not repeat it"]]
     : [["approve", "Approve"], ["reject", "Reject"]];
   for (const [decision, label] of choices) {
     const button = document.createElement("button");
@@ -154,7 +171,8 @@ function changed(card, given) {
   const now = {};
   for (const [name, value] of Object.entries(given)) {
     const written = card.elements[name].value;
-    now[name] = typeof value === "string" ? written : JSON.parse(written);
+    const untouched = written === visible(plain(value));
+    now[name] = untouched ? value : typeof value === "string" ? written : JSON.parse(written);
   }
   return JSON.stringify(now) === JSON.stringify(given) ? null : now;
 }

@@ -1,19 +1,17 @@
-"""Agents: a model with its instructions, tools, handoffs and guardrails. Declarations only; runs execute them."""
+"""Agents: a model with its instructions, prompt, tools, handoffs and guardrails. Declarations; runs execute them."""
 
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Generic, Literal, NotRequired, TypeAlias, TypedDict, TypeVar, get_origin
+from typing import TYPE_CHECKING, Any, Generic, Literal, NotRequired, TypeAlias, TypedDict, TypeVar, get_origin
 
 from standfast.agents.agent_tool import AgentTool, AgentToolStreamEvent, StructuredToolInputBuilder, refuse_direct_call
-from standfast.agents.context import RunContextWrapper
+from standfast.agents.context import AgentHooks, RunContextWrapper, RunHooks
 from standfast.agents.errors import InvalidDeclaration, UserError
 from standfast.agents.guardrails import InputGuardrail, OutputGuardrail
 from standfast.agents.handoffs import Handoff, as_handoff
-from standfast.agents.hooks import AgentHooks, RunHooks
 from standfast.agents.model_settings import ModelSettings
 from standfast.agents.output import AgentOutputSchemaBase
-from standfast.agents.prompts import DynamicPromptFunction, Prompt, resolve_prompt
 from standfast.agents.tool_identity import to_function_name
 from standfast.agents.tools import (
     FunctionTool,
@@ -35,6 +33,41 @@ from standfast.agents.types import (
     ToolSource,
     maybe_await,
 )
+
+if TYPE_CHECKING:
+    from standfast.agents.context import RunContextWrapper
+
+
+class Prompt(TypedDict):
+    """A prompt stored at the provider, with the values of its variables."""
+
+    id: str
+    version: NotRequired[str]
+    variables: NotRequired[dict[str, Any]]
+
+
+@dataclass
+class GenerateDynamicPromptData:
+    """The argument of a prompt function."""
+
+    context: "RunContextWrapper[Any]"
+    agent: "Agent[Any]"
+
+
+DynamicPromptFunction: TypeAlias = Callable[[GenerateDynamicPromptData], MaybeAwaitable[Prompt]]
+
+
+async def resolve_prompt(
+    prompt: Prompt | DynamicPromptFunction | None, context: "RunContextWrapper[Any]", agent: "Agent[Any]"
+) -> dict[str, Any] | None:
+    """Return ``id``, ``version`` and ``variables`` of the prompt, with ``None`` for those that are not set."""
+    if prompt is None:
+        return None
+    value = await maybe_await(prompt(GenerateDynamicPromptData(context, agent))) if callable(prompt) else prompt
+    if not isinstance(value, dict) or not isinstance(value.get("id"), str):
+        raise UserError(f"the prompt of agent {agent.name!r} must be a dict with an 'id', got {value!r}")
+    return {"id": value["id"], "version": value.get("version"), "variables": value.get("variables")}
+
 
 A = TypeVar("A", bound="AgentBase[Any]")
 
@@ -192,6 +225,7 @@ class Agent(AgentBase[TContext]):
             failure_error_function=failure_error_function,
             origin=ToolOrigin(ToolOriginType.AGENT_AS_TOOL, agent_name=self.name, agent_tool_name=name),
             agent_tool=nested,
+            arguments_parser=nested.make_parser(),
         )
 
 

@@ -5,15 +5,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
-from standfast.agents.errors import ModelBehaviorError, UserError
+from standfast.agents.errors import InvalidArguments, UserError
 from standfast.agents.strict_schema import to_strict_schema
+from standfast.agents.tool_arguments import ArgumentsParser, ParsedArguments, load_arguments
 from standfast.agents.types import MaybeAwaitable, maybe_await
 from standfast.base.items import Item
 
 if TYPE_CHECKING:
     from standfast.agents.agent import Agent
-    from standfast.agents.context import ToolContext
-    from standfast.agents.hooks import RunHooks
+    from standfast.agents.context import RunHooks, ToolContext
 
 TEXT_INPUT_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -63,7 +63,10 @@ class NestedInput:
 
 @dataclass(frozen=True, eq=False)
 class AgentTool:
-    """The agent that a tool runs, with the options of the nested run. It shares context object and usage."""
+    """The agent that a tool runs, with the options of the nested run.
+
+    The nested run shares the context object and the usage of the outer run.
+    """
 
     agent: "Agent[Any]"
     tool_name: str
@@ -101,7 +104,13 @@ class AgentTool:
             )
         return NestedInput(built, params)
 
+    def make_parser(self) -> ArgumentsParser:
+        """Return the parser of the arguments of a call."""
+        names = frozenset(self.build_params_json_schema()["properties"])
+        return ArgumentsParser(lambda text: ParsedArguments(text, self._parse_arguments(text)), names)
+
     def _parse_arguments(self, arguments: str) -> Any:
+        params = load_arguments(self.tool_name, arguments)
         if self.parameters is not None:
             from pydantic import ValidationError
 
@@ -109,17 +118,15 @@ class AgentTool:
 
             adapter = self._make_adapter()
             try:
-                return adapter.dump_python(adapter.validate_json(arguments or "{}"), mode="json")
+                return adapter.dump_python(
+                    adapter.validate_json(arguments or "{}", strict=True, extra="forbid"), mode="json"
+                )
             except ValidationError as error:
-                raise ModelBehaviorError(
-                    f"invalid arguments for tool {self.tool_name}: {format_validation_error(error)}"
-                ) from None
-        try:
-            params = json.loads(arguments)
-        except ValueError as error:
-            raise ModelBehaviorError(f"invalid arguments for tool {self.tool_name}: {error}") from None
-        if not isinstance(params, dict) or not isinstance(params.get("input"), str):
-            raise ModelBehaviorError(f"invalid arguments for tool {self.tool_name}: 'input' must be a string")
+                raise InvalidArguments(self.tool_name, format_validation_error(error)) from None
+        if not isinstance(params.get("input"), str):
+            raise InvalidArguments(self.tool_name, "'input' must be a string")
+        if unknown := set(params) - {"input"}:
+            raise InvalidArguments(self.tool_name, f"{', '.join(sorted(unknown))}: unknown argument")
         return params
 
     def _make_adapter(self) -> Any:

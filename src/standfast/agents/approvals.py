@@ -1,9 +1,11 @@
 """Decisions about tool calls that need approval.
 
-A decision applies to one call, or it is sticky and applies to every later call of that tool by that agent.
+A decision applies to one call, or it is a standing decision (``always``, here ``sticky``) and applies to every later
+call of that tool by that agent: in this run or, in a runtime, in the session.
 """
 
 import hashlib
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -26,7 +28,7 @@ class ApprovalDecision(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RecordedDecision(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A decision as it is stored. It is sticky if it has no ``call_id``."""
+    """A decision as it is stored. It is sticky if it has no ``call_id``. ``owner`` is the path of the agent."""
 
     tool: ToolRef
     decision: ApprovalDecision
@@ -63,21 +65,29 @@ class Approvals:
         self._calls.pop((tool, call_id), None)
 
     def find(
-        self, tool: ToolRef, call_id: str, *, owner: str | None = None, arguments: str | None = None
+        self, tool: ToolRef, call_id: str, *, owner: str | None = None, arguments: str | Collection[str] | None = None
     ) -> ApprovalDecision | None:
         """Return the decision that applies to a call, or ``None`` if it is still undecided.
 
         With ``arguments``, raise :class:`ModelBehaviorError` if they differ from those that the person saw, so that
-        an approval does not cover a call that has the same id and other arguments.
+        an approval does not cover a call that has the same id and other arguments. Several are ways to write them.
         """
         exact = self._calls.get((tool, call_id))
         if exact is None:
             return self._find_sticky(tool, owner)
-        if exact.asked is not None and arguments is not None and exact.asked != digest_arguments(arguments):
+        known = (arguments,) if isinstance(arguments, str) else arguments
+        if exact.asked is not None and known is not None and exact.asked not in map(digest_arguments, known):
             raise ModelBehaviorError(
                 f"the call {call_id!r} of {tool} has other arguments than those that were decided on"
             )
         return exact
+
+    def find_hosted(self, name: str, call_id: str) -> ApprovalDecision | None:
+        """Return the decision about a request of a hosted MCP server, whose label is not known here."""
+        for (tool, decided_id), decision in self._calls.items():
+            if (tool.kind, tool.name, decided_id) == ("hosted_mcp", name, call_id):
+                return decision
+        return None
 
     def list_decisions(self) -> list[RecordedDecision]:
         """Return every decision in a stable order, to be saved with the run."""

@@ -1,4 +1,4 @@
-"""Contexts: the argument of tools, hooks and guardrails, with the program's own object and the state of the run."""
+"""Contexts, the argument of tools, hooks and guardrails with the program's own object, and the hooks themselves."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic
@@ -12,6 +12,8 @@ from standfast.base.usage import Usage
 
 if TYPE_CHECKING:
     from standfast.agents.agent import AgentBase
+    from standfast.agents.tool_arguments import ParsedArguments
+    from standfast.agents.tools import Tool
 
 
 @dataclass(eq=False)
@@ -62,6 +64,8 @@ class RunContextWrapper(Generic[TContext]):
             owner=getattr(approval_item, "agent_path", None),
             arguments=getattr(current_invocation, "arguments", None),
         )
+        if decision is None and tool_namespace is None and tool_lookup_key is None:
+            decision = self.approvals.find_hosted(tool_name, call_id)
         return None if decision is None else decision.approved
 
     def get_rejection_message(
@@ -101,8 +105,9 @@ class ToolContext(RunContextWrapper[TContext]):
     ``idempotency_key`` identifies this call: it stays the same if the call is repeated, even after a crash, and no
     other call has it. Pass it to services that must not perform an operation twice.
 
-    ``conversation_key`` is the key under which a tool may keep state between calls: the session id, else the
-    provider's conversation id, else the run id. Nested agents have that of the outermost run. Empty outside a run.
+    ``conversation_key`` is the key under which a tool may keep state between calls: the session's
+    ``conversation_key``, which depends on its store and its id, else the provider's conversation id, else the run id.
+    Nested agents have that of the outermost run. Empty outside a run.
     """
 
     def __init__(
@@ -138,6 +143,7 @@ class ToolContext(RunContextWrapper[TContext]):
         self.agent, self.run_config = agent, run_config
         self.idempotency_key = idempotency_key or self.tool_call_id
         self.conversation_key = conversation_key
+        self.parsed_arguments: ParsedArguments | None = None
 
     @property
     def qualified_tool_name(self) -> str:
@@ -188,3 +194,57 @@ def _make_tool_ref(name: str, namespace: str | None, key: FunctionToolLookupKey 
     if key is not None:
         return ToolRef.from_lookup_key(key)
     return ToolRef.from_approval(item) if item is not None else ToolRef.from_call(name, namespace)
+
+
+class RunHooks(Generic[TContext]):
+    """Hooks of a run, called for all its agents. An exception in a hook ends the run."""
+
+    async def on_llm_start(
+        self, context: "RunContextWrapper[TContext]", agent: Any, system_prompt: str | None, input_items: list[Item]
+    ) -> None:
+        """Called before a request to the model."""
+
+    async def on_llm_end(self, context: "RunContextWrapper[TContext]", agent: Any, response: Any) -> None:
+        """Called after the response of the model."""
+
+    async def on_agent_start(self, context: "AgentHookContext[TContext]", agent: Any) -> None:
+        """Called before an agent becomes active, including the first."""
+
+    async def on_agent_end(self, context: "AgentHookContext[TContext]", agent: Any, output: Any) -> None:
+        """Called after an agent has produced the final output."""
+
+    async def on_handoff(self, context: "RunContextWrapper[TContext]", from_agent: Any, to_agent: Any) -> None:
+        """Called when one agent hands off to another."""
+
+    async def on_tool_start(self, context: "RunContextWrapper[TContext]", agent: Any, tool: "Tool") -> None:
+        """Called before a local tool; ``context`` is its :class:`ToolContext`."""
+
+    async def on_tool_end(self, context: "RunContextWrapper[TContext]", agent: Any, tool: "Tool", result: Any) -> None:
+        """Called after a local tool has returned."""
+
+
+class AgentHooks(Generic[TContext]):
+    """Hooks of one agent, set as its ``hooks``. An exception in a hook ends the run."""
+
+    async def on_start(self, context: "AgentHookContext[TContext]", agent: Any) -> None:
+        """Called before the agent becomes active."""
+
+    async def on_end(self, context: "AgentHookContext[TContext]", agent: Any, output: Any) -> None:
+        """Called after the agent has produced the final output."""
+
+    async def on_handoff(self, context: "RunContextWrapper[TContext]", agent: Any, source: Any) -> None:
+        """Called when ``source`` hands off to this agent."""
+
+    async def on_tool_start(self, context: "RunContextWrapper[TContext]", agent: Any, tool: "Tool") -> None:
+        """Called before one of the agent's local tools."""
+
+    async def on_tool_end(self, context: "RunContextWrapper[TContext]", agent: Any, tool: "Tool", result: Any) -> None:
+        """Called after one of the agent's local tools has returned."""
+
+    async def on_llm_start(
+        self, context: "RunContextWrapper[TContext]", agent: Any, system_prompt: str | None, input_items: list[Item]
+    ) -> None:
+        """Called before a request to the agent's model."""
+
+    async def on_llm_end(self, context: "RunContextWrapper[TContext]", agent: Any, response: Any) -> None:
+        """Called after the response of the agent's model."""

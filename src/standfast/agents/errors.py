@@ -5,8 +5,10 @@ AgentsException
 │   ├── InvalidDeclaration          ... an agent, tool, guardrail or handoff is declared incorrectly
 │   ├── AgentMissing                ... a saved run refers to an agent that the agent graph does not have
 │   ├── AgentChanged                ... a saved run refers to an agent that has changed since
-│   └── ToolMissing                 ... the agent has no such tool
+│   ├── ToolMissing                 ... the agent has no such tool
+│   └── UncertainCall               ... a call that may have happened is approved like a new one
 ├── ModelBehaviorError              the model requested something impossible or its response is malformed
+│   └── InvalidArguments            ... the arguments of a call do not fit the tool's schema
 ├── ModelRefusalError               the model refused to answer
 ├── ModelTimeoutError               the model did not respond within the time limit
 ├── MaxTurnsExceeded                the run reached its limit of turns
@@ -19,7 +21,7 @@ AgentsException
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from standfast.base.errors import StandfastError
+from standfast.base.errors import InvalidDecision, StandfastError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,6 +87,20 @@ class InvalidDeclaration(UserError, TypeError, ValueError):
         self.where, self.problem = where, problem
 
 
+class UncertainCall(UserError, InvalidDecision):
+    """The call may have happened already, so it cannot be approved like a new one. Nothing was decided.
+
+    Find out whether it happened. Then say that it did ("done"), that it did not and shall not be made ("reject"), or
+    that it shall be made again ("again").
+    """
+
+    code = "uncertain-call"
+
+    def __init__(self, tool_name: str, call_id: str, *, remedy: str) -> None:
+        super().__init__(f"the call {call_id!r} of {tool_name} may have happened already: {remedy}")
+        self.tool_name, self.call_id = tool_name, call_id
+
+
 class ModelBehaviorError(AgentsException):
     """The model called an unknown tool, or its arguments or its output are malformed."""
 
@@ -93,6 +109,16 @@ class ModelBehaviorError(AgentsException):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+
+
+class InvalidArguments(ModelBehaviorError):
+    """The arguments of a call do not fit the tool's schema. The tool was not called."""
+
+    code = "invalid-arguments"
+
+    def __init__(self, tool_name: str, problem: str) -> None:
+        super().__init__(f"invalid arguments for tool {tool_name}: {problem}")
+        self.tool_name, self.problem = tool_name, problem
 
 
 class ModelRefusalError(AgentsException):
@@ -106,7 +132,7 @@ class ModelRefusalError(AgentsException):
 
 
 class ModelTimeoutError(AgentsException):
-    """The model did not respond within ``timeout_seconds``. The attempt was cancelled and has ended."""
+    """The model did not respond within ``timeout_seconds``. The attempt has been cancelled and has ended."""
 
     code = "model-timeout"
 
@@ -209,8 +235,8 @@ class AgentChanged(UserError):
         self.path, self.name, self.changed_parts = path, name, tuple(changed_parts)
 
 
-class ToolMissing(UserError):
-    """The agent has no such tool. ``known_tools`` are the tools that it has."""
+class ToolMissing(UserError, ModelBehaviorError):
+    """The agent has no such tool or handoff. ``known_tools`` are the tools that it has."""
 
     code = "tool-missing"
 

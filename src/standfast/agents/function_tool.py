@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 
 from pydantic import TypeAdapter
 
-from standfast.agents.docstrings import DocstringStyle
 from standfast.agents.errors import InvalidDeclaration
-from standfast.agents.function_schema import FuncSchema, function_schema, is_async
+from standfast.agents.function_schema import DocstringStyle, FuncSchema, function_schema, is_async
 from standfast.agents.guardrails import ToolInputGuardrail, ToolOutputGuardrail, check_callable
 from standfast.agents.strict_schema import to_strict_schema
 from standfast.agents.tools import (
@@ -90,8 +89,9 @@ def function_tool(
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
     """Make a tool from a function. The model sees its name, its docstring and a schema of its parameters.
 
-    If the function raises, ``failure_error_function`` turns the exception into a message for the model; with
-    ``None`` the exception ends the run. A timeout requires an async function, because a thread cannot be stopped.
+    If the function raises, ``failure_error_function`` turns the exception into a message for the model, by default
+    :func:`default_tool_error_function`; with ``None`` the exception ends the run. Most other options are fields of
+    :class:`FunctionTool`. A timeout requires an async function, because a thread cannot be stopped.
     """
 
     def make(function: Callable[..., Any]) -> FunctionTool:
@@ -126,6 +126,7 @@ def function_tool(
             failure_error_function=explain,
             origin=ToolOrigin(ToolOriginType.FUNCTION),
             output_type_adapter=adapter,
+            arguments_parser=schema.make_parser(),
         )
         tool.__wrapped__ = function  # type: ignore[attr-defined]
         return tool

@@ -52,7 +52,8 @@ HandoffHistoryMapper: TypeAlias = Callable[[list[Item]], list[Item]]
 class Handoff(Generic[TContext, TAgent]):
     """A transfer to another agent, presented to the model as a tool. Usually created by :func:`handoff`.
 
-    ``agent`` is the target if it is known in advance; a saved run can be resumed only in agents that are.
+    ``agent`` is the target if it is known in advance; a saved run can be resumed only if its current
+    agent is declared in this way.
     """
 
     tool_name: str

@@ -16,7 +16,12 @@ _MAPPING_KEYWORDS = ("$defs", "definitions", "properties")
 
 
 def to_strict_schema(schema: Mapping[str, Any], *, where: str = "schema") -> JSONSchema:
-    """Return a strict copy of the schema; the original is not modified."""
+    """Return a strict copy of the schema; the original is not modified.
+
+    In the strict form every object requires all its properties and allows no others; optional values are properties
+    that may be null. A schema without a strict form raises :class:`InvalidDeclaration` with the path of the offending
+    part.
+    """
     if not schema:
         return {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
     strict: JSONSchema = _StrictConverter(schema).convert(schema, where, ())

@@ -1,4 +1,4 @@
-"""Function tools: the declaration of a tool that the program runs, and how it is invoked."""
+"""Tools: declarations of those that the provider runs and of those that the program runs, and how these are invoked."""
 
 import asyncio
 import copy
@@ -7,21 +7,95 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from inspect import isawaitable, iscoroutine
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, TypeVar
 
 from typing_extensions import TypedDict
 
 from standfast.agents.errors import InvalidDeclaration, ToolTimeoutError, UserError
 from standfast.agents.guardrails import ToolInputGuardrail, ToolOutputGuardrail, check_callable
-from standfast.agents.hosted_tools import HostedTool
 from standfast.agents.strict_schema import to_strict_schema
+from standfast.agents.tool_arguments import ArgumentsParser
 from standfast.agents.types import Enabled, MaybeAwaitable, NeedsApproval, ToolErrorFunction, maybe_await
-from standfast.tracing.instrumentation import record_span_exception
+from standfast.tracing.create import record_span_exception
 
 if TYPE_CHECKING:
     from standfast.agents.agent import AgentBase
     from standfast.agents.agent_tool import AgentTool
     from standfast.agents.context import RunContextWrapper, ToolContext
+
+
+@dataclass
+class FileSearchTool:
+    """Searches the provider's vector stores."""
+
+    vector_store_ids: list[str]
+    max_num_results: int | None = None
+    include_search_results: bool = False
+    ranking_options: Any | None = None
+    filters: Any | None = None
+
+    @property
+    def name(self) -> str:
+        return "file_search"
+
+
+@dataclass
+class WebSearchTool:
+    """Searches the web."""
+
+    user_location: Any | None = None
+    filters: Any | None = None
+    search_context_size: Literal["low", "medium", "high"] = "medium"
+    external_web_access: bool | None = None
+
+    @property
+    def name(self) -> str:
+        return "web_search"
+
+
+@dataclass
+class CodeInterpreterTool:
+    """Runs code in a container at the provider."""
+
+    tool_config: Any
+
+    @property
+    def name(self) -> str:
+        return "code_interpreter"
+
+
+@dataclass
+class MCPToolApprovalRequest:
+    """A request to approve a call of a hosted MCP server; ``data`` is the request as the provider sent it."""
+
+    ctx_wrapper: "RunContextWrapper[Any]"
+    data: Any
+
+
+class MCPToolApprovalFunctionResult(TypedDict):
+    approve: bool
+    reason: NotRequired[str]
+
+
+MCPToolApprovalFunction: TypeAlias = Callable[[MCPToolApprovalRequest], MaybeAwaitable[MCPToolApprovalFunctionResult]]
+
+
+@dataclass
+class HostedMCPTool:
+    """The tools of an MCP server to which the provider connects.
+
+    Without ``on_approval_request``, approval requests become interruptions of the run.
+    """
+
+    tool_config: Any
+    on_approval_request: MCPToolApprovalFunction | None = None
+
+    @property
+    def name(self) -> str:
+        return "hosted_mcp"
+
+
+HostedTool: TypeAlias = FileSearchTool | WebSearchTool | CodeInterpreterTool | HostedMCPTool
 
 
 ToolTimeoutBehavior: TypeAlias = Literal["error_as_result", "raise_exception"]
@@ -100,6 +174,7 @@ class FunctionTool:
     origin: ToolOrigin | None = field(default=None, kw_only=True, repr=False)
     agent_tool: "AgentTool | None" = field(default=None, kw_only=True, repr=False)
     output_type_adapter: Any = field(default=None, kw_only=True, repr=False)
+    arguments_parser: ArgumentsParser | None = field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         _check_tool(self)
@@ -199,7 +274,8 @@ def tool_namespace(*, name: str, description: str | None, tools: list[FunctionTo
             raise InvalidDeclaration(f"tool_namespace {name!r}", f"members must be function tools, got {tool!r}")
         if tool.name == name:
             raise UserError(
-                f"the namespace {name!r} has the same name as one of its tools: calls of deferred tools look like that"
+                f"the namespace {name!r} has the same name as one of its tools, so a call of it could not be told"
+                " from a call of a deferred tool: rename one of them"
             )
         member = copy.copy(tool)
         member.namespace, member.namespace_description = name, description

@@ -1,1 +1,1 @@
-"""Words that every part shares: errors, items, ids, time. No asyncio, no input or output."""
+"""Definitions that all packages share: errors, items, ids, time. No asyncio, no input or output."""

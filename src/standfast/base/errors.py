@@ -4,7 +4,8 @@ Each exception has a stable ``code`` and its facts as attributes; the message is
 
     StandfastError
     ├── InvalidInput            an argument is invalid; nothing was changed
-    │   └── InvalidItem         ... a conversation item, with the path of the invalid part
+    │   ├── InvalidItem         ... a conversation item, with the path of the invalid part
+    │   └── InvalidDecision     ... a decision that is not possible for the call
     ├── Unsupported             the backend or platform does not support the operation
     ├── MissingExtra            an optional dependency is not installed
     ├── Closed                  the object was closed
@@ -16,11 +17,13 @@ Each exception has a stable ``code`` and its facts as attributes; the message is
     ├── KeyReused               an idempotency key was reused with different content
     ├── NotFound                no such session, run, approval or generation
     ├── AlreadyExists           the name is taken
+    ├── SessionBusy             another run holds the session
+    ├── RunShared               a fork shares the journal of the run, which cannot be deleted before it
     ├── StoreUnavailable        the database cannot be reached or returned an error
     ├── SchemaTooNew            the database was written by a newer version
     ├── SchemaTooOld            the tables are missing or old, and creating them is disabled
     ├── SessionDamaged          the record of a session is invalid; its items are untouched
-    ├── WrongKey                the encryption key does not match the history
+    ├── WrongKey                the history needs an encryption key that was not given
     └── HistoryTampered         an encrypted history was changed without the key
 """
 
@@ -49,6 +52,12 @@ class InvalidItem(InvalidInput):
         self.path, self.problem = path, problem
 
 
+class InvalidDecision(InvalidInput):
+    """The decision, or its arguments, are not possible for this call. Nothing was decided."""
+
+    code = "invalid-decision"
+
+
 class Unsupported(StandfastError):
     """The backend or platform does not support the operation."""
 
@@ -75,10 +84,9 @@ class Conflict(StandfastError):
     """Another writer changed the record first. Nothing was written; read and retry."""
 
     code = "moved"
-    advice: ClassVar[str] = "read it again and retry"
 
     def __init__(self, what: str, name: str, *, expected: Any, found: Any) -> None:
-        super().__init__(f"{what} {name!r} is at {found}, expected {expected}; {self.advice}")
+        super().__init__(f"{what} {name!r} is at {found}, expected {expected}; read it again and retry")
         self.name, self.expected, self.found = name, expected, found
 
 
@@ -114,10 +122,12 @@ class FenceLost(Conflict):
     """The lease of this fencing token was taken over or ended. Nothing was written; stop working."""
 
     code = "fence-lost"
-    advice = "the lease has another owner; stop working"
 
     def __init__(self, name: str, *, expected: Any, found: Any) -> None:
-        super().__init__("lease", name, expected=expected, found=found)
+        StandfastError.__init__(
+            self, f"the lease {name!r} is no longer held with token {expected} (current token: {found}); stop working"
+        )
+        self.name, self.expected, self.found = name, expected, found
 
 
 class KeyReused(StandfastError):
@@ -126,7 +136,10 @@ class KeyReused(StandfastError):
     code = "key-reused"
 
     def __init__(self, session_id: str, key: str) -> None:
-        super().__init__(f"key {key!r} was already used in session {session_id!r} for a different batch; use a new key")
+        super().__init__(
+            f"the idempotency key {key!r} was already used in session {session_id!r} for a different batch;"
+            " use a new key"
+        )
         self.session_id, self.key = session_id, key
 
 
@@ -148,6 +161,27 @@ class AlreadyExists(StandfastError):
     def __init__(self, what: str, name: str) -> None:
         super().__init__(f"{what} {name!r} already exists")
         self.what, self.name = what, name
+
+
+class SessionBusy(StandfastError):
+    """A run that has not ended holds the session, or waits for it. Nothing was changed."""
+
+    code = "session-busy"
+
+    def __init__(self, session_id: str, *, run_id: str | None, advice: str) -> None:
+        holder = f"the run {run_id!r}" if run_id else "another run"
+        super().__init__(f"session {session_id!r} is held by {holder}: {advice}")
+        self.session_id, self.run_id = session_id, run_id
+
+
+class RunShared(StandfastError):
+    """A fork shares the journal of the run. Nothing was deleted; delete the fork first."""
+
+    code = "run-shared"
+
+    def __init__(self, run_id: str, *, fork_id: str) -> None:
+        super().__init__(f"the run {run_id!r} is the beginning of its fork {fork_id!r}: delete that one first")
+        self.run_id, self.fork_id = run_id, fork_id
 
 
 class StoreUnavailable(StandfastError):
@@ -188,12 +222,14 @@ class SessionDamaged(StandfastError):
     code = "session-damaged"
 
     def __init__(self, session_id: object, problem: str) -> None:
-        super().__init__(f"the row of session {session_id!r} is damaged: {problem}; repair it, or delete the session")
+        super().__init__(
+            f"the record of session {session_id!r} is damaged: {problem}; repair it, or delete the session"
+        )
         self.session_id, self.problem = session_id, problem
 
 
 class WrongKey(StandfastError):
-    """None of the given encryption keys matches this history. Nothing was changed."""
+    """The history needs an encryption key that was not given. Nothing was changed."""
 
     code = "wrong-key"
 

@@ -1,7 +1,8 @@
-"""Generate ids, and validate names that callers choose."""
+"""Generate ids, validate names that callers choose, and keep the key of the current conversation."""
 
 import secrets
 import time
+from contextvars import ContextVar
 
 from standfast.base.errors import InvalidInput
 
@@ -36,3 +37,10 @@ def validate_name(label: str, name: object) -> str:
 def validate_owner(owner: object) -> str | None:
     """Return ``owner`` if it is ``None`` or every backend can store it, otherwise raise :class:`InvalidInput`."""
     return None if owner is None else validate_name("owner", owner)
+
+
+current_conversation: ContextVar[str] = ContextVar("standfast_conversation", default="")
+"""The key of the current conversation, for resources that are kept per conversation.
+
+Runs set it around each tool call; outside of tool calls it is an empty string.
+"""

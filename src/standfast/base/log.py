@@ -1,9 +1,32 @@
-"""The logger ``standfast``. It has no handler by default and never receives contents of conversations."""
+"""The logger ``standfast``. It has no handler by default and never receives contents of conversations.
+
+What it does receive may come from others: names of tools, lines of servers, messages of errors. Their invisible
+characters are escaped, because logs are read on terminals.
+"""
 
 import logging
 import sys
 
-log = logging.getLogger("standfast")
+from standfast.base.text import make_visible
+
+
+def get_logger(name: str = "standfast") -> logging.Logger:
+    """Return the logger of that name, whose messages and tracebacks have no invisible characters."""
+    logger = logging.getLogger(name)
+    logger.addFilter(_escape_record)
+    return logger
+
+
+def _escape_record(record: logging.LogRecord) -> bool:
+    if (message := record.getMessage()) != (visible := make_visible(message, multiline=True)):
+        record.msg, record.args = visible, None
+    if record.exc_info:
+        text = logging.Formatter().formatException(record.exc_info)
+        record.exc_text = make_visible(text, multiline=True)
+    return True
+
+
+log = get_logger()
 
 
 def enable_verbose_stdout_logging() -> None:

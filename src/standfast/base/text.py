@@ -1,5 +1,6 @@
-"""Text of conversation items: repair it, extract it for search, and match search terms against it."""
+"""Text of conversation items: repair it, show it, extract it for search, and match search terms against it."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -25,6 +26,13 @@ _WORD = re.compile(r"[^\W_]+")
 _MAX_WORD_LENGTH = 64
 _MAX_WORD_BYTES = 400_000
 
+# Controls, lone surrogates, what changes the direction of text, and what has no width (Unicode's default ignorable code
+# points, except the two selectors that emoji are written with).
+_INVISIBLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
+    "\ud800-\udfff\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+
 
 def sanitize_text(text: str) -> str:
     """Return ``text`` with U+FFFD in place of lone surrogates, which no encoding can represent.
@@ -45,6 +53,35 @@ def sanitize_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {sanitize_json(key): sanitize_json(part) for key, part in value.items()}
     return [sanitize_json(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def make_visible(text: str, *, multiline: bool = False) -> str:
+    """Return ``text`` with escapes such as ``\\u202e`` for what a reader cannot see or a terminal obeys.
+
+    These are control characters, those that change the direction of text, and those without a width. Use it for every
+    text of a model, a tool, a worker or a store that people are shown. With ``multiline``, line breaks and tabs stay.
+    The escapes are those of JSON: JSON in which they are replaced has the same value.
+    """
+    if not multiline:
+        return _INVISIBLE.sub(_escape_char, text)
+    lines = text.replace("\r\n", "\n")
+    return _INVISIBLE.sub(lambda found: found[0] if found[0] in "\n\t" else _escape_char(found), lines)
+
+
+def _escape_char(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1] if found[0] != "\x7f" else "\\u007f"
+
+
+def format_arguments(arguments: str) -> str:
+    """Return the arguments of a call as a person who decides about it must see them: the JSON value that they have.
+
+    The result is one line without invisible characters. Text that is not JSON is marked as such and quoted.
+    """
+    try:
+        shown = json.dumps(json.loads(arguments), ensure_ascii=False, separators=(",", ":")) if arguments else ""
+    except (ValueError, RecursionError):
+        shown = f"not JSON: {json.dumps(arguments, ensure_ascii=False)}"
+    return make_visible(shown)
 
 
 def extract_text(item: Mapping[str, Any]) -> str:
@@ -89,3 +126,17 @@ def matches_terms(text: str, terms: Sequence[str]) -> bool:
         return False
     words = extract_words(text)
     return all(any(word.startswith(term) for word in words) for term in terms)
+
+
+MAX_ERROR_CHARS = 10_000
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the message of any exception as text that can be stored: its type if it has none, and not too long."""
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - it is the program's own method
+        message = ""
+    message = sanitize_text(message) or type(error).__name__
+    cut = len(message) - MAX_ERROR_CHARS
+    return message if cut <= 0 else f"{message[:MAX_ERROR_CHARS]} [{cut} more characters]"

@@ -3,6 +3,7 @@ from standfast.history.integrity import CorruptItem as CorruptItem
 from standfast.history.integrity import IntegrityReport as IntegrityReport
 from standfast.history.compaction import CompactingSession as CompactingSession
 from standfast.history.compaction import Trigger as Trigger
+from standfast.history.deletion import DeletedSession as DeletedSession
 from standfast.history.session import Session as Session
 from standfast.history.session import SessionABC as SessionABC
 from standfast.history.session import SessionInputCallback as SessionInputCallback

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self, TypeAlias
 
@@ -11,6 +10,7 @@ import msgspec
 from standfast.base.errors import HistoryMoved, InvalidInput, NotFound, Unsupported
 from standfast.base.item_pairs import PairingProblem, find_unpaired, group_into_units
 from standfast.base.items import Item, encode_items
+from standfast.base.log import get_logger
 from standfast.base.text import extract_text
 from standfast.history.codec import DecodedRecord
 from standfast.history.session import make_contention_error
@@ -24,7 +24,7 @@ Summariser: TypeAlias = Callable[[list[Item]], Summary | Awaitable[Summary]]
 TriggerFunction: TypeAlias = Callable[[list[Item]], bool | Awaitable[bool]]
 
 _MAX_ATTEMPTS = 10
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class Trigger(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ class CompactingSession(SessionWrapper):
         self, items: Sequence[Item], *, key: str | None = None, expected: Head | None = None, wrapper: Any = None
     ) -> None:
         """Append a batch, then compact if the trigger has been passed."""
-        await super().add_items(items, key=key, expected=expected)
+        await super().add_items(items, key=key, expected=expected, wrapper=wrapper)
         if self.compaction_lock.locked():  # another task is compacting; this one need not wait for it
             return
         try:

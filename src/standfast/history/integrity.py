@@ -6,7 +6,7 @@ import msgspec
 
 from standfast.base.errors import HistoryTampered
 from standfast.base.item_pairs import UnpairedItem, find_unpaired
-from standfast.history.codec import Codec, UnreadableRecord
+from standfast.history.codec import Codec, decode_page
 from standfast.store.records import EMPTY_HEAD, Generation, Head, Page, QuarantinedItem
 
 
@@ -48,7 +48,7 @@ def check_integrity(
     tampered = None
     if page is not None:
         try:
-            codec.verify(page.record)
+            codec.verify_page(page)
             codec.verify_generations(page.record, generations)
         except HistoryTampered as problem:
             tampered = str(problem)
@@ -59,12 +59,9 @@ def build_report(
     session_id: str, page: Page | None, codec: Codec, *, quarantined: Sequence[QuarantinedItem], tampered: str | None
 ) -> IntegrityReport:
     """Return the report of a history whose seal has been verified already, with the result as ``tampered``."""
-    items, corrupt = [], []
-    for row in page.rows if page else []:
-        try:
-            items.append(codec.decode(row).item)
-        except UnreadableRecord as problem:
-            corrupt.append(CorruptItem(row.position, str(problem)))
+    readable, unreadable = decode_page(codec, page)
+    items = [entry.item for entry in readable]
+    corrupt = [CorruptItem(row.position, reason) for row, reason in unreadable]
     return IntegrityReport(
         session_id=session_id,
         head=page.record.head if page else EMPTY_HEAD,

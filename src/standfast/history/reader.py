@@ -8,14 +8,14 @@ from standfast.base.ids import validate_name, validate_owner
 from standfast.base.item_pairs import drop_unpaired
 from standfast.base.items import Item
 from standfast.base.text import extract_text, matches_terms
-from standfast.history.codec import Codec, DecodedRecord, PlainCodec, UnreadableRecord
+from standfast.history.codec import Codec, DecodedRecord, PlainCodec, UnreadableRecord, decode_page
 from standfast.history.encryption.keys import drop_expired
 from standfast.history.integrity import IntegrityReport, check_integrity
 from standfast.history.search import SearchHit, parse_query, search_index
-from standfast.history.session import SessionSettings, validate_limit
+from standfast.history.session import SessionSettings, make_conversation_key, validate_limit
 from standfast.store.backend import Backend
 from standfast.store.records import EMPTY_HEAD, Generation, Head, Page, Row, SessionRecord
-from standfast.store.tape import TapeSpan, find_position, join_spans, slice_spans, total_length
+from standfast.store.tape import TapeSpan, compute_length, find_position, join_spans, slice_spans
 
 PLAIN_CODEC = PlainCodec()
 _SCAN_PAGE_SIZE = 500
@@ -43,11 +43,17 @@ class StoredSessionReader:
         self.owner = validate_owner(owner)
         self.clock = clock
 
+    @property
+    def conversation_key(self) -> str:
+        """The key under which tools keep state for this session; sessions of other stores have other keys."""
+        return make_conversation_key(self.backend.location, self.session_id)
+
     async def get_items(self, limit: int | None = None, *, generation: int | None = None) -> list[Item]:
         """Return the latest ``limit`` items, oldest first. The default is the limit of the settings, else all items.
 
-        A record that cannot be read is skipped and does not count towards the limit; :meth:`check` reports it. Pass
-        the number of an earlier ``generation`` to read the history as it was before a rewind or replacement.
+        A record that cannot be read is skipped and does not count towards the limit; :meth:`check` reports it. In an
+        encrypted session it raises :class:`HistoryTampered`. Pass the number of an earlier ``generation`` to read the
+        history as it was before a rewind or replacement.
         """
         limit = self.resolve_limit(limit)
         validate_generation(generation)
@@ -76,7 +82,7 @@ class StoredSessionReader:
         terms, max_hits = parse_query(query, limit)
         if not terms or not max_hits:
             return []
-        if not self.codec.position_bound:
+        if not self.codec.location_bound:
             hits = await search_index(
                 self.backend, self.match_candidate, terms, session_id=self.session_id, limit=max_hits
             )
@@ -98,7 +104,7 @@ class StoredSessionReader:
     async def export(self) -> AsyncIterator[tuple[Row, Item | UnreadableRecord]]:
         """Yield every record in order with its item, or with the reason why it cannot be read."""
         page = await self.read_page()
-        readable, unreadable = self.decode_rows(page.rows if page else [])
+        readable, unreadable = self.decode_page(page)
         entries: list[tuple[Row, Item | UnreadableRecord]] = [
             (entry.row, entry.item) for entry in self.drop_expired(readable)
         ]
@@ -114,6 +120,9 @@ class StoredSessionReader:
 
     async def read_verified_record(self) -> SessionRecord | None:
         """Return the record of the session after verifying its seal; ``None`` if the session does not exist."""
+        if self.codec.location_bound:
+            page = await self.read_page(start=0, stop=0)
+            return None if page is None else page.record
         record = await self.backend.get_session(self.session_id)
         if record is not None:
             self.codec.verify(record)
@@ -123,7 +132,7 @@ class StoredSessionReader:
         """Return the rows that ``window`` selects, as :meth:`Backend.read` does, after verifying the seal."""
         page = await self.backend.read(self.session_id, **window)
         if page is not None:
-            self.codec.verify(page.record)
+            self.codec.verify_page(page)
         return page
 
     async def read_head_and_generations(self) -> tuple[Head, list[Generation]]:
@@ -147,12 +156,12 @@ class StoredSessionReader:
             return False
         spans = next(entry.spans for entry in generations if entry.number == number)
         read = join_spans(TapeSpan(row.tape, row.seq, row.seq + 1) for row in page.rows)
-        if read != slice_spans(spans, total_length(spans) - len(page.rows), total_length(spans)):
+        if read != slice_spans(spans, compute_length(spans) - len(page.rows), compute_length(spans)):
             raise HistoryTampered(f"generation {number} of session {self.session_id!r} was changed while it was read")
         return True
 
     async def read_latest(self, limit: int | None, *, generation: int | None = None) -> list[DecodedRecord]:
-        """Return the latest readable items. Unreadable records do not count towards the limit."""
+        """Return the latest readable items. Unreadable records do not count towards the limit, unless they raise."""
         window = limit
         while True:
             page = await self.read_page(last=window, generation=generation)
@@ -161,26 +170,22 @@ class StoredSessionReader:
                     raise NotFound("generation", generation)
                 return []
             if (
-                self.codec.position_bound
+                self.codec.location_bound
                 and generation is not None
                 and not await self.verify_generation(page, generation)
             ):
                 continue
-            readable, unreadable = self.decode_rows(page.rows)
+            readable, unreadable = self.decode_page(page)
+            if unreadable and self.codec.strict:
+                raise self.codec.make_unreadable_error(page.record, *unreadable[0])
             visible = self.drop_expired(readable)
             if limit is None or len(visible) >= limit or not page.rows or page.rows[0].position == 0:
                 return visible if limit is None else visible[-limit:]
             window = max((window or 1) * 2, limit + 2 * len(unreadable))
 
-    def decode_rows(self, rows: Sequence[Row]) -> tuple[list[DecodedRecord], list[tuple[Row, str]]]:
+    def decode_page(self, page: Page | None) -> tuple[list[DecodedRecord], list[tuple[Row, str]]]:
         """Return the decoded records, and the rows that cannot be decoded with the reason."""
-        readable, unreadable = [], []
-        for row in rows:
-            try:
-                readable.append(self.codec.decode(row))
-            except UnreadableRecord as problem:
-                unreadable.append((row, str(problem)))
-        return readable, unreadable
+        return decode_page(self.codec, page)
 
     def drop_expired(self, entries: list[DecodedRecord]) -> list[DecodedRecord]:
         """Return the records that have not expired. A call and its output expire together."""
@@ -191,10 +196,10 @@ class StoredSessionReader:
     def match_candidate(
         self, record: SessionRecord, tape: int, seq: int, data: bytes, terms: Sequence[str]
     ) -> SearchHit | None:
-        """Return a hit if the session shows the candidate of an index and its item matches; otherwise ``None``."""
+        """Return a hit if the candidate is in the view of the session and its item matches; otherwise ``None``."""
         position = find_position(record.view, tape, seq)
-        if position is None or (record.seal is not None and not self.codec.position_bound):
-            return None  # not shown, or plaintext that was inserted into an encrypted history
+        if position is None or (record.seal is not None and not self.codec.location_bound):
+            return None  # not in the view, or plaintext that was inserted into an encrypted history
         return self.match_row(Row(position, tape, seq, data), terms, record.session_id)
 
     def match_row(self, row: Row, terms: Sequence[str], session_id: str) -> SearchHit | None:

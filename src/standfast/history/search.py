@@ -21,11 +21,22 @@ class SearchHit(msgspec.Struct, frozen=True):
     text: str
 
 
-def parse_query(query: str, limit: int | None) -> tuple[list[str], int]:
-    """Return the search terms and the maximum number of hits."""
+MAX_QUERY_LENGTH = 1000
+"""Characters of a query, as the servers and libraries that search have limits of their own."""
+
+
+def validate_query(query: object) -> str:
+    """Return ``query`` if every backend can search for it; otherwise raise :class:`InvalidInput`."""
     if not isinstance(query, str):
         raise InvalidInput(f"query must be a string, not {type(query).__name__}")
-    return extract_words(query), validate_listing_limit(limit)
+    if len(query) > MAX_QUERY_LENGTH:
+        raise InvalidInput(f"query must have at most {MAX_QUERY_LENGTH} characters, got {len(query)}")
+    return query
+
+
+def parse_query(query: str, limit: int | None) -> tuple[list[str], int]:
+    """Return the search terms and the maximum number of hits."""
+    return extract_words(validate_query(query)), validate_listing_limit(limit)
 
 
 async def search_index(
@@ -39,7 +50,7 @@ async def search_index(
 ) -> list[SearchHit] | None:
     """Return the hits that the index of the backend leads to, newest first; ``None`` if the backend has no index.
 
-    The index only gives candidates; ``match_candidate`` decides whether the session shows them and they match.
+    The index only gives candidates; ``match_candidate`` decides whether they are in the view of the session and match.
     """
     hits_by_session: dict[str, list[SearchHit]] = {}
     records: dict[str, SessionRecord | None] = {}
@@ -57,7 +68,7 @@ async def search_index(
             if hit is not None:
                 hits_by_session.setdefault(name, []).append(hit)
         last = records[page[-1].session_id] if page else None
-        # The next page may hold newer items of the last session, unless that shows its items in write order.
+        # The next page may hold newer items of the last session, unless its view is in write order.
         final = [hit for name, hits in hits_by_session.items() if not last or name != last.session_id for hit in hits]
         if (
             len(page) < size
@@ -83,7 +94,7 @@ def has_enough(hits_by_session: dict[str, list[SearchHit]], limit: int) -> bool:
 
 
 def is_in_write_order(record: SessionRecord) -> bool:
-    """Return True if a session shows only items of its own tape, in the order in which they were written."""
+    """Return True if the view has only items of the session's own tape, in the order in which they were written."""
     return all(span.tape == record.tape for span in record.view) and list(record.view) == sorted(
         record.view, key=lambda span: span.start
     )

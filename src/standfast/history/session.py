@@ -1,11 +1,13 @@
 """The session protocol: four methods, an id and settings. Everything that reads or writes a history uses it."""
 
+import hashlib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
-from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
+from functools import lru_cache, partial
+from typing import Any, Protocol, Self, TypeAlias, TypeVar, cast, runtime_checkable
 
 from standfast.base.errors import HistoryMoved, InvalidInput
 from standfast.base.items import Item
@@ -103,6 +105,47 @@ SessionInputCallback: TypeAlias = Callable[[list[Item], list[Item]], list[Item] 
 """Takes the history and the new input, and returns the items that are sent to the model."""
 
 
+_run_context: ContextVar[Any] = ContextVar("standfast_session_context", default=None)
+
+
+class use_run_context:  # noqa: N801 - used like a function. A generator would change the exceptions of the block
+    """Inside the block, sessions whose methods take ``wrapper`` get this context. ``None`` changes nothing."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        self._token = _run_context.set(_run_context.get() if self._context is None else self._context)
+
+    def __exit__(self, *_: object) -> None:
+        _run_context.reset(self._token)
+
+
+M = TypeVar("M", bound=Callable[..., Any])
+
+
+def with_run_context(method: M) -> M:
+    """Return a method of a session with the context of the current run as its ``wrapper``, if it takes one."""
+    context = _run_context.get()
+    if context is None or not _has_wrapper_parameter(getattr(method, "__func__", method)):
+        return method
+    return cast("M", partial(method, wrapper=context))
+
+
+def get_conversation_key(session: object, session_id: str) -> str:
+    """Return the key under which tools keep state for a session: its id, and the store or class that it belongs to.
+
+    A session of another library may have an attribute ``conversation_key``, to distinguish equal ids of two stores.
+    """
+    key = getattr(session, "conversation_key", None)
+    return key if isinstance(key, str) else make_conversation_key(type(session).__qualname__, session_id)
+
+
+def make_conversation_key(location: str, session_id: str) -> str:
+    """Return a key that is the same wherever the session with this id is opened, and different in other stores."""
+    return f"{hashlib.sha256(location.encode()).hexdigest()[:12]}:{session_id}"
+
+
 def accepts_keys(session: Session) -> bool:
     """Return True if ``add_items`` takes an idempotency key and guarantees that a keyed batch is written once.
 
@@ -118,6 +161,11 @@ def accepts_keys(session: Session) -> bool:
 @lru_cache(maxsize=64)
 def _has_key_parameter(add_items: Any) -> bool:
     return "key" in inspect.signature(add_items).parameters
+
+
+@lru_cache(maxsize=256)
+def _has_wrapper_parameter(method: Any) -> bool:
+    return "wrapper" in inspect.signature(method).parameters
 
 
 def make_contention_error(session_id: str, attempts: int) -> HistoryMoved:

@@ -2,21 +2,21 @@
 
 import base64
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable
-from contextlib import suppress
 from typing import Any, Self
 
 import msgspec
 
-from standfast.base.errors import InvalidInput, InvalidItem, NotFound, SessionDamaged
+from standfast.base.errors import InvalidInput, InvalidItem, NotFound
 from standfast.base.ids import validate_name, validate_owner
 from standfast.base.items import to_plain_json
-from standfast.history.compat.turns import get_log_id, is_turn_log
-from standfast.history.search import SearchHit, parse_query, search_index
+from standfast.history.compat.turns import is_turn_log
+from standfast.history.deletion import DeletedSession, RunsOfSession, delete_session
+from standfast.history.search import SearchHit, parse_query, search_index, validate_query
 from standfast.history.session import SessionSettings, validate_listing_limit
 from standfast.history.stored_session import StoredSession
 from standfast.history.transfer import export_lines, import_lines, validate_text
 from standfast.store.backend import Backend, Cursor
-from standfast.store.operations import Annotate, Erase
+from standfast.store.operations import Annotate
 from standfast.store.records import Head, SessionRecord
 from standfast.store.urls import open_backend
 
@@ -80,12 +80,12 @@ class Store:
     ) -> list[StoredSessionInfo]:
         """List sessions, the most recently changed first.
 
-        ``query`` selects sessions with this text in their id or annotations. ``after`` is a
+        ``query`` selects sessions with this text in their id or metadata. ``after`` is a
         :attr:`StoredSessionInfo.cursor`. The branches of an :class:`AdvancedSQLiteSession` are listed as sessions whose
         annotation ``branch_of`` is the id of that session.
         """
         if query is not None:
-            validate_text("query", query)
+            validate_text("query", validate_query(query))
         filters, max_count = {"owner": validate_owner(owner), "query": query}, validate_listing_limit(limit)
         listed: list[StoredSessionInfo] = []
         cursor, may_have_more = parse_cursor(after), True
@@ -105,7 +105,7 @@ class Store:
     async def annotate(
         self, session_id: str, metadata: dict[str, Any], *, owner: str | None = None
     ) -> StoredSessionInfo:
-        """Merge ``metadata`` into the annotations of the session. A value of ``None`` removes its key."""
+        """Merge ``metadata`` into that of the session. A value of ``None`` removes its key."""
         try:
             plain = to_plain_json(metadata, "metadata")
         except InvalidItem as problem:
@@ -117,15 +117,19 @@ class Store:
         )
         return await self.describe(session_id)
 
-    async def delete(self, session_id: str) -> None:
-        """Delete the session with its generations and annotations. Forks keep the items that they show."""
-        with suppress(SessionDamaged):  # the session exists, and its record need not be readable to be deleted
-            await self.require_record(validate_name("session id", session_id))
-        session_ids = [session_id]
-        log = await self.backend.get_session(get_log_id(session_id))
-        if log is not None and await is_turn_log(self.backend, log):
-            session_ids.append(log.session_id)
-        await self.backend.commit(*(Erase(session_id=name, forget=True) for name in session_ids))
+    async def set_owner(self, session_id: str, owner: str) -> StoredSessionInfo:
+        """Record another owner of the session, and so of its runs and approvals. An owner is a label, no permission."""
+        await self.require_record(validate_name("session id", session_id))
+        return await self.annotate(session_id, {}, owner=validate_name("owner", owner))
+
+    async def delete(self, session_id: str, *, runs: RunsOfSession = "delete") -> DeletedSession:
+        """Delete the session with its generations, annotations and durable runs, in one commit.
+
+        Raise :class:`SessionBusy` if one of its runs has not ended, and :class:`RunShared` if a run of another session
+        was forked from one of them. With ``runs="keep"`` the runs stay, with the words of the conversation in their
+        journals, and the result lists them. Forks of the session keep the items that they show.
+        """
+        return await delete_session(self.backend, validate_name("session id", session_id), runs=runs)
 
     async def search(self, query: str, *, owner: str | None = None, limit: int | None = 20) -> list[SearchHit]:
         """Return the items in which each word of ``query`` is the beginning of a word, newest sessions first.

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Self
 
 import msgspec
@@ -11,11 +11,12 @@ from standfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, Not
 from standfast.base.ids import new_id, validate_name
 from standfast.base.items import Item, encode_items
 from standfast.base.text import extract_text, extract_words
+from standfast.history.encryption.keys import TAG_SIZE
 from standfast.history.reader import StoredSessionReader, validate_generation
 from standfast.history.session import SessionABC, make_contention_error
 from standfast.store.operations import BatchKey, Erase, Op, Quarantine, RequireVersion, Splice, ViewUpdate
 from standfast.store.records import EMPTY_HEAD, Generation, Head, Row, SessionRecord
-from standfast.store.tape import TapeSpan, generate_tape_id, get_tape_ends, join_spans, slice_spans, total_length
+from standfast.store.tape import TapeSpan, compute_length, generate_tape_id, get_tape_ends, join_spans, slice_spans
 
 _MAX_ATTEMPTS = 100
 
@@ -23,15 +24,15 @@ _MAX_ATTEMPTS = 100
 class StoredSession(StoredSessionReader, SessionABC):
     """A session in a store.
 
-    Every change is one atomic commit, also for readers in other processes and if this process is killed. Objects are
-    cheap and hold no resources that need closing.
+    Every change is one atomic commit: readers in other processes see all of it or nothing, even if this process is
+    killed. Objects are cheap and hold no resources that need closing.
     """
 
     async def add_items(self, items: Sequence[Item], *, key: str | None = None, expected: Head | None = None) -> None:
         """Append a batch atomically; its items are contiguous and in order.
 
         With ``key``, writing the same batch again is a no-op, so that a caller can retry after a lost response.
-        With ``expected``, raise :class:`HistoryMoved` and write nothing if the head is another one.
+        With ``expected``, raise :class:`HistoryMoved` and write nothing if the head has changed.
         """
         validate_head(expected)
         data = encode_items(items)
@@ -41,16 +42,16 @@ class StoredSession(StoredSessionReader, SessionABC):
         batch_key = None if key is None else BatchKey(validate_name("key", key), self.codec.digest(data))
         words = tuple(" ".join(extract_words(extract_text(item))) for item in items) if self.is_indexed else ()
 
-        def append(record: SessionRecord | None) -> list[Op]:
+        async def append(record: SessionRecord | None) -> list[Op]:
             tape, seq = (record.tape, record.next_seq) if record else (generate_tape_id(), 0)
-            added = self.codec.encode(data, tape=tape, seq=seq)
+            added = self.codec.encode(data, tape=tape, seq=seq, before=record)
             return [
-                self.seal_splice(
+                self.complete_splice(
                     record, Splice(session_id=self.session_id, add=added, tape=tape, words=words, key=batch_key)
                 )
             ]
 
-        await self.commit_with_retry(append, expected=expected, read_first=self.codec.position_bound)
+        await self.commit_with_retry(append, expected=expected, read_first=self.codec.location_bound)
 
     async def pop_item(self) -> Item | None:
         """Remove and return the latest item; ``None`` if the history is empty.
@@ -62,7 +63,7 @@ class StoredSession(StoredSessionReader, SessionABC):
             page = await self.read_page(last=window)
             if page is None or not page.rows:
                 return None
-            readable, unreadable = self.decode_rows(page.rows)
+            readable, unreadable = self.decode_page(page)
             visible = self.drop_expired(readable)
             if not visible and page.rows[0].position > 0:
                 window *= 4
@@ -70,7 +71,7 @@ class StoredSession(StoredSessionReader, SessionABC):
             if not visible and readable:
                 return None
             end = visible[-1].row.position if visible else 0
-            ops = self.build_pop_ops(page.record, end, [row for row in unreadable if row[0].position >= end])
+            ops = await self.build_pop_ops(page.record, end, [row for row in unreadable if row[0].position >= end])
             try:
                 await self.backend.commit(*ops)
             except HistoryMoved:
@@ -80,16 +81,16 @@ class StoredSession(StoredSessionReader, SessionABC):
             return visible[-1].item if visible else None
 
     async def clear_session(self) -> None:
-        """Erase the history and its earlier generations. Forks keep the items that they show."""
+        """Erase the history and its earlier generations. Forks keep the items in their views."""
 
-        def erase(record: SessionRecord | None) -> list[Op]:
-            if not self.codec.position_bound:
+        async def erase(record: SessionRecord | None) -> list[Op]:
+            if not self.codec.location_bound:
                 return [Erase(session_id=self.session_id)]
             if record is None:
                 return [Erase(session_id=self.session_id, expected=0)]
             return [self.build_erase_op(record)]
 
-        await self.commit_with_retry(erase, expected=None, read_first=self.codec.position_bound)
+        await self.commit_with_retry(erase, expected=None, read_first=self.codec.location_bound)
 
     # --- beyond the session protocol ------------------------------------------------------------
 
@@ -110,7 +111,7 @@ class StoredSession(StoredSessionReader, SessionABC):
             validate_position(stop)
         data = encode_items(items)
 
-        def splice(record: SessionRecord | None) -> list[Op]:
+        async def splice(record: SessionRecord | None) -> list[Op]:
             record = record or self.make_empty_record()
             if expected is not None and expected.version != record.version:
                 raise HistoryMoved(self.session_id, expected=expected, found=record.head)
@@ -129,12 +130,13 @@ class StoredSession(StoredSessionReader, SessionABC):
                 length=record.length - (end - start) + len(data),
                 archive=record.length > 0,
             )
-            added = self.codec.encode(data, tape=record.tape, seq=seq)
+            added = self.codec.encode(data, tape=record.tape, seq=seq, before=record)
             words = tuple(" ".join(extract_words(extract_text(item))) for item in items) if self.is_indexed else ()
             return [
-                self.seal_splice(
+                self.complete_splice(
                     record,
                     Splice(session_id=self.session_id, add=added, words=words, view_update=update, tape=record.tape),
+                    tags=await self.read_tags(start - 1),
                 )
             ]
 
@@ -160,7 +162,7 @@ class StoredSession(StoredSessionReader, SessionABC):
                     raise
 
     async def restore_generation(self, generation: Generation, *, expected: Head) -> Head:
-        def restore(record: SessionRecord | None) -> list[Op]:
+        async def restore(record: SessionRecord | None) -> list[Op]:
             record = record or self.make_empty_record()
             since = tuple(
                 TapeSpan(span.tape, max(span.start, generation.resumes_at), span.stop)
@@ -168,8 +170,11 @@ class StoredSession(StoredSessionReader, SessionABC):
                 if span.tape == record.tape and span.stop > generation.resumes_at
             )
             view = join_spans(generation.spans, since)
-            update = ViewUpdate(closed=view, open_from=record.next_seq, length=total_length(view), archive=True)
-            return [self.seal_splice(record, Splice(session_id=self.session_id, view_update=update, tape=record.tape))]
+            update = ViewUpdate(closed=view, open_from=record.next_seq, length=compute_length(view), archive=True)
+            splice = Splice(session_id=self.session_id, view_update=update, tape=record.tape)
+            ends = [compute_length(generation.spans[:count]) - 1 for count in range(1, len(generation.spans) + 1)]
+            tags = await self.read_tags(*ends, generation=generation.number)
+            return [self.complete_splice(record, splice, tags=tags)]
 
         return await self.commit_with_retry(restore, expected=expected, read_first=True)
 
@@ -196,10 +201,9 @@ class StoredSession(StoredSessionReader, SessionABC):
             )
             # The seal of the parent lists the keys that its items need, and the child shows some of these items.
             before = msgspec.structs.replace(child.make_empty_record(first), seal=record.seal)
+            sealed = child.complete_splice(before, first, tags=await self.read_tags(end - 1))
             try:
-                await self.backend.commit(
-                    RequireVersion(self.session_id, record.version), child.seal_splice(before, first)
-                )
+                await self.backend.commit(RequireVersion(self.session_id, record.version), sealed)
             except HistoryMoved:
                 await wait_before_retry(attempt)
                 continue
@@ -211,7 +215,7 @@ class StoredSession(StoredSessionReader, SessionABC):
     @property
     def is_cacheable(self) -> bool:
         """Whether the items change only together with the head. Items of an encrypted session may expire."""
-        return not self.codec.position_bound
+        return not self.codec.location_bound
 
     @property
     def stored_session(self) -> "StoredSession":
@@ -220,7 +224,7 @@ class StoredSession(StoredSessionReader, SessionABC):
 
     @property
     def is_indexed(self) -> bool:
-        return self.backend.indexes_words and not self.codec.position_bound
+        return self.backend.indexes_words and not self.codec.location_bound
 
     def open_sibling(self, session_id: str) -> Self:
         """Return another session of the same store, with the settings of this one."""
@@ -246,11 +250,27 @@ class StoredSession(StoredSessionReader, SessionABC):
             updated_at=0,
         )
 
-    def seal_splice(self, record: SessionRecord | None, splice: Splice) -> Splice:
+    async def read_tags(self, *positions: int, generation: int | None = None) -> dict[tuple[int, int], bytes]:
+        """Return the tags of encrypted records, by tape and place, for the seal of a view that ends with them."""
+        tags: dict[tuple[int, int], bytes] = {}
+        for position in positions if self.codec.location_bound else ():
+            page = await self.backend.read(
+                self.session_id, start=max(position, 0), stop=position + 1, generation=generation
+            )
+            tags |= {(row.tape, row.seq): row.data[-TAG_SIZE:] for row in (page.rows if page else ()) if row.data}
+        return tags
+
+    def complete_splice(
+        self,
+        record: SessionRecord | None,
+        splice: Splice,
+        *,
+        tags: Mapping[tuple[int, int], bytes] | None = None,
+    ) -> Splice:
         """Return the splice with the owner and, if the codec or a view update needs them, expected version and seal."""
         if splice.owner is None and self.owner is not None:
             splice = msgspec.structs.replace(splice, owner=self.owner)
-        if not self.codec.position_bound and splice.view_update is None:
+        if not self.codec.location_bound and splice.view_update is None:
             return splice
         record = record or self.make_empty_record(splice)
         update = splice.view_update or ViewUpdate(record.closed, record.open_from, record.length + len(splice.add))
@@ -262,7 +282,7 @@ class StoredSession(StoredSessionReader, SessionABC):
             open_from=update.open_from,
             closed=update.closed,
         )
-        seal = self.codec.seal(after, replaced=record if update.archive else None)
+        seal = self.codec.seal(after, replaced=record if update.archive else None, added=splice.add, tags=tags)
         return msgspec.structs.replace(splice, expected=record.version, seal=seal)
 
     def make_erased_record(self, record: SessionRecord) -> SessionRecord:
@@ -276,7 +296,7 @@ class StoredSession(StoredSessionReader, SessionABC):
 
     async def commit_with_retry(
         self,
-        build_ops: Callable[[SessionRecord | None], list[Op]],
+        build_ops: Callable[[SessionRecord | None], Awaitable[list[Op]]],
         *,
         expected: Head | None,
         read_first: bool,
@@ -288,7 +308,7 @@ class StoredSession(StoredSessionReader, SessionABC):
         """
         for attempt in range(_MAX_ATTEMPTS):
             record = await self.read_verified_record() if read_first else None
-            ops = build_ops(record)
+            ops = await build_ops(record)
             if expected is not None:
                 current = record.head if record else EMPTY_HEAD
                 if read_first and current.version != expected.version:
@@ -319,12 +339,16 @@ class StoredSession(StoredSessionReader, SessionABC):
         if not any(isinstance(op, Splice) and op.key for op in ops):
             raise HistoryMoved(self.session_id, expected=expected, found=current)
 
-    def build_pop_ops(self, record: SessionRecord, end: int, unreadable: list[tuple[Row, str]]) -> list[Op]:
+    async def build_pop_ops(self, record: SessionRecord, end: int, unreadable: list[tuple[Row, str]]) -> list[Op]:
         """Return the operations that cut the history at ``end`` and quarantine the unreadable rows after it."""
         view = slice_spans(record.view, 0, end)
         update = ViewUpdate(closed=view, open_from=record.next_seq, length=end)
         return [
-            self.seal_splice(record, Splice(session_id=self.session_id, view_update=update, tape=record.tape)),
+            self.complete_splice(
+                record,
+                Splice(session_id=self.session_id, view_update=update, tape=record.tape),
+                tags=await self.read_tags(end - 1),
+            ),
             *(
                 Quarantine(session_id=self.session_id, tape=row.tape, seq=row.seq, reason=reason)
                 for row, reason in unreadable

@@ -17,7 +17,8 @@ from standfast.store.operations import Annotate, Splice
 from standfast.store.records import SessionRecord
 
 EXPORT_FORMAT = 1
-# Version 0.1.0 was called holdfast and wrote that name into the header; its exports are still imported.
+# Before version 0.1.0 was released, the product was called holdfast and wrote that name into the header; such exports
+# are still imported.
 _HEADER_KEYS = ("standfast", "holdfast")
 
 

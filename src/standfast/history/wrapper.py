@@ -15,7 +15,13 @@ from standfast.base.items import Item
 from standfast.history.codec import UnreadableRecord
 from standfast.history.integrity import IntegrityReport
 from standfast.history.search import SearchHit
-from standfast.history.session import SessionABC, SessionSettings
+from standfast.history.session import (
+    SessionABC,
+    SessionSettings,
+    get_conversation_key,
+    make_conversation_key,
+    use_run_context,
+)
 from standfast.history.stored_session import StoredSession
 from standfast.store.records import Generation, Head, Row
 
@@ -41,13 +47,21 @@ class InnerSession(Protocol):
 class SessionWrapper(SessionABC):
     """A session that delegates every call to ``inner``. Subclasses override the methods they change.
 
-    The four methods accept the keyword ``wrapper``, which other frameworks pass, and ignore it.
+    The four methods accept the keyword ``wrapper``, the context of a run, and pass it on to a third-party session
+    that takes it.
     """
 
     def __init__(self, session_id: str, inner: InnerSession) -> None:
         self.session_id = session_id
         self.inner = inner
         self.stored_session = find_stored_session(inner)
+
+    @property
+    def conversation_key(self) -> str:
+        """The key under which tools keep state for this session; sessions of other stores have other keys."""
+        if self.stored_session is None:
+            return get_conversation_key(self.inner, self.session_id)
+        return make_conversation_key(self.stored_session.backend.location, self.session_id)
 
     @property
     def session_settings(self) -> SessionSettings | None:
@@ -60,18 +74,22 @@ class SessionWrapper(SessionABC):
     async def get_items(
         self, limit: int | None = None, *, generation: int | None = None, wrapper: Any = None
     ) -> list[Item]:
-        return await self.inner.get_items(limit, generation=generation)
+        with use_run_context(wrapper):
+            return await self.inner.get_items(limit, generation=generation)
 
     async def add_items(
         self, items: Sequence[Item], *, key: str | None = None, expected: Head | None = None, wrapper: Any = None
     ) -> None:
-        await self.inner.add_items(items, key=key, expected=expected)
+        with use_run_context(wrapper):
+            await self.inner.add_items(items, key=key, expected=expected)
 
     async def pop_item(self, *, wrapper: Any = None) -> Item | None:
-        return await self.inner.pop_item()
+        with use_run_context(wrapper):
+            return await self.inner.pop_item()
 
     async def clear_session(self, *, wrapper: Any = None) -> None:
-        await self.inner.clear_session()
+        with use_run_context(wrapper):
+            await self.inner.clear_session()
 
     async def check(self) -> IntegrityReport:
         return await self.inner.check()

@@ -18,8 +18,8 @@ _enclosing_owners: ContextVar[tuple["Owner[Any]", ...]] = ContextVar("standfast_
 class Owner(Generic[T]):
     """Holds a context manager open in its own task, so that any task may close it.
 
-    Timeouts, scopes and context variables must be left by the task that entered them. The owner's task
-    enters and leaves; other tasks request that. The context acquires the resources, best with a scope::
+    Timeouts, scopes and context variables must be left by the task that entered them. Only the owner's task enters and
+    leaves the context; other tasks ask it to. The context acquires the resources, preferably in a scope::
 
         @asynccontextmanager
         async def open_call() -> AsyncIterator[Call]:

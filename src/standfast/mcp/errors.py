@@ -44,7 +44,7 @@ class MCPCallUncertain(MCPServerError):
     def __init__(self, server_name: str, request: str, outcome: str, *, tool_name: str | None = None) -> None:
         advice = "it is safe to retry"
         if tool_name is not None:
-            advice = "the call may have had an effect: check that before you retry"
+            advice = "the call may have had an effect: check whether it did before you retry"
         text = f"the MCP server {server_name!r} was asked to {request} and {outcome}; {advice}"
         super().__init__(text, server_name=server_name, tool_name=tool_name)
 

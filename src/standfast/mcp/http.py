@@ -8,13 +8,14 @@ from urllib.parse import urlsplit
 
 from standfast.agents.errors import InvalidDeclaration
 from standfast.agents.types import ToolErrorFunction
-from standfast.mcp._client.client_server import ClientSessionServer
-from standfast.mcp._client.tools import MCPToolCustomDataExtractor, MCPToolMetaResolver
-from standfast.mcp.approval import RequireApprovalSetting
-from standfast.mcp.filters import ToolFilter
+from standfast.mcp._client.client_server import DEFAULT_MAX_MESSAGE_BYTES, ClientSessionServer
+from standfast.mcp._client.log_privacy import hide_credentials
+from standfast.mcp._client.tools import DEFAULT_MAX_OUTPUT_CHARS, MCPToolCustomDataExtractor, MCPToolMetaResolver
+from standfast.mcp.permissions import RequireApprovalSetting, ToolFilter
 from standfast.mcp.server import UNSET
 
 if TYPE_CHECKING:
+    import httpx2
     from mcp.client.session import MessageHandlerFnT
 
     from standfast.mcp._client.http_client import FaultTolerantClient
@@ -67,10 +68,13 @@ class _HttpServer(ClientSessionServer):
         tool_meta_resolver: MCPToolMetaResolver | None = None,
         custom_data_extractor: MCPToolCustomDataExtractor | None = None,
         retry_backoff_seconds_max: float | None = None,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        max_output_chars: int = DEFAULT_MAX_OUTPUT_CHARS,
     ) -> None:
         if not isinstance(params, dict) or not isinstance(params.get("url"), str):
             raise InvalidDeclaration(type(self).__name__, "params must be a dict with the key 'url'")
         self.params: Any = params
+        hide_credentials(params["url"])
         url = urlsplit(params["url"])
         self._name = name or f"{self.kind}: {url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}"
         super().__init__(
@@ -86,6 +90,8 @@ class _HttpServer(ClientSessionServer):
             tool_meta_resolver,
             custom_data_extractor,
             retry_backoff_seconds_max,
+            max_message_bytes,
+            max_output_chars,
         )
 
     @property
@@ -110,6 +116,7 @@ class MCPServerStreamableHttp(_HttpServer):
         from mcp.client.streamable_http import streamable_http_client
 
         from standfast.mcp._client.http_client import FaultTolerantClient
+        from standfast.mcp._client.message_limits import limit_bodies
 
         params: MCPServerStreamableHttpParams = self.params
         timeout = httpx2.Timeout(
@@ -117,6 +124,7 @@ class MCPServerStreamableHttp(_HttpServer):
         )
         factory = params.get("httpx_client_factory", httpx2.AsyncClient)
         async with factory(headers=params.get("headers"), timeout=timeout, auth=params.get("auth")) as client:
+            limit_bodies(client, self.max_message_bytes)
             ignore_failure = params.get("ignore_initialized_notification_failure", False)
             self._client = tolerant = FaultTolerantClient(client, ignore_initialized_failure=ignore_failure)
             try:
@@ -138,16 +146,23 @@ class MCPServerSse(_HttpServer):
 
     def create_streams(self) -> AbstractAsyncContextManager[Any]:
         from mcp.client.sse import sse_client
+        from mcp.shared._httpx_utils import create_mcp_http_client
+
+        from standfast.mcp._client.message_limits import limit_bodies
 
         params: MCPServerSseParams = self.params
-        factory = params.get("httpx_client_factory")
+        factory = params.get("httpx_client_factory", create_mcp_http_client)
+
+        def create_limited_client(headers: Any = None, timeout: Any = None, auth: Any = None) -> "httpx2.AsyncClient":
+            return limit_bodies(factory(headers=headers, timeout=timeout, auth=auth), self.max_message_bytes)
+
         return sse_client(
             params["url"],
             headers=params.get("headers"),
             timeout=params.get("timeout", 5),
             sse_read_timeout=params.get("sse_read_timeout", 300),
             auth=params.get("auth"),
-            **({} if factory is None else {"httpx_client_factory": factory}),
+            httpx_client_factory=create_limited_client,
         )
 
 

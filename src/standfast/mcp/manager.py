@@ -1,15 +1,15 @@
 """Connect and clean up several servers together."""
 
 import asyncio
-import logging
 from collections.abc import Iterable
 from typing import Self
 
+from standfast.base.log import get_logger
 from standfast.lifecycle import Scope
 from standfast.mcp.errors import MCPUnavailable
 from standfast.mcp.server import MCPServer
 
-_log = logging.getLogger("standfast.mcp")
+_log = get_logger("standfast.mcp")
 
 
 class MCPServerManager:

@@ -8,8 +8,13 @@ from standfast.agents.context import RunContextWrapper
 from standfast.agents.tools import Tool, default_tool_error_function
 from standfast.agents.types import ToolErrorFunction
 from standfast.base.errors import Unsupported
-from standfast.mcp._client.tools import MCPToolCustomDataExtractor, MCPToolMetaResolver, MCPUtil
-from standfast.mcp.approval import ApprovalRule, RequireApprovalSetting
+from standfast.mcp._client.tools import (
+    DEFAULT_MAX_OUTPUT_CHARS,
+    MCPToolCustomDataExtractor,
+    MCPToolMetaResolver,
+    MCPUtil,
+)
+from standfast.mcp.permissions import ApprovalRule, RequireApprovalSetting
 
 if TYPE_CHECKING:
     from mcp.types import (
@@ -32,6 +37,9 @@ class MCPServer(abc.ABC):
     call into a message for the model and takes precedence over the one in ``Agent.mcp_config``; with ``None`` a failed
     call ends the run.
     """
+
+    max_output_chars = DEFAULT_MAX_OUTPUT_CHARS
+    """The text of an output is cut for the model after this number of characters, with a note that says so."""
 
     def __init__(
         self,

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from standfast.agents.errors import InvalidDeclaration
 from standfast.agents.types import ToolErrorFunction
-from standfast.mcp._client.client_server import ClientSessionServer
-from standfast.mcp._client.tools import MCPToolCustomDataExtractor, MCPToolMetaResolver
-from standfast.mcp.approval import RequireApprovalSetting
-from standfast.mcp.filters import ToolFilter
+from standfast.mcp._client.client_server import DEFAULT_MAX_MESSAGE_BYTES, ClientSessionServer
+from standfast.mcp._client.tools import DEFAULT_MAX_OUTPUT_CHARS, MCPToolCustomDataExtractor, MCPToolMetaResolver
+from standfast.mcp.permissions import RequireApprovalSetting, ToolFilter
 from standfast.mcp.server import UNSET
 
 if TYPE_CHECKING:
@@ -52,6 +51,8 @@ class MCPServerStdio(ClientSessionServer):
         tool_meta_resolver: MCPToolMetaResolver | None = None,
         custom_data_extractor: MCPToolCustomDataExtractor | None = None,
         retry_backoff_seconds_max: float | None = None,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        max_output_chars: int = DEFAULT_MAX_OUTPUT_CHARS,
     ) -> None:
         if not isinstance(params, dict) or not isinstance(params.get("command"), str):
             raise InvalidDeclaration("MCPServerStdio", "params must be a dict with the key 'command'")
@@ -73,6 +74,8 @@ class MCPServerStdio(ClientSessionServer):
             tool_meta_resolver,
             custom_data_extractor,
             retry_backoff_seconds_max,
+            max_message_bytes,
+            max_output_chars,
         )
 
     @property
@@ -90,6 +93,7 @@ class MCPServerStdio(ClientSessionServer):
             cwd=params.get("cwd"),
             encoding=params.get("encoding", "utf-8"),
             errors=params.get("encoding_error_handler", "strict"),
+            max_message_bytes=self.max_message_bytes,
         )
         return self._process.open_streams()
 

@@ -26,7 +26,7 @@ from standfast.models.openai.provider import set_default_openai_api as set_defau
 from standfast.models.openai.provider import set_default_openai_client as set_default_openai_client
 from standfast.models.openai.provider import set_default_openai_key as set_default_openai_key
 from standfast.models.openai.responses import OpenAIResponsesModel as OpenAIResponsesModel
-from standfast.models.attribute_items import AttributeDict as AttributeDict
+from standfast.models.interface import AttributeDict as AttributeDict
 from standfast.models.retry import ModelRetryAdvice as ModelRetryAdvice
 from standfast.models.retry import ModelRetryAdviceRequest as ModelRetryAdviceRequest
 from standfast.models.retry import ModelRetryNormalizedError as ModelRetryNormalizedError

@@ -10,8 +10,7 @@ from standfast.agents.types import MaybeAwaitable, maybe_await
 from standfast.base.errors import InvalidInput
 from standfast.base.items import Item
 from standfast.base.usage import Usage
-from standfast.models.attribute_items import wrap_attributes
-from standfast.models.interface import ModelResponse, TResponseStreamEvent
+from standfast.models.interface import ModelResponse, TResponseStreamEvent, wrap_attributes
 from standfast.models.openai.chat_conversion import make_local_id, make_message_item
 from standfast.models.request import ModelRequest, RequestModel
 from standfast.models.stream_events import ResponseEventBuilder, make_response_events, make_text_part, usage_to_dict

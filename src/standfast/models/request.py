@@ -80,7 +80,7 @@ class ModelRequest:
 
 
 class RequestModel(Model):
-    """A model that answers a :class:`ModelRequest`. Subclasses implement :meth:`respond` and :meth:`stream`.
+    """Base class of models: subclasses implement :meth:`respond` and :meth:`stream` for a :class:`ModelRequest`.
 
     The two methods of :class:`Model`, with their ten arguments, are implemented here once for all of them.
     """
@@ -141,20 +141,21 @@ async def call_model(
     are retried. The usage of the response includes the failed attempts.
     """
     retries = resolve_retry_settings(request.model_settings.retry, stateful=request.is_stateful)
-    attempt, locked = 1, 0
+    attempt, locked_attempts = 1, 0
     while True:
         forwarder = _EventForwarder(emit, buffer_prelude=bool(retries.max_retries) or request.is_stateful)
         try:
             return _count_failed_attempts(
-                validate_response(await _run_attempt(model, request, forwarder)), failed_attempts=attempt + locked - 1
+                validate_response(await _run_attempt(model, request, forwarder)),
+                failed_attempts=attempt + locked_attempts - 1,
             )
         except Exception as error:
             context = _build_policy_context(
                 model, request, error, attempt=attempt, max_retries=retries.max_retries or 0, forwarder=forwarder
             )
-            delay = get_locked_delay(context, locked_attempts=locked)
+            delay = get_locked_delay(context, locked_attempts=locked_attempts)
             if delay is not None:
-                locked += 1
+                locked_attempts += 1
             elif retries.policy is None:
                 raise
             else:
@@ -191,7 +192,7 @@ class _EventForwarder:
 
 
 async def _run_attempt(model: Model, request: ModelRequest, forwarder: _EventForwarder) -> ModelResponse:
-    """Make one attempt within the time limit. After a timeout it was cancelled and has ended."""
+    """Make one attempt within the time limit. After :class:`ModelTimeoutError` it has been cancelled and has ended."""
     seconds = request.model_settings.timeout
     try:
         async with asyncio.timeout(seconds) as limit:
@@ -210,7 +211,7 @@ async def _collect_stream(
 ) -> ModelResponse:
     response: ModelResponse | None = None
     keep_raw_usage = bool(request.model_settings.preserve_raw_usage)
-    async with aclosing(request.send_to(model.stream_response)) as events:
+    async with closing_stream(request.send_to(model.stream_response)) as events:
         async for event in events:
             # A failure is raised before its event is forwarded, because the attempt may be retried.
             response = parse_final_event(event, keep_raw_usage=keep_raw_usage) or response
@@ -225,7 +226,9 @@ async def _collect_stream(
 
 
 @asynccontextmanager
-async def aclosing(events: AsyncIterator[TResponseStreamEvent]) -> AsyncIterator[AsyncIterator[TResponseStreamEvent]]:
+async def closing_stream(
+    events: AsyncIterator[TResponseStreamEvent],
+) -> AsyncIterator[AsyncIterator[TResponseStreamEvent]]:
     """Close a model's stream at the end of the block; an iterator without ``aclose`` is left as it is."""
     try:
         yield events

@@ -14,8 +14,9 @@ from typing import Any, Literal, TypeAlias
 from standfast.agents.errors import ModelTimeoutError, UserError
 from standfast.agents.model_settings import ModelRetryBackoffInput, ModelRetryBackoffSettings, ModelRetrySettings
 from standfast.agents.types import maybe_await
-from standfast.base.clock import Clock, system_clock
 from standfast.base.errors import StandfastError
+from standfast.base.text import describe_error
+from standfast.base.time import Clock, system_clock
 from standfast.models.interface import IncompleteStream, ResponseFailed
 
 ReplaySafety: TypeAlias = Literal["safe", "unsafe"]
@@ -282,7 +283,7 @@ def normalize_error(error: Exception) -> ModelRetryNormalizedError:
     return ModelRetryNormalizedError(
         status_code=status if isinstance(status, int) else None,
         error_code=code if isinstance(code, str) and not isinstance(error, StandfastError) else None,
-        message=str(error),
+        message=describe_error(error),
         request_id=request if isinstance(request, str) else None,
         retry_after=parse_retry_after(getattr(getattr(error, "response", None), "headers", None)),
     )

@@ -4,13 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias, TypeVar, cast
 
-from standfast.agents.agent import AgentBase
-from standfast.agents.context import RunContextWrapper
+from standfast.agents.agent import AgentBase, Prompt
+from standfast.agents.context import AgentHooks, RunContextWrapper, RunHooks
 from standfast.agents.errors import InvalidDeclaration
 from standfast.agents.guardrails import OutputGuardrail
 from standfast.agents.handoffs import Handoff, OnHandoffWithInput, OnHandoffWithoutInput, handoff
-from standfast.agents.hooks import AgentHooks, RunHooks
-from standfast.agents.prompts import Prompt
 from standfast.agents.tools import filter_enabled
 from standfast.agents.types import Enabled, MaybeAwaitable, TContext, maybe_await
 

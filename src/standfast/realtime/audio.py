@@ -1,11 +1,11 @@
 """Audio formats: their names, and the duration of audio data."""
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
 from standfast.agents.errors import UserError
 from standfast.agents.tool_identity import get_field
+from standfast.base.log import get_logger
 
 
 def validate_pace(pace: float | None, name: str = "pace") -> float | None:
@@ -15,7 +15,7 @@ def validate_pace(pace: float | None, name: str = "pace") -> float | None:
     return pace
 
 
-log = logging.getLogger("standfast.realtime")
+log = get_logger("standfast.realtime")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, TypedDict
 
+from standfast.agents.agent import Prompt
+from standfast.agents.context import RunHooks
 from standfast.agents.guardrails import OutputGuardrail
 from standfast.agents.handoffs import Handoff
-from standfast.agents.hooks import RunHooks
 from standfast.agents.model_settings import ToolChoice
-from standfast.agents.prompts import Prompt
 from standfast.agents.tools import Tool
 from standfast.tool_calls.output import ToolErrorFormatter
 
@@ -165,8 +165,8 @@ class RealtimeReconnectConfig(TypedDict, total=False):
     """
 
     attempts: int
-    first_delay: float
-    longest_delay: float
+    initial_delay: float
+    max_delay: float
     roll_over_after: float | None
     """Seconds after which a connection is replaced, while the conversation is quiet, before the provider ends it."""
 

@@ -41,7 +41,7 @@ class ConnectFailed(StandfastError, ConnectionError):
 
 
 class ConnectionLost(StandfastError, ConnectionError):
-    """The connection ended without a request of this side."""
+    """The connection ended although this side did not close it."""
 
     code = "realtime-connection-lost"
 
@@ -71,7 +71,7 @@ class AcknowledgementTimeout(StandfastError, TimeoutError):
 
 
 class ResponseRefused(StandfastError):
-    """A requested response will not come. ``error`` is the server's error, or the reason why there was no answer.
+    """A requested response did not start. ``error`` is the server's error, or the reason why there was no answer.
 
     ``requesters`` are those who requested it. It is ``retryable`` if it was requested without options of its own.
     """
@@ -79,7 +79,7 @@ class ResponseRefused(StandfastError):
     code = "realtime-response-refused"
 
     def __init__(self, requesters: Sequence[str], error: Any, *, retryable: bool = True) -> None:
-        super().__init__(f"the response for {', '.join(requesters)} was refused: {describe_error(error)}")
+        super().__init__(f"the response requested by {', '.join(requesters)} did not start: {describe_error(error)}")
         self.requesters, self.error, self.retryable = tuple(requesters), error, retryable
 
 

@@ -55,7 +55,7 @@ class RealtimeModelAudioFormatEvent:
 
 @dataclass(slots=True)
 class RealtimeModelAudioInterruptedEvent:
-    """Playback of this part must stop. ``audio_end_ms`` is how much of it was heard, if known.
+    """Playback of this part must stop. ``audio_end_ms`` is how much of it was heard; without it, the session estimates.
 
     With ``from_previous_connection``, the server has the item as text and has not truncated it.
     """

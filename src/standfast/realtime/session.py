@@ -1,7 +1,6 @@
 """The realtime session: a live conversation with a realtime model."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -11,37 +10,36 @@ from standfast.agents.errors import UserError
 from standfast.base.errors import Closed
 from standfast.base.usage import Usage
 from standfast.history.session import Session
-from standfast.lifecycle.cancellation import run_to_end
-from standfast.lifecycle.scope import Deadline
+from standfast.lifecycle.scope import run_to_end
 from standfast.realtime._session.agent_switch import AgentSwitcher
 from standfast.realtime._session.broadcast import BroadcastIterator
 from standfast.realtime._session.connection import SessionConnection
-from standfast.realtime._session.context import SessionContext, SessionOutcome, log
+from standfast.realtime._session.context import RealtimeState, SessionContext, SessionOutcome, log
 from standfast.realtime._session.event_handler import ModelEventHandler
 from standfast.realtime._session.guardrails import GuardrailMonitor, holds_back_audio
 from standfast.realtime._session.history_writer import HistoryWriter
+from standfast.realtime._session.interruption import INTERRUPT_TIMEOUT, Interruption
 from standfast.realtime._session.lifecycle import SessionLifecycle
 from standfast.realtime._session.playback_clock import AudioOutput, PlaybackClock
 from standfast.realtime._session.reconnect import Reconnector
 from standfast.realtime._session.resolved_agent import AgentResolver, build_base_settings
 from standfast.realtime._session.responses import ResponseRegistry
 from standfast.realtime._session.session_history import SessionHistory
-from standfast.realtime._session.states import RealtimeState
 from standfast.realtime._session.tool_calls import ToolCallManager
 from standfast.realtime._session.turns import TurnTracker
 from standfast.realtime.agent import RealtimeAgent
 from standfast.realtime.config import RealtimeRunConfig, RealtimeUserInput
-from standfast.realtime.errors import AcknowledgementTimeout
-from standfast.realtime.events import RealtimeAudio, RealtimeCloseReport, RealtimeSessionEvent
+from standfast.realtime.events import RealtimeCloseReport, RealtimeSessionEvent
 from standfast.realtime.items import RealtimeItem
 from standfast.realtime.metrics import RealtimeMetrics
-from standfast.realtime.model import RealtimeModel, RealtimeModelConfig, RealtimeModelListener
-from standfast.realtime.model_events import RealtimeModelEvent
-from standfast.realtime.model_inputs import (
+from standfast.realtime.model import (
+    RealtimeModel,
+    RealtimeModelConfig,
+    RealtimeModelListener,
     RealtimeModelSendAudio,
-    RealtimeModelSendInterrupt,
     RealtimeModelSendUserInput,
 )
+from standfast.realtime.model_events import RealtimeModelEvent
 from standfast.realtime.validation import (
     check_audio,
     check_message,
@@ -53,8 +51,6 @@ from standfast.realtime.validation import (
 _NESTED_SECTIONS = ("guardrails_settings", "reconnect", "tool_execution")
 _OPTIONAL_LIMITS = ("timeout", "roll_over_after")
 """Keys whose value ``None`` means no limit."""
-INTERRUPT_TIMEOUT = 5.0
-"""Seconds that an interrupted response may take to end."""
 
 
 class RealtimeSession(RealtimeModelListener):
@@ -64,6 +60,9 @@ class RealtimeSession(RealtimeModelListener):
     see every event, the first one from the beginning. One task owns every resource, so :meth:`close` may be called from
     any task. An error that ends the session is raised by the iterators, after their unread events, or at the end of the
     ``async with`` block if there was no iterator.
+
+    Methods that send raise ``NotConnected`` before the session is entered, ``Closed`` after its end, and ``UserError``
+    for an argument that no realtime model takes, or in another event loop.
     """
 
     def __init__(
@@ -94,17 +93,19 @@ class RealtimeSession(RealtimeModelListener):
         outcome = SessionOutcome(ctx)
         self._resolver = AgentResolver(run_context, config, base_settings)
         self._connection = connection = SessionConnection(ctx, self._resolver, connect_options)
-        self._responses = responses = ResponseRegistry()
+        responses = ResponseRegistry()
         output = AudioOutput(ctx, clock, responses)
         self._history = history = SessionHistory(ctx, connection, clock)
         self._agent_switcher = switcher = AgentSwitcher(ctx, connection, self._resolver)
         self._tool_calls = calls = ToolCallManager(ctx, connection, responses, history, switcher)
-        self._guardrails = guardrails = GuardrailMonitor(ctx, connection, responses, history, clock, output, calls)
+        guardrails = GuardrailMonitor(ctx, connection, responses, history, clock, output, calls)
         self._turns = turns = TurnTracker(ctx, connection, responses, history, switcher, guardrails)
         reconnector = Reconnector(ctx, connection, responses, history, switcher, calls, turns, outcome)
+        self._interruption = Interruption(ctx, connection, responses, clock, history, output, calls, guardrails, turns)
         self._event_handler = ModelEventHandler(
-            ctx, connection, responses, history, clock, output, calls, guardrails, turns, reconnector, outcome
-        )
+            ctx, connection, responses, history, clock, output, calls, guardrails, turns,
+            self._interruption, reconnector, outcome,
+        )  # fmt: skip
         self._lifecycle = SessionLifecycle(
             ctx, connection, responses, history, clock, switcher, calls, guardrails, reconnector, outcome,
             listener=self,
@@ -156,7 +157,8 @@ class RealtimeSession(RealtimeModelListener):
     async def enter(self) -> Self:
         """Resolve the agent and connect. If it raises, nothing is left open and the session is closed.
 
-        A session can be entered once. A second entry raises and does not disturb the first.
+        A session can be entered once. A second entry raises ``AlreadyStarted``, or ``Closed`` after the end, and
+        changes nothing.
         """
         await self._lifecycle.start()
         return self
@@ -205,7 +207,10 @@ class RealtimeSession(RealtimeModelListener):
         await self._connection.send_user_input(RealtimeModelSendUserInput(message))
 
     async def send_audio(self, audio: bytes, *, commit: bool = False) -> None:
-        """Send audio of the user. While the session reconnects, audio is dropped: it would arrive too late."""
+        """Send audio of the user. ``commit`` turns the audio sent so far into an item, without requesting a response.
+
+        While the session reconnects, audio is dropped: it would arrive too late.
+        """
         check_audio(audio)
         self._ctx.check_event_loop()
         if not self._connection.is_up and self._ctx.state is RealtimeState.RECONNECTING:
@@ -218,38 +223,17 @@ class RealtimeSession(RealtimeModelListener):
     async def interrupt(self) -> None:
         """Stop the model. No audio that it has produced so far is emitted after this call.
 
-        Returns when the response has ended, or at once if there is none. In a listener of the model, which would
-        block the event that it waits for, it returns when the request was sent.
+        Returns when the response has ended, or at once if there is none. Called by a listener of the model, it returns
+        when the request was sent: waiting there would block the event that it waits for.
         """
-        ctx = self._ctx
-        ctx.check_event_loop()
-        response = self._responses.active
-        speaking = response or self._responses.latest
-        if speaking is not None:
-            self._guardrails.interrupt(speaking)
-            ctx.broadcast.discard(lambda event: isinstance(event, RealtimeAudio))
-        if response is not None:
-            response.interrupted_at = ctx.now()
-        self._tool_calls.handle_barge_in()
-        if ctx.state is RealtimeState.RECONNECTING:
-            with suppress(Exception):  # Not every model can stop playback between two connections.
-                await ctx.model.send_event(RealtimeModelSendInterrupt(playback_only=True))
-            return
-        await self._connection.wait_connected()
-        self._tool_calls.release_reader()
-        await self._connection.send_or_drop(RealtimeModelSendInterrupt(force_response_cancel=response is not None))
-        if response is not None and not ctx.model.is_listener_task():
-            try:
-                async with Deadline.after(INTERRUPT_TIMEOUT).timeout():
-                    await response.wait_ended()
-            except TimeoutError:
-                ctx.emit_error(AcknowledgementTimeout("the interruption", INTERRUPT_TIMEOUT))
+        self._ctx.check_event_loop()
+        await self._interruption.interrupt()
 
     async def update_agent(self, agent: RealtimeAgent[Any]) -> None:
         """Make another agent the current one. Returns when the model has its settings; if it raises, nothing changes.
 
-        In a listener of the model, which would block the event that it waits for, it only starts the switch, and a
-        failure becomes an ``error`` event.
+        Called by a listener of the model, it only starts the switch, and a failure becomes an ``error`` event: waiting
+        there would block the event that it waits for.
         """
         self._ctx.check_event_loop()
         self._resolver.check_not_resolving("update_agent")
@@ -261,7 +245,7 @@ class RealtimeSession(RealtimeModelListener):
 
     async def _switch_agent(self, agent: RealtimeAgent[Any]) -> None:
         await self._connection.wait_connected()
-        self._tool_calls.release_reader()
+        self._tool_calls.unblock_events()
         switch = self._agent_switcher.switch_to(agent, reason="update")
         await run_to_end(switch, grace=INTERRUPT_TIMEOUT, on_cancel=self._close_switcher_if_closing)
 
@@ -280,7 +264,10 @@ class RealtimeSession(RealtimeModelListener):
     async def reject_tool_call(
         self, call_id: str, *, always: bool = False, rejection_message: str | None = None
     ) -> bool:
-        """Reject a call; the message becomes its output. Returns False if no call with this id waits for approval."""
+        """Reject a call. Its output is ``rejection_message``, or a default text.
+
+        Returns False if no call with this id waits for approval.
+        """
         return await self._decide(call_id, ApprovalDecision(False, message=rejection_message), always=always)
 
     async def _decide(self, call_id: str, decision: ApprovalDecision, *, always: bool) -> bool:

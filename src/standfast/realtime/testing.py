@@ -10,9 +10,15 @@ from urllib.parse import urlsplit, urlunsplit
 
 from standfast.realtime.config import RealtimeSessionModelSettings
 from standfast.realtime.errors import AlreadyConnected, ConnectionLost, NotConnected
-from standfast.realtime.model import RealtimeModel, RealtimeModelConfig, RealtimeModelListener, RealtimePlaybackTracker
+from standfast.realtime.model import (
+    RealtimeModel,
+    RealtimeModelConfig,
+    RealtimeModelListener,
+    RealtimeModelSendEvent,
+    RealtimeModelSendSessionUpdate,
+    RealtimePlaybackTracker,
+)
 from standfast.realtime.model_events import RealtimeModelConnectionStatusEvent, RealtimeModelEvent
-from standfast.realtime.model_inputs import RealtimeModelSendEvent, RealtimeModelSendSessionUpdate
 
 RealtimeSendMatcher: TypeAlias = type[Any] | RealtimeModelSendEvent | Callable[[RealtimeModelSendEvent], bool]
 """What a step matches: an input type, an equal input, or an input that a function accepts."""

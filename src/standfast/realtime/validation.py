@@ -18,7 +18,7 @@ from standfast.realtime.config import (
 from standfast.realtime.model import RealtimeModelConfig
 
 _NUMERIC_KEYS = {
-    "reconnect": ("attempts", "first_delay", "longest_delay", "roll_over_after"),
+    "reconnect": ("attempts", "initial_delay", "max_delay", "roll_over_after"),
     "guardrails_settings": ("debounce_text_length", "timeout"),
     "tool_execution": ("approval_timeout",),
 }

@@ -16,10 +16,10 @@ from standfast.runs.error_handlers import RunErrorHandler as RunErrorHandler
 from standfast.runs.error_handlers import RunErrorHandlerInput as RunErrorHandlerInput
 from standfast.runs.error_handlers import RunErrorHandlerResult as RunErrorHandlerResult
 from standfast.runs.error_handlers import RunErrorHandlers as RunErrorHandlers
-from standfast.runs.stream_events import AgentUpdatedStreamEvent as AgentUpdatedStreamEvent
-from standfast.runs.stream_events import RawResponsesStreamEvent as RawResponsesStreamEvent
-from standfast.runs.stream_events import RunItemStreamEvent as RunItemStreamEvent
-from standfast.runs.stream_events import StreamEvent as StreamEvent
+from standfast.runs.items import AgentUpdatedStreamEvent as AgentUpdatedStreamEvent
+from standfast.runs.items import RawResponsesStreamEvent as RawResponsesStreamEvent
+from standfast.runs.items import RunItemStreamEvent as RunItemStreamEvent
+from standfast.runs.items import StreamEvent as StreamEvent
 from standfast.runs.items import ItemHelpers as ItemHelpers
 from standfast.runs.items import CompactionItem as CompactionItem
 from standfast.runs.items import HandoffCallItem as HandoffCallItem
@@ -39,7 +39,7 @@ from standfast.runs.items import ToolSearchOutputItem as ToolSearchOutputItem
 from standfast.runs.result import RunResult as RunResult
 from standfast.runs.run_state import RunState as RunState
 from standfast.runs.runner import Runner as Runner
-from standfast.runs.streaming import RunResultStreaming as RunResultStreaming
+from standfast.runs.runner import RunResultStreaming as RunResultStreaming
 from standfast.runs.core.serialization import CURRENT_SCHEMA_VERSION as CURRENT_SCHEMA_VERSION
 from standfast.runs.core.serialization import SCHEMA_VERSION_SUMMARIES as SCHEMA_VERSION_SUMMARIES
 from standfast.runs.core.serialization import SUPPORTED_SCHEMA_VERSIONS as SUPPORTED_SCHEMA_VERSIONS

@@ -1,34 +1,103 @@
-"""A run while the driver works on it: its state, agents, context, session and listeners."""
+"""A run while the driver works on it: its state, agents, tools, context, session and listeners."""
 
+import warnings
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from msgspec.structs import replace
 
 from standfast.agents.agent import Agent
 from standfast.agents.approvals import RecordedDecision
-from standfast.agents.context import AgentHookContext, RunContextWrapper
-from standfast.agents.errors import AgentMissing
+from standfast.agents.context import AgentHookContext, RunContextWrapper, RunHooks
+from standfast.agents.errors import AgentMissing, UserError
 from standfast.agents.graph import AgentGraph
-from standfast.agents.hooks import RunHooks
-from standfast.history.session import Session
-from standfast.models.attribute_items import wrap_attributes
+from standfast.agents.handoffs import Handoff
+from standfast.agents.tool_identity import ToolRef, match_tool
+from standfast.agents.tools import FunctionTool, HostedMCPTool, Tool, ToolOriginType
+from standfast.history.session import Session, get_conversation_key
+from standfast.models.interface import wrap_attributes
 from standfast.runs._loop.model_input import ModelInputBuilder
 from standfast.runs.config import RunConfig
 from standfast.runs.core.conversion import make_guardrail_record, to_usage_record
-from standfast.runs.core.state import GuardrailRecord, State, TranscriptEntry, get_conversation_key
+from standfast.runs.core.state import (
+    GuardrailRecord,
+    SessionConversation,
+    State,
+    TranscriptEntry,
+    get_state_key,
+)
 from standfast.runs.core.steps import Outcome
 from standfast.runs.items import (
     HandoffOutputItem,
     InputItem,
     ItemTypes,
     RunItem,
+    StreamEvent,
     ToolApprovalItem,
     ToolCallItem,
     ToolCallOutputItem,
 )
-from standfast.runs.stream_events import StreamEvent
-from standfast.runs.toolbox import Toolbox
+
+
+@dataclass(frozen=True)
+class Toolbox:
+    """The tools and handoffs offered to a model, with an index from the names in its calls to the objects."""
+
+    tools: list[Tool]
+    handoffs: list[Handoff[Any, Any]]
+    tools_by_ref: dict[ToolRef, FunctionTool]
+    handoffs_by_name: dict[str, Handoff[Any, Any]]
+
+    @classmethod
+    async def from_agent(cls, agent: Agent[Any], context: RunContextWrapper[Any], *, strict: bool = False) -> "Toolbox":
+        """Return what the agent offers now. Of two with the same name only the first is offered.
+
+        A handoff takes precedence over a tool, and the agent's own tool over one of an MCP server, so that a server
+        cannot replace it. A name collision is a warning, or with ``strict`` an error.
+        """
+        handoffs: dict[str, Handoff[Any, Any]] = {}
+        for handoff in await agent.get_handoffs(context):
+            if handoff.tool_name in handoffs:
+                _report_collision(agent, handoff.tool_name, strict)
+            handoffs.setdefault(handoff.tool_name, handoff)
+        tools: list[Tool] = []
+        by_ref: dict[ToolRef, FunctionTool] = {}
+        offered = await agent.get_all_tools(context)
+        own = {ToolRef.from_tool(tool) for tool in offered if isinstance(tool, FunctionTool) and not _is_mcp_tool(tool)}
+        for tool in offered:
+            if isinstance(tool, FunctionTool):
+                ref = ToolRef.from_tool(tool)
+                hidden = ref.kind == "bare" and ref.name in handoffs
+                if ref in by_ref or hidden or (ref in own and _is_mcp_tool(tool)):
+                    _report_collision(agent, str(ref), strict)
+                    continue
+                by_ref[ref] = tool
+            tools.append(tool)
+        return cls(tools, list(handoffs.values()), by_ref, handoffs)
+
+    def find_tool(self, ref: ToolRef) -> FunctionTool | None:
+        """Return the tool that a call refers to."""
+        return match_tool(self.tools_by_ref, ref)
+
+    def find_hosted_mcp(self, label: str | None) -> HostedMCPTool | None:
+        """Return the hosted MCP server with this label."""
+        for tool in self.tools:
+            if isinstance(tool, HostedMCPTool) and tool.tool_config.get("server_label") == label:
+                return tool
+        return None
+
+
+def _is_mcp_tool(tool: FunctionTool) -> bool:
+    return tool.origin is not None and tool.origin.type is ToolOriginType.MCP
+
+
+def _report_collision(agent: Agent[Any], name: str, strict: bool) -> None:
+    text = f"the agent {agent.name!r} has more than one tool or handoff named {name!r}"
+    if strict:
+        raise UserError(text)
+    warnings.warn(f"{text}; the first is used", UserWarning, stacklevel=2)
+
 
 EmitCallback: TypeAlias = Callable[[StreamEvent], Awaitable[None]]
 
@@ -44,6 +113,14 @@ class OutcomeRecorder(Protocol):
     async def record_outcome(self, run: "ActiveRun", outcome: Outcome) -> None:
         """Apply the outcome to the run's state and record it. The driver waits for this before the next step."""
         ...
+
+
+class RunOrigin(Protocol):
+    """The object that a run was resumed from; it takes over what the run does."""
+
+    def claim(self, run: "ActiveRun") -> None: ...
+
+    def release(self, run: "ActiveRun") -> None: ...
 
 
 class ActiveRun:
@@ -77,13 +154,16 @@ class ActiveRun:
         self.model_input = ModelInputBuilder()
         self.raw_items: dict[int, Any] = {}
         self.guardrail_results: dict[int, Any] = {}
-        self.tripped_results: list[Any] = []
+        self.unrecorded_results: list[Any] = []
+        """The results of input guardrails in a step that failed, which has no outcome."""
         self.final_output: Any = None
         self.standing_decisions: tuple[RecordedDecision, ...] = ()
         self.stop_after_turn = False
         self.stop_after_step = False
         self.resumed = False
         self.invocation: Any = None
+        self.origin: RunOrigin | None = None
+        self.origin_data: State | None = None
         self._item_cache: dict[int, RunItem] = {}
         self._toolboxes: dict[str, Toolbox] = {}
         self._unlisted_agents: dict[str, Agent[Any]] = {}
@@ -91,7 +171,11 @@ class ActiveRun:
     @property
     def conversation_key(self) -> str:
         """The key of the conversation that this run belongs to; a nested run belongs to that of its outer run."""
-        return self._outer_conversation_key or get_conversation_key(self.state)
+        if self._outer_conversation_key:
+            return self._outer_conversation_key
+        if self.session is not None and isinstance(self.state.conversation, SessionConversation):
+            return get_conversation_key(self.session, self.session.session_id)
+        return get_state_key(self.state)
 
     # --- agents -----------------------------------------------------------------------------------
 
@@ -209,10 +293,10 @@ class ActiveRun:
             if call.child is not None:
                 yield from self._iter_interruptions(call.child, (*route, call.id))
                 continue
-            entry = state.transcript[call.position]
+            item = state.transcript[call.position].item
             yield ToolApprovalItem(
                 self.get_agent(state.agent),
-                wrap_attributes(entry.item),
+                wrap_attributes(item if call.shown is None else {**item, "arguments": call.shown}),
                 tool_name=call.tool.name,
                 tool_namespace=call.tool.namespace if call.tool.kind == "namespaced" else None,
                 tool_lookup_key=call.tool.lookup_key,

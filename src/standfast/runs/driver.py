@@ -4,10 +4,17 @@ import asyncio
 
 from standfast.agents.approvals import Approvals
 from standfast.base.log import log
+from standfast.history.session import use_run_context
 from standfast.runs._loop.final_step import check_tool_output, finish_run, handle_max_turns
 from standfast.runs._loop.handoff_step import perform_handoff
 from standfast.runs._loop.model_step import ask_model
-from standfast.runs._loop.tool_step import check_approvals, emit_items, invoke_calls
+from standfast.runs._loop.tool_step import (
+    check_approvals,
+    emit_items,
+    find_missing_calls,
+    invoke_calls,
+    reject_missing_calls,
+)
 from standfast.runs._loop.tracing import make_run_spans
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.core.state import State
@@ -27,36 +34,46 @@ from standfast.runs.core.steps import (
 )
 from standfast.runs.core.transitions import apply_outcome, choose_next_step
 from standfast.runs.error_handlers import attach_run_data
+from standfast.runs.items import AgentUpdatedStreamEvent
 from standfast.runs.session_io import load_history, record_outcome, take_input
-from standfast.runs.stream_events import AgentUpdatedStreamEvent
 
 
-async def drive(run: ActiveRun, *, steps: int | None = None) -> None:
-    """Advance a run until it ends, waits for an approval or fails, or for at most ``steps`` steps.
+async def drive(run: ActiveRun, *, max_steps: int | None = None) -> None:
+    """Advance a run until it ends, waits for an approval or fails, or for at most ``max_steps`` steps.
+
+    It also stops when ``run.stop_after_turn`` or ``run.stop_after_step`` is set.
 
     Every exception raised here carries the run's state, with everything that was done before it.
     """
+    if run.origin is not None:
+        run.origin.claim(run)
     try:
-        with make_run_spans(run) as spans:
-            await _resume(run)
+        with make_run_spans(run) as spans, use_run_context(run.context):
+            await _begin_drive(run)
             while (step := choose_next_step(run.state)) is not None:
                 # Calls that are recorded as started are still made: for the process that resumes the run they would be
                 # uncertain, and a person would have to decide about each.
                 halting = run.stop_after_step and not isinstance(step, InvokeCalls)
-                if steps == 0 or halting or (run.stop_after_turn and isinstance(step, AskModel | StopAtMaxTurns)):
+                if max_steps == 0 or halting or (run.stop_after_turn and isinstance(step, AskModel | StopAtMaxTurns)):
                     break
                 spans.enter_step(step)
-                await commit_outcome(run, await execute_step(run, step))
-                steps = None if steps is None else steps - 1
+                await finish_step(run, await execute_step(run, step))
+                max_steps = None if max_steps is None else max_steps - 1
             if run.recorder is None and run.session is not None:
                 await load_history(run)  # the result shows the whole conversation
     except BaseException as error:
         attach_run_data(run, error)
         raise
+    finally:
+        if run.origin is not None:
+            run.origin.release(run)
 
 
 async def execute_step(run: ActiveRun, step: Step) -> Outcome:
-    """Execute a step and return its outcome. All side effects of a run happen in here."""
+    """Execute a step and return its outcome.
+
+    Models, tools, hooks and guardrails are called only from here; :func:`finish_step` stores the outcome.
+    """
     log.debug("%s turn %s: %s", run.state.run_id, run.state.turn, type(step).__name__)
     match step:
         case AskModel():
@@ -78,34 +95,37 @@ async def execute_step(run: ActiveRun, step: Step) -> Outcome:
     return await check_tool_output(run)
 
 
-async def _resume(run: ActiveRun) -> None:
+async def _begin_drive(run: ActiveRun) -> None:
+    """Announce the current agent and, for a run that has started before, record that it was resumed."""
     if run.emit is not None:
         await run.emit(AgentUpdatedStreamEvent(run.current_agent))
-    if run.state.taken:
+    if run.state.input_taken:
         run.resumed = True
-        await record_outcome(run, Resumed(find_decided_calls(run.state, run.context.approvals)))
+        if run.recorder is None and (missing := await find_missing_calls(run)):
+            await record_outcome(run, await reject_missing_calls(run, missing))
+        await record_outcome(run, Resumed(find_runnable_calls(run.state, run.context.approvals)))
 
 
-def find_decided_calls(state: State, approvals: Approvals) -> frozenset[str]:
-    """Return the ids of the waiting calls that have been decided since, or whose nested run can continue."""
-    decided = set()
+def find_runnable_calls(state: State, approvals: Approvals) -> frozenset[str]:
+    """Return the ids of the waiting calls that a person has decided about, or whose nested run can continue."""
+    runnable = set()
     for call in state.calls:
         if call.status != "waiting":
             continue
         if call.child is not None:
             child = apply_outcome(
-                call.child, Resumed(find_decided_calls(call.child, Approvals(list(call.child.approvals))))
+                call.child, Resumed(find_runnable_calls(call.child, Approvals(list(call.child.approvals))))
             )
-            runnable = choose_next_step(child) is not None
+            can_continue = choose_next_step(child) is not None
         else:
-            runnable = not call.uncertain and approvals.find(call.tool, call.id, owner=state.agent) is not None
-        if runnable:
-            decided.add(call.id)
-    return frozenset(decided)
+            can_continue = not call.uncertain and approvals.find(call.tool, call.id, owner=state.agent) is not None
+        if can_continue:
+            runnable.add(call.id)
+    return frozenset(runnable)
 
 
-async def commit_outcome(run: ActiveRun, outcome: Outcome) -> None:
-    """Record an outcome, store its items and emit its events; only then raise the error that it contains."""
+async def finish_step(run: ActiveRun, outcome: Outcome) -> None:
+    """Record the outcome of a step, store its items and emit its events; only then raise the error that it contains."""
     before, agent = len(run.state.transcript), run.state.agent
     error: BaseException | None = getattr(outcome, "error", None)
     try:

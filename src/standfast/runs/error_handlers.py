@@ -98,7 +98,7 @@ async def call_error_handler(run: ActiveRun, kind: str, error: Any) -> HandlerOu
     message = {"type": "message", "role": "assistant", "status": "completed", "content": content}
     entry = TranscriptEntry(message, "message", agent=run.state.agent)
     entries = (entry,) if result.include_in_history else ()
-    return HandlerOutcome(value, FinalOutput(value=to_plain_value(value), settled=True), entries)
+    return HandlerOutcome(value, FinalOutput(value=to_plain_value(value), accepted=True), entries)
 
 
 def _validate_output(run: ActiveRun, value: Any) -> tuple[Any, str]:

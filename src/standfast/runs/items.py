@@ -1,4 +1,4 @@
-"""The public classes of the items that a run produces, and helpers to read their contents."""
+"""The items that a run produces, helpers to read their contents, and the events of a streamed run."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,7 +12,8 @@ from standfast.base.errors import StandfastError
 from standfast.base.ids import new_id
 from standfast.base.item_pairs import get_call_id
 from standfast.base.items import Item
-from standfast.models.attribute_items import as_item
+from standfast.models.interface import TResponseStreamEvent, as_item
+from standfast.runs.core.state import EntryKind
 from standfast.tool_calls.output import make_output_item
 
 T = TypeVar("T", default=Any)
@@ -287,3 +288,65 @@ def _collect_parts(message: Any, kind: str, name: str) -> list[str]:
     if get_field(message, "type") != "message" or not isinstance(content, list):
         return []
     return [get_field(part, name) or "" for part in content if get_field(part, "type") == kind]
+
+
+RunItemEventName: TypeAlias = Literal[
+    "message_output_created",
+    "handoff_requested",
+    "handoff_occured",
+    "tool_called",
+    "tool_search_called",
+    "tool_search_output_created",
+    "tool_output",
+    "reasoning_item_created",
+    "mcp_approval_requested",
+    "mcp_approval_response",
+    "mcp_list_tools",
+    "compaction_created",
+    "input_taken",
+]
+
+
+@dataclass
+class RawResponsesStreamEvent:
+    """An event of the model, unchanged."""
+
+    data: TResponseStreamEvent
+    type: Literal["raw_response_event"] = "raw_response_event"
+
+
+@dataclass
+class RunItemStreamEvent:
+    """The run produced an item."""
+
+    name: RunItemEventName
+    item: RunItem
+    type: Literal["run_item_stream_event"] = "run_item_stream_event"
+
+
+@dataclass
+class AgentUpdatedStreamEvent:
+    """Another agent is active from now on."""
+
+    new_agent: Any
+    type: Literal["agent_updated_stream_event"] = "agent_updated_stream_event"
+
+
+StreamEvent: TypeAlias = RawResponsesStreamEvent | RunItemStreamEvent | AgentUpdatedStreamEvent
+
+# The misspelt "occured" is the public name of the event.
+EVENT_NAMES: dict[EntryKind, RunItemEventName] = {
+    "message": "message_output_created",
+    "reasoning": "reasoning_item_created",
+    "call": "tool_called",
+    "output": "tool_output",
+    "handoff": "handoff_requested",
+    "handed": "handoff_occured",
+    "search": "tool_search_called",
+    "found": "tool_search_output_created",
+    "tools_listed": "mcp_list_tools",
+    "approval_asked": "mcp_approval_requested",
+    "approval_answer": "mcp_approval_response",
+    "compaction": "compaction_created",
+    "input": "input_taken",
+}

@@ -16,7 +16,7 @@ from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
 from standfast.runs.core.state import InlineConversation, ServerConversation, State, UsageRecord
 from standfast.runs.core.steps import NestedRunStarted
 from standfast.runs.core.transitions import is_waiting
-from standfast.runs.stream_events import StreamEvent
+from standfast.runs.items import StreamEvent
 from standfast.tool_calls.call import ToolCall
 from standfast.tool_calls.execution import CallSuspended
 

@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 from standfast.agents.agent import Agent
+from standfast.base.text import format_arguments, make_visible
 from standfast.runs.config import DEFAULT_MAX_TURNS
 from standfast.runs.result import RunResultBase
 from standfast.runs.run_state import RunState
@@ -28,8 +29,11 @@ async def run_demo_loop(
         while result.interruptions:
             state = result.to_state()
             for item in result.interruptions:
-                answer = await _prompt(f"[{item.qualified_name} {item.arguments}] approve this call? (y/n) ")
-                decide = state.approve if (answer or "").strip().lower() in ("y", "yes") else state.reject
+                question = "it may have happened: call it again?" if item.uncertain else "approve this call?"
+                call = f"{make_visible(item.qualified_name or '')} {format_arguments(item.arguments or '')}"
+                answer = await _prompt(f"[{call}] {question} (y/n) ")
+                accept = state.call_again if item.uncertain else state.approve
+                decide = accept if (answer or "").strip().lower() in ("y", "yes") else state.reject
                 decide(item)
             result = await _run_turn(agent, state, stream, context, max_turns)
         history, agent = result.to_input_list(), result.last_agent
@@ -41,14 +45,14 @@ async def _run_turn(
     if not stream:
         result = await Runner.run(agent, turn_input, context=context, max_turns=max_turns)
         if not result.interruptions:
-            print(result.final_output)
+            print(make_visible(str(result.final_output), multiline=True))
         return result
     streamed = Runner.run_streamed(agent, turn_input, context=context, max_turns=max_turns)
     async for event in streamed.stream_events():
         if event.type == "raw_response_event" and event.data.type == "response.output_text.delta":
-            print(event.data.delta, end="", flush=True)
+            print(make_visible(event.data.delta, multiline=True), end="", flush=True)
         elif event.type == "run_item_stream_event" and event.item.type == "tool_call_item":
-            print(f"[{event.item.tool_name}]", flush=True)
+            print(f"[{make_visible(str(event.item.tool_name))}]", flush=True)
         elif event.type == "run_item_stream_event" and event.item.type == "message_output_item":
             print()
         elif event.type == "agent_updated_stream_event":

@@ -14,8 +14,7 @@ from standfast.agents.guardrails import (
 )
 from standfast.agents.output import as_output_schema
 from standfast.base.items import Item
-from standfast.models.attribute_items import wrap_attributes
-from standfast.models.interface import ModelResponse
+from standfast.models.interface import ModelResponse, wrap_attributes
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.core.conversion import from_usage_record, restore_guardrail_result
 from standfast.runs.items import RunItem, ToolApprovalItem
@@ -111,7 +110,7 @@ def collect_result_fields(run: ActiveRun) -> dict[str, Any]:
 
 def get_first_input(run: ActiveRun) -> str | list[Item]:
     """Return the input as the first model received it: after the session's history, if that is still known."""
-    if not run.model_input.history or run.model_input.mixed:
+    if not run.model_input.history or run.model_input.history_contains_own_items:
         return run.state.input
     return [*run.model_input.history, *(entry.item for entry in run.state.transcript if entry.kind == "given")]
 
@@ -119,7 +118,7 @@ def get_first_input(run: ActiveRun) -> str | list[Item]:
 def get_final_output(run: ActiveRun) -> Any:
     """Return the final output as a value; that of a loaded run is parsed again."""
     answer = run.state.answer
-    if answer is None or not answer.settled:
+    if answer is None or not answer.accepted:
         return None
     if run.final_output is None and answer.text is not None:
         run.final_output = parse_output(run.current_agent, answer.text)
@@ -157,4 +156,4 @@ def get_guardrail_results(run: ActiveRun, kind: str) -> list[Any]:
         for index, record in enumerate(run.state.guardrails)
         if record.kind == kind
     ]
-    return results + run.tripped_results if kind == "input" else results
+    return results + run.unrecorded_results if kind == "input" else results

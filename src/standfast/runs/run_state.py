@@ -11,22 +11,25 @@ from typing_extensions import TypeVar
 from standfast.agents.agent import Agent
 from standfast.agents.approvals import Approvals
 from standfast.agents.context import RunContextWrapper
-from standfast.agents.errors import UserError
-from standfast.agents.graph import AgentGraph
+from standfast.agents.errors import InvalidArguments, UncertainCall, UserError
+from standfast.agents.graph import ROOT, AgentGraph
+from standfast.agents.tool_identity import ToolRef, index_tools_by_ref, match_tool
+from standfast.base.errors import InvalidDecision
 from standfast.base.ids import new_id
 from standfast.base.items import Item
-from standfast.history.session import Session
+from standfast.history.session import Session, use_run_context
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
-from standfast.runs.core.approvals import UserDecision, apply_decision, encode_arguments, find_waiting_call
 from standfast.runs.core.context import ContextDeserializer, ContextSerializer, restore_context, save_context
 from standfast.runs.core.conversion import from_usage_record, to_usage_record
-from standfast.runs.core.serialization import UnreadableState, decode_run, encode_run
+from standfast.runs.core.serialization import UnreadableState, decode_run, encode_run, list_agent_paths
 from standfast.runs.core.state import State, make_conversation
 from standfast.runs.core.steps import InputStaged
 from standfast.runs.core.transitions import apply_outcome, is_waiting
+from standfast.runs.decisions import UserDecision, apply_decision, encode_arguments, find_waiting_call
 from standfast.runs.items import ToolApprovalItem
 from standfast.runs.session_io import as_items, remove_own_items, to_stored_item, validate_input
+from standfast.tool_calls.arguments import parse_arguments
 
 TContext = TypeVar("TContext", default=Any)
 TAgent = TypeVar("TAgent", default=Any)
@@ -35,6 +38,9 @@ ContextOverride: TypeAlias = Mapping[str, Any] | RunContextWrapper[Any] | Any
 
 class RunState(Generic[TContext, TAgent]):
     """A paused run that can be saved and resumed, in this process or in another one with the same agents.
+
+    It remembers what was done with it: if resuming fails or is cancelled, resuming it again continues behind the calls
+    that were made. A call that was started and did not return may have happened, and is asked about.
 
     What ``to_json`` returns is a copy: nothing that happens to the run later changes it.
     """
@@ -60,6 +66,7 @@ class RunState(Generic[TContext, TAgent]):
         self.agent = starting_agent
         self.graph = AgentGraph(starting_agent)  # type: ignore[arg-type]
         self._active_run: ActiveRun | None = None
+        self._driver: ActiveRun | None = None
 
     @classmethod
     def from_run(cls, run: ActiveRun) -> "RunState[Any, Any]":
@@ -71,8 +78,43 @@ class RunState(Generic[TContext, TAgent]):
     @classmethod
     def _from_parts(cls, data: State, graph: AgentGraph, context: RunContextWrapper[Any]) -> "RunState[Any, Any]":
         state = cls.__new__(cls)
-        state.data, state.graph, state.agent, state.context, state._active_run = data, graph, graph.root, context, None  # type: ignore[assignment]
+        state.data, state.graph, state.agent, state.context = data, graph, graph.root, context  # type: ignore[assignment]
+        state._active_run = state._driver = None
         return state
+
+    def bind(self, agent: Agent[Any]) -> None:
+        """Use ``agent`` and the agents that it reaches from now on; they must be equal to those of the run.
+
+        Agents are equal if they have the same path and signature, so they may be built anew for every request. Raises
+        :class:`AgentMissing` or :class:`AgentChanged` otherwise.
+        """
+        if agent is self.graph.root:
+            return
+        graph = AgentGraph(agent)
+        for path in dict.fromkeys((ROOT, *list_agent_paths(self.data))):
+            known = self.graph.find(path)
+            if known is not None:  # otherwise no declared handoff leads to it
+                graph.resolve(self.graph.get_ref(known))
+        # The objects of the former agents, such as tools with an open connection, are not used any more.
+        self.graph, self.agent, self._active_run = graph, agent, None  # type: ignore[assignment]
+
+    # --- progress ---------------------------------------------------------------------------------
+
+    def claim(self, run: ActiveRun) -> None:
+        """Let a run continue from this state. Raises :class:`UserError` if another one does so, or did meanwhile."""
+        if self._driver is not None or run.origin_data is not self.data:
+            raise UserError(
+                f"the run {self.run_id!r} is continued from this state already: wait for that, or load the state again"
+            )
+        self._driver = run
+
+    def release(self, run: ActiveRun) -> None:
+        """Take over what the run has done, so that nothing is done again when this state is resumed once more."""
+        self._driver = None
+        self.data = run.origin_data = run.capture_state()
+        self.context.approvals = run.context.approvals.copy()
+        self.context.usage = from_usage_record(self.data.usage)
+        self._active_run = run
 
     # --- inspection -------------------------------------------------------------------------------
 
@@ -100,7 +142,7 @@ class RunState(Generic[TContext, TAgent]):
     def to_active_run(self, config: RunConfig | None = None) -> ActiveRun:
         """Return a run that is ready for the driver.
 
-        It shares only the program's context object with this state, so the same state can be resumed more than once.
+        It shares only the program's context object with this state.
         """
         run = ActiveRun(
             self.data, graph=self.graph, context=_copy_run_context(self.context), config=config or RunConfig()
@@ -115,9 +157,24 @@ class RunState(Generic[TContext, TAgent]):
         """Approve the call; it is made when the run is resumed.
 
         ``arguments`` (JSON text or a dict) replace the model's. With ``always_approve`` every further call of that tool
-        by that agent is approved for this run.
+        by that agent is approved for this run. A call that may have happened already raises :class:`UncertainCall`:
+        see :meth:`call_again` and :meth:`mark_done`.
         """
+        call = find_waiting_call(self.data, approval_item)
+        if call.uncertain:
+            remedy = "find out, then use mark_done(item, output), reject(item), or call_again(item)"
+            raise UncertainCall(str(call.tool), call.id, remedy=remedy)
         self._decide(approval_item, UserDecision(True, always_approve, arguments=encode_arguments(arguments)))
+
+    def call_again(self, approval_item: ToolApprovalItem, *, arguments: Any = None) -> None:
+        """Have an uncertain call made again, although it may have happened already."""
+        self._require_uncertain(approval_item)
+        self._decide(approval_item, UserDecision(True, arguments=encode_arguments(arguments)))
+
+    def mark_done(self, approval_item: ToolApprovalItem, output: str) -> None:
+        """State that an uncertain call did happen; the model receives ``output``. The call is not made again."""
+        self._require_uncertain(approval_item)
+        self._decide(approval_item, UserDecision(False, message=output))
 
     def reject(
         self, approval_item: ToolApprovalItem, always_reject: bool = False, *, rejection_message: str | None = None
@@ -126,10 +183,27 @@ class RunState(Generic[TContext, TAgent]):
         self._decide(approval_item, UserDecision(False, always_reject, message=rejection_message))
 
     def _decide(self, item: ToolApprovalItem, decision: UserDecision) -> None:
+        if decision.arguments is not None:
+            self._check_arguments(item, decision.arguments)
         if find_waiting_call(self.data, item).uncertain or item.route:
             self.data = apply_decision(self.data, item, decision)
         else:
             decision.apply_to(self.context, item)
+
+    def _require_uncertain(self, item: ToolApprovalItem) -> None:
+        if not find_waiting_call(self.data, item).uncertain:
+            raise InvalidDecision(f"the call {item.call_id!r} has not been made yet: approve or reject it")
+
+    def _check_arguments(self, item: ToolApprovalItem, arguments: str) -> None:
+        """Check edited arguments. Those of a tool of an MCP server are checked when the run is resumed."""
+        tools = index_tools_by_ref(getattr(self.graph.find(item.agent_path or ROOT), "tools", ()))
+        tool = match_tool(tools, ToolRef.from_approval(item))
+        if tool is None:
+            return
+        try:
+            parse_arguments(tool, arguments, edited=True)
+        except InvalidArguments as error:
+            raise UserError(str(error)) from None
 
     # --- input and settings -----------------------------------------------------------------------
 
@@ -139,9 +213,16 @@ class RunState(Generic[TContext, TAgent]):
         return deepcopy(list(self.data.pending_input))
 
     def add_input(self, input: str | list[Item]) -> None:
-        """Add input for the next model call of the resumed run."""
+        """Add input for the next model call of the resumed run; raise :class:`UserError` if there may be none."""
         if self.data.ended:
             raise UserError("this run has ended and takes no more input: start a new run")
+        if self.data.answer is not None or (
+            self.data.calls and self.current_agent.tool_use_behavior != "run_llm_again"
+        ):
+            raise UserError(
+                "this run may end without another model call, and the input would be lost: the output of a tool may "
+                "be its final output. Resume it first, and pass the input to the next run"
+            )
         self.data = apply_outcome(self.data, InputStaged(tuple(as_items(validate_input(input)))))
 
     def clear_pending_input(self) -> None:
@@ -173,7 +254,8 @@ class RunState(Generic[TContext, TAgent]):
         own = [
             to_stored_item(run, entry.item) for entry in self.data.transcript[: self.data.stored] if not entry.hidden
         ]
-        return await remove_own_items(session, own)
+        with use_run_context(self.context):
+            return await remove_own_items(session, own)
 
     # --- serialization ----------------------------------------------------------------------------
 
@@ -250,7 +332,7 @@ class RunState(Generic[TContext, TAgent]):
         """Do the same as :meth:`from_json`, for the text of :meth:`to_string`."""
         try:
             data = msgspec.json.decode(state_string)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise UnreadableState(f"it is not JSON: {error}") from None
         return await RunState.from_json(
             initial_agent,

@@ -1,7 +1,8 @@
 """Read a session's history for a run, and store the run's items in the session.
 
 What the model is shown, what is new and has to be stored, and the whole history are three different things: the first
-is kept by :class:`~standfast.runs._loop.model_input.ModelInputBuilder`, the second by the run's state.
+is kept by :class:`~standfast.runs._loop.model_input.ModelInputBuilder`, the second by the run's state, the third is in
+the session.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -15,7 +16,7 @@ from standfast.base.ids import new_id
 from standfast.base.item_pairs import drop_unpaired, group_into_units
 from standfast.base.items import Item, decode_item, encode_items
 from standfast.history.openai.compaction import is_openai_responses_compaction_aware_session
-from standfast.history.session import Session, accepts_keys
+from standfast.history.session import Session, accepts_keys, with_run_context
 from standfast.models.interface import parse_usage
 from standfast.runs._loop.model_input import arrange_input, strip_reasoning_id
 from standfast.runs.active_run import ActiveRun
@@ -25,9 +26,12 @@ from standfast.runs.core.transitions import apply_outcome, get_storable_length
 
 
 async def take_input(run: ActiveRun) -> InputTaken:
-    """Return the run's input, to be appended to the session's history, or the input staged since for a started run."""
+    """Return the outcome that adds the input to the transcript: at the start the run's input, later the staged input.
+
+    At the start the session's history is read, too.
+    """
     state = run.state
-    if state.taken:
+    if state.input_taken:
         staged = [
             TranscriptEntry(item, "input", agent=state.agent, input_id=new_id("input")) for item in state.pending_input
         ]
@@ -41,7 +45,7 @@ async def take_input(run: ActiveRun) -> InputTaken:
     if limit is None:
         history, window = await read_history(session)
     else:
-        read = await session.get_items(limit=limit)
+        read = await with_run_context(session.get_items)(limit=limit)
         history, window = drop_unpaired(read), len(read)
     run.model_input.start(history)
     conversation = SessionConversation(session.session_id, window=window, limit=limit)
@@ -54,11 +58,10 @@ async def take_input(run: ActiveRun) -> InputTaken:
 
 
 async def load_history(run: ActiveRun) -> None:
-    """Read what the session held before this run, for a run that is resumed in another process.
+    """Make sure that ``run.model_input`` has the history before this run. Does nothing if it is loaded.
 
-    That is what precedes the run's own items. When those are not contiguous any more, or part of what precedes them is
-    missing, because others wrote to the history or it was compacted or cleared meanwhile, every item that is not the
-    run's own counts as earlier history.
+    Normally that is everything before the run's own items. If those are no longer contiguous, or items before them are
+    missing (because of other writers, compaction or clearing), every item that is not the run's own counts as history.
     """
     state, session = run.state, run.session
     if not run.model_input.needs_history(state):
@@ -69,23 +72,23 @@ async def load_history(run: ActiveRun) -> None:
         raise UserError(f"this run belongs to the session {state.conversation.session_id!r}: pass that session")
     own = [to_stored_item(run, entry.item) for entry in state.transcript[: state.stored] if not entry.hidden]
     window = state.conversation.window
-    items = await session.get_items(limit=window + len(own))
+    items = await with_run_context(session.get_items)(limit=window + len(own))
     if items[max(len(items) - len(own), 0) :] != own and not _has_limit(session):
-        items = await session.get_items()
+        items = await with_run_context(session.get_items)()
     start = _find_own_items(items, own)
     if start is not None:
         before = items[max(start - window, 0) : start]
         if len(before) == window or not run.model_input.uses_history_positions(state):
             run.model_input.start(drop_unpaired(before))
             return
-    # A write that raised may have been made all the same: items yet to be stored are the run's own as well.
+    # A write that raised an error may still have been applied: items yet to be stored are the run's own as well.
     others, first = _separate_own_items(items, [to_stored_item(run, entry.item) for entry in state.transcript])
     run.model_input.start(drop_unpaired(others))
     run.model_input.skip_stored(state, min(first, state.stored, state.turn_start if state.calls else state.stored))
 
 
 async def record_outcome(run: ActiveRun, outcome: Outcome) -> None:
-    """Apply an outcome to the run and store what became final by it: through the run's recorder or in its session."""
+    """Apply an outcome to the run and store the items that are final now: by the run's recorder or in its session."""
     if run.recorder is not None:
         await run.recorder.record_outcome(run, outcome)
         return
@@ -99,7 +102,7 @@ async def store_new_items(run: ActiveRun, *, failing: bool = False) -> None:
     session, state = run.session, run.state
     if session is None or state.stored == len(state.transcript):
         return
-    until = get_storable_length(state, failing=failing, unchecked=is_tool_output_guarded(run))
+    until = get_storable_length(state, failing=failing, outputs_guarded=is_tool_output_guarded(run))
     if until <= state.stored:
         return
     batch = [to_stored_item(run, entry.item) for entry in state.transcript[state.stored : until] if not entry.hidden]
@@ -124,18 +127,18 @@ async def _add_batch(run: ActiveRun, session: Session, batch: list[Item], *, key
         return
     if accepts_keys(session):
         async with track_append(session, batch):
-            await session.add_items(batch, key=key)  # type: ignore[call-arg]
+            await with_run_context(session.add_items)(batch, key=key)  # type: ignore[call-arg]
         return
-    await session.add_items(batch)
+    await with_run_context(session.add_items)(batch)
 
 
 async def _drop_stored_prefix(session: Session, batch: list[Item]) -> list[Item]:
     """Return the part of the batch that the session does not have at its end already.
 
-    A write that raised may have been made all the same. The key of the batch does not help here: the resumed run has
-    advanced and writes another batch.
+    A write that raised an error may still have been applied. The key of the batch does not help here: the resumed run
+    has advanced and writes another batch.
     """
-    latest = await session.get_items(limit=len(batch))
+    latest = await with_run_context(session.get_items)(limit=len(batch))
     for stored in range(len(latest), 0, -1):
         if latest[len(latest) - stored :] == batch[:stored]:
             return batch[stored:]
@@ -162,7 +165,7 @@ def as_items(input: str | Sequence[Item]) -> list[Item]:
 
 
 def validate_input(input: Any) -> str | list[Item]:
-    """Return a copy of the input, or raise :class:`UserError` that names the place which is not JSON."""
+    """Return a copy of the input; raise :class:`UserError` with the path of the first value that is not JSON."""
     try:
         encoded = encode_items(as_items(input) if isinstance(input, str) else input)
     except InvalidItem as error:
@@ -187,15 +190,16 @@ def _has_limit(session: Session) -> bool:
 def _separate_own_items(items: list[Item], own: list[Item]) -> tuple[list[Item], int]:
     """Return the history without this run's own items, and the index of the first own item that is still there.
 
-    The index is moved so that no pair of call and output is split. Own items that are missing are represented by what
-    replaced them, for example a summary; if nothing else is left, the index is 0 and all own items are shown.
+    The index is moved back to the start of its pair of call and output. Own items that are missing from the history are
+    taken to be covered by other items, for example a summary; if there are none, the index is 0 and the model is shown
+    all own items.
     """
     others, end, first = list(items), len(items), len(own)
     for index in range(len(own) - 1, -1, -1):
-        place = next((place for place in range(end - 1, -1, -1) if items[place] == own[index]), None)
-        if place is not None:
-            del others[place]
-            end, first = place, index
+        found = next((place for place in range(end - 1, -1, -1) if items[place] == own[index]), None)
+        if found is not None:
+            del others[found]
+            end, first = found, index
     if not others:
         return others, 0
     return others, next((unit.start for unit in group_into_units(own) if first in unit), len(own))
@@ -218,13 +222,13 @@ class CachedHistory:
     between runs and must not be modified.
     """
 
-    def __init__(self, tape: str | None, version: int, items: list[Item]) -> None:
+    def __init__(self, tape: int | None, version: int, items: list[Item]) -> None:
         self.tape, self.version, self.items, self.paired_items = tape, version, items, drop_unpaired(items)
         self.pending_writes = 0
 
     def append_batch(self, batch: Sequence[Item]) -> None:
         """Add a batch that this process has written."""
-        # The first batch of a session creates its tape, whose name is unknown here: the history is then read again.
+        # The first batch creates the session and its tape. This entry keeps ``tape=None``, so the next read misses.
         self.version += 1
         self.items += batch
         if drop_unpaired(batch) == list(batch):
@@ -239,14 +243,14 @@ _cache: "WeakKeyDictionary[Any, CachedHistory]" = WeakKeyDictionary()
 async def read_history(session: Any) -> tuple[list[Item], int]:
     """Return the history without unpaired items, and the number of all items. The list belongs to the caller."""
     if not _is_cacheable(session):
-        items = await session.get_items()
+        items = await with_run_context(session.get_items)()
         return drop_unpaired(items), len(items)
-    position = await _read_position(session)
+    cache_key = await _read_cache_key(session)
     cached = _cache.get(session)
-    if cached is None or (cached.tape, cached.version, len(cached.items)) != position:
-        tape, version, length = position
-        items = await session.get_items() if length else []
-        if length and (len(items) != length or await _read_position(session) != position):
+    if cached is None or (cached.tape, cached.version, len(cached.items)) != cache_key:
+        tape, version, length = cache_key
+        items = await with_run_context(session.get_items)() if length else []
+        if length and (len(items) != length or await _read_cache_key(session) != cache_key):
             return drop_unpaired(items), len(items)
         cached = _cache[session] = CachedHistory(tape, version, items)
     return list(cached.paired_items), len(cached.items)
@@ -277,8 +281,12 @@ async def track_append(session: Any, batch: Sequence[Item]) -> AsyncIterator[Non
         _cache.pop(session, None)
 
 
-async def _read_position(session: Any) -> tuple[str | None, int, int]:
-    """Return tape, version and length of the history. Clearing a session gives it another tape."""
+async def _read_cache_key(session: Any) -> tuple[int | None, int, int]:
+    """Return tape, version and length, which change whenever the items do.
+
+    A session that was deleted and created again has another tape, so that its versions are not mistaken for earlier
+    ones.
+    """
     record = await session.read_verified_record()
     return (None, 0, 0) if record is None else (record.tape, record.version, record.length)
 
@@ -298,12 +306,12 @@ async def remove_own_items(session: Session, own: list[Item]) -> bool:
         return True
     if hasattr(session, "rewind") and hasattr(session, "head"):
         return await _remove_atomically(session, own)
-    if await session.get_items(limit=len(own)) != own:
+    if await with_run_context(session.get_items)(limit=len(own)) != own:
         return False
     popped: list[Item] = []
     try:
         for expected in reversed(own):
-            item = await session.pop_item()
+            item = await with_run_context(session.pop_item)()
             if item is None:
                 break
             popped.append(item)
@@ -321,7 +329,7 @@ async def remove_own_items(session: Session, own: list[Item]) -> bool:
 async def _remove_atomically(session: Any, own: list[Item]) -> bool:
     while True:
         head = await session.head()
-        if head.length < len(own) or await session.get_items(limit=len(own)) != own:
+        if head.length < len(own) or await with_run_context(session.get_items)(limit=len(own)) != own:
             return False
         try:
             await session.rewind(head.length - len(own), expected=head)
@@ -332,4 +340,4 @@ async def _remove_atomically(session: Any, own: list[Item]) -> bool:
 
 async def _restore_items(session: Session, popped: list[Item]) -> None:
     if popped:
-        await session.add_items(popped[::-1])
+        await with_run_context(session.add_items)(popped[::-1])

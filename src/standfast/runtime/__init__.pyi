@@ -1,12 +1,15 @@
 from standfast.runtime.types import Approval as Approval
 from standfast.runtime.types import Event as Event
+from standfast.runtime.types import PruneReport as PruneReport
 from standfast.runtime.types import RunInfo as RunInfo
 from standfast.runtime.types import RunOutcome as RunOutcome
+from standfast.base.errors import InvalidDecision as InvalidDecision
 from standfast.runtime.errors import ApprovalSettled as ApprovalSettled
-from standfast.runtime.errors import InvalidDecision as InvalidDecision
+from standfast.runtime.errors import RunActive as RunActive
 from standfast.runtime.errors import RunEnded as RunEnded
 from standfast.runtime.errors import RunKeyReused as RunKeyReused
 from standfast.runtime.errors import SessionBusy as SessionBusy
+from standfast.runtime.errors import SessionEncrypted as SessionEncrypted
 from standfast.runtime.handle import RunHandle as RunHandle
 from standfast.runtime.types import RunProblem as RunProblem
 from standfast.runtime.runtime import Runtime as Runtime

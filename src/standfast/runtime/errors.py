@@ -1,27 +1,30 @@
 """The errors of durable runs.
 
 StandfastError
-├── SessionBusy             another run holds the session, and ``on_busy`` is ``reject``
+├── SessionEncrypted        the session is encrypted, and durable runs are not
 ├── RunEnded                the operation is not possible in the status of the run
+├── RunActive               the run has not ended
 ├── RunKeyReused            a key was used before, for another request
-├── ApprovalSettled         the approval was decided, has expired, or its run has ended
-└── InvalidDecision         the decision is not possible for this approval
+└── ApprovalSettled         the approval was decided, has expired, or its run has ended
+
+Decisions that are not possible raise ``InvalidDecision``; approving a call that may have happened, ``UncertainCall``.
 """
 
-from standfast.base.errors import InvalidInput, KeyReused, StandfastError
+from standfast.base.errors import KeyReused, StandfastError
+from standfast.base.errors import SessionBusy as SessionBusy
 
 
-class SessionBusy(StandfastError):
-    """Another run holds the session, and ``on_busy`` is ``reject``. Nothing was started."""
+class SessionEncrypted(StandfastError):
+    """The session is encrypted, and the journal of a durable run is not. Nothing was written."""
 
-    code = "session-busy"
+    code = "session-encrypted"
 
-    def __init__(self, session_id: str, *, run_id: str | None) -> None:
-        holder = f"the run {run_id!r}" if run_id else "another run"
+    def __init__(self, session_id: str) -> None:
         super().__init__(
-            f"session {session_id!r} is held by {holder}: wait for it, or start with on_busy='enqueue' or 'interrupt'"
+            f"session {session_id!r} is encrypted, and a durable run would store its words in clear: run the agent with"
+            " Runner.run(..., session=EncryptedSession(...)), or start the run in another session"
         )
-        self.session_id, self.run_id = session_id, run_id
+        self.session_id = session_id
 
 
 class RunEnded(StandfastError):
@@ -31,6 +34,16 @@ class RunEnded(StandfastError):
 
     def __init__(self, run_id: str, *, status: str, action: str) -> None:
         super().__init__(f"the run {run_id!r} is {status}: it cannot be {action}")
+        self.run_id, self.status = run_id, status
+
+
+class RunActive(StandfastError):
+    """The run has not ended, so it cannot be deleted. Nothing was changed."""
+
+    code = "run-active"
+
+    def __init__(self, run_id: str, *, status: str) -> None:
+        super().__init__(f"the run {run_id!r} is {status}: cancel it, or wait until it has ended, before deleting it")
         self.run_id, self.status = run_id, status
 
 
@@ -54,12 +67,6 @@ class ApprovalSettled(StandfastError):
     def __init__(
         self, approval_id: str, *, status: str, by: str | None = None, at: float | None = None, reason: str = ""
     ) -> None:
-        decider = f" by {by!r}" if by else ""
-        super().__init__(f"the approval {approval_id!r} was {status}{decider} already{reason and ': '}{reason}")
+        decider = f" (by {by!r})" if by else ""
+        super().__init__(f"the approval {approval_id!r} is already {status}{decider}{reason and ': '}{reason}")
         self.approval_id, self.status, self.by, self.at = approval_id, status, by, at
-
-
-class InvalidDecision(InvalidInput):
-    """The decision, or its arguments, are not possible for this approval. Nothing was decided."""
-
-    code = "invalid-decision"

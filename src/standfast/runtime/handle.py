@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from standfast.base.backoff import Backoff
 from standfast.base.errors import InvalidInput
+from standfast.base.time import Backoff
 from standfast.runs.result import parse_output
 from standfast.runtime._engine.approvals import decode_approval
 from standfast.runtime._engine.context import RuntimeContext
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from standfast.runtime.runtime import Runtime
 
 
-Until: TypeAlias = Literal["rest", "end"]
+Until: TypeAlias = Literal["pause", "end"]
 
 
 class RunHandle:
@@ -34,20 +34,20 @@ class RunHandle:
     @property
     def local(self) -> bool:
         """Whether this runtime executes the run at the moment."""
-        return self._runtime.drives(self.run_id)
+        return self._runtime.is_executing(self.run_id)
 
     async def info(self) -> RunInfo:
         return make_run_info(await self._ctx.get_run(self.run_id))
 
-    async def events(self, after: int = 0, *, until: Until = "rest") -> AsyncIterator[Event]:
+    async def events(self, after: int = 0, *, until: Until = "pause") -> AsyncIterator[Event]:
         """Yield every stored event with a ``seq`` above ``after``, then new ones, until the run ends or waits.
 
-        With ``until="end"`` the iteration continues through pauses, also when another process decides, until the run is
+        With ``until="end"`` the iteration continues through pauses, no matter which process decides, until the run is
         completed, failed or cancelled. Leaving early does not affect the run; pass the last ``seq`` to continue later.
         """
         if until not in get_args(Until):
-            raise InvalidInput(f"until must be 'rest' or 'end', not {until!r}")
-        stop = STOPPED_STATUSES if until == "rest" else ENDED_STATUSES
+            raise InvalidInput(f"until must be 'pause' or 'end', not {until!r}")
+        stop = STOPPED_STATUSES if until == "pause" else ENDED_STATUSES
         async with aclosing(follow_events(self._ctx, self.run_id, after=after, stop=stop)) as events:  # type: ignore[type-var]
             async for event in events:
                 yield event

@@ -2,15 +2,16 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any, get_args
 
 from standfast.agents.agent import Agent
 from standfast.agents.approvals import Approvals
 from standfast.agents.context import RunContextWrapper
 from standfast.base.errors import InvalidInput, Unsupported
-from standfast.base.ids import validate_name
+from standfast.base.ids import validate_name, validate_owner
 from standfast.base.items import Item
-from standfast.history.session import validate_listing_limit
+from standfast.history.session import SessionABC, validate_listing_limit
 from standfast.history.store import Store
 from standfast.lifecycle.scope import Scope
 from standfast.runs.active_run import ActiveRun
@@ -18,17 +19,25 @@ from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
 from standfast.runs.core.context import restore_context, save_context
 from standfast.runs.run_state import RunState
 from standfast.runs.session_io import validate_input
-from standfast.runtime._engine import approvals, control
+from standfast.runtime._engine import approvals, control, deletion
 from standfast.runtime._engine.approvals import APPROVAL_PREFIX, decode_approval
-from standfast.runtime._engine.context import RuntimeContext, build_graphs
+from standfast.runtime._engine.context import RetryingBackend, RuntimeContext, ShutdownFlag, build_graphs
 from standfast.runtime._engine.leases import LeaseRenewer
 from standfast.runtime._engine.records import PUBLIC_STATUS, decode_header
 from standfast.runtime._engine.recovery import RecoveryLoop
-from standfast.runtime._engine.retrying_backend import RetryControl, RetryingBackend
+from standfast.runtime._engine.replay import replay, validate_step
 from standfast.runtime._engine.scheduler import Scheduler
-from standfast.runtime._engine.snapshots import replay, validate_step
 from standfast.runtime.handle import RunHandle, make_run_info
-from standfast.runtime.types import Approval, ApprovalStatus, CancelMode, OnBusy, RunInfo, RunStatus, Verdict
+from standfast.runtime.types import (
+    Approval,
+    ApprovalStatus,
+    CancelMode,
+    OnBusy,
+    PruneReport,
+    RunInfo,
+    RunStatus,
+    Verdict,
+)
 from standfast.store.backend import Backend
 from standfast.store.urls import open_backend
 
@@ -67,11 +76,11 @@ class Runtime:
         opened = url.backend if isinstance(url, Store) else await open_backend(url)
         try:
             await _check_supports_runs(opened)
-            retry = RetryControl()
-            backend: Any = RetryingBackend(opened, retry)
+            shutdown = ShutdownFlag()
+            backend: Any = RetryingBackend(opened, shutdown)
             renewer = LeaseRenewer(backend, ttl=lease)
             ctx = RuntimeContext(
-                backend, graphs, renewer, RunConfig.coerce(run_config), lease, approval_ttl, retry=retry
+                backend, graphs, renewer, RunConfig.coerce(run_config), lease, approval_ttl, shutdown=shutdown
             )
             await ctx.sync_clock()
             async with Scope() as scope:
@@ -99,13 +108,15 @@ class Runtime:
         key: str | None = None,
         on_busy: OnBusy = "enqueue",
         max_turns: int | None = DEFAULT_MAX_TURNS,
+        owner: str | None = None,
     ) -> RunHandle:
         """Start a run of the agent with this name. The run is stored when this returns.
 
         With ``key``, the same request gives the same run, from any process. ``context`` must be JSON, or an object
         with a registered codec. ``on_busy`` applies when another run holds the session: ``enqueue`` waits for it,
         ``reject`` raises :class:`SessionBusy`, ``interrupt`` cancels the other run and starts before all queued runs,
-        and ``rollback`` also removes what the other run has added to the session.
+        and ``rollback`` also removes what the other run has added to the session. ``owner`` becomes the owner of a
+        session that has none; :meth:`Store.set_owner` changes it.
         """
         self._ctx.get_graph(agent)
         if on_busy not in ("enqueue", "reject", "interrupt", "rollback"):
@@ -120,12 +131,13 @@ class Runtime:
             max_turns,
             None if key is None else validate_name("key", key),
             on_busy,
+            validate_owner(owner),
         )
         return self._make_handle(await control.start_run(self._scheduler, request))
 
     # --- queries ------------------------------------------------------------------------------------
 
-    def drives(self, run_id: str) -> bool:
+    def is_executing(self, run_id: str) -> bool:
         """Return whether this runtime executes the run at the moment."""
         return run_id in self._scheduler.executors
 
@@ -141,10 +153,14 @@ class Runtime:
         *,
         status: RunStatus | Sequence[RunStatus] | None = None,
         session_id: str | None = None,
+        owner: str | None = None,
         limit: int | None = 50,
         after: RunInfo | None = None,
     ) -> list[RunInfo]:
-        """Return runs in the order of their starts; ``after`` continues a listing after that run."""
+        """Return runs in the order of their starts; ``after`` continues a listing after that run.
+
+        ``owner`` selects the runs of sessions with this owner.
+        """
         public = [status] if isinstance(status, str) else status
         _check_statuses(public or (), get_args(RunStatus))
         stored = None if public is None else [name for name, shown in PUBLIC_STATUS.items() if shown in public]
@@ -154,6 +170,7 @@ class Runtime:
             session_id=_validate_session_id(session_id),
             limit=validate_listing_limit(limit),
             after=order,
+            owner=validate_owner(owner),
         )
         return [make_run_info(record) for record in records]
 
@@ -163,10 +180,14 @@ class Runtime:
         status: ApprovalStatus | None = None,
         run_id: str | None = None,
         session_id: str | None = None,
+        owner: str | None = None,
         limit: int | None = 50,
         after: str = "",
     ) -> list[Approval]:
-        """Return approvals in the order of their ids, which is roughly that of their requests."""
+        """Return approvals in the order of their ids, which is roughly that of their requests.
+
+        ``owner`` selects the approvals in sessions with this owner.
+        """
         if status is not None:
             _check_statuses([status], get_args(ApprovalStatus))
         records = await self._ctx.backend.list_approvals(
@@ -175,6 +196,7 @@ class Runtime:
             session_id=_validate_session_id(session_id),
             limit=validate_listing_limit(limit),
             after=after or APPROVAL_PREFIX,
+            owner=validate_owner(owner),
         )
         return [decode_approval(record) for record in records]
 
@@ -210,8 +232,11 @@ class Runtime:
         """Decide an approval, once, and resume its run.
 
         ``approve`` makes the call, with ``arguments`` in place of the model's; ``reject`` passes ``message`` to the
-        model instead; ``done`` states that an uncertain call did happen and returned ``output``. With ``always`` the
-        decision applies to every further call of that tool by that agent in the session.
+        model instead. With ``always`` the decision applies to every further call of that tool by that agent in the
+        session.
+
+        A call of kind ``uncertain`` may have happened already: ``done`` states that it did and returned ``output``,
+        ``reject`` that it shall not be made, and ``again`` makes it again. ``approve`` raises :class:`UncertainCall`.
         """
         decided = await approvals.decide_approval(
             self._ctx, approval_id, decision, arguments=arguments, message=message, output=output, by=by, always=always
@@ -237,6 +262,22 @@ class Runtime:
             raise InvalidInput(f"mode must be 'after_turn' or 'immediate', not {mode!r}")
         await control.cancel_run(self._scheduler, run_id, mode)
 
+    async def delete(self, run_id: str) -> None:
+        """Delete a run that has ended, with its journal, events and approvals. Its session keeps its items.
+
+        Raise :class:`RunActive` for a run that has not ended, and :class:`RunShared` for one that was forked: the fork
+        shares its journal and must be deleted first. A key that started the run starts a new one afterwards.
+        """
+        await deletion.delete_run(self._ctx, run_id)
+
+    async def prune(self, *, older_than: timedelta | float | None = None, keep: int | None = None) -> PruneReport:
+        """Delete the runs that ended more than ``older_than`` ago, and those not among the latest ``keep`` ended runs.
+
+        Each run is deleted in one commit as by :meth:`delete`. Runs that have not ended are neither touched nor
+        counted.
+        """
+        return await deletion.prune_runs(self._ctx, older_than=older_than, keep=keep)
+
     async def fork(self, run_id: str, *, at: int | None = None, session_id: str | None = None) -> RunHandle:
         """Start a new run from the step ``at`` of another run; a step is the ``seq`` of an event.
 
@@ -248,6 +289,11 @@ class Runtime:
 
 
 def _validate_session_id(name: object) -> str | None:
+    if isinstance(name, SessionABC):
+        raise InvalidInput(
+            f"a durable run opens its session by itself and cannot use a {type(name).__name__}: pass its session id,"
+            f" {name.session_id!r}, for the plain history of that session"
+        )
     return None if name is None else validate_name("session id", name)
 
 

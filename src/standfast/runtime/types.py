@@ -10,7 +10,7 @@ from standfast.runs.core.state import PersistedStruct
 RunStatus: TypeAlias = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
 CancelMode: TypeAlias = Literal["after_turn", "immediate"]
 OnBusy: TypeAlias = Literal["enqueue", "reject", "interrupt", "rollback"]
-Verdict: TypeAlias = Literal["approve", "reject", "done"]
+Verdict: TypeAlias = Literal["approve", "reject", "done", "again"]
 ApprovalStatus: TypeAlias = Literal["pending", "approved", "rejected", "done", "expired", "withdrawn"]
 
 
@@ -23,7 +23,7 @@ class RunProblem(PersistedStruct, frozen=True):
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tool call that waits for a person, with its exact ``arguments`` and their SHA-256.
+    """A request to approve a tool call, and the decision once there is one. ``digest`` is the SHA-256 of ``arguments``.
 
     An approval of kind ``uncertain`` is about a call that was in progress when its process died: it may have happened.
     """
@@ -71,7 +71,7 @@ class Event:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """A run in a listing."""
+    """A run in a listing. ``steps`` is the number of its events so far, ``reason`` why it failed or is blocked."""
 
     run_id: str
     agent: str
@@ -83,6 +83,18 @@ class RunInfo:
     steps: int
     created_at: float
     updated_at: float
+
+
+@dataclass(frozen=True)
+class PruneReport:
+    """The ids of the ``deleted`` runs, and how many ended runs were ``kept``.
+
+    Those in ``shared`` were to be deleted, but a run that is kept was forked from them and shares their journals.
+    """
+
+    deleted: tuple[str, ...]
+    kept: int
+    shared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,9 @@ class Backend(Protocol):
     indexes_words: bool
     """Whether splices must carry the words of their items."""
 
+    location: str
+    """Where the data are, without credentials: the same for all backends over one set of tables, and no others."""
+
     async def commit(self, *ops: Op) -> list[OpResult]:
         """Apply all operations or none, and return one result for each.
 
@@ -83,21 +86,36 @@ class Backend(Protocol):
     async def get_run(self, run_id: str) -> RunRecord | None: ...
 
     async def list_runs(
-        self, *, status: Sequence[str] | None, session_id: str | None, limit: int, after: int
+        self,
+        *,
+        status: Sequence[str] | None,
+        session_id: str | None,
+        limit: int,
+        after: int,
+        owner: str | None = None,
     ) -> list[RunRecord]:
-        """List runs in order of creation, those with an ``order`` above ``after``."""
+        """List runs in order of creation, those with an ``order`` above ``after``; ``owner`` is their session's."""
         ...
 
     async def read_journal(self, run_id: str, *, after: int) -> list[LogEntry]: ...
 
-    async def read_events(self, run_id: str, *, after: int, limit: int) -> list[LogEntry]: ...
+    async def read_events(self, run_id: str, *, after: int, limit: int) -> list[LogEntry]:
+        """Return entries of the run's second log, see :class:`~standfast.store.operations.AppendEvents`."""
+        ...
 
     async def get_approval(self, approval_id: str) -> ApprovalRecord | None: ...
 
     async def list_approvals(
-        self, *, status: str | None, run_id: str | None, session_id: str | None, limit: int, after: str
+        self,
+        *,
+        status: str | None,
+        run_id: str | None,
+        session_id: str | None,
+        limit: int,
+        after: str,
+        owner: str | None = None,
     ) -> list[ApprovalRecord]:
-        """List approvals by id, those with an id above ``after``."""
+        """List approvals by id, those with an id above ``after``; ``owner`` is their session's."""
         ...
 
     async def list_due_approvals(

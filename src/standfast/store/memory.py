@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from standfast.base.clock import Clock, system_clock
 from standfast.base.errors import Closed, NotFound
+from standfast.base.ids import new_id
+from standfast.base.time import Clock, system_clock
 from standfast.store.backend import Cursor
 from standfast.store.memory_tables import MemoryTables, copy_metadata
 from standfast.store.operations import Op, OpResult
@@ -22,7 +23,7 @@ from standfast.store.records import (
     SearchCandidate,
     SessionRecord,
 )
-from standfast.store.tape import slice_spans, total_length
+from standfast.store.tape import compute_length, slice_spans
 
 
 class MemoryBackend:
@@ -32,6 +33,7 @@ class MemoryBackend:
 
     def __init__(self, *, clock: Clock = system_clock) -> None:
         self.clock = clock
+        self.location = new_id("memory")
         self.closed = False
         self.tables = MemoryTables()
 
@@ -69,7 +71,7 @@ class MemoryBackend:
             view = self.tables.generations[session_id, generation].spans
         else:
             raise NotFound("generation", generation)
-        size = total_length(view)
+        size = compute_length(view)
         if last is not None:
             start, stop = max(size - last, 0), size
         places = [
@@ -78,7 +80,8 @@ class MemoryBackend:
             for seq in range(span.start, span.stop)
         ]
         rows = [Row(start + index, *place, self.tables.tapes.get(place)) for index, place in enumerate(places)]
-        return Page(record, rows)
+        overrun = record.seal is not None and (record.tape, record.next_seq) in self.tables.tapes
+        return Page(record, rows, overrun)
 
     async def list_sessions(
         self, *, owner: str | None, query: str | None, limit: int, after: Cursor | None
@@ -111,7 +114,13 @@ class MemoryBackend:
         return self.tables.runs.get(run_id)
 
     async def list_runs(
-        self, *, status: Sequence[str] | None, session_id: str | None, limit: int, after: int
+        self,
+        *,
+        status: Sequence[str] | None,
+        session_id: str | None,
+        limit: int,
+        after: int,
+        owner: str | None = None,
     ) -> list[RunRecord]:
         self.check_open()
         found = [
@@ -120,8 +129,13 @@ class MemoryBackend:
             if run.order > after
             and (status is None or run.status in status)
             and (session_id is None or run.session_id == session_id)
+            and self.is_owned(run.session_id, owner)
         ]
         return sorted(found, key=lambda run: run.order)[:limit]
+
+    def is_owned(self, session_id: str | None, owner: str | None) -> bool:
+        session = self.tables.records.get(session_id) if session_id is not None else None
+        return owner is None or (session is not None and session.owner == owner)
 
     async def read_journal(self, run_id: str, *, after: int) -> list[LogEntry]:
         return self.read_log("journal", run_id, after)
@@ -140,7 +154,14 @@ class MemoryBackend:
         return self.tables.approvals.get(approval_id)
 
     async def list_approvals(
-        self, *, status: str | None, run_id: str | None, session_id: str | None, limit: int, after: str
+        self,
+        *,
+        status: str | None,
+        run_id: str | None,
+        session_id: str | None,
+        limit: int,
+        after: str,
+        owner: str | None = None,
     ) -> list[ApprovalRecord]:
         self.check_open()
         found = [
@@ -150,6 +171,7 @@ class MemoryBackend:
             and status in (None, approval.status)
             and run_id in (None, approval.run_id)
             and session_id in (None, approval.session_id)
+            and self.is_owned(approval.session_id, owner)
         ]
         return sorted(found, key=lambda approval: approval.approval_id)[:limit]
 

@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from standfast.base.errors import HistoryMoved, KeyReused, NotFound
-from standfast.store import operations, preconditions
+from standfast.base.errors import KeyReused, NotFound, RunShared
+from standfast.store import operations
 from standfast.store.operations import Op, OpResult
 from standfast.store.records import (
     EMPTY_HEAD,
@@ -37,6 +37,7 @@ class MemoryTables:
         self.batch_keys: dict[tuple[str, str], tuple[str, Head]] = {}
         self.quarantine: dict[tuple[str, int, int], QuarantinedItem] = {}
         self.runs: dict[str, RunRecord] = {}
+        self.run_count = 0
         self.logs: dict[tuple[str, str, int], LogEntry] = {}
         self.approvals: dict[str, ApprovalRecord] = {}
         self.leases: dict[str, Lease] = {}
@@ -66,7 +67,7 @@ class MemoryTables:
         self.undo_steps.append(lambda: table.__setitem__(key, old))
 
     def splice(self, op: operations.Splice, now: float) -> Head:
-        preconditions.check_view_update(op)
+        operations.check_view_update(op)
         if op.key is not None and (op.session_id, op.key.name) in self.batch_keys:
             digest, head = self.batch_keys[op.session_id, op.key.name]
             if digest != op.key.digest:
@@ -75,7 +76,7 @@ class MemoryTables:
         old = self.records.get(op.session_id)
         self.check_version(op.session_id, op.expected)
         if old is not None:
-            preconditions.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
+            operations.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
         generation = old.generation if old else 0
         if op.view_update and op.view_update.archive and old:
             resumes_at = old.next_seq + len(op.add)
@@ -109,16 +110,14 @@ class MemoryTables:
 
     def check_version(self, session_id: str, expected: int | None) -> None:
         record = self.records.get(session_id)
-        found = record.head if record else EMPTY_HEAD
-        if expected is not None and expected != found.version:
-            raise HistoryMoved(session_id, expected=expected, found=found)
+        operations.check_version(session_id, expected, found=record.head if record else EMPTY_HEAD)
 
     def erase(self, op: operations.Erase, now: float) -> Head:
         self.check_version(op.session_id, op.expected)
         old = self.records.get(op.session_id)
         if old is None:
             return EMPTY_HEAD
-        preconditions.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
+        operations.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
         shared = [tape for tape, session_id in self.links if session_id == op.session_id]
         for tape in shared:
             self.delete(self.links, (tape, op.session_id))
@@ -178,20 +177,39 @@ class MemoryTables:
 
     def save_run(self, op: operations.SaveRun, now: float) -> None:
         old = self.runs.get(op.run_id)
-        preconditions.check_revision(op, found=old.revision if old else 0)
+        operations.check_revision(op, found=old.revision if old else 0)
+        if old is None:
+            if op.parent is not None and op.parent not in self.runs:
+                raise NotFound("run", op.parent)
+            self.run_count += 1
         new = RunRecord(
             run_id=op.run_id,
-            order=old.order if old else 1 + max((run.order for run in self.runs.values()), default=0),
+            order=old.order if old else self.run_count,
             session_id=op.session_id,
             status=op.status,
             revision=op.expected + 1,
             data=op.data,
             journal_length=old.journal_length if old else 0,
             event_length=old.event_length if old else 0,
+            parent=old.parent if old else op.parent,
             created_at=old.created_at if old else now,
             updated_at=now,
         )
         self.put(self.runs, op.run_id, new)
+
+    def delete_run(self, op: operations.DeleteRun, now: float) -> None:
+        run = self.runs.get(op.run_id)
+        operations.check_revision(op, found=run.revision if run else 0)
+        fork = min((other for other in self.runs.values() if other.parent == op.run_id), key=get_order, default=None)
+        if fork is not None:
+            raise RunShared(op.run_id, fork_id=fork.run_id)
+        if run is not None:
+            self.delete(self.runs, op.run_id)
+            for log, length in (("journal", run.journal_length), ("event", run.event_length)):
+                for seq in range(1, length + 1):
+                    self.delete(self.logs, (log, op.run_id, seq))
+        for approval in [one for one in self.approvals.values() if one.run_id == op.run_id]:
+            self.delete(self.approvals, approval.approval_id)
 
     def append_log(self, log: str, run_id: str, entries: Sequence[tuple[str, bytes]], now: float) -> None:
         run = self.runs.get(run_id)
@@ -211,7 +229,7 @@ class MemoryTables:
 
     def save_approval(self, op: operations.SaveApproval, now: float) -> None:
         old = self.approvals.get(op.approval_id)
-        preconditions.check_revision(op, found=old.revision if old else 0)
+        operations.check_revision(op, found=old.revision if old else 0)
         new = ApprovalRecord(
             approval_id=op.approval_id,
             run_id=old.run_id if old else op.run_id,
@@ -225,12 +243,12 @@ class MemoryTables:
         self.put(self.approvals, op.approval_id, new)
 
     def acquire_lease(self, op: operations.AcquireLease, now: float) -> Lease:
-        lease = preconditions.grant_lease(op, self.leases.get(op.name), now)
+        lease = operations.grant_lease(op, self.leases.get(op.name), now)
         self.put(self.leases, op.name, lease)
         return lease
 
     def renew_lease(self, op: operations.RenewLease, now: float) -> Lease:
-        held = preconditions.check_lease_token(op, self.leases.get(op.name))
+        held = operations.check_lease_token(op, self.leases.get(op.name))
         lease = msgspec.structs.replace(held, expires_at=now + op.ttl)
         self.put(self.leases, op.name, lease)
         return lease
@@ -241,7 +259,7 @@ class MemoryTables:
             self.put(self.leases, op.name, Lease(op.name, "", held.token, 0))
 
     def check_fence(self, op: operations.CheckFence, now: float) -> None:
-        preconditions.check_lease_token(op, self.leases.get(op.name))
+        operations.check_lease_token(op, self.leases.get(op.name))
 
 
 def make_session_record(op: operations.Splice | operations.Annotate, now: float) -> SessionRecord:
@@ -259,6 +277,10 @@ def make_session_record(op: operations.Splice | operations.Annotate, now: float)
     )
 
 
+def get_order(run: RunRecord) -> int:
+    return run.order
+
+
 def copy_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     """Return a copy that went through JSON, as a database would return it."""
     copy: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(metadata))
@@ -272,6 +294,7 @@ _APPLIERS: dict[type, Callable[[MemoryTables, Any, float], OpResult]] = {
     operations.RequireVersion: MemoryTables.require_version,
     operations.Quarantine: MemoryTables.quarantine_item,
     operations.SaveRun: MemoryTables.save_run,
+    operations.DeleteRun: MemoryTables.delete_run,
     operations.AppendJournal: MemoryTables.append_journal,
     operations.AppendEvents: MemoryTables.append_events,
     operations.SaveApproval: MemoryTables.save_approval,

@@ -1,4 +1,4 @@
-"""The operations that :meth:`~standfast.store.backend.Backend.commit` takes.
+"""The operations that :meth:`~standfast.store.backend.Backend.commit` takes, and their preconditions.
 
 Each is a plain value. A commit applies any number of them in one transaction, and each sees the effects of those
 before it. The tags identify operations in SQL and Lua scripts and must not change.
@@ -8,6 +8,15 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from standfast.base.errors import (
+    ApprovalMoved,
+    FenceLost,
+    HistoryMoved,
+    InvalidInput,
+    RunMoved,
+    StandfastError,
+    WrongKey,
+)
 from standfast.store.records import Head, Lease
 from standfast.store.tape import TapeSpans, generate_tape_id
 
@@ -15,7 +24,10 @@ from standfast.store.tape import TapeSpans, generate_tape_id
 
 
 class ViewUpdate(msgspec.Struct, frozen=True):
-    """A new view for a session. A :class:`Splice` without one only extends the last span."""
+    """A new view for a session. A :class:`Splice` without one only extends the last span.
+
+    ``closed`` are all spans but the last, which starts at ``open_from`` on the session's own tape and grows with it.
+    """
 
     closed: TapeSpans
     open_from: int
@@ -32,7 +44,7 @@ class BatchKey(msgspec.Struct, frozen=True):
 
 
 class Splice(msgspec.Struct, frozen=True, kw_only=True, tag="splice"):
-    """Change one history: append ``add`` to its tape and, with ``view_update``, replace its view.
+    """Change one history: append ``add`` to its tape, replace its view by ``view_update``, or both.
 
     Appending needs neither ``view_update`` nor ``expected``. A view update is computed from a record and is only
     accepted together with the version of that record. ``expected=0`` requires that the session does not exist.
@@ -57,7 +69,7 @@ class Splice(msgspec.Struct, frozen=True, kw_only=True, tag="splice"):
 
 
 class Erase(msgspec.Struct, frozen=True, kw_only=True, tag="erase"):
-    """Destroy the items of a session in all generations, and its batch keys.
+    """Destroy the items of a session in all generations, and its idempotency keys.
 
     Items that existing forks started with are kept for them. The record, its version and its metadata stay unless
     ``forget``; with ``forget`` a sealed history needs no new seal.
@@ -98,13 +110,28 @@ class Quarantine(msgspec.Struct, frozen=True, kw_only=True, tag="quarantine"):
 
 
 class SaveRun(msgspec.Struct, frozen=True, kw_only=True, tag="save-run"):
-    """Write a run's header at revision ``expected + 1``; ``expected=0`` creates the run."""
+    """Write a run's header at revision ``expected + 1``; ``expected=0`` creates the run.
+
+    ``parent`` counts when a fork is created: the run whose journal it shares, or :class:`NotFound`.
+    """
 
     run_id: str
     expected: int
     status: str
     data: bytes
     session_id: str | None = None
+    parent: str | None = None
+
+
+class DeleteRun(msgspec.Struct, frozen=True, kw_only=True, tag="delete-run"):
+    """Destroy a run at revision ``expected`` with its journal, events and approvals.
+
+    :class:`RunShared` if it has a fork. ``expected=0`` requires that there is no such run, and destroys the approvals
+    under its id.
+    """
+
+    run_id: str
+    expected: int
 
 
 class AppendJournal(msgspec.Struct, frozen=True, kw_only=True, tag="journal"):
@@ -115,7 +142,10 @@ class AppendJournal(msgspec.Struct, frozen=True, kw_only=True, tag="journal"):
 
 
 class AppendEvents(msgspec.Struct, frozen=True, kw_only=True, tag="emit"):
-    """Append (type, data) events to a run's event log, which can be rebuilt from its journal."""
+    """Append (kind, data) entries to a run's second log, which holds what can be rebuilt from the journal.
+
+    Today these are snapshots of the journal. The events that programs read are journal entries and are not stored here.
+    """
 
     run_id: str
     events: tuple[tuple[str, bytes], ...]
@@ -173,6 +203,7 @@ Op: TypeAlias = (
     | RequireVersion
     | Quarantine
     | SaveRun
+    | DeleteRun
     | AppendJournal
     | AppendEvents
     | SaveApproval
@@ -183,3 +214,65 @@ Op: TypeAlias = (
 )
 OpResult: TypeAlias = Head | Lease | None
 """The result of an operation: a Head for Splice, Erase and Annotate, a Lease for AcquireLease and RenewLease."""
+
+# --- preconditions, for the backends that check them in Python ------------------------------------
+
+
+class LeaseHeld(StandfastError):
+    """Another owner holds the lease. Nothing was written."""
+
+    code = "lease-held"
+
+    def __init__(self, name: str, *, owner: str, expires_at: float) -> None:
+        super().__init__(f"lease {name!r} is held by {owner!r}")
+        self.name, self.owner, self.expires_at = name, owner, expires_at
+
+
+def make_wrong_key_error(session_id: str) -> WrongKey:
+    return WrongKey(f"session {session_id!r} is encrypted: open it with EncryptedSession and its key")
+
+
+def check_view_update(op: Splice) -> None:
+    if op.view_update is not None and op.expected is None:
+        raise InvalidInput("a view update requires 'expected', the version of the record it was computed from")
+
+
+def check_seal(op: Splice | Erase, *, sealed: bool, tape: int, found: Head) -> None:
+    """Refuse an operation on a stored session that would invalidate its seal."""
+    if op.seal is None:
+        if sealed and not (isinstance(op, Erase) and op.forget):
+            raise make_wrong_key_error(op.session_id)
+    elif isinstance(op, Splice) and op.tape != tape:
+        raise HistoryMoved(op.session_id, expected=op.expected, found=found)
+
+
+def check_version(session_id: str, expected: int | None, *, found: Head) -> None:
+    """Refuse to change a history that has another version than the writer has read; ``None`` accepts any version."""
+    if expected is not None and expected != found.version:
+        raise HistoryMoved(session_id, expected=expected, found=found)
+
+
+def check_revision(op: SaveRun | DeleteRun | SaveApproval, *, found: int) -> None:
+    """Refuse to overwrite a revision that the writer has not read; ``found`` is 0 if nothing is stored."""
+    if found == op.expected:
+        return
+    if isinstance(op, (SaveRun, DeleteRun)):
+        raise RunMoved(op.run_id, expected=op.expected, found=found)
+    raise ApprovalMoved(op.approval_id, expected=op.expected, found=found)
+
+
+def grant_lease(op: AcquireLease, held: Lease | None, now: float) -> Lease:
+    """Return the lease for its new owner. The token increases unless the same owner held the lease without a gap."""
+    if held is None:
+        return Lease(op.name, op.owner, 1, now + op.ttl)
+    unexpired = held.expires_at > now
+    if unexpired and held.owner != op.owner:
+        raise LeaseHeld(op.name, owner=held.owner, expires_at=held.expires_at)
+    return Lease(op.name, op.owner, held.token if unexpired else held.token + 1, now + op.ttl)
+
+
+def check_lease_token(op: RenewLease | CheckFence, held: Lease | None) -> Lease:
+    """Return the lease if ``op.token`` is still its token and it was not released; otherwise raise FenceLost."""
+    if held is None or held.token != op.token or not held.owner:
+        raise FenceLost(op.name, expected=op.token, found=held.token if held else 0)
+    return held

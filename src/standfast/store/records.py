@@ -14,14 +14,19 @@ class Head(msgspec.Struct, frozen=True, order=True):
     length: int
 
     def __str__(self) -> str:
-        return f"version {self.version} ({self.length} items)"
+        return f"version {self.version} ({self.length} {'item' if self.length == 1 else 'items'})"
 
 
 EMPTY_HEAD = Head(0, 0)
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored session. The last span of its view is open: it ends where the session's tape ends."""
+    """A stored session.
+
+    ``tape`` identifies the append-only log of the items that the session wrote, see :mod:`standfast.store.tape`. The
+    last span of its view is open: it starts at ``open_from`` and ends where the tape ends. The spans before it are
+    ``closed``.
+    """
 
     session_id: str
     tape: int
@@ -45,6 +50,14 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     def view(self) -> TapeSpans:
         return join_spans(self.closed, (TapeSpan(self.tape, self.open_from, self.next_seq),))
 
+    @property
+    def approvals_id(self) -> str:
+        """The key that replaces the run id of approvals that belong to the session and not to one of its runs.
+
+        It contains the tape, so that they do not apply to a later session of the same name.
+        """
+        return f"session:{self.tape}:{self.session_id}"
+
     def matches(self, *, owner: str | None, query: str | None) -> bool:
         """Return whether the filters of :meth:`Backend.list_sessions` select this session."""
         if owner is not None and self.owner != owner:
@@ -56,7 +69,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A stored item: its position in the view that was read, its place on a tape, and its bytes.
+    """A stored item: its position in the view that was read, its location (``tape``, ``seq``), and its bytes.
 
     ``data`` is ``None`` if the view contains the item but the stored record is missing.
     """
@@ -72,6 +85,8 @@ class Page(msgspec.Struct, frozen=True):
 
     record: SessionRecord
     rows: list[Row]
+    overrun: bool = False
+    """Whether the tape of a sealed session has records after its end: its row is a copy from before those."""
 
 
 class Generation(msgspec.Struct, frozen=True):
@@ -81,7 +96,7 @@ class Generation(msgspec.Struct, frozen=True):
     length: int
     spans: TapeSpans
     resumes_at: int
-    """The place on the session's own tape at which the following generation starts to append."""
+    """The ``seq`` on the session's own tape at which the following generation starts to append."""
     replaced_at: float
 
 
@@ -103,8 +118,16 @@ class SearchCandidate(msgspec.Struct, frozen=True):
     data: bytes
 
 
+ENDED_RUN_STATUSES = ("completed", "failed", "cancelled")
+"""The statuses of runs that no process executes or will execute by itself."""
+
+
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The header of a run. ``order`` increases with each run that is created."""
+    """The header of a run. ``order`` increases with each run that is created.
+
+    A fork shares the journal of its ``parent``. ``event_length`` is the length of the second log, see
+    :class:`~standfast.store.operations.AppendEvents`.
+    """
 
     run_id: str
     order: int
@@ -114,12 +137,13 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes
     journal_length: int
     event_length: int
+    parent: str | None = None
     created_at: float
     updated_at: float
 
 
 class LogEntry(msgspec.Struct, frozen=True):
-    """An entry of a run's journal or event log. ``seq`` counts the entries of that log from 1, without gaps."""
+    """An entry of a run's journal or of its second log. ``seq`` counts the entries of that log from 1, without gaps."""
 
     seq: int
     kind: str

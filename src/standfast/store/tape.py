@@ -1,8 +1,8 @@
 """Views of histories, as spans over append-only tapes.
 
-Stored items are never moved or edited. Each session writes to its own tape, whose places (``seq``) are never reused.
-Its view, the items that its history consists of, is a list of spans over its own tape and those of its ancestors.
-Appending extends the last span; popping, rewinding, replacing and forking only write a new list of spans.
+Stored items are never moved or edited. Each session writes to its own tape, whose sequence numbers (``seq``) are never
+reused. Its view, the items that its history consists of, is a list of spans over its own tape and those of its
+ancestors. Appending extends the last span; popping, rewinding, replacing and forking only write a new list of spans.
 """
 
 import secrets
@@ -30,7 +30,7 @@ def generate_tape_id() -> int:
     return secrets.randbits(62) + 1
 
 
-def total_length(spans: Iterable[TapeSpan]) -> int:
+def compute_length(spans: Iterable[TapeSpan]) -> int:
     return sum(map(len, spans))
 
 
@@ -61,7 +61,7 @@ def join_spans(*views: Iterable[TapeSpan]) -> TapeSpans:
 
 
 def get_tape_ends(spans: Iterable[TapeSpan]) -> dict[int, int]:
-    """Return for each tape where the last span on it ends."""
+    """Return, for each tape, the highest ``stop`` of its spans."""
     ends: dict[int, int] = {}
     for span in spans:
         ends[span.tape] = max(ends.get(span.tape, 0), span.stop)

@@ -25,8 +25,6 @@ _SUITES = (
     "standfast.testing.sessions.plain",
     "standfast.testing.sessions.search",
     "standfast.testing.state_machine",
-    "standfast.testing.store.state_machine",
-    "standfast.testing.sessions.state_machine",
 )
 
 _resolve, __dir__, __all__ = attach_stub(__name__)

@@ -4,10 +4,10 @@ from standfast.realtime.testing import RealtimeStep as RealtimeStep
 from standfast.realtime.testing import ScriptedRealtimeModel as ScriptedRealtimeModel
 from standfast.realtime.testing import UnconsumedRealtimeSteps as UnconsumedRealtimeSteps
 from standfast.realtime.testing import UnexpectedRealtimeSend as UnexpectedRealtimeSend
-from standfast.testing.crash import CrashingBackend as CrashingBackend
 from standfast.testing.faults import FakeClock as FakeClock
 from standfast.testing.faults import SqliteFaults as SqliteFaults
 from standfast.testing.faults import closing_backend as closing_backend
+from standfast.testing.interruption import CrashingBackend as CrashingBackend
 from standfast.testing.provider_rules import NotReplayable as NotReplayable
 from standfast.testing.provider_rules import assert_replayable as assert_replayable
 from standfast.testing.realtime.connection import RealtimeConnection as RealtimeConnection

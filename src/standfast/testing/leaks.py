@@ -64,12 +64,14 @@ class LeakCheck:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
         yield
-        if self._take_snapshot().keys() - self._before.keys():
-            gc.collect()
-            for thread in threading.enumerate():
-                if ("thread", thread) not in self._before:
-                    thread.join(timeout=1.0)  # It may be about to end.
         now = self._take_snapshot()
+        for _, thing in now.keys() - self._before.keys():
+            if isinstance(thing, threading.Thread):
+                thing.join(timeout=1.0)  # It may be about to end.
+                now = self._take_snapshot()
+        if now.keys() - self._before.keys():
+            gc.collect()
+            now = self._take_snapshot()
         self._fail_on_leaks(item, {thing: now[thing] for thing in now.keys() - self._before.keys()})
 
     def _take_snapshot(self) -> Resources:

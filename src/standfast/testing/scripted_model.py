@@ -13,8 +13,16 @@ from standfast.agents.tools import Tool
 from standfast.agents.types import maybe_await
 from standfast.base.items import Item
 from standfast.base.usage import InputTokensDetails, OutputTokensDetails, Usage
-from standfast.models.attribute_items import AttributeDict, as_item, wrap_attributes
-from standfast.models.interface import Model, ModelResponse, ModelTracing, TResponseOutputItem, TResponseStreamEvent
+from standfast.models.interface import (
+    AttributeDict,
+    Model,
+    ModelResponse,
+    ModelTracing,
+    TResponseOutputItem,
+    TResponseStreamEvent,
+    as_item,
+    wrap_attributes,
+)
 from standfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 from standfast.models.stream_events import ResponseEventBuilder, make_response_events, make_text_part, usage_to_dict
 

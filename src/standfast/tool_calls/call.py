@@ -1,21 +1,26 @@
-"""A tool call requested by a model, together with its tool and the tool's input guardrails."""
+"""A tool call requested by a model, its tool, the tool's input guardrails, and its approval."""
 
+import copy
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
 
 from standfast.agents.agent import AgentBase
 from standfast.agents.context import RunContextWrapper, ToolContext
-from standfast.agents.errors import ToolInputGuardrailTripwireTriggered, UserError
+from standfast.agents.errors import InvalidArguments, ToolInputGuardrailTripwireTriggered, UserError
 from standfast.agents.guardrails import (
     ToolGuardrail,
     ToolGuardrailFunctionOutput,
     ToolInputGuardrailData,
     ToolInputGuardrailResult,
 )
+from standfast.agents.tool_arguments import ParsedArguments
 from standfast.agents.tool_identity import ToolRef
-from standfast.agents.tools import FunctionTool
+from standfast.agents.tools import FunctionTool, default_tool_error_function, explain_tool_error
+from standfast.agents.types import maybe_await
 from standfast.base.items import Item
-from standfast.tracing.instrumentation import maybe_guardrail_span
+from standfast.tool_calls.arguments import parse_arguments
+from standfast.tracing.create import maybe_guardrail_span, maybe_tool_span
 
 
 class ToolFailed(UserError):
@@ -56,20 +61,32 @@ class ToolCall:
     def requested_arguments(self) -> str:
         return self.item.get("arguments") or ""
 
+    @cached_property
+    def parsed(self) -> ParsedArguments:
+        """The arguments to call with, as the tool gets them; raises :class:`InvalidArguments` if they do not fit it."""
+        return parse_arguments(self.tool, self.arguments)
+
+    @property
+    def shown_arguments(self) -> str:
+        """The arguments for the people who decide: the values that the tool will get, as JSON text."""
+        return self.parsed.shown
+
     def make_context(self, run_context: RunContextWrapper[Any]) -> ToolContext[Any]:
-        """Return the context that is passed to the tool."""
-        return ToolContext.from_agent_context(
+        """Return the context that is passed to the tool and its guardrails; its arguments are those the tool gets."""
+        context = ToolContext.from_agent_context(
             run_context,
             self.id,
             self.raw,
             self.agent,
             tool_name=self.tool.name,
-            tool_arguments=self.arguments,
+            tool_arguments=self.shown_arguments,
             tool_namespace=self.tool.namespace,
             run_config=self.run_config,
             idempotency_key=self.idempotency_key,
             conversation_key=self.conversation_key,
         )
+        context.parsed_arguments = self.parsed
+        return context
 
 
 @dataclass
@@ -105,3 +122,85 @@ async def run_input_guardrails(call: ToolCall, context: ToolContext[Any]) -> Too
             outcome.replacement = output.behavior["message"]
             return outcome
     return outcome
+
+
+ApprovalCheckStatus: TypeAlias = Literal["approved", "rejected", "waiting"]
+
+REJECTION_MESSAGE = "Tool execution was not approved."
+
+
+@dataclass(frozen=True)
+class ApprovalCheck:
+    """The result of :func:`check_approval`.
+
+    ``arguments`` replace the model's if a person edited them; ``message`` is the text for the model after a rejection.
+    ``shown`` are the arguments for the people who decide, if they differ from the model's text.
+    """
+
+    status: ApprovalCheckStatus
+    message: str | None = None
+    arguments: str | None = None
+    shown: str | None = None
+    guardrail_results: list[Any] = field(default_factory=list)
+
+
+async def check_approval(
+    call: ToolCall, context: RunContextWrapper[Any], *, run_guardrails_first: bool = False
+) -> ApprovalCheck:
+    """Return whether the call is approved, rejected, or waits for a decision. A recorded decision comes first.
+
+    Arguments that do not fit the tool are rejected before anyone is asked. With ``run_guardrails_first``, a call that
+    the tool's input guardrails reject is not submitted for approval. The guardrails run again when the call is made, so
+    an approval does not bypass them.
+    """
+    try:
+        shown = call.shown_arguments
+        decided = _apply_decision(call, context)
+    except InvalidArguments as error:
+        return ApprovalCheck("rejected", message=await explain_invalid_arguments(call, context, error))
+    if decided is not None:
+        return decided
+    if not await needs_approval(call, context):
+        return ApprovalCheck("approved")
+    differing = None if shown == call.requested_arguments else shown
+    if not run_guardrails_first:
+        return ApprovalCheck("waiting", shown=differing)
+    guarded = await run_input_guardrails(call, call.make_context(context))
+    if guarded.replacement is not None:
+        return ApprovalCheck("rejected", message=guarded.replacement, guardrail_results=guarded.guardrail_results)
+    return ApprovalCheck("waiting", shown=differing, guardrail_results=guarded.guardrail_results)
+
+
+async def needs_approval(call: ToolCall, context: RunContextWrapper[Any]) -> bool:
+    """Return whether a person must approve the call. A function gets the values that the tool will get."""
+    predicate = call.tool.needs_approval
+    if not callable(predicate):
+        return bool(predicate)
+    return bool(await maybe_await(predicate(context, copy.deepcopy(call.parsed.values), call.id)))
+
+
+async def explain_invalid_arguments(call: ToolCall, context: RunContextWrapper[Any], error: InvalidArguments) -> str:
+    """Return the text for the model about arguments that do not fit.
+
+    Raises the error if the tool was made with ``failure_error_function=None``. A tool written by hand has no such
+    option, so the model gets the text.
+    """
+    tool = call.tool
+    explain = tool.failure_error_function or (default_tool_error_function if tool.origin is None else None)
+    with maybe_tool_span(tool.qualified_name, call.id, call.arguments, description=tool.description):
+        if explain is None:
+            raise error
+        return await explain_tool_error(explain, context, error) or str(error)
+
+
+def _apply_decision(call: ToolCall, context: RunContextWrapper[Any]) -> ApprovalCheck | None:
+    requested = call.requested_arguments
+    shown = call.shown_arguments if call.arguments == requested else parse_arguments(call.tool, requested).shown
+    decision = context.approvals.find(call.ref, call.id, owner=call.owner, arguments=(requested, shown))
+    if decision is None:
+        return None
+    if not decision.approved:
+        return ApprovalCheck("rejected", message=decision.message)
+    if decision.arguments is not None:
+        parse_arguments(call.tool, decision.arguments, edited=True)
+    return ApprovalCheck("approved", arguments=decision.arguments)

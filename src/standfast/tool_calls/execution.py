@@ -8,23 +8,23 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-from standfast.agents.context import RunContextWrapper, ToolContext
-from standfast.agents.errors import AgentsException, ToolOutputGuardrailTripwireTriggered, UserError
+from standfast.agents.context import RunContextWrapper, RunHooks, ToolContext
+from standfast.agents.errors import AgentsException, InvalidArguments, ToolOutputGuardrailTripwireTriggered, UserError
 from standfast.agents.guardrails import ToolOutputGuardrailData, ToolOutputGuardrailResult
-from standfast.agents.hooks import RunHooks
 from standfast.agents.tools import FunctionToolCustomDataContext
 from standfast.agents.types import maybe_await
-from standfast.base.context import current_conversation
+from standfast.base.ids import current_conversation
 from standfast.base.items import Item
 from standfast.tool_calls.call import (
     ToolCall,
     ToolFailed,
     ToolGuardrailOutcome,
+    explain_invalid_arguments,
     run_input_guardrails,
     run_tool_guardrail,
 )
 from standfast.tool_calls.output import make_output_item
-from standfast.tracing.instrumentation import maybe_tool_span
+from standfast.tracing.create import maybe_tool_span
 from standfast.tracing.spans import get_recorded_parent
 
 ToolInvoker: TypeAlias = Callable[[ToolContext[Any], str], Awaitable[Any]]
@@ -38,11 +38,12 @@ class CallSuspended(Exception):
 class ToolCallOutcome:
     """The outcome of a call, whose output came from the tool or from a guardrail that rejected the call.
 
-    It is filled in during the call, so after an exception it shows how far the call got: ``returned`` is set when
-    the tool has returned, ``item`` when the output for the model is complete.
+    It is filled in during the call, so after an exception it shows how far the call got: ``invoked`` is set just before
+    the tool is called, ``returned`` when it has returned, ``item`` when the output for the model is complete.
     """
 
     output: Any = None
+    invoked: bool = False
     returned: bool = False
     item: Item | None = None
     custom_data: dict[str, Any] | None = None
@@ -89,7 +90,12 @@ async def _execute(
     *,
     resumed: bool,
 ) -> None:
-    tool_context, active_hooks = call.make_context(context), list[Any]()
+    try:
+        tool_context, active_hooks = call.make_context(context), list[Any]()
+    except InvalidArguments as error:  # the tool has changed since the call was checked
+        outcome.output = await explain_invalid_arguments(call, context, error)
+        outcome.item = make_output_item(call.id, outcome.output)
+        return
     guarded = ToolGuardrailOutcome() if resumed else await run_input_guardrails(call, tool_context)
     outcome.guardrail_results += guarded.guardrail_results
     if guarded.replacement is not None:
@@ -98,6 +104,7 @@ async def _execute(
         active_hooks = [each for each in (hooks, getattr(call.agent, "hooks", None)) if each]
         for each in () if resumed else active_hooks:
             await each.on_tool_start(tool_context, call.agent, call.tool)
+        outcome.invoked = True
         outcome.output = await _call_invoker(call, tool_context, invoker)
         outcome.returned = True
         await _run_output_guardrails(call, tool_context, outcome)
@@ -151,7 +158,7 @@ T = TypeVar("T")
 
 
 class NotStarted(Exception):
-    """The job was not started, because another one had failed or was cancelled before."""
+    """The job was not started, because another job had already failed or been cancelled."""
 
 
 async def run_all(

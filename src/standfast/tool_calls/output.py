@@ -1,6 +1,5 @@
 """Conversion of tool outputs to items, and the messages for calls that are not made."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, Generic, Literal, TypeAlias
@@ -54,19 +53,6 @@ def to_plain_value(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [to_plain_value(part) for part in value]
     return sanitize_text(str(value))
-
-
-def parse_arguments(arguments: str) -> dict[str, Any] | None:
-    """Return the arguments as a dict; ``None`` if they are not a JSON object."""
-    try:
-        value = json.loads(arguments or "{}", parse_constant=_reject_constant)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _reject_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not valid JSON")
 
 
 def _as_part(value: Any) -> Item | None:

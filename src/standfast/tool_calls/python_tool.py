@@ -7,7 +7,7 @@ from standfast.agents.function_tool import function_tool
 from standfast.agents.tool_outputs import ToolOutputImage, ToolOutputText
 from standfast.agents.tools import FunctionTool
 from standfast.agents.types import NeedsApproval
-from standfast.base.context import current_conversation
+from standfast.base.ids import current_conversation
 from standfast.workers.pool import SessionPool
 from standfast.workers.python_sessions import CarriedOver, PythonCallResult, PythonSessions
 from standfast.workers.results import as_text, extract_images

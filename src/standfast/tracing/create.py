@@ -1,7 +1,11 @@
-"""Functions that create traces and spans. Use the result with ``with``, or call ``start()`` and ``finish()``."""
+"""Functions that create traces and spans, for programs and for standfast's own work.
+
+Use the result with ``with``, or call ``start()`` and ``finish()``.
+"""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias, TypedDict
 
 from standfast.tracing.provider import new_span, new_trace
 from standfast.tracing.span_data import (
@@ -16,7 +20,7 @@ from standfast.tracing.span_data import (
     TaskSpanData,
     TurnSpanData,
 )
-from standfast.tracing.spans import Span, Trace
+from standfast.tracing.spans import Span, Trace, TSpanData, get_current_span, get_recorded_parent
 
 
 class TracingConfig(TypedDict, total=False):
@@ -153,3 +157,46 @@ def custom_span(
 ) -> Span[CustomSpanData]:
     """Create a span with any data. The data is always recorded, as in :func:`function_span`."""
     return new_span(CustomSpanData(name, data or {}), span_id=span_id, parent=parent, recorded=not disabled)
+
+
+OptionalSpan: TypeAlias = AbstractContextManager[Span[TSpanData] | None]
+
+NO_SPAN: AbstractContextManager[Any] = nullcontext()
+"""What the functions below return without a recorded trace; it costs nothing."""
+
+
+def maybe_tool_span(
+    name: str, call_id: str, arguments: str, *, description: str | None = None
+) -> OptionalSpan[FunctionSpanData]:
+    """Create a span for a tool call, including its guardrails and hooks."""
+    parent = get_recorded_parent()
+    if parent is None:
+        return NO_SPAN
+    attributes = {"gen_ai.tool.call.id": call_id}
+    if description:
+        attributes["gen_ai.tool.description"] = description
+    return new_span(
+        FunctionSpanData(name, arguments if parent.include_sensitive_data else None, None), attributes=attributes
+    )
+
+
+def maybe_guardrail_span(name: str) -> OptionalSpan[GuardrailSpanData]:
+    """Create a span for a guardrail check."""
+    return NO_SPAN if get_recorded_parent() is None else new_span(GuardrailSpanData(name))
+
+
+def maybe_handoff_span(source: str) -> OptionalSpan[HandoffSpanData]:
+    """Create a span for a handoff; the caller sets its target."""
+    return NO_SPAN if get_recorded_parent() is None else new_span(HandoffSpanData(source, None))
+
+
+def maybe_mcp_tools_span(server: str) -> OptionalSpan[MCPListToolsSpanData]:
+    """Create a span for listing the tools of an MCP server."""
+    return NO_SPAN if get_recorded_parent() is None else new_span(MCPListToolsSpanData(server))
+
+
+def record_span_exception(error: BaseException) -> None:
+    """Mark the current span as failed by an error that is returned to the model instead of being raised."""
+    span = get_current_span()
+    if span is not None and span.recorded:
+        span.record_exception(error)

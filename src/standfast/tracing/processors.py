@@ -1,18 +1,19 @@
 """Trace processors, and the process-wide state of tracing."""
 
 import atexit
-import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from standfast.base.log import get_logger
 
 if TYPE_CHECKING:
     from standfast.tracing.otel import OtelBridge
     from standfast.tracing.provider import TraceProvider
     from standfast.tracing.spans import Span, Trace
 
-log = logging.getLogger("standfast.tracing")
+log = get_logger("standfast.tracing")
 
 
 class TracingProcessor(ABC):

@@ -11,8 +11,8 @@ from standfast.workers.errors import StartFailed as StartFailed
 from standfast.workers.errors import WorkerDied as WorkerDied
 from standfast.workers.errors import WorkerError as WorkerError
 from standfast.workers.pool import SessionPool as SessionPool
-from standfast.workers.sandbox_probe import SandboxReport as SandboxReport
-from standfast.workers.sandbox_probe import probe_sandbox as probe_sandbox
+from standfast.workers.session import SandboxReport as SandboxReport
+from standfast.workers.session import probe_sandbox as probe_sandbox
 from standfast.workers.results import Checkpoint as Checkpoint
 from standfast.workers.results import ExecutionResult as ExecutionResult
 from standfast.workers.results import InterruptResult as InterruptResult

@@ -59,7 +59,7 @@ class SandboxUnavailable(Unsupported):
     code = "sandbox-unavailable"
 
     def __init__(self, required: str, available: str, reason: str) -> None:
-        super().__init__(f"sandbox level {required!r} is not available here ({available!r} is): {reason}")
+        super().__init__(f"sandbox level {required!r} is not available here: {reason}")
         self.required, self.available, self.reason = required, available, reason
 
 

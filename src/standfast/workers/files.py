@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from standfast.base.errors import InvalidInput, NotFound
-from standfast.lifecycle.cancellation import run_to_end
+from standfast.lifecycle.scope import run_to_end
 
 MAX_DEPTH = 64
 """How deep directories may be nested. User code can create thousands of levels, and each one needs a descriptor."""
@@ -156,11 +156,15 @@ class Files:
                 raise InvalidInput(
                     f"{path!r} is not a file in the session's directory: {problem.strerror}"
                 ) from problem
-            with open(fd, "rb") as file:
-                _require_regular_file(file.fileno(), path)
-                if os.fstat(file.fileno()).st_size > limit:
+            try:
+                # Before ``open``, which does not close the descriptor of a directory that it refuses.
+                _require_regular_file(fd, path)
+                if os.fstat(fd).st_size > limit:
                     raise InvalidInput(f"{path!r} is larger than {limit} bytes")
-                return file.read(limit)
+                with open(fd, "rb", closefd=False) as file:
+                    return file.read(limit)
+            finally:
+                os.close(fd)
 
     def _list(self, path: str) -> FileEntries:
         entries: FileEntries = []

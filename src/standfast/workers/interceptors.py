@@ -1,14 +1,14 @@
 """Callbacks that see every message before it is routed. A slow or failing one is disabled."""
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from standfast.base.log import get_logger
 from standfast.workers.wire.messages import Message
 
 Interceptor = Callable[[Message], object]
-_log = logging.getLogger("standfast.workers")
+_log = get_logger("standfast.workers")
 
 
 @dataclass

@@ -6,7 +6,6 @@
 import asyncio
 import collections
 import contextlib
-import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from standfast.base.errors import Closed
+from standfast.base.log import get_logger
 from standfast.workers._host.forkserver import ForkServer, fork_server
 from standfast.workers.config import PoolConfig
 from standfast.workers.errors import PoolBroken, PoolExhausted, StartFailed, WorkerError
@@ -29,7 +29,7 @@ from standfast.workers.session import WorkerSession
 
 _HEALTH_TIMEOUT = 2.0
 
-_log = logging.getLogger("standfast.workers")
+_log = get_logger("standfast.workers")
 
 
 @dataclass
@@ -77,7 +77,7 @@ class SessionPool:
     async def start(self) -> None:
         """Start the fork server and the first workers. Returns when ``min_idle`` of them are ready or have failed."""
         if self._draining or self._started:
-            raise Closed("the pool was started already")
+            raise Closed("a pool can be started only once; create another one")
         self._started = True
         self._reconcile()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -283,14 +283,14 @@ class SessionPool:
             self._retry_timer = loop.call_later(delay, self._reconcile)
 
     async def _ensure_fork_server(self) -> None:
-        """Keep the fork server running between sessions, and replace a dead one.
+        """Keep the fork server running between sessions, and replace one that is dead or whose workers fail to start.
 
         Without a fork server, a session starts its own process.
         """
         if self.config.session.mode == "spawn":
             return
         async with self._server_lock:
-            if self._server is None or not self._server.is_alive:
+            if self._server is None or not self._server.accepts_sessions:
                 await self._server_stack.aclose()
                 self._server = None
                 self._server_stack = AsyncExitStack()
@@ -313,14 +313,14 @@ class SessionPool:
         self.metrics["health_check_runs"] += 1
         entries = list(self._idle.values())
         await asyncio.gather(*(self._check_session(entry) for entry in entries))
-        self._leased_memory = sum(session.usage().pss for session in self._leased.values())
+        self._leased_memory = sum(session.usage().memory for session in self._leased.values())
         self._reconcile()
 
     async def _check_session(self, entry: _IdleEntry) -> None:
         try:
             async with asyncio.timeout(_HEALTH_TIMEOUT):
                 await entry.session.heartbeat()
-            entry.memory = entry.session.usage().pss
+            entry.memory = entry.session.usage().memory
         except (TimeoutError, WorkerError, Closed):
             self.metrics["health_check_failures"] += 1
             if self._idle.pop(entry.session.session_id, None) is not None:

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from standfast.base.context import current_conversation
 from standfast.base.errors import Closed
+from standfast.base.ids import current_conversation
 from standfast.workers.errors import WorkerError
 from standfast.workers.pool import SessionPool
 from standfast.workers.results import ExecutionResult, as_text

@@ -26,8 +26,9 @@ _CARRY_OVER_NOTES = {
 
 
 class ExecutionResult(msgspec.Struct, frozen=True):
-    """Everything one execution produced.
+    """Everything one execution produced, within the limits of the session.
 
+    ``dropped`` says what is missing: the number of bytes of ``stdout`` and ``stderr``, and of ``displays``.
     ``error`` is None when the code ran to its end. ``state`` says whether the session still has its variables, and
     ``reason`` why it has not.
     """
@@ -101,12 +102,17 @@ class RestoreResult:
 
 @dataclass(frozen=True)
 class WorkerUsage:
-    """Resources of all processes of a worker: proportional set size (PSS) and private memory in bytes, CPU seconds."""
+    """Resources of all processes of a worker: proportional set size (PSS) and private memory in bytes, CPU seconds.
+
+    ``memory`` is what the memory limit counts: the PSS, the whole size of shared anonymous memory and of memory files,
+    and page tables. ``cpu_seconds`` includes processes that have exited and were waited for.
+    """
 
     pss: int = 0
     private: int = 0
     cpu_seconds: float = 0.0
     processes: int = 0
+    memory: int = 0
 
 
 @dataclass(frozen=True)
@@ -144,6 +150,8 @@ def as_text(result: ExecutionResult, *, carried_over: str = "variables", limit: 
     if result.stderr:
         parts.append(f"[stderr]\n{result.stderr}")
     parts += [_format_mime_bundle(item.data) for item in result.displays]
+    if "displays" in result.dropped:
+        parts.append(f"[{result.dropped['displays']} displays left out]")
     if result.repr:
         parts.append(_format_mime_bundle({**result.data, "text/plain": result.repr}))
     text = "\n".join(part.rstrip("\n") for part in (*parts, *_format_problems(result)) if part)

@@ -6,18 +6,20 @@ Every method may be called from any task at any time. A method that the session 
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Self
 
 from standfast.base.errors import Closed
-from standfast.lifecycle.cancellation import is_cancelling
+from standfast.lifecycle.scope import is_cancelling
 from standfast.workers._host.executor import UNSET, Executor
-from standfast.workers._host.inspector import Inspector
-from standfast.workers._host.snapshots import Snapshots
+from standfast.workers._host.forkserver import list_candidate_levels
+from standfast.workers._host.variables import Inspector, Snapshots
 from standfast.workers._host.worker import Worker
-from standfast.workers.config import SessionConfig
-from standfast.workers.errors import Cause, ExecutionTimeout, StartFailed, WorkerDied
+from standfast.workers.config import SandboxPolicy, SessionConfig
+from standfast.workers.errors import Cause, ExecutionTimeout, SandboxUnavailable, StartFailed, WorkerDied
 from standfast.workers.files import Files
 from standfast.workers.interceptors import Interceptor, Interceptors
 from standfast.workers.results import (
@@ -31,6 +33,7 @@ from standfast.workers.results import (
 )
 from standfast.workers.state import SessionState, WorkerSessionEvent
 from standfast.workers.wire import messages as m
+from standfast.workers.wire.control import SANDBOX_LEVELS, SandboxLevel
 
 
 class WorkerSession:
@@ -307,3 +310,31 @@ class WorkerSession:
         router = self._worker.require_router()
         async with asyncio.timeout(timeout):
             return await router.receive_general(message_type)
+
+
+@dataclass(frozen=True)
+class SandboxReport:
+    """The strongest level that works here, what it does not enforce, and why stronger levels failed."""
+
+    level: SandboxLevel | None
+    notes: tuple[str, ...] = ()
+    reasons: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+async def probe_sandbox(config: SessionConfig | None = None) -> SandboxReport:
+    """Start a worker at each level, from the strongest to the weakest, until one runs code."""
+    config = config or SessionConfig()
+    reasons: dict[str, str] = {}
+    for level in list_candidate_levels(dataclasses.replace(config, sandbox=SandboxPolicy(require="plain"))):
+        policy = dataclasses.replace(config.sandbox, level=level, require=level)
+        try:
+            async with WorkerSession(dataclasses.replace(config, sandbox=policy)) as session:
+                notes = session.info.metadata["sandbox_notes"]
+                result = await session.run("40 + 2")
+        except (SandboxUnavailable, StartFailed) as problem:
+            reasons[level] = str(problem)
+            continue
+        if result.value == 42:
+            return SandboxReport(level, notes, reasons)
+        reasons[level] = f"the worker could not run code: {result.error}"
+    return SandboxReport(None, (), reasons or dict.fromkeys(SANDBOX_LEVELS, "not tried"))

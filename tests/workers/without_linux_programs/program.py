@@ -12,12 +12,13 @@ from standfast.workers.errors import WorkerRequestFailed, SandboxUnavailable
 
 
 async def main(python: str) -> None:
-    config = SessionConfig(python=python)
+    config = SessionConfig(python=python, sandbox=SandboxPolicy(require="plain"))
     print("/proc:", len(os.listdir("/proc")), "mode:", config.mode)
-    try:
-        await WorkerSession(replace(config, sandbox=SandboxPolicy(require="locked"))).start()
-    except SandboxUnavailable as problem:
-        print("required:", problem)
+    for policy in (SandboxPolicy(), SandboxPolicy(require="locked")):
+        try:
+            await WorkerSession(replace(config, sandbox=policy)).start()
+        except SandboxUnavailable as problem:
+            print("required:", problem)
     async with WorkerSession(config) as session:
         metadata = session.info.metadata
         print("level:", metadata["sandbox"], "features:", *sorted(metadata["features"]))

@@ -11,7 +11,6 @@ from typing import NoReturn, ParamSpec
 import msgspec
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from standfast.base.errors import (
     AlreadyExists,
@@ -21,14 +20,16 @@ from standfast.base.errors import (
     KeyReused,
     MissingExtra,
     NotFound,
+    RunShared,
     StandfastError,
     StoreUnavailable,
     Unsupported,
 )
-from standfast.cli.commands._output import Tracebacks, print_utf8
+from standfast.base.text import make_visible
+from standfast.cli.commands._output import Tracebacks, escape, print_utf8
 from standfast.cli.commands._prompt import PromptInterrupted, wake_loop_on_signals
-from standfast.runtime.errors import ApprovalSettled, RunEnded, SessionBusy
-from standfast.store.preconditions import LeaseHeld
+from standfast.runtime.errors import ApprovalSettled, RunActive, RunEnded, SessionBusy, SessionEncrypted
+from standfast.store.operations import LeaseHeld
 
 P = ParamSpec("P")
 
@@ -42,6 +43,9 @@ EXIT_CODES: dict[type[Exception], int] = {
     LeaseHeld: CONFLICT,
     SessionBusy: CONFLICT,
     RunEnded: CONFLICT,
+    RunActive: CONFLICT,
+    RunShared: CONFLICT,
+    SessionEncrypted: CONFLICT,
     ApprovalSettled: CONFLICT,
     InvalidInput: USAGE,
     InvalidItem: USAGE,
@@ -67,7 +71,7 @@ def command(function: Callable[P, Awaitable[int | None]]) -> Callable[P, None]:
             raise typer.Exit(FAILED) from None
         except Exception as error:  # noqa: BLE001 - printed in one line
             if Tracebacks.enabled:
-                traceback.print_exc()
+                print(make_visible(traceback.format_exc(), multiline=True), file=sys.stderr)
             exit_with_error(error, as_json=bool(kwargs.get("as_json")))
         raise typer.Exit(code or 0)
 
@@ -113,7 +117,7 @@ def format_error(error: Exception) -> str:
     if isinstance(error, UnicodeError):
         return f"{get_first_line(error)}: set PYTHONUTF8=1, or a locale with UTF-8"
     if isinstance(error, SessionBusy) and error.run_id is not None:
-        return f"session {error.session_id!r} is held by another run: standfast runs show {error.run_id}"
+        return f"session {error.session_id!r} is held by another run: see `standfast runs show {error.run_id}`"
     if isinstance(error, StoreUnavailable) and "://" in str(error):
         return f"{get_first_line(error)} (is the server running, and is --store right?)"
     if isinstance(error, StandfastError | OSError):

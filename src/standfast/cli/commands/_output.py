@@ -10,10 +10,12 @@ import msgspec
 import typer
 from rich.cells import cell_len
 from rich.console import Console
-from rich.markup import escape
+from rich.markup import escape as escape_markup
 from rich.padding import Padding
 from rich.status import Status
 from rich.table import Table
+
+from standfast.base.text import format_arguments, make_visible
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -28,6 +30,16 @@ MIN_WRAPPED_WIDTH = 16
 """If a wrapped column would become narrower, each row is printed as a block instead."""
 
 TIME_COLUMNS = ("updated", "requested")
+
+
+def escape(text: object) -> str:
+    """Return foreign text for a line of rich markup: without markup, line breaks and invisible characters."""
+    return escape_markup(make_visible(str(text)))
+
+
+def escape_lines(text: object) -> str:
+    """Return foreign text of several lines for rich markup: without markup and invisible characters."""
+    return escape_markup(make_visible(str(text), multiline=True))
 
 
 class Tracebacks:
@@ -56,8 +68,9 @@ class CommandOutput:
             print_json(fields)
             return
         for name in names:
-            if fields.get(name) is not None:
-                self.console.print(f"[bold]{name.replace('_', ' '):>10}[/]  {escape(str(fields[name]))}")
+            if (value := fields.get(name)) is not None:
+                shown = format_arguments(value) if name == "arguments" else value
+                self.console.print(f"[bold]{name.replace('_', ' '):>10}[/]  {escape(shown)}")
 
     def show_status(self, message: str) -> AbstractContextManager[Status | None]:
         """Show a progress message on a terminal while the block runs."""
@@ -80,7 +93,7 @@ class CommandOutput:
         total_width = 0
         for column, values in zip(columns, zip(*cells, strict=True), strict=True):
             name = column.replace("_", " ")
-            widest = max(cell_len(line) for value in (name, *values) for line in value.split("\n"))
+            widest = max(map(cell_len, (name, *values)))
             min_width = min(widest, MIN_WRAPPED_WIDTH) if column in WRAPPED_COLUMNS else widest
             table.add_column(name, overflow="fold", no_wrap=column not in WRAPPED_COLUMNS, min_width=min_width)
             total_width += min_width + 2
@@ -89,19 +102,21 @@ class CommandOutput:
                 self.print_block(dict(zip(columns, row, strict=True)))
             return
         for row in cells:
-            table.add_row(*map(escape, row))
+            table.add_row(*map(escape_markup, row))
         self.console.print(table)
 
     def print_block(self, row: Mapping[str, str]) -> None:
         """Print a row as a block: the first column, and the others below it."""
         first, *rest = row.items()
-        text = "  ".join(f"[dim]{name.replace('_', ' ')}[/] {escape(value)}" for name, value in rest if value)
-        self.console.print(f"[bold]{escape(first[1])}[/]")
+        text = "  ".join(f"[dim]{name.replace('_', ' ')}[/] {escape_markup(value)}" for name, value in rest if value)
+        self.console.print(f"[bold]{escape_markup(first[1])}[/]")
         self.console.print(Padding(text, (0, 0, 0, 4)), soft_wrap=False)
 
     def format_cell(self, column: str, row: Mapping[str, Any]) -> str:
         text = format_value(row.get(column))
-        return shorten_time(text) if column in TIME_COLUMNS and self.console.is_terminal else text
+        if column in TIME_COLUMNS and self.console.is_terminal:
+            return shorten_time(text)
+        return format_arguments(text) if column == "arguments" else make_visible(text)
 
 
 def drop_empty_columns(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -118,10 +133,10 @@ def print_json(value: Any) -> None:
 
 
 def print_utf8(text: bytes, *, to: TextIO | None = None) -> None:
-    """Print a line as UTF-8, as JSON requires, whatever the encoding of the terminal."""
+    """Print JSON as UTF-8, whatever the encoding of the terminal. Invisible characters are escaped."""
     stream = to or sys.stdout
     stream.flush()
-    stream.buffer.write(text + b"\n")
+    stream.buffer.write(make_visible(text.decode(), multiline=True).encode() + b"\n")
     stream.flush()
 
 
@@ -134,6 +149,11 @@ def format_value(value: Any) -> str:
     if isinstance(value, dict | list):
         return msgspec.json.encode(value).decode() if value else ""
     return str(value)
+
+
+def format_count(number: int, noun: str) -> str:
+    """Format a number of things whose plural ends in s."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def format_time(timestamp: float | None) -> str:

@@ -5,9 +5,14 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from getpass import getpass
+from typing import Annotated, Any
+
+import typer
+
+from standfast.base.errors import InvalidInput
 
 with contextlib.suppress(ImportError):
     import readline  # noqa: F401 - enables arrow keys and history in `input`
@@ -17,23 +22,62 @@ DISABLE_BRACKETED_PASTE = "\x1b[?2004l"
 """Undoes the bracketed paste mode that readline enables."""
 
 
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is destroyed, unless ``yes``; without a terminal that is required."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidInput("deleting cannot be undone: confirm with --yes")
+    typer.confirm(question, abort=True)
+
+
 class PromptInterrupted(Exception):
     """Ctrl-C was pressed at the prompt. Do not prompt again: the abandoned reader would consume the next line."""
 
 
-async def ask(prompt: str, *, secret: bool = False) -> str:
-    """Read a line. Raises EOFError at the end of input and :class:`PromptInterrupted` on Ctrl-C."""
-    answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+class PromptObsolete(Exception):
+    """The answer is not needed any more."""
 
-    def interrupt() -> None:
-        if not answer.done():
-            answer.set_exception(PromptInterrupted())
 
-    # A daemon, because a thread that reads from a terminal cannot be woken: it is abandoned on Ctrl-C.
-    reader = threading.Thread(target=read_into, args=(getpass if secret else input, prompt, answer), daemon=True)
-    with restore_terminal(), handle_interrupt(interrupt):
-        reader.start()
-        return await answer
+class Reader:
+    """The thread that reads the next line. It outlives a prompt that became obsolete, and serves the next one."""
+
+    line: "asyncio.Future[str] | None" = None
+
+    @classmethod
+    def start(cls, prompt: str, *, secret: bool) -> "asyncio.Future[str]":
+        """Return the future line. A reader that still waits is used again, because it cannot be stopped."""
+        if cls.line is not None and not cls.line.done():
+            print(prompt, end="", flush=True)
+            return cls.line
+        cls.line = asyncio.get_running_loop().create_future()
+        source = getpass if secret else input
+        # A daemon, because a thread that reads from a terminal cannot be woken: it is abandoned on Ctrl-C.
+        threading.Thread(target=read_into, args=(source, prompt, cls.line), daemon=True).start()
+        return cls.line
+
+
+async def ask(prompt: str, *, secret: bool = False, obsolete: Coroutine[Any, Any, object] | None = None) -> str:
+    """Read a line. Raises EOFError at the end of input and :class:`PromptInterrupted` on Ctrl-C.
+
+    When ``obsolete`` returns first, raise :class:`PromptObsolete`. What the user types is then read by the next prompt.
+    """
+    watcher = None if obsolete is None else asyncio.ensure_future(obsolete)
+    try:
+        with restore_terminal():
+            answer = Reader.start(prompt, secret=secret)
+            with handle_interrupt(lambda: None if answer.done() else answer.set_exception(PromptInterrupted())):
+                awaited: set[asyncio.Future[Any]] = {answer} if watcher is None else {answer, watcher}
+                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+    finally:
+        if watcher is not None:
+            watcher.cancel()
+    raise PromptObsolete
 
 
 def read_into(source: Callable[[str], str], prompt: str, future: "asyncio.Future[str]") -> None:

@@ -1,10 +1,12 @@
 """Print a run while it happens, and prompt for its approvals."""
 
+import asyncio
 import os
 import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from getpass import getuser
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,19 +14,23 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from standfast.base.errors import InvalidInput, StandfastError
-from standfast.base.text import extract_text
+from standfast.base.text import extract_text, format_arguments, make_visible
 from standfast.cli.commands._errors import FAILED, WAITING
-from standfast.cli.commands._output import Tracebacks, format_time, show_status
-from standfast.cli.commands._prompt import ask
+from standfast.cli.commands._output import Tracebacks, escape, escape_lines, format_time, show_status
+from standfast.cli.commands._prompt import PromptObsolete, ask
 from standfast.cli.commands._store import format_store_option
+from standfast.runtime.errors import ApprovalSettled
 from standfast.runtime.handle import RunHandle
 from standfast.runtime.runtime import Runtime
 from standfast.runtime.types import Approval, Event, RunOutcome, RunProblem
 
 _MAX_SHOWN_CHARS = 300  # of a call or an output
+
+POLL_SECONDS = 0.5
+MAY_HAVE_HAPPENED = "may have happened"
+NOT_DONE_MESSAGE = "The call had no effect."
 
 DecidedBy = Annotated[str | None, typer.Option(help="Who decides, for the record. Default: your login name.")]
 
@@ -48,7 +54,7 @@ class RunView:
             self.streamed = False
         elif event.type == "calls.made":
             for item in event.data["items"]:
-                self.print_line(f"[dim]  → {escape(shorten(extract_text(item)))}[/]")
+                self.print_line(f"[dim]  → {escape_lines(shorten(extract_text(item)))}[/]")
         elif event.type == "agent.handed_over":
             self.print_line(f"[dim]  handed over to {escape(str(event.data['agent']))}[/]")
         elif event.type == "run.recovered":
@@ -65,15 +71,16 @@ class RunView:
         if self.printed_text.startswith(delta):  # a delta can arrive after the message it belongs to
             self.printed_text = self.printed_text[len(delta) :]
             return
-        self.console.print(escape(delta), end="")
+        self.console.print(escape_lines(delta), end="")
         self.line_open = self.streamed = True
 
     def print_item(self, item: dict[str, Any]) -> None:
         if item.get("type") == "function_call":
-            self.print_line(f"[magenta]  {escape(str(item['name']))}[/]({escape(shorten(item.get('arguments', '')))})")
+            arguments = shorten(format_arguments(item.get("arguments", "")))
+            self.print_line(f"[magenta]  {escape(item['name'])}[/]({escape(arguments)})")
         elif item.get("type", "message") == "message" and not self.streamed:
             self.printed_text = extract_text(item)
-            self.print_line(escape(self.printed_text))
+            self.print_line(escape_lines(self.printed_text))
 
     def print_line(self, text: str = "") -> None:
         if self.line_open:
@@ -102,38 +109,57 @@ async def watch_run(run: RunHandle, view: RunView | None, *, after: int = 0) -> 
 
 
 async def prompt_approval(rt: Runtime, approval: Approval, view: RunView, *, editable: bool = True) -> bool:
-    """Prompt for one decision; return False if it stays open. ``editable``: the tool can validate edited arguments."""
+    """Prompt for one decision; return False if it stays open. ``editable``: the tool can validate edited arguments.
+
+    A decision that somebody else makes meanwhile ends the prompt.
+    """
     view.print_line(format_approval(approval))
     while True:
+        question = f"  {format_choices(approval, editable)} / [l]ater: "
         try:
-            choice = (await ask(f"  {format_choices(approval, editable)} / [l]ater: ")).strip().lower()[:1]
+            choice = (await ask(question, obsolete=wait_until_decided(rt, approval))).strip().lower()[:1]
             if choice == "l":
                 return False
             if await apply_choice(rt, approval, choice, editable):
                 return True
         except EOFError:
             return False
+        except (PromptObsolete, ApprovalSettled):
+            decided = await rt.approval(approval.id)
+            view.print_line(f"\n[yellow]  decided elsewhere:[/] {decided.status} by {escape(str(decided.decided_by))}")
+            return True
         except StandfastError as error:
             view.print_line(f"[red]  {escape(str(error))}[/]")
 
 
+async def wait_until_decided(rt: Runtime, approval: Approval) -> None:
+    """Return when the approval is no longer pending."""
+    while (await rt.approval(approval.id)).status == "pending":  # noqa: ASYNC110 - another process may decide
+        await asyncio.sleep(POLL_SECONDS)
+
+
 def format_choices(approval: Approval, editable: bool) -> str:
     if approval.kind == "uncertain":
-        return "[y]es, run it / [n]o / [d]one, it happened"
+        return "[d]one, it happened / [n]ot done / call it [a]gain"
     return "[y]es / [n]o / [e]dit" if editable else "[y]es / [n]o"
 
 
 async def apply_choice(rt: Runtime, approval: Approval, choice: str, editable: bool) -> bool:
     """Submit the decision; return False if the choice is not valid."""
+    uncertain = approval.kind == "uncertain"
     match choice:
-        case "y":
+        case "y" if not uncertain:
             await rt.decide(approval.id, "approve", by=get_login_name())
+        case "a" if uncertain:
+            await rt.decide(approval.id, "again", by=get_login_name())
+        case "n" if uncertain:
+            await rt.decide(approval.id, "reject", message=NOT_DONE_MESSAGE, by=get_login_name())
         case "n":
             reason = await ask("  reason (sent to the model, may be empty): ")
             await rt.decide(approval.id, "reject", message=reason or None, by=get_login_name())
-        case "e" if editable and approval.kind != "uncertain":
+        case "e" if editable and not uncertain:
             await rt.decide(approval.id, "approve", arguments=edit_arguments(approval), by=get_login_name())
-        case "d" if approval.kind == "uncertain":
+        case "d" if uncertain:
             await rt.decide(approval.id, "done", output=await ask("  its result: "), by=get_login_name())
         case _:
             return False
@@ -141,20 +167,20 @@ async def apply_choice(rt: Runtime, approval: Approval, choice: str, editable: b
 
 
 def format_approval(approval: Approval) -> str:
-    call = f"[bold]{escape(approval.tool)}[/]({escape(approval.arguments)})"
+    call = f"[bold]{escape(approval.tool)}[/]({escape(format_arguments(approval.arguments))})"
     details = f"[dim]{format_time(approval.requested_at)}, session {escape(str(approval.session_id))}[/]"
     if approval.kind == "uncertain":
-        return f"[bold yellow]?[/] {call} was running when its process ended: it may have taken effect. {details}"
+        return f"[bold yellow]?[/] {call} was not finished: it {MAY_HAVE_HAPPENED}. {details}"
     return f"[bold yellow]?[/] {escape(approval.agent)} wants to call {call}  {details}"
 
 
 def edit_arguments(approval: Approval) -> Any:
     """Open the arguments in the user's editor and return the edited ones."""
-    pretty = msgspec.json.format(approval.arguments.encode() or b"{}", indent=2)
+    pretty = make_visible(msgspec.json.format(approval.arguments or "{}", indent=2), multiline=True)
     editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "arguments.json")
-        file.write_bytes(pretty)
+        file.write_text(pretty, encoding="utf-8")
         try:
             completed = subprocess.run([*editor, str(file)], check=False)  # noqa: S603 - the user's own editor
             if completed.returncode:
@@ -189,8 +215,20 @@ def outcome_to_dict(outcome: RunOutcome) -> dict[str, Any]:
         "run_id": outcome.run_id,
         "status": outcome.status,
         "final_output": to_json_value(outcome.final_output),
-        "approvals": list(outcome.approvals),
+        "approvals": [approval_to_dict(approval) for approval in outcome.approvals],
         "error": outcome.error,
+    }
+
+
+def approval_to_dict(approval: Approval) -> dict[str, Any]:
+    facts: dict[str, Any] = msgspec.to_builtins(approval)
+    uncertain = approval.kind == "uncertain"
+    return {
+        **facts,
+        "run": approval.run_id,
+        "requested": format_time(approval.requested_at),
+        "may_have_happened": uncertain,
+        "note": MAY_HAVE_HAPPENED if uncertain and approval.status == "pending" else None,
     }
 
 
@@ -209,19 +247,28 @@ def is_own_error(error: RunProblem) -> bool:
     return error.type is None or error.type.startswith("standfast.")
 
 
+def list_decisions(approvals: Sequence[Approval]) -> list[str]:
+    """Return the commands that decide the approvals. A call that may have happened is not offered for approval."""
+    kinds = {approval.kind for approval in approvals}
+    hints = ["approve ID", "reject ID -m REASON"] if "approval" in kinds else []
+    return hints + (["done ID --output RESULT", "not-done ID", "approve ID --again"] if "uncertain" in kinds else [])
+
+
 def print_failure(outcome: RunOutcome, store: str, *, agent: str | None = None) -> None:
     """Print on standard error why a run has no result. ``agent`` is set if the command itself ran the agent."""
-    screen = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
     if outcome.status == "waiting" and outcome.approvals:
-        screen.print(f"[yellow]run {outcome.run_id} is waiting for approval:[/]")
+        console.print(f"[yellow]run {outcome.run_id} is waiting for approval:[/]")
         for approval in outcome.approvals:
-            screen.print(f"  {escape(approval.id)}  {escape(approval.tool)}({escape(approval.arguments)})")
-        options = escape(shlex.join(["--agent", agent or "AGENT", *format_store_option(store)]))
-        screen.print(f"[dim]  standfast approvals approve ID {options}[/]")
-        screen.print(f"[dim]  standfast approvals reject ID -m REASON {options}[/]")
+            note = f"  [bold yellow]{MAY_HAVE_HAPPENED}[/]" if approval.kind == "uncertain" else ""
+            call = f"{escape(approval.tool)}({escape(format_arguments(approval.arguments))})"
+            console.print(f"  {escape(approval.id)}  {call}{note}")
+        options = shlex.join(["--agent", agent or "AGENT", *format_store_option(store)])
+        for hint in list_decisions(outcome.approvals):
+            console.print(f"[dim]  {escape(f'standfast approvals {hint} {options}')}[/]")
     elif outcome.error is not None:
         hint = "" if agent is None or Tracebacks.enabled or is_own_error(outcome.error) else " (--debug shows where)"
-        screen.print(f"[bold red]{outcome.status}:[/] {escape(format_problem(outcome.error))}{hint}")
+        console.print(f"[bold red]{outcome.status}:[/] {escape_lines(format_problem(outcome.error))}{hint}")
     elif outcome.status != "completed":
-        screen.print(f"[yellow]{outcome.status}[/]")
+        console.print(f"[yellow]{outcome.status}[/]")
     sys.stderr.flush()

@@ -10,16 +10,18 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from rich.console import Console
-from rich.markup import escape
 
+from standfast.agents.errors import UncertainCall
 from standfast.base.errors import InvalidInput
-from standfast.cli.commands import _completion
+from standfast.cli.commands import _store
 from standfast.cli.commands._agent_loader import open_agent
 from standfast.cli.commands._errors import command
-from standfast.cli.commands._output import AsJson, CommandOutput, format_time, print_json, print_utf8
+from standfast.cli.commands._output import AsJson, CommandOutput, escape, print_json, print_utf8
 from standfast.cli.commands._run_view import (
+    NOT_DONE_MESSAGE,
     DecidedBy,
     RunView,
+    approval_to_dict,
     edit_arguments,
     get_exit_code,
     get_login_name,
@@ -35,7 +37,7 @@ from standfast.runtime.types import Approval, ApprovalStatus
 app = typer.Typer(no_args_is_help=True)
 
 ApprovalId = Annotated[
-    str, typer.Argument(metavar="ID", help="The approval's id.", autocompletion=_completion.complete_approvals)
+    str, typer.Argument(metavar="ID", help="The approval's id.", autocompletion=_store.complete_approvals)
 ]
 AgentOption = Annotated[
     str | None,
@@ -43,6 +45,11 @@ AgentOption = Annotated[
         "--agent", "-a", help="Resume the run in this process with this agent. Default: a running program resumes it."
     ),
 ]
+
+
+UNCERTAIN_REMEDY = (
+    "find out, then use `standfast approvals done` or `not-done`. To have it made again: `approve --again`"
+)
 
 
 @asynccontextmanager
@@ -54,11 +61,6 @@ async def open_runtime(store: str, agent: str | None) -> AsyncIterator[Runtime]:
         yield await stack.enter_async_context(Runtime.open(url, agents=agents))
 
 
-def approval_to_dict(approval: Approval) -> dict[str, Any]:
-    facts: dict[str, Any] = msgspec.to_builtins(approval)
-    return {**facts, "run": approval.run_id, "requested": format_time(approval.requested_at)}
-
-
 @app.command("list")
 @command
 async def list_(
@@ -66,10 +68,10 @@ async def list_(
     every: Annotated[bool, typer.Option("--all", help="Approvals of any status.")] = False,
     session: Annotated[
         str | None,
-        typer.Option("--session", help="Only approvals of this session.", autocompletion=_completion.complete_sessions),
+        typer.Option("--session", help="Only approvals of this session.", autocompletion=_store.complete_sessions),
     ] = None,
     run: Annotated[
-        str | None, typer.Option("--run", help="Only approvals of this run.", autocompletion=_completion.complete_runs)
+        str | None, typer.Option("--run", help="Only approvals of this run.", autocompletion=_store.complete_runs)
     ] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
@@ -80,7 +82,8 @@ async def list_(
     """
     async with Runtime.open(require_existing_store(store), agents=[]) as rt:
         found = await rt.approvals(status=None if every else status, session_id=session, run_id=run)
-    columns = ("id", "tool", "arguments", "session_id", "requested", *(["status"] if every else []))
+    note = ["note"] if any(approval.kind == "uncertain" for approval in found) else []
+    columns = ("id", "tool", "arguments", *note, "session_id", "requested", *(["status"] if every else []))
     CommandOutput(as_json).print_table(columns, map(approval_to_dict, found), empty="no pending approvals")
 
 
@@ -93,7 +96,7 @@ async def show(approval_id: ApprovalId, store: StoreUrl = DEFAULT_STORE, as_json
     """
     async with Runtime.open(require_existing_store(store), agents=[]) as rt:
         approval = await rt.approval(approval_id)
-    names = ("id", "status", "kind", "tool", "arguments", "digest", "agent", "session_id", "run", "requested",
+    names = ("id", "status", "kind", "note", "tool", "arguments", "digest", "agent", "session_id", "run", "requested",
              "decided_by", "message", "edited", "output")  # fmt: skip
     CommandOutput(as_json).print_fields(approval_to_dict(approval), names)
 
@@ -107,13 +110,16 @@ async def approve(
     always: Annotated[
         bool, typer.Option("--always", help="Apply to all later calls of this tool in the session, too.")
     ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Make a call again that may have happened. Required for such a call.")
+    ] = False,
     message: Annotated[str | None, typer.Option("-m", "--message", help="A note for the record.")] = None,
     by: DecidedBy = None,
     agent: AgentOption = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """Approve a tool call.
+    """Approve a tool call. One that may have happened is only made again with --again.
 
     standfast approvals approve approval_123 --arguments '{"amount": 5}' --agent app:support
     """
@@ -123,9 +129,12 @@ async def approve(
         raise InvalidInput("edited arguments are validated by the tool: name its agent with --agent")
     async with open_runtime(store, agent) as rt:
         approval = await rt.approval(approval_id)
+        if approval.kind == "uncertain" and approval.status == "pending" and not again:
+            raise UncertainCall(approval.tool, approval.call_id, remedy=UNCERTAIN_REMEDY)
         edited = edit_arguments(approval) if edit else None if arguments is None else parse_arguments(arguments)
         options = {"arguments": edited, "always": always, "message": message, "by": by or get_login_name()}
-        return await submit_decision(rt, approval, "approve", agent, store, as_json, **options)
+        verdict = "again" if again else "approve"
+        return await submit_decision(rt, approval, verdict, agent, store, as_json, **options)
 
 
 @app.command()
@@ -172,6 +181,28 @@ async def done(
         )
 
 
+@app.command("not-done")
+@command
+async def not_done(
+    approval_id: ApprovalId,
+    message: Annotated[str, typer.Option("-m", "--message", help="What the model is told.")] = NOT_DONE_MESSAGE,
+    by: DecidedBy = None,
+    agent: AgentOption = None,
+    store: StoreUrl = DEFAULT_STORE,
+    as_json: AsJson = False,
+) -> int:
+    """Record that an uncertain call did not take effect. It is not made again.
+
+    standfast approvals not-done approval_123
+    """
+    async with open_runtime(store, agent) as rt:
+        approval = await rt.approval(approval_id)
+        if approval.kind != "uncertain":
+            raise InvalidInput("not-done is only for a call that may have happened: use reject")
+        options = {"message": message, "by": by or get_login_name()}
+        return await submit_decision(rt, approval, "reject", agent, store, as_json, **options)
+
+
 async def submit_decision(
     rt: Runtime, approval: Approval, decision: Any, agent: str | None, store: str, as_json: bool, **options: Any
 ) -> int:
@@ -182,12 +213,12 @@ async def submit_decision(
         decided = await rt.approval(approval.id)
         CommandOutput(as_json).print_result(approval_to_dict(decided), f"{escape(approval.id)} is {decided.status}")
         if not as_json:
-            screen = Console(stderr=True, highlight=False, soft_wrap=True)
-            screen.print("[dim]  a running program with the agent resumes the run; otherwise:[/]")
+            console = Console(stderr=True, highlight=False, soft_wrap=True)
+            console.print("[dim]  a running program with the agent resumes the run; otherwise:[/]")
             command_line = shlex.join(
                 ["standfast", "runs", "resume", approval.run_id, "--agent", "AGENT", *format_store_option(store)]
             )
-            screen.print(f"[dim]  {escape(command_line)}[/]")
+            console.print(f"[dim]  {escape(command_line)}[/]")
         return 0
     outcome = await watch_run(run, None if as_json else RunView(), after=steps)
     if as_json:
@@ -218,9 +249,9 @@ async def watch(
 
     standfast approvals watch --agent app:support
     """
-    screen, seen = RunView(), set[str]()
+    view, seen = RunView(), set[str]()
     if not as_json:
-        screen.print_line("[dim]waiting for approvals; Ctrl-C quits[/]")
+        view.print_line("[dim]waiting for approvals; Ctrl-C quits[/]")
     async with open_runtime(store, agent) as rt, aclosing(poll_pending(rt, every)) as pending:
         async for approval in pending:
             if approval.id in seen:
@@ -229,7 +260,7 @@ async def watch(
             if as_json:
                 print_utf8(msgspec.json.encode(approval_to_dict(approval)))
             else:
-                await resolve_approval(rt, approval, screen, store, agent=agent)
+                await resolve_approval(rt, approval, view, store, agent=agent)
 
 
 async def resolve_approval(rt: Runtime, approval: Approval, view: RunView, store: str, *, agent: str | None) -> None:

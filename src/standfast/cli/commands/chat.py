@@ -7,14 +7,13 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.markup import escape
 
 from standfast.agents.agent import Agent
 from standfast.base.ids import new_id
-from standfast.cli.commands import _completion
+from standfast.cli.commands import _store
 from standfast.cli.commands._agent_loader import AgentName, ModelName, open_agent
 from standfast.cli.commands._errors import WAITING, command
-from standfast.cli.commands._output import AsJson, CommandOutput, print_utf8
+from standfast.cli.commands._output import AsJson, CommandOutput, escape, print_utf8
 from standfast.cli.commands._prompt import PromptInterrupted, ask, handle_interrupt
 from standfast.cli.commands._run_view import (
     RunView,
@@ -36,7 +35,7 @@ LEASE_SECONDS = 10.0
 
 SessionOption = Annotated[
     str | None,
-    typer.Option("--session", help="The session to continue.", autocompletion=_completion.complete_sessions),
+    typer.Option("--session", help="The session to continue.", autocompletion=_store.complete_sessions),
 ]
 
 
@@ -87,14 +86,14 @@ async def chat(
     standfast chat --model local
     """
     name = session or new_id("chat")
-    screen = RunView()
+    view = RunView()
     async with open_agent(agent, model) as chosen, Runtime.open(store, agents=[chosen], lease=LEASE_SECONDS) as rt:
         if as_json:
             return await chat_json_lines(rt, chosen.name, name)
-        screen.print_line(
+        view.print_line(
             f"[bold]{escape(chosen.name)}[/] [dim](model: {get_model_name(chosen)}; session: {escape(name)})[/]"
         )
-        conversation = ChatSession(rt, name, screen, store, agent=agent or chosen.name)
+        conversation = ChatSession(rt, name, view, store, agent=agent or chosen.name)
         with suppress(EOFError, PromptInterrupted):
             await conversation.finish_earlier_turns()
             while True:
@@ -103,7 +102,7 @@ async def chat(
                     await conversation.run_turn(chosen.name, text)
     options = ["--session", name, *(["--model", model] if model else []), *format_store_option(store)]
     command_line = shlex.join(["standfast", "chat", *([agent] if agent else []), *options])
-    screen.print_line(f"\n[dim]Continue with: {escape(command_line)}[/]")
+    view.print_line(f"\n[dim]Continue with: {escape(command_line)}[/]")
     return 0
 
 

@@ -11,13 +11,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.rule import Rule
 
 from standfast.base.errors import StandfastError
+from standfast.base.text import format_arguments
 from standfast.cli.commands import demo_agent
 from standfast.cli.commands._errors import command
-from standfast.cli.commands._output import AsJson, print_json, show_status
+from standfast.cli.commands._output import AsJson, escape, print_json, show_status
 from standfast.cli.commands._run_view import RunView, watch_run
 from standfast.models.function_model import FunctionModel
 from standfast.models.local.server import find_model_file
@@ -33,9 +33,9 @@ EXAMPLE, TUTORIAL = "examples/support_desk/desk.py", "docs/tutorial.md"
 
 @command
 async def demo(as_json: AsJson = False) -> None:
-    """Show a payment that survives a killed process, and an interrupted call. Takes ten seconds, no key, no network.
+    """Show a payment that survives a killed process, and an interrupted voice call.
 
-    With --json only the result is printed.
+    Takes about ten seconds, and needs no API key and no network. With --json only the result is printed.
 
     standfast demo
     """
@@ -45,7 +45,7 @@ async def demo(as_json: AsJson = False) -> None:
         await demo.pause_for_approval()
         await demo.kill_during_payment()
         await demo.resolve_uncertain_call()
-        await demo.interrupt_call()
+        await demo.interrupt_voice_call()
         seconds = time.monotonic() - start
         demo.print_next_steps(seconds)
         if as_json:
@@ -67,7 +67,7 @@ class Demo:
         self.ledger = folder / "ledger.txt"
         self.heard_text = ""
         self.console = Console(highlight=False, soft_wrap=True, quiet=quiet)
-        self.screen = RunView(self.console)
+        self.view = RunView(self.console)
         self.print_text("[dim]The agents follow fixed rules, so that the demo is repeatable and needs no key.[/]")
         self.print_text(
             "[dim]Everything else is real: processes, sandboxed workers, SQLite, kill -9, audio in real time.[/]"
@@ -88,15 +88,13 @@ class Demo:
                 await first.wait()
         async with Runtime.open(self.store) as rt:
             run = (await rt.runs(session_id=demo_agent.SESSION))[-1]
-            self.screen.console.print(
-                f"[dim]process {first.pid} ran this and has exited; the run waits in the store:[/]"
-            )
+            self.view.console.print(f"[dim]process {first.pid} ran this and has exited; the run waits in the store:[/]")
             async for event in (await rt.run(run.run_id)).events():
-                self.screen.show_event(event)
+                self.view.show_event(event)
             self.print_approvals(*await rt.approvals(status="pending"))
 
     async def kill_during_payment(self) -> None:
-        self.print_heading("2  Approved, and killed with -9 in the middle of the payment")
+        self.print_heading("2  The payment is approved, and its process is killed (kill -9)")
         async with Runtime.open(self.store) as rt:
             approval = (await rt.approvals(status="pending"))[0]
             await rt.decide(approval.id, "approve", by="you")
@@ -105,9 +103,7 @@ class Demo:
                 await self.wait_until_paid()
             second.kill()
             await second.wait()
-        self.print_text(
-            f"[bold red]kill -9 {second.pid}[/]  the ledger has the payment, but the answer of the bank is lost:"
-        )
+        self.print_text(f"[bold red]kill -9 {second.pid}[/]  the ledger has the payment, but the bank's reply is lost:")
         self.print_text(f"     [yellow]{escape(self.ledger.read_text().strip())}[/]")
 
     async def resolve_uncertain_call(self) -> None:
@@ -122,14 +118,14 @@ class Demo:
             self.print_text("[bold cyan]you[/]  It is in the ledger, so it happened.")
             seen = (await run.info()).steps
             await rt.decide(outcome.approvals[0].id, "done", output="the bank says: paid", by="you")
-            await watch_run(run, self.screen, after=seen)
+            await watch_run(run, self.view, after=seen)
             self.print_text(f"     payments in the ledger: [bold green]{self.count_payments()}[/]")
             question = "How much did you pay?"
             self.print_text(f"[bold cyan]you[/]  {question}")
-            await watch_run(await rt.start("treasurer", question, session_id=demo_agent.SESSION), self.screen)
+            await watch_run(await rt.start("treasurer", question, session_id=demo_agent.SESSION), self.view)
 
-    async def interrupt_call(self) -> None:
-        self.print_heading("4  A call is interrupted and remembers what was heard")
+    async def interrupt_voice_call(self) -> None:
+        self.print_heading("4  A voice call is interrupted, and its history keeps what was heard")
         model = LocalRealtimeModel(FunctionModel(lambda request: OPENING_HOURS))
         session = await RealtimeRunner(RealtimeAgent(name="shop"), model=model).run()
         async with session:
@@ -143,7 +139,7 @@ class Demo:
             self.print_text("[bold cyan]you[/]  [italic](interrupts after a second and a half)[/]")
             self.heard_text = session.history[-1].model_dump()["content"][0]["transcript"]
         self.print_text(f"     its answer:     [dim]{escape(OPENING_HOURS)}[/]")
-        self.print_text(f"     it remembers:   [bold green]{escape(self.heard_text)}[/]")
+        self.print_text(f"     in the history: [bold green]{escape(self.heard_text)}[/]")
 
     def count_payments(self) -> int:
         return len(self.ledger.read_text().splitlines())
@@ -157,7 +153,7 @@ class Demo:
 
     def print_approvals(self, *approvals: Approval) -> None:
         for approval in approvals:
-            call = f"[bold]{escape(approval.tool)}[/]({escape(approval.arguments)})"
+            call = f"[bold]{escape(approval.tool)}[/]({escape(format_arguments(approval.arguments))})"
             if approval.kind == "uncertain":
                 self.print_text(
                     f"[bold yellow]?[/]    {call} was running when its process died. It may have taken effect."

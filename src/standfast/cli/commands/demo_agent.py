@@ -18,7 +18,7 @@ from standfast.models.function_model import FunctionModel
 from standfast.models.request import ModelRequest
 from standfast.runtime.runtime import Runtime
 from standfast.tool_calls.python_tool import python_tool
-from standfast.workers.config import PoolConfig
+from standfast.workers.config import PoolConfig, SandboxPolicy, SessionConfig
 from standfast.workers.pool import SessionPool
 
 SESSION = "invoices-of-march"
@@ -85,8 +85,10 @@ def create_treasurer(pool: SessionPool, ledger: Path) -> Agent[Any]:
 @asynccontextmanager
 async def open_treasurer_runtime(store: str, ledger: Path) -> AsyncIterator[Runtime]:
     """Open a worker pool and a runtime with the treasurer."""
+    # The code comes from the script above, not from a model, so the demo may run where there is no sandbox.
+    session = SessionConfig(sandbox=SandboxPolicy(require="plain"))
     async with (
-        SessionPool(PoolConfig(min_idle=1, max_sessions=4)) as pool,
+        SessionPool(PoolConfig(session=session, min_idle=1, max_sessions=4)) as pool,
         Runtime.open(store, agents=[create_treasurer(pool, ledger)], lease=LEASE) as rt,
     ):
         yield rt

@@ -9,11 +9,10 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any
 
 from packaging.requirements import Requirement
-from rich.markup import escape
 
 from standfast import __version__
 from standfast.cli.commands._errors import FAILED, command
-from standfast.cli.commands._output import AsJson, CommandOutput
+from standfast.cli.commands._output import AsJson, CommandOutput, escape
 from standfast.workers import SandboxReport, probe_sandbox
 
 FEATURES = {
@@ -98,7 +97,7 @@ def format_report(report: dict[str, Any], sandbox: SandboxReport) -> str:
         "",
         f"{format_mark(stores['full_text_search'])} SQLite {stores['sqlite']} with full-text search",
         f"{format_mark(sandbox.level is not None)} workers, sandbox level [bold]{sandbox.level}[/]",
-        *(f"    not enforced: {escape(note)}" for note in sandbox.notes),
+        *(f"    note: {escape(note)}" for note in sandbox.notes),
         *(f"    {level} is not available: {escape(reason)}" for level, reason in sandbox.reasons.items()),
         f"{format_mark(local['openai_key'])} OPENAI_API_KEY is {'set' if local['openai_key'] else 'not set'}",
         f"{format_mark(local['local'] and local['local_weights'])} embedded language model",

@@ -1,17 +1,27 @@
-"""``runs``: list, show, follow, resume, cancel and fork durable runs."""
+"""``runs``: list, show, follow, resume, cancel, fork, delete and prune durable runs."""
 
 from collections import deque
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.markup import escape
 
-from standfast.cli.commands import _completion
+from standfast.base.errors import InvalidInput
+from standfast.cli.commands import _store
 from standfast.cli.commands._agent_loader import ModelName, open_agent
 from standfast.cli.commands._errors import command
-from standfast.cli.commands._output import AsJson, CommandOutput, format_time, print_json, print_utf8
+from standfast.cli.commands._output import (
+    AsJson,
+    CommandOutput,
+    escape,
+    escape_lines,
+    format_time,
+    print_json,
+    print_utf8,
+)
+from standfast.cli.commands._prompt import Yes, confirm
 from standfast.cli.commands._run_view import (
     RunView,
     get_exit_code,
@@ -22,13 +32,14 @@ from standfast.cli.commands._run_view import (
 )
 from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, require_existing_store
 from standfast.runtime.runtime import Runtime
-from standfast.runtime.types import Event, RunInfo, RunStatus
+from standfast.runtime.types import Event, PruneReport, RunInfo, RunStatus
 
 app = typer.Typer(no_args_is_help=True)
 
 PAGE_SIZE = 500
+AGE_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.", autocompletion=_completion.complete_runs)]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.", autocompletion=_store.complete_runs)]
 
 
 def run_to_dict(info: RunInfo) -> dict[str, Any]:
@@ -42,7 +53,7 @@ async def list_(
     status: Annotated[RunStatus | None, typer.Option(help="Only runs with this status.")] = None,
     session: Annotated[
         str | None,
-        typer.Option("--session", help="Only runs of this session.", autocompletion=_completion.complete_sessions),
+        typer.Option("--session", help="Only runs of this session.", autocompletion=_store.complete_sessions),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of rows.")] = 50,
     store: StoreUrl = DEFAULT_STORE,
@@ -87,7 +98,7 @@ async def show(run_id: RunId, store: StoreUrl = DEFAULT_STORE, as_json: AsJson =
     if as_json or outcome is None:
         return
     if outcome.final_output is not None:
-        output.console.print(f"\n{escape(str(to_json_value(outcome.final_output)))}")
+        output.console.print(f"\n{escape_lines(to_json_value(outcome.final_output))}")
     print_failure(outcome, store)
 
 
@@ -188,3 +199,54 @@ async def fork(
         made = await rt.fork(run_id, at=at)
         info = await made.info()
     CommandOutput(as_json).print_result(run_to_dict(info), f"{escape(made.id)} is a fork of {escape(run_id)}")
+
+
+@app.command()
+@command
+async def delete(run_id: RunId, yes: Yes = False, store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
+    """Delete a run that has ended, with its events and approvals. Its session keeps its items.
+
+    standfast runs delete run_123 --yes
+    """
+    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
+        info = await (await rt.run(run_id)).info()
+        confirm(f"Delete {run_id} with its {info.steps} events?", yes=yes)
+        await rt.delete(run_id)
+    CommandOutput(as_json).print_result({"id": run_id, "deleted": True}, f"{escape(run_id)} is deleted")
+
+
+@app.command()
+@command
+async def prune(
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", metavar="AGE", help="Delete runs that ended earlier: 30d, 12h, 90m."),
+    ] = None,
+    keep: Annotated[int | None, typer.Option("--keep", min=0, help="Keep at most this many ended runs.")] = None,
+    yes: Yes = False,
+    store: StoreUrl = DEFAULT_STORE,
+    as_json: AsJson = False,
+) -> None:
+    """Delete ended runs by age and number. Runs that have not ended are never touched.
+
+    standfast runs prune --older-than 30d --keep 1000 --yes
+    """
+    age = None if older_than is None else parse_age(older_than)
+    if age is None and keep is None:
+        raise InvalidInput("say which runs to delete: --older-than, --keep or both")
+    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
+        confirm("Delete the runs that are older or more than that?", yes=yes)
+        report = await rt.prune(older_than=age, keep=keep)
+    CommandOutput(as_json).print_result(asdict(report), format_report(report))
+
+
+def parse_age(text: str) -> timedelta:
+    number, unit = text[:-1], AGE_UNITS.get(text[-1:])
+    if unit is None or not number.isdecimal():
+        raise InvalidInput(f"{text!r} is not an age: use a number with s, m, h or d, such as 30d")
+    return timedelta(**{unit: int(number)})
+
+
+def format_report(report: PruneReport) -> str:
+    shared = f"; {len(report.shared)} are kept for their forks" if report.shared else ""
+    return f"{len(report.deleted)} runs deleted, {report.kept} kept{shared}"

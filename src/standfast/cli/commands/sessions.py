@@ -8,21 +8,30 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from standfast.base.errors import InvalidInput
 from standfast.base.items import Item
-from standfast.base.text import extract_text
-from standfast.cli.commands import _completion
+from standfast.base.text import extract_text, format_arguments, make_visible
+from standfast.cli.commands import _store
 from standfast.cli.commands._errors import FAILED, command
-from standfast.cli.commands._output import AsJson, CommandOutput, format_time, print_utf8
+from standfast.cli.commands._output import (
+    AsJson,
+    CommandOutput,
+    escape,
+    escape_lines,
+    format_count,
+    format_time,
+    print_utf8,
+)
+from standfast.cli.commands._prompt import Yes, confirm
 from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, find_other_tables, open_existing_store
+from standfast.history.deletion import DeletedSession
 from standfast.history.integrity import IntegrityReport
 from standfast.history.search import SearchHit
 from standfast.history.store import Store, StoredSessionInfo, open_store
 
 SessionId = Annotated[
-    str, typer.Argument(metavar="ID", help="The session's id.", autocompletion=_completion.complete_sessions)
+    str, typer.Argument(metavar="ID", help="The session's id.", autocompletion=_store.complete_sessions)
 ]
 
 
@@ -61,7 +70,7 @@ async def export(
         print_utf8("\n".join(lines).encode())
     else:
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        text = f"{len(lines) - 1} items written to {escape(str(file))}"
+        text = f"{format_count(len(lines) - 1, 'item')} written to {escape(str(file))}"
         CommandOutput(as_json).print_result({"id": session_id, "items": len(lines) - 1, "file": str(file)}, text)
 
 
@@ -69,7 +78,7 @@ async def export(
 async def import_(
     file: Annotated[Path, typer.Argument(help="A file written by `export`; - reads standard input.")],
     new_id: Annotated[
-        str | None, typer.Option("--as", help="The id of the new session. Default: the exported one.")
+        str | None, typer.Option("--as", help="The id of the new session. Default: the id in the export.")
     ] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
@@ -83,7 +92,7 @@ async def import_(
             imported = await opened.import_(read_lines(file), session_id=new_id)
         info = await opened.describe(imported.session_id)
     CommandOutput(as_json).print_result(
-        session_to_dict(info), f"{escape(imported.session_id)} has {info.head.length} items"
+        session_to_dict(info), f"{escape(imported.session_id)} has {format_count(info.head.length, 'item')}"
     )
 
 
@@ -100,7 +109,7 @@ async def check(
     session_id: Annotated[
         str | None,
         typer.Argument(
-            metavar="[ID]", help="The session. Default: all sessions.", autocompletion=_completion.complete_sessions
+            metavar="[ID]", help="The session. Default: all sessions.", autocompletion=_store.complete_sessions
         ),
     ] = None,
     store: StoreUrl = DEFAULT_STORE,
@@ -138,8 +147,8 @@ async def check(
 def format_findings(report: IntegrityReport) -> str:
     """Describe the findings of a report."""
     findings = [f"record {one.position} cannot be read ({one.reason})" for one in report.corrupt]
-    findings += [f"item {one.index} is a {one.problem.replace('-', ' ')}" for one in report.unpaired]
-    findings += [f"{len(report.quarantined)} records are quarantined"] if report.quarantined else []
+    findings += [f"item {one.index}: {one.problem.replace('-', ' ')}" for one in report.unpaired]
+    findings += [f"quarantined records: {len(report.quarantined)}"] if report.quarantined else []
     return "; ".join([*findings, *([report.tampered] if report.tampered else [])])
 
 
@@ -159,7 +168,7 @@ app = typer.Typer(no_args_is_help=True)
 @command
 async def list_(
     owner: Annotated[str | None, typer.Option(help="Only sessions of this owner.")] = None,
-    query: Annotated[str | None, typer.Option("--query", "-q", help="Part of an id or of an annotation.")] = None,
+    query: Annotated[str | None, typer.Option("--query", "-q", help="Part of an id or of the metadata.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of rows.")] = 50,
     after: Annotated[str | None, typer.Option(help="Continue after this cursor (see --json).")] = None,
     store: StoreUrl = DEFAULT_STORE,
@@ -224,13 +233,15 @@ def format_item(item: Item) -> str:
     match item.get("type", "message"):
         case "message":
             who = str(item.get("role", "?"))
-            return f"[bold {'cyan' if who == 'user' else 'green'}]{escape(who)}[/]  {escape(extract_text(item))}"
+            return f"[bold {'cyan' if who == 'user' else 'green'}]{escape(who)}[/]  {escape_lines(extract_text(item))}"
         case "function_call":
-            return f"[magenta]call[/]  {escape(str(item.get('name')))}({escape(str(item.get('arguments')))})"
+            return (
+                f"[magenta]call[/]  {escape(item.get('name'))}({escape(format_arguments(str(item.get('arguments'))))})"
+            )
         case "function_call_output":
-            return f"[magenta]output[/]  {escape(extract_text(item))}"
+            return f"[magenta]output[/]  {escape_lines(extract_text(item))}"
         case kind:
-            return f"[dim]{escape(str(kind))}[/]  {escape(extract_text(item))}"
+            return f"[dim]{escape(str(kind))}[/]  {escape_lines(extract_text(item))}"
 
 
 @app.command()
@@ -239,7 +250,7 @@ async def search(
     query: Annotated[str, typer.Argument(help="Words; each must be the beginning of a word in the item.")],
     session_id: Annotated[
         str | None,
-        typer.Option("--session", help="Only in this session.", autocompletion=_completion.complete_sessions),
+        typer.Option("--session", help="Only in this session.", autocompletion=_store.complete_sessions),
     ] = None,
     owner: Annotated[str | None, typer.Option(help="Only sessions of this owner.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of rows.")] = 20,
@@ -288,8 +299,13 @@ async def fork(
         child = await opened.session(session_id).fork(at=at, session_id=new_id)
         info = await opened.describe(child.session_id)
     CommandOutput(as_json).print_result(
-        session_to_dict(info), f"{escape(child.session_id)} shares {info.head.length} items"
+        session_to_dict(info), f"{escape(child.session_id)} shares {format_count(info.head.length, 'item')}"
     )
+
+
+def format_length(info: StoredSessionInfo) -> str:
+    head = info.head
+    return f"{escape(info.session_id)} now has {format_count(head.length, 'item')} (version {head.version})"
 
 
 @app.command()
@@ -310,7 +326,7 @@ async def restore(
         await opened.describe(session_id)
         await opened.session(session_id).restore(generation)
         info = await opened.describe(session_id)
-    CommandOutput(as_json).print_result(session_to_dict(info), f"{escape(session_id)} is at {info.head}")
+    CommandOutput(as_json).print_result(session_to_dict(info), format_length(info))
 
 
 @app.command()
@@ -328,10 +344,10 @@ async def rewind(
     async with open_existing_store(store) as opened:
         length = (await opened.describe(session_id)).head.length
         if to > length:
-            raise InvalidInput(f"cannot rewind to {to}: the session has {length} items")
+            raise InvalidInput(f"cannot rewind to {to}: the session has {format_count(length, 'item')}")
         await opened.session(session_id).rewind(to=to)
         info = await opened.describe(session_id)
-    CommandOutput(as_json).print_result(session_to_dict(info), f"{escape(session_id)} is at {info.head}")
+    CommandOutput(as_json).print_result(session_to_dict(info), format_length(info))
 
 
 app.command()(export)
@@ -343,19 +359,31 @@ app.command()(check)
 @command
 async def delete(
     session_id: SessionId,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
+    keep_runs: Annotated[
+        bool, typer.Option("--keep-runs", help="Keep its durable runs, which contain the conversation.")
+    ] = False,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a session with its metadata. Forks keep the items that they share.
+    """Delete a session with its metadata and its durable runs. Forks keep the items that they share.
 
     standfast sessions delete user-7 --yes
     """
     async with open_existing_store(store) as opened:
         info = await opened.describe(session_id)
-        if not yes:
-            if not sys.stdin.isatty():
-                raise InvalidInput("deleting cannot be undone: confirm with --yes")
-            typer.confirm(f"Delete {session_id} with its {info.head.length} items?", abort=True)
-        await opened.delete(session_id)
-    CommandOutput(as_json).print_result({"id": session_id, "deleted": True}, f"{escape(session_id)} is deleted")
+        confirm(f"Delete {make_visible(session_id)} with its {format_count(info.head.length, 'item')}?", yes=yes)
+        deleted = await opened.delete(session_id, runs="keep" if keep_runs else "delete")
+    facts = {
+        "id": session_id,
+        "deleted": True,
+        "deleted_runs": list(deleted.deleted_runs),
+        "kept_runs": list(deleted.kept_runs),
+    }
+    CommandOutput(as_json).print_result(facts, f"{escape(session_id)} is deleted{format_runs(deleted)}")
+
+
+def format_runs(deleted: DeletedSession) -> str:
+    if deleted.kept_runs:
+        return f"; kept with the words of the conversation: {format_count(len(deleted.kept_runs), 'run')}"
+    return f" with {format_count(len(deleted.deleted_runs), 'run')}" if deleted.deleted_runs else ""

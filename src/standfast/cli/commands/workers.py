@@ -14,11 +14,11 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.markup import escape
 
 from standfast.base.errors import InvalidInput, Unsupported
+from standfast.base.text import make_visible
 from standfast.cli.commands._errors import FAILED, command
-from standfast.cli.commands._output import AsJson, CommandOutput, print_utf8
+from standfast.cli.commands._output import AsJson, CommandOutput, escape, print_utf8
 from standfast.cli.commands._prompt import PromptInterrupted, ask, handle_interrupt
 from standfast.workers import ExecuteMessage, SandboxPolicy, SessionConfig, WorkerSession, probe_sandbox
 from standfast.workers.wire.messages import DisplayMessage, ErrorMessage, InputMessage, OutputMessage, ResultMessage
@@ -29,7 +29,7 @@ SERVER_MODULE = b"standfast.workers.child.forkserver"
 
 @dataclass(frozen=True)
 class WorkerProcessInfo:
-    """A fork-server or worker process. The parent of a worker is its fork-server."""
+    """A process of the workers: a fork server forks supervisors, and a supervisor forks a worker."""
 
     pid: int
     parent: int
@@ -39,11 +39,11 @@ class WorkerProcessInfo:
 
 
 def list_worker_processes() -> list[WorkerProcessInfo]:
-    """List fork-servers and workers, oldest first."""
+    """List fork servers, supervisors and workers, oldest first."""
     if not PROC.joinpath("self", "stat").exists():
         raise Unsupported("worker processes can only be listed on systems with /proc (Linux)")
     pids = [pid for pid in list_pids() if SERVER_MODULE in read_proc_file(pid, "cmdline")]
-    processes = [read_process_info(pid, set(pids)) for pid in pids]
+    processes = [read_process_info(pid, find_role(pid, set(pids))) for pid in pids]
     return sorted((process for process in processes if process is not None), key=lambda process: process.pid)
 
 
@@ -58,14 +58,35 @@ def read_proc_file(pid: int, name: str) -> bytes:
         return b""
 
 
-def read_process_info(pid: int, server_pids: set[int]) -> WorkerProcessInfo | None:
+def find_role(pid: int, pids: set[int]) -> str:
+    """Return the role of one of these processes by its ancestors. A fork server with namespaces is two processes."""
+    parent = read_parent(pid)
+    if parent not in pids:
+        return "fork-server"
+    if (grandparent := read_parent(parent)) not in pids:
+        return "fork-server" if count_namespaces(pid) > count_namespaces(parent) else "supervisor"
+    in_server = read_parent(grandparent) not in pids and count_namespaces(parent) > count_namespaces(grandparent)
+    return "supervisor" if in_server else "worker"
+
+
+def read_parent(pid: int) -> int:
+    fields = read_proc_file(pid, "stat").rpartition(b")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
+def count_namespaces(pid: int) -> int:
+    """Return in how many process namespaces a process is."""
+    lines = read_proc_file(pid, "status").splitlines()
+    return max((len(line.split()) - 1 for line in lines if line.startswith(b"NSpid:")), default=1)
+
+
+def read_process_info(pid: int, role: str) -> WorkerProcessInfo | None:
     fields = read_proc_file(pid, "stat").rpartition(b")")[2].split()
     if len(fields) < 22:
         return None
     parent, started, pages = int(fields[1]), int(fields[19]), int(fields[21])
     booted = time.time() - float(PROC.joinpath("uptime").read_text().split()[0])
     seconds = max(0, int(time.time() - booted - started / os.sysconf("SC_CLK_TCK")))
-    role = "worker" if parent in server_pids else "fork-server"
     memory = round(pages * os.sysconf("SC_PAGE_SIZE") / 1e6, 1)
     return WorkerProcessInfo(
         pid, parent, role, memory, f"{seconds // 3600}:{seconds % 3600 // 60:02}:{seconds % 60:02}"
@@ -78,13 +99,17 @@ Network = Annotated[
     str, typer.Option(help="none, host, or a list of allowed hosts: api.example.org,*.pypi.org", metavar="NETWORK")
 ]
 MemoryMb = Annotated[int, typer.Option(min=1, help="Memory limit in megabytes.")]
+Require = Annotated[
+    str,
+    typer.Option(help="The weakest sandbox level to accept: namespaces, locked or plain (none).", metavar="LEVEL"),
+]
 Preload = Annotated[str, typer.Option(help="Modules to import in advance: numpy,pandas")]
 
 
-def build_session_config(network: str, memory_mb: int, preload: str = "") -> SessionConfig:
+def build_session_config(network: str, memory_mb: int, preload: str, require: Any) -> SessionConfig:
     hosts = tuple(name.strip() for name in network.split(",") if name.strip())
     allowed: Any = network if network in ("none", "host") else hosts
-    policy = SandboxPolicy(network=allowed, memory_mb=memory_mb)
+    policy = SandboxPolicy(network=allowed, memory_mb=memory_mb, require=require)
     return SessionConfig(sandbox=policy, preload=tuple(name.strip() for name in preload.split(",") if name.strip()))
 
 
@@ -97,9 +122,15 @@ async def exec_(
     network: Network = "none",
     memory_mb: MemoryMb = 1024,
     preload: Preload = "",
+    require: Require = "namespaces",
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print the output as it is. Default: invisible characters are escaped.")
+    ] = False,
     as_json: AsJson = False,
 ) -> int:
     """Run code in a new sandboxed worker. Exit code 1 if it fails.
+
+    Control characters, and others that cannot be seen, are printed as escapes such as \\u001b unless --raw is given.
 
     standfast workers exec "sum(range(10))"
 
@@ -108,9 +139,9 @@ async def exec_(
     if (code is None) == (file is None):
         raise InvalidInput("use either CODE or --file")
     source = file.read_text(encoding="utf-8") if file else sys.stdin.read() if code == "-" else str(code)
-    async with start_session(build_session_config(network, memory_mb, preload), as_json) as session:
+    async with start_session(build_session_config(network, memory_mb, preload, require), as_json) as session:
         if not as_json:
-            return await stream_code(session, source, timeout=timeout)
+            return await stream_code(session, source, timeout=timeout, raw=raw)
         result = await run_code(session, source, timeout=timeout)
     CommandOutput(True).print_result(result, "")
     return 0 if result["ok"] else FAILED
@@ -123,7 +154,7 @@ async def start_session(config: SessionConfig, as_json: bool) -> AsyncIterator[W
         with CommandOutput(as_json).show_status("starting a worker"):
             session = await stack.enter_async_context(WorkerSession(config))
         for name, reason in session.info.metadata["preload_failed"].items():
-            print(f"[{name} could not be preloaded: {reason}]", file=sys.stderr)
+            print(f"[{make_visible(name)} could not be preloaded: {make_visible(str(reason))}]", file=sys.stderr)
         yield session
 
 
@@ -144,8 +175,12 @@ async def run_code(session: WorkerSession, source: str, *, timeout: float | None
     }
 
 
-async def stream_code(session: WorkerSession, source: str, *, timeout: float | None) -> int:
-    """Run code and print its output as it arrives."""
+async def stream_code(session: WorkerSession, source: str, *, timeout: float | None, raw: bool = False) -> int:
+    """Run code and print its output as it arrives; invisible characters as escapes unless ``raw``."""
+
+    def show(text: str) -> str:
+        return text if raw else make_visible(text, multiline=True)
+
     code = 0
     async for message in session.execute(ExecuteMessage(code=source), timeout=timeout):
         match message:
@@ -153,23 +188,24 @@ async def stream_code(session: WorkerSession, source: str, *, timeout: float | N
                 stream = sys.stdout if message.stream == "stdout" else sys.stderr
                 if message.dropped:
                     stream.write(f"\n[{message.dropped} bytes omitted]\n")
-                stream.write(message.data)
+                stream.write(show(message.data))
                 stream.flush()
             case DisplayMessage():
-                print(message.data.get("text/plain", f"[{', '.join(message.data)}]"))
+                print(show(message.data.get("text/plain", f"[{', '.join(message.data)}]")))
             case InputMessage():
                 await session.input_response(message.id, await read_input(message))
             case ResultMessage(repr=shown) if shown:
-                print(shown)
+                print(show(shown))
             case ErrorMessage():
-                print(message.traceback or f"{message.exception_type}: {message.exception_message}", file=sys.stderr)
+                text = message.traceback or f"{message.exception_type}: {message.exception_message}"
+                print(show(text), file=sys.stderr)
                 code = FAILED
     return code
 
 
 async def read_input(message: InputMessage) -> str:
     try:
-        return await ask(message.prompt, secret=message.password)
+        return await ask(make_visible(message.prompt, multiline=True), secret=message.password)
     except EOFError:
         raise InvalidInput("the code asks for input, but standard input has ended") from None
 
@@ -177,7 +213,11 @@ async def read_input(message: InputMessage) -> str:
 @app.command()
 @command
 async def repl(
-    network: Network = "none", memory_mb: MemoryMb = 1024, preload: Preload = "", as_json: AsJson = False
+    network: Network = "none",
+    memory_mb: MemoryMb = 1024,
+    preload: Preload = "",
+    require: Require = "namespaces",
+    as_json: AsJson = False,
 ) -> None:
     """Start an interactive sandboxed Python. Ctrl-C interrupts the code and keeps the variables; Ctrl-D quits.
 
@@ -185,7 +225,7 @@ async def repl(
 
     standfast workers repl --preload numpy
     """
-    async with start_session(build_session_config(network, memory_mb, preload), as_json) as session:
+    async with start_session(build_session_config(network, memory_mb, preload, require), as_json) as session:
         level = session.info.metadata.get("sandbox")
         if not as_json:
             print(f"Python in a worker (sandbox: {level}, network: {network}). Ctrl-D quits.")
@@ -234,7 +274,7 @@ async def forward_interrupts(session: WorkerSession) -> AsyncIterator[None]:
 @app.command("list")
 @command
 async def list_(as_json: AsJson = False) -> None:
-    """List the fork-servers and workers running on this machine.
+    """List the fork servers, supervisors and workers running on this machine.
 
     standfast workers list --json
     """
@@ -256,7 +296,7 @@ async def doctor(as_json: AsJson = False) -> int:
     lines = [
         f"sandbox level: [bold green]{report.level}[/]" if report.level else "[bold red]no worker can be started[/]"
     ]
-    lines += [f"  [yellow]not enforced:[/] {escape(note)}" for note in report.notes]
+    lines += [f"  [yellow]note:[/] {escape(note)}" for note in report.notes]
     lines += [f"  [yellow]{level} is not available:[/] {escape(reason)}" for level, reason in report.reasons.items()]
     CommandOutput(as_json).print_result(dataclasses.asdict(report), "\n".join(lines))
     return 0 if report.level else FAILED

@@ -7,6 +7,7 @@ from typing import Any
 
 from standfast.base.errors import InvalidInput
 from standfast.base.items import Item
+from standfast.base.log import get_logger
 from standfast.history.compat.branches import MAIN_BRANCH, Branch, BranchRegistry
 from standfast.history.compat.sqlite import SQLiteSession
 from standfast.history.compat.turns import (
@@ -22,7 +23,7 @@ from standfast.history.compat.turns import (
 from standfast.history.session import SessionSettings
 from standfast.history.wrapper import SessionWrapper
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _USAGE_FIELDS = ("requests", "input_tokens", "output_tokens", "total_tokens")
 
 
@@ -93,7 +94,10 @@ class AdvancedSQLiteSession(SessionWrapper):
         return branch.name
 
     async def create_branch_from_content(self, search_term: str, branch_name: str | None = None) -> str:
-        """Create a branch before the first turn whose user message contains ``search_term``, as above."""
+        """Create a branch before the first turn whose user message contains ``search_term``.
+
+        See :meth:`create_branch_from_turn`.
+        """
         turns = await self.find_turns_by_content(search_term)
         if not turns:
             raise InvalidInput(f"no user message of branch {self.inner.name!r} contains {search_term!r}")
@@ -183,7 +187,7 @@ class AdvancedSQLiteSession(SessionWrapper):
     async def get_turn_usage(
         self, user_turn_number: int | None = None, branch_id: str | None = None
     ) -> list[dict[str, Any]] | dict[str, Any]:
-        """Return the stored usage of one turn, or of all turns with stored usage. Empty without any."""
+        """Return the stored usage of one turn, or of all turns with stored usage. It is empty if none was stored."""
         branch = await self._find_branch(branch_id)
         log = await TurnLog.read(self.inner.backend, self.session_id)
         turns = await branch.read_turns() if branch else []

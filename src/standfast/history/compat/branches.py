@@ -17,8 +17,8 @@ from standfast.store.tape import generate_tape_id
 
 T = TypeVar("T")
 MAIN_BRANCH = "main"
-# Stored in databases since version 0.1.0, when the product was called holdfast. The key stays, so that programs of both
-# versions see the same branches.
+# Before version 0.1.0 was released, the product was called holdfast. The name is in stored data and stays, so that
+# programs of both versions see the same branches.
 _BRANCHES_KEY = "holdfast.branches"
 _MAX_ATTEMPTS = 100
 
@@ -48,12 +48,16 @@ class Branch(SharedFileSession):
         return page
 
     async def commit_with_retry(
-        self, build_ops: Callable[[SessionRecord | None], list[Op]], *, expected: Head | None, read_first: bool
+        self,
+        build_ops: Callable[[SessionRecord | None], Awaitable[list[Op]]],
+        *,
+        expected: Head | None,
+        read_first: bool,
     ) -> Head:
         """Commit as any stored session does, and record the time of the write in the turn log in the same commit."""
 
-        def build_logged_ops(record: SessionRecord | None) -> list[Op]:
-            ops = [self._pin_version(op, record) for op in build_ops(record)]
+        async def build_logged_ops(record: SessionRecord | None) -> list[Op]:
+            ops = [self._pin_version(op, record) for op in await build_ops(record)]
             appends = [op for op in ops if isinstance(op, Splice) and op.add]
             return [*ops, *(self._build_time_entry(op, record) for op in appends)]
 
@@ -74,7 +78,7 @@ class Branch(SharedFileSession):
             window *= 4
 
     def decode_turns(self, page: Page | None) -> list[Turn]:
-        return split_into_turns(self.decode_rows(page.rows)[0]) if page else []
+        return split_into_turns(self.decode_page(page)[0]) if page else []
 
     def _require_exists(self, stored: object) -> None:
         if stored is None and self.name != MAIN_BRANCH:

@@ -14,17 +14,19 @@ from standfast.base.errors import Unsupported, WrongKey
 from standfast.base.item_pairs import find_unpaired
 from standfast.base.items import Item, decode_item, encode_items
 from standfast.history.codec import DecodedRecord, UnreadableRecord
-from standfast.history.encryption.codec import FORMAT_VERSION, EncryptingCodec
+from standfast.history.encryption.codec import EncryptingCodec
 from standfast.history.encryption.keys import CIPHER_IDS, NONCE_SIZE, TAG_SIZE, DecryptionFailed, drop_expired
 from standfast.history.integrity import CorruptItem, IntegrityReport
-from standfast.history.session import Session, SessionSettings, validate_limit
-from standfast.lifecycle.cancellation import run_to_end
+from standfast.history.session import Session, SessionSettings, validate_limit, with_run_context
+from standfast.lifecycle.scope import run_to_end
 from standfast.store.records import Head, Row
 
 ENVELOPE_TYPE = "standfast.sealed"
-# Version 0.1.0 was called holdfast and wrote this type; both are read. The type is not part of the authenticated data.
+# Before version 0.1.0 was released, the product was called holdfast and wrote the other type; both are read. The type
+# is not part of the authenticated data.
 _ENVELOPE_TYPES = frozenset([ENVELOPE_TYPE, "holdfast.sealed"])
 _NO_LIMIT = 2**31 - 1
+_FORMAT_VERSION = 1
 _PAYLOAD_HEADER = struct.Struct(f">d{TAG_SIZE}s")  # time of writing, tag of the previous envelope
 _CIPHER_NAMES = {number: name for name, number in CIPHER_IDS.items()}
 _encoder = msgspec.msgpack.Encoder()
@@ -97,7 +99,7 @@ class EnvelopeSession:
             return
         async with self.write_lock:
             valid, _, _ = self.verify_envelopes(await self.read_raw_items())
-            await self.underlying.add_items(self.wrap_items(data, valid[-1] if valid else None))
+            await with_run_context(self.underlying.add_items)(self.wrap_items(data, valid[-1] if valid else None))
 
     async def pop_item(self) -> Item | None:
         """Remove and return the latest visible item. Raw items after it that are not visible are put back."""
@@ -114,15 +116,15 @@ class EnvelopeSession:
         popped = 0
         try:
             for _ in range(len(later_items) + 1):
-                await self.underlying.pop_item()
+                await with_run_context(self.underlying.pop_item)()
                 popped += 1
         finally:
             if removed := later_items[max(len(later_items) - popped, 0) :]:
-                await self.underlying.add_items(list(removed))
+                await with_run_context(self.underlying.add_items)(list(removed))
 
     async def clear_session(self) -> None:
         async with self.write_lock:
-            await self.underlying.clear_session()
+            await with_run_context(self.underlying.clear_session)()
 
     async def check(self) -> IntegrityReport:
         """Return the findings. The version in ``head`` is always 0; missing numbers count as tampering."""
@@ -143,8 +145,8 @@ class EnvelopeSession:
     async def read_raw_items(self) -> list[Item]:
         """Return all items of the underlying session, regardless of the limit in its settings."""
         if getattr(self.session_settings, "limit", None) is None:
-            return await self.underlying.get_items()
-        return await self.underlying.get_items(limit=_NO_LIMIT)
+            return await with_run_context(self.underlying.get_items)()
+        return await with_run_context(self.underlying.get_items)(limit=_NO_LIMIT)
 
     def wrap_items(self, items: Sequence[bytes], previous: DecryptedEnvelope | None) -> list[Item]:
         """Return envelopes for the items, chained to the ``previous`` envelope."""
@@ -158,7 +160,7 @@ class EnvelopeSession:
             nonce = os.urandom(NONCE_SIZE)
             envelope = Envelope(
                 type=ENVELOPE_TYPE,
-                format=FORMAT_VERSION,
+                format=_FORMAT_VERSION,
                 cipher=_CIPHER_NAMES[cipher_id],
                 key=key.id.hex(),
                 stream=stream,

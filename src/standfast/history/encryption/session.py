@@ -4,18 +4,18 @@ from collections.abc import Sequence
 
 import msgspec
 
-from standfast.base.clock import Clock, system_clock
 from standfast.base.errors import HistoryMoved, HistoryTampered, InvalidInput, NotFound, WrongKey
 from standfast.base.ids import validate_name
 from standfast.base.items import encode_item
+from standfast.base.time import Clock, system_clock
 from standfast.history.codec import DecodedRecord
-from standfast.history.encryption.codec import EncryptingCodec, digest_generations, get_key_id
+from standfast.history.encryption.codec import NO_LINK, EncryptingCodec, digest_generations, get_key_id, get_tag
 from standfast.history.encryption.envelope import EnvelopeSession
 from standfast.history.integrity import IntegrityReport, build_report
 from standfast.history.session import Session
 from standfast.history.stored_session import StoredSession
 from standfast.history.wrapper import SessionWrapper, find_stored_session
-from standfast.store.operations import Op, Splice, ViewUpdate
+from standfast.store.operations import Annotate, Erase, Op, Splice, ViewUpdate
 from standfast.store.records import Generation, Page, Row
 from standfast.store.tape import TapeSpan, join_spans
 
@@ -23,12 +23,12 @@ from standfast.store.tape import TapeSpan, join_spans
 class EncryptedSession(SessionWrapper):
     """A session that encrypts the items of ``underlying_session`` and seals its history with ``encryption_key``.
 
-    Over a session in a standfast store all methods work as without encryption; a search decrypts and scans. A record
-    that was moved, replayed, altered or replaced by plaintext is skipped, and :meth:`check` reports it. If the history
-    itself was reordered, truncated, extended or exchanged, all methods except :meth:`check` and :meth:`reseal` raise
-    :class:`HistoryTampered`. See :mod:`standfast.history.encryption.codec` for what is protected. Over any other
-    session the items are encrypted one by one, with weaker guarantees:
-    see :class:`~standfast.history.encryption.envelope.EnvelopeSession`.
+    Over a session in a standfast store all methods work as without encryption; a search decrypts and scans. If the
+    history was reordered, truncated, extended or exchanged, all methods except :meth:`check` and :meth:`reseal` raise
+    :class:`HistoryTampered`. A record that is missing, or was moved, replayed, altered or replaced, makes
+    :meth:`get_items` raise it too; with ``strict=False`` the record is skipped, and only :meth:`check` reports it.
+    See :mod:`standfast.history.encryption.codec` for what is protected. Over any other session the items are encrypted
+    one by one, with weaker guarantees: see :class:`~standfast.history.encryption.envelope.EnvelopeSession`.
 
     ``encryption_key`` is a secret of at least 16 characters. Use a random one such as ``secrets.token_urlsafe(32)``:
     the key derivation is not meant for passwords. Of several keys, the first encrypts and all decrypt. Items older
@@ -47,6 +47,7 @@ class EncryptedSession(SessionWrapper):
         *,
         cipher: str = "aes-gcm",
         clock: Clock = system_clock,
+        strict: bool = True,
     ) -> None:
         validate_name("session id", session_id)
         if session_id != underlying_session.session_id:
@@ -56,16 +57,17 @@ class EncryptedSession(SessionWrapper):
             )
         if isinstance(underlying_session, SessionWrapper):
             raise InvalidInput(
-                f"EncryptedSession cannot wrap {type(underlying_session).__name__}, because it would bypass it:"
-                f" wrap the EncryptedSession in a {type(underlying_session).__name__} instead"
+                f"EncryptedSession cannot wrap {type(underlying_session).__name__}: it reads and writes the underlying"
+                " store directly, so the wrapper would have no effect. Wrap the EncryptedSession in"
+                f" {type(underlying_session).__name__} instead"
             )
         self.underlying_session = underlying_session  # referenced because it may own the backend
-        self.codec = EncryptingCodec(encryption_key, ttl=ttl, cipher=cipher, clock=clock)
+        self.codec = EncryptingCodec(encryption_key, ttl=ttl, cipher=cipher, clock=clock, strict=strict)
         plain = find_stored_session(underlying_session)
         if plain is None:
             super().__init__(session_id, EnvelopeSession(underlying_session, self.codec))
             return
-        if plain.codec.position_bound:
+        if plain.codec.location_bound:
             raise InvalidInput(f"session {session_id!r} is encrypted already")
         encrypted = StoredSession(session_id, plain.backend, codec=self.codec, owner=plain.owner, clock=clock)
         encrypted.session_settings = plain.session_settings
@@ -83,7 +85,7 @@ class EncryptedSession(SessionWrapper):
             page = await stored.read_page()
             if page is None:
                 return 0
-            readable, _ = stored.decode_rows(page.rows)
+            readable, _ = stored.decode_page(page)
             current = stored.drop_expired(readable)
             views = [readable, *[await self.read_generation(stored, entry) for entry in await stored.generations()]]
             expired = {get_location(entry) for view in views for entry in view}
@@ -99,45 +101,52 @@ class EncryptedSession(SessionWrapper):
             page = await stored.read_page(generation=generation.number)
         except NotFound:
             return []
-        return stored.decode_rows(page.rows if page else [])[0]
+        return stored.decode_page(page)[0]
 
     async def rekey(self) -> None:
         """Rewrite the history with the first key in one commit, so that the other keys are no longer needed.
 
         Earlier generations and idempotency keys cannot be carried over and are deleted. Forks have seals of their own;
-        rekey them separately. Unreadable records are kept as they are.
+        rekey them separately. Unreadable records are kept as they are. Raise :class:`WrongKey` if the history needs a
+        key that was not passed, and :class:`Unsupported` over a session that is not in a standfast store. A concurrent
+        write is not lost: the history is read and rewritten again.
         """
         stored = self.require_stored_session("rekey")
         while True:
             page = await stored.read_page()
-            if page is None or await self.rewrite(stored, page, stored.decode_rows(page.rows)[0]):
+            if page is None or await self.rewrite(stored, page, stored.decode_page(page)[0]):
                 return
 
     async def rewrite(self, stored: StoredSession, page: Page, records: list[DecodedRecord]) -> bool:
         """Replace the stored history by ``records`` and the unreadable rows. Return False after a lost race."""
         erased = stored.make_erased_record(page.record)
-        unreadable = [row for row, _ in stored.decode_rows(page.rows)[1] if row.data]
+        unreadable = [row for row, _ in stored.decode_page(page)[1] if row.data]
         entries: list[DecodedRecord | Row] = [*records, *unreadable]
         entries.sort(key=lambda entry: (entry if isinstance(entry, Row) else entry.row).position)
         tape, start = erased.tape, erased.next_seq
-        add = tuple(
-            self.encode_for_location(entry, tape=tape, seq=seq) for seq, entry in enumerate(entries, start=start)
-        )
+        add = self.encode_for_tape(entries, tape=tape, start=start)
         ops: list[Op] = [stored.build_erase_op(page.record)]
         if add:
-            ops.append(stored.seal_splice(erased, Splice(session_id=self.session_id, add=add, tape=tape)))
+            ops.append(stored.complete_splice(erased, Splice(session_id=self.session_id, add=add, tape=tape)))
         try:
             await stored.backend.commit(*ops)
         except HistoryMoved:
             return False
         return True
 
-    def encode_for_location(self, entry: DecodedRecord | Row, *, tape: int, seq: int) -> bytes:
-        """Return the record encrypted for another location, with its original time of writing."""
-        if isinstance(entry, Row):
-            return entry.data or b""
-        written_at = entry.written_at or 0
-        return self.codec.encrypt_record(encode_item(entry.item), tape=tape, seq=seq, written_at=written_at)
+    def encode_for_tape(self, entries: Sequence[DecodedRecord | Row], *, tape: int, start: int) -> tuple[bytes, ...]:
+        """Return the records encrypted for another place, with their original times of writing."""
+        records: list[bytes] = []
+        for seq, entry in enumerate(entries, start=start):
+            if isinstance(entry, Row):
+                records.append(entry.data or b"")
+                continue
+            # A record that was kept although it cannot be read has no tag to link to.
+            readable = bool(records) and not isinstance(entries[len(records) - 1], Row)
+            link = get_tag(records[-1]) if readable else NO_LINK
+            written_at, data = entry.written_at or 0, encode_item(entry.item)
+            records.append(self.codec.encrypt_record(data, tape=tape, seq=seq, written_at=written_at, link=link))
+        return tuple(records)
 
     async def reseal(self, *, lost_keys: bool = False) -> IntegrityReport:
         """Accept the history as it is stored now, and return a report of what was wrong with it.
@@ -145,9 +154,11 @@ class EncryptedSession(SessionWrapper):
         Use it after :class:`HistoryTampered`, to continue with the stored items. Records that fail authentication are
         removed from the view; an earlier generation still shows their positions. Read the result: once the seal is
         broken, a changed order and items from another history with the same key cannot be detected. Nothing is
-        deleted, and an intact history does not change.
+        deleted, and an intact history does not change; only after an older copy of the session's row, the history is
+        written anew, without earlier generations.
 
-        Raise :class:`WrongKey` if records need a key that was not passed, unless ``lost_keys`` gives these up as well.
+        Records that need a key which was not passed raise :class:`WrongKey`; with ``lost_keys`` they are removed from
+        the view.
         """
         stored = self.require_stored_session("reseal")
         while True:
@@ -160,19 +171,34 @@ class EncryptedSession(SessionWrapper):
                 return report
             if not lost_keys:
                 self.codec.check_keys(page.rows)
+            readable = stored.decode_page(page)[0]
+            ops = (
+                self.build_new_session(stored, page, readable)
+                if page.overrun
+                else [self.build_accepting_splice(page, readable, generations)]
+            )
             try:
-                await stored.backend.commit(
-                    self.build_accepting_splice(page, stored.decode_rows(page.rows)[0], generations)
-                )
+                await stored.backend.commit(*ops)
             except HistoryMoved:
                 continue
             return report
+
+    def build_new_session(self, stored: StoredSession, page: Page, readable: list[DecodedRecord]) -> list[Op]:
+        """Return the operations that write the records to a new tape: the old one has records after its end."""
+        record, first = page.record, stored.make_empty_record()
+        add = self.encode_for_tape(readable, tape=first.tape, start=0)
+        splice = Splice(session_id=self.session_id, add=add, tape=first.tape, owner=record.owner)
+        return [
+            Erase(session_id=self.session_id, expected=record.version, forget=True),
+            stored.complete_splice(first, splice),
+            Annotate(session_id=self.session_id, metadata=record.metadata),
+        ]
 
     def find_tampering(self, page: Page | None, generations: list[Generation]) -> str | None:
         """Return why the history does not match its seal, or ``None`` if it does."""
         try:
             if page is not None:
-                self.codec.verify(page.record)
+                self.codec.verify_page(page)
                 self.codec.verify_generations(page.record, generations)
         except (HistoryTampered, WrongKey) as problem:
             return str(problem)
@@ -194,7 +220,12 @@ class EncryptedSession(SessionWrapper):
             view_update=ViewUpdate(closed=view, open_from=record.next_seq, length=len(readable), archive=True),
             expected=record.version,
             tape=record.tape,
-            seal=self.codec.build_seal(after, keys=keys, past=digest_generations([*generations, before])),
+            seal=self.codec.build_seal(
+                after,
+                keys=keys,
+                past=digest_generations([*generations, before]),
+                tags={get_location(entry): get_tag(entry.row.data or b"") for entry in readable},
+            ),
         )
 
 

@@ -14,7 +14,7 @@ from standfast.base.item_pairs import CALL_TYPE_BY_OUTPUT_TYPE, PairingProblem, 
 from standfast.base.items import Item
 from standfast.history.openai.client import LazyOpenAIClient, to_input_item, to_plain_dict, translate_openai_errors
 from standfast.history.openai.replacement import HistorySnapshot, read_snapshot, replace_prefix
-from standfast.history.session import Session, SessionABC, SessionSettings
+from standfast.history.session import Session, SessionABC, SessionSettings, use_run_context, with_run_context
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -120,7 +120,7 @@ class OpenAIResponsesCompactionSession(SessionABC):
     # --- the four methods -----------------------------------------------------------------------
 
     async def get_items(self, limit: int | None = None) -> list[Item]:
-        items = await self.underlying_session.get_items(limit)
+        items = await with_run_context(self.underlying_session.get_items)(limit)
         window = limit if limit is not None else self._get_default_limit()
         if window is not None:
             self._smallest_window = window if self._smallest_window is None else min(window, self._smallest_window)
@@ -129,18 +129,18 @@ class OpenAIResponsesCompactionSession(SessionABC):
     async def add_items(self, items: list[Item]) -> None:
         async with self._write_lock:
             self._forget_response()
-            await self.underlying_session.add_items(items)
+            await with_run_context(self.underlying_session.add_items)(items)
 
     async def pop_item(self) -> Item | None:
         async with self._write_lock:
             self._forget_response()
-            return await self.underlying_session.pop_item()
+            return await with_run_context(self.underlying_session.pop_item)()
 
     async def clear_session(self) -> None:
         async with self._write_lock:
             self._forget_response()
             self._deferred = False
-            await self.underlying_session.clear_session()
+            await with_run_context(self.underlying_session.clear_session)()
 
     # --- compaction -----------------------------------------------------------------------------
 
@@ -156,9 +156,13 @@ class OpenAIResponsesCompactionSession(SessionABC):
         A response chain contains only the items that were sent to the model. If the history was read with a limit, and
         so incompletely, the items themselves are sent for compaction in every mode.
 
-        ``wrapper`` is accepted for runners that pass their context, and ignored.
+        ``wrapper`` is the context of a run; it is passed on to a session that takes it.
         """
         args = validate_args(args)
+        with use_run_context(wrapper):
+            await self._run_compaction(args)
+
+    async def _run_compaction(self, args: OpenAIResponsesCompactionArgs) -> None:
         async with self._compaction_lock:
             before = await read_snapshot(self.underlying_session)
             response_id, store = self._update_last_response(args)

@@ -16,7 +16,7 @@ from standfast.history.openai.client import (
     to_input_item,
     translate_openai_errors,
 )
-from standfast.lifecycle.cancellation import run_to_end
+from standfast.lifecycle.scope import run_to_end
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

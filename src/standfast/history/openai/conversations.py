@@ -22,7 +22,7 @@ from standfast.history.openai.conversation_client import (
     require_id,
 )
 from standfast.history.session import SessionABC, SessionSettings, validate_limit
-from standfast.lifecycle.cancellation import run_to_end
+from standfast.lifecycle.scope import run_to_end
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -9,8 +9,8 @@ import msgspec
 
 from standfast.base.errors import HistoryMoved, StoreUnavailable
 from standfast.base.items import Item
-from standfast.history.session import Session, make_contention_error
-from standfast.lifecycle.cancellation import run_to_end
+from standfast.history.session import Session, make_contention_error, with_run_context
+from standfast.lifecycle.scope import run_to_end
 
 NO_LIMIT = 2**31 - 1
 """A limit that no history reaches. Without a limit, a session would apply that of its settings."""
@@ -50,7 +50,7 @@ async def read_snapshot(session: Session) -> HistorySnapshot:
     """Return the whole history, regardless of the limit in the settings."""
     # The head is read first: after a write in between, a commit against it fails instead of losing that write.
     head = await session.head() if supports_atomic_replace(session) else None
-    return HistorySnapshot(await session.get_items(NO_LIMIT), head)
+    return HistorySnapshot(await with_run_context(session.get_items)(NO_LIMIT), head)
 
 
 async def replace_prefix(session: Session, before: HistorySnapshot, stop: int, items: Sequence[Item]) -> None:
@@ -61,7 +61,9 @@ async def replace_prefix(session: Session, before: HistorySnapshot, stop: int, i
     now = before if supports_atomic_replace(session) else await read_snapshot(session)
     for _ in range(_MAX_ATTEMPTS):
         if now.items[: len(before.items)] != before.items:
-            raise HistoryMoved(session.session_id, expected=f"the {len(before.items)} items read", found="other items")
+            raise HistoryMoved(
+                session.session_id, expected=f"the {len(before.items)} items that were read", found="other items"
+            )
         if not supports_atomic_replace(session):
             await run_to_end(_clear_and_refill(session, now.items, [*items, *now.items[stop:]]), grace=0)
             return
@@ -110,8 +112,8 @@ async def _replace_atomically(
 async def _clear_and_refill(session: Session, previous: list[Item], items: list[Item]) -> None:
     """Clear the session and add ``items``. On failure or cancellation restore the ``previous`` ones."""
     try:
-        await session.clear_session()
-        await session.add_items(items)
+        await with_run_context(session.clear_session)()
+        await with_run_context(session.add_items)(items)
     except (Exception, asyncio.CancelledError) as error:
         try:
             await run_to_end(_restore_items(session, previous, error), grace=None)
@@ -127,16 +129,23 @@ async def _restore_items(session: Session, previous: list[Item], error: BaseExce
         async with asyncio.timeout(RESTORE_TIMEOUT):
             while True:
                 try:
-                    if await session.get_items(NO_LIMIT) == previous:
-                        return
-                    await session.clear_session()
-                    await session.add_items(list(previous))
+                    await _put_back(session, previous)
                     return
                 except Exception as problem:  # noqa: BLE001 - a third-party session may raise anything; try again
                     reason = problem
                     await asyncio.sleep(random.uniform(0.05, 0.2))
     except TimeoutError:
         raise RestoreFailed(session.session_id, previous, reason) from error
+
+
+async def _put_back(session: Session, previous: list[Item]) -> None:
+    """Make ``previous`` the items of the session, without clearing it: that may be what failed."""
+    left = await with_run_context(session.get_items)(NO_LIMIT)
+    while left != previous[: len(left)]:
+        await with_run_context(session.pop_item)()
+        left = left[:-1]
+    if len(left) < len(previous):
+        await with_run_context(session.add_items)(previous[len(left) :])
 
 
 def _has_method(session: object, name: str) -> bool:

@@ -1,7 +1,6 @@
 """The requests of an MCP server, independent of its transport: retries, the tool cache and the tool filter."""
 
 import asyncio
-import logging
 import math
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
@@ -14,14 +13,19 @@ from standfast.agents.agent import AgentBase
 from standfast.agents.context import RunContextWrapper
 from standfast.agents.errors import InvalidDeclaration
 from standfast.agents.types import ToolErrorFunction
-from standfast.base.backoff import Backoff
 from standfast.base.errors import MissingExtra
+from standfast.base.log import get_logger
+from standfast.base.time import Backoff
 from standfast.base.validation import validate_integer
 from standfast.mcp._client.connection import ReconnectingConnection
-from standfast.mcp._client.tools import MCPToolCustomDataExtractor, MCPToolMetaResolver, is_idempotent
-from standfast.mcp.approval import RequireApprovalSetting
+from standfast.mcp._client.tools import (
+    DEFAULT_MAX_OUTPUT_CHARS,
+    MCPToolCustomDataExtractor,
+    MCPToolMetaResolver,
+    is_idempotent,
+)
 from standfast.mcp.errors import DEFAULT_HINT, MCPCallUncertain, MCPNotConnected, MCPUnavailable
-from standfast.mcp.filters import ToolFilter, filter_tools, validate_tool_filter
+from standfast.mcp.permissions import RequireApprovalSetting, ToolFilter, filter_tools, validate_tool_filter
 from standfast.mcp.server import UNSET, MCPServer
 
 if TYPE_CHECKING:
@@ -39,7 +43,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_log = logging.getLogger("standfast.mcp")
+_log = get_logger("standfast.mcp")
+
+DEFAULT_MAX_MESSAGE_BYTES = 8 * 2**20
 
 # A tool list with more pages than this is assumed to be endless.
 MAX_PAGES = 1000
@@ -86,6 +92,9 @@ class ClientSessionServer(MCPServer):
     not reach the server is retried up to ``max_retry_attempts`` times (-1: without limit) with exponential back-off. A
     request that may have reached it is retried only if it reads, or calls a tool that is declared idempotent. If the
     connection was lost, the next request opens a new one.
+
+    A message of more than ``max_message_bytes`` is refused while it is read, and its request fails. The text of an
+    output is cut for the model after ``max_output_chars``; ``call_tool`` returns all of it.
     """
 
     hint = DEFAULT_HINT
@@ -104,6 +113,8 @@ class ClientSessionServer(MCPServer):
         tool_meta_resolver: MCPToolMetaResolver | None = None,
         custom_data_extractor: MCPToolCustomDataExtractor | None = None,
         retry_backoff_seconds_max: float | None = None,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        max_output_chars: int = DEFAULT_MAX_OUTPUT_CHARS,
     ) -> None:
         if find_spec("mcp") is None:
             raise MissingExtra("mcp", f"an MCP server ({type(self).__name__})")
@@ -112,6 +123,9 @@ class ClientSessionServer(MCPServer):
         )
         invalid = partial(InvalidDeclaration, type(self).__name__)
         validate_integer("max_retry_attempts", max_retry_attempts, minimum=-1, error=invalid)
+        validate_integer("max_message_bytes", max_message_bytes, minimum=1, error=invalid)
+        validate_integer("max_output_chars", max_output_chars, minimum=1, error=invalid)
+        self.max_message_bytes, self.max_output_chars = max_message_bytes, max_output_chars
         validate_tool_filter(tool_filter, server_name=self.name)
         self.tool_filter = tool_filter
         self.max_retry_attempts = max_retry_attempts

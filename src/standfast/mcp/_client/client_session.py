@@ -3,7 +3,6 @@
 This module imports the ``mcp`` library; :mod:`standfast.mcp._client.connection` imports it when a server is connected.
 """
 
-import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -17,9 +16,10 @@ from mcp.client.session import MessageHandlerFnT
 from mcp.types import CONNECTION_CLOSED, PARSE_ERROR, Implementation
 
 from standfast import __version__
+from standfast.base.log import get_logger
 from standfast.lifecycle import CloseTimeout, Deadline, Owner
 
-_log = logging.getLogger("standfast.mcp")
+_log = get_logger("standfast.mcp")
 
 # Marks error responses that standfast creates in place of the server's. The value is a Fault.
 FAULT_KEY = "standfast-fault"

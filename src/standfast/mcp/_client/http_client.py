@@ -11,6 +11,7 @@ import httpx2
 from mcp.types import INTERNAL_ERROR
 
 from standfast.mcp._client.client_session import FAULT_KEY, Fault
+from standfast.mcp._client.message_limits import MessageRefused
 
 SESSION_ID_HEADER = "mcp-session-id"
 _UNSENT_ERRORS = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
@@ -42,8 +43,12 @@ class FaultTolerantClient:
             return await _build_unreadable_response(request, message, response)
         if response.status_code < 400:  # the library handles redirects
             return response
-        body = await response.aread()
-        await response.aclose()
+        try:
+            body = await response.aread()
+        except MessageRefused as error:
+            return _build_error_response(request, message, 502, Fault.INVALID_RESPONSE, str(error))
+        finally:
+            await response.aclose()
         answered = response.status_code != 404 and b'"jsonrpc"' in body
         return response if answered else _build_rejection_response(request, message, response)
 

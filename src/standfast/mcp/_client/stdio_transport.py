@@ -17,16 +17,16 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp.types import jsonrpc_message_adapter
 
+from standfast.base.log import get_logger
 from standfast.lifecycle import Scope
-from standfast.lifecycle.cancellation import run_to_end
+from standfast.lifecycle.scope import run_to_end
+from standfast.mcp._client.message_limits import MessageMeter, MessageRefused
 
-_log = logging.getLogger("standfast.mcp")
+_log = get_logger("standfast.mcp")
 
 # A server should exit when its input is closed. After the first timeout it gets SIGTERM, after the second SIGKILL.
 STDIN_CLOSE_TIMEOUT = 2.0
 KILL_TIMEOUT = 1.0
-# A longer line is not a message; reading stops there.
-MAX_MESSAGE_BYTES = 64 * 2**20
 _CHUNK = 2**16
 _STDERR_TAIL_CHARS = 2000
 
@@ -41,9 +41,12 @@ class ServerProcess:
     cwd: str | Path | None = None
     encoding: str = "utf-8"
     errors: str = "strict"
+    max_message_bytes: int = 8 * 2**20
     process: asyncio.subprocess.Process | None = None
     stderr_tail: str = ""
     """The end of its standard error output."""
+    refused: str = ""
+    """Why its output is not read any more, while it runs."""
 
     @asynccontextmanager
     async def open_streams(self) -> AsyncIterator[tuple[Any, Any]]:
@@ -51,7 +54,7 @@ class ServerProcess:
 
         The process has ended when the context is left.
         """
-        self.stderr_tail = ""
+        self.stderr_tail = self.refused = ""
         async with Scope() as scope:
             self.process = child = await asyncio.create_subprocess_exec(
                 *self.command,
@@ -77,9 +80,9 @@ class ServerProcess:
                 scope.cancel()
 
     async def describe_exit(self) -> str:
-        """Return the exit code or signal and the end of the standard error; an empty string while it runs."""
-        if self.process is None:
-            return ""
+        """Return why it was abandoned, or its exit code and the end of its standard error, or nothing while it runs."""
+        if self.process is None or self.refused:
+            return self.refused
         with suppress(TimeoutError):
             async with asyncio.timeout(KILL_TIMEOUT):
                 await self.process.wait()
@@ -92,25 +95,27 @@ class ServerProcess:
     async def _read_stdout(self, process: asyncio.subprocess.Process, inbox: MemoryObjectSendStream[Any]) -> None:
         assert process.stdout is not None  # noqa: S101 - opened with PIPE
         with inbox:
-            pieces: list[bytes] = []
-            while chunk := await process.stdout.read(_CHUNK):
-                first, *lines = chunk.split(b"\n")
-                pieces.append(first)
-                if not lines:
-                    if sum(map(len, pieces)) > MAX_MESSAGE_BYTES:
-                        _log.error(
-                            "the MCP server %r wrote a line of more than %d bytes; its output is ignored from now on",
-                            self.name,
-                            MAX_MESSAGE_BYTES,
-                        )
-                        break
-                    continue
-                lines, pieces = [b"".join(pieces), *lines[:-1]], [lines[-1]]
-                with suppress(anyio.BrokenResourceError):
-                    for line in filter(bytes.strip, lines):
-                        await self._deliver_line(line, inbox)
+            try:
+                await self._read_lines(process.stdout, inbox)
+            except MessageRefused as error:
+                self.refused = f"it sent {error}"
+                _log.error("the MCP server %r sent %s; its output is ignored from now on", self.name, error)
         while await process.stdout.read(_CHUNK):  # otherwise a server that is still writing could not exit
             pass
+
+    async def _read_lines(self, stdout: asyncio.StreamReader, inbox: MemoryObjectSendStream[Any]) -> None:
+        meter, pieces = MessageMeter(self.max_message_bytes), list[bytes]()
+        while chunk := await stdout.read(_CHUNK):
+            *ends, rest = chunk.split(b"\n")
+            for end in ends:
+                meter.add(end)
+                meter.reset()
+                line, pieces = b"".join([*pieces, end]), []
+                if line.strip():
+                    with suppress(anyio.BrokenResourceError):
+                        await self._deliver_line(line, inbox)
+            meter.add(rest)
+            pieces.append(rest)
 
     async def _deliver_line(self, line: bytes, inbox: MemoryObjectSendStream[Any]) -> None:
         try:

@@ -1,9 +1,10 @@
-"""Conversion of a server's tools into function tools, and of their results into tool outputs."""
+"""Conversion of a server's tools into function tools with stable names, and of their results into tool outputs."""
 
 import asyncio
+import hashlib
 import json
-import logging
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
@@ -25,8 +26,8 @@ from standfast.agents.tools import (
     explain_tool_error,
 )
 from standfast.agents.types import MaybeAwaitable, ToolErrorFunction, maybe_await
-from standfast.mcp._client.tool_names import build_prefixed_name, sanitize_tool_name
-from standfast.tracing.instrumentation import maybe_mcp_tools_span
+from standfast.base.log import get_logger
+from standfast.tracing.create import maybe_mcp_tools_span
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
@@ -34,27 +35,83 @@ if TYPE_CHECKING:
 
     from standfast.mcp.server import MCPServer
 
+MAX_NAME_LENGTH = 64
+_DIGEST_LENGTH = 8
+_VALID_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+
+def sanitize_tool_name(tool_name: str) -> str:
+    """Return ``tool_name`` if MCP allows it, otherwise a similar name that every provider accepts."""
+    if _VALID_NAME.fullmatch(tool_name):
+        return tool_name
+    return _append_digest(_replace_unsafe_chars(tool_name) or "tool", tool_name)
+
+
+def build_prefixed_name(
+    server_name: str, tool_name: str, *, server_index: int = 0, reserved_names: Collection[str] = ()
+) -> str:
+    """Return ``mcp_<server>__<tool>``, in characters that every provider accepts.
+
+    A digest is appended where that could be ambiguous: to names with other characters, to long names, for servers that
+    share their name with an earlier one (``server_index``), and to ``reserved_names`` such as the agent's own tools.
+    """
+    server, tool = _replace_unsafe_chars(server_name) or "server", _replace_unsafe_chars(tool_name) or "tool"
+    name = f"mcp_{server}__{tool}"
+    exact = server == server_name and tool == tool_name and "__" not in server
+    if exact and not server_index and len(name) <= MAX_NAME_LENGTH and name not in reserved_names:
+        return name
+    return _append_digest(name, f"{server_name}\0{tool_name}\0{server_index}")
+
+
+def _append_digest(name: str, digest_source: str) -> str:
+    digest = hashlib.sha256(digest_source.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
+    return f"{name[: MAX_NAME_LENGTH - _DIGEST_LENGTH - 1]}_{digest}"
+
+
+def _replace_unsafe_chars(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_")
+
+
 ToolOutputPart: TypeAlias = ToolOutputText | ToolOutputImage | ToolOutputFileContent
 ToolOutput: TypeAlias = str | ToolOutputPart | list[ToolOutputPart]
 
 ERROR_PREFIX = "The tool reported an error:"
+DEFAULT_MAX_OUTPUT_CHARS = 1_000_000
 
 
-def convert_result(result: "CallToolResult", *, use_structured_content: bool) -> ToolOutput:
+def convert_result(
+    result: "CallToolResult", *, use_structured_content: bool, max_chars: int = DEFAULT_MAX_OUTPUT_CHARS
+) -> ToolOutput:
     """Convert the content of a result into the output of a function tool.
 
     Structured content is used with ``use_structured_content`` or if there is no other content. A single text becomes a
-    string. If the tool reports an error, the output begins with :data:`ERROR_PREFIX`.
+    string. If the tool reports an error, the output begins with :data:`ERROR_PREFIX`. Text is cut after ``max_chars``.
     """
     structured = result.structured_content
     if structured is not None and not result.is_error and (use_structured_content or not result.content):
-        return json.dumps(structured, ensure_ascii=False)
+        return cut_texts([ToolOutputText(text=json.dumps(structured, ensure_ascii=False))], max_chars)[0].text  # type: ignore[union-attr]
     parts = [_convert_block(block) for block in result.content]
     if result.is_error:
         parts = [ToolOutputText(text=ERROR_PREFIX), *parts]
+    parts = cut_texts(parts, max_chars)
     if all(isinstance(part, ToolOutputText) for part in parts) and (result.is_error or len(parts) < 2):
         return " ".join(part.text for part in parts if isinstance(part, ToolOutputText))
     return parts[0] if len(parts) == 1 else parts
+
+
+def cut_texts(parts: list[ToolOutputPart], max_chars: int) -> list[ToolOutputPart]:
+    """Return the parts with at most ``max_chars`` of text in all, the last of which says how long the text was."""
+    total = sum(len(part.text) for part in parts if isinstance(part, ToolOutputText))
+    if total <= max_chars:
+        return parts
+    kept, available = list[ToolOutputPart](), max_chars
+    for part in parts:
+        if isinstance(part, ToolOutputText) and len(part.text) > available:
+            note = f"[cut after {max_chars} characters: the output has {total}]"
+            return [*kept, ToolOutputText(text=f"{part.text[:available]}\n{note}")]
+        available -= len(part.text) if isinstance(part, ToolOutputText) else 0
+        kept.append(part)
+    return kept
 
 
 def _convert_block(block: Any) -> ToolOutputPart:
@@ -158,7 +215,7 @@ def build_custom_data_extractor(
     return custom_data
 
 
-_log = logging.getLogger("standfast.mcp")
+_log = get_logger("standfast.mcp")
 
 
 class MCPUtil:
@@ -294,7 +351,9 @@ class MCPUtil:
                 f"the MCP server {server.name!r} cancelled the call of {tool.name!r}; the call may have had an effect"
             ) from None
         save_call_result(context, arguments, result)
-        return convert_result(result, use_structured_content=server.use_structured_content)
+        return convert_result(
+            result, use_structured_content=server.use_structured_content, max_chars=server.max_output_chars
+        )
 
 
 def is_idempotent(tool: "MCPTool") -> bool:

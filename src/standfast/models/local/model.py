@@ -16,7 +16,7 @@ from standfast.models.local.server import LocalServer, ServerAddress
 from standfast.models.openai.chat import OpenAIChatCompletionsModel
 from standfast.models.openai.chat_conversion import ToolNameResolver, make_local_id, to_chat_tools
 from standfast.models.openai.client import load_openai, make_retry_advice, to_typed_event, to_typed_item
-from standfast.models.request import ModelRequest, RequestModel, aclosing
+from standfast.models.request import ModelRequest, RequestModel, closing_stream
 from standfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 from standfast.models.stream_events import ResponseEventBuilder, make_response_events, usage_to_dict
 
@@ -80,7 +80,7 @@ class LocalModel(RequestModel):
                 yield to_typed_event(event)
             return
         chat = await self._get_chat_model()
-        async with aclosing(chat.stream(self._apply_defaults(request))) as events:
+        async with closing_stream(chat.stream(self._apply_defaults(request))) as events:
             async for event in events:
                 yield event
 

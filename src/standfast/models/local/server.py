@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -161,14 +162,20 @@ def find_model_file(path: str | Path | None) -> Path:
 
 def _spawn_process(options: dict[str, object], stderr: IO[bytes]) -> subprocess.Popen[bytes]:
     script = Path(__file__).with_name("server_process.py")
-    return subprocess.Popen(  # noqa: S603 - our own interpreter and script
-        [sys.executable, "-P", str(script), json.dumps(options)],
+    process = subprocess.Popen(  # noqa: S603 - our own interpreter and script
+        [sys.executable, "-P", str(script)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=stderr,
         # Ctrl-C in the terminal must reach only the program, which then closes the model.
         start_new_session=True,
     )
+    assert process.stdin is not None  # noqa: S101 - it is a pipe
+    # Not as an argument: other users can read the arguments of a process, and these have the key.
+    with suppress(BrokenPipeError):  # it has ended, and its output says why
+        process.stdin.write(json.dumps(options).encode() + b"\n")
+        process.stdin.flush()
+    return process
 
 
 def _stop_process(process: subprocess.Popen[bytes], grace: float) -> None:

@@ -1,7 +1,7 @@
 """The server process of a local model: loads the model, serves it on loopback, and exits with its parent.
 
-It runs as a script and is never imported. Its argument is a JSON object with the options; it prints one JSON line with
-the URL when the model is loaded.
+It runs as a script and is never imported. The first line of its input is a JSON object with the options; it prints one
+JSON line with the URL when the model is loaded.
 """
 
 import json
@@ -48,6 +48,6 @@ def wait_for_parent_exit() -> None:
 
 
 if __name__ == "__main__":
-    serve(json.loads(sys.argv[1]))
+    serve(json.loads(sys.stdin.readline()))
     # There is nothing to save, and a response in progress has lost its reader.
     os._exit(0)

@@ -1,6 +1,5 @@
 """Models that use the Chat Completions API, which most servers support."""
 
-import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +7,7 @@ from standfast.agents.errors import ModelBehaviorError, UserError
 from standfast.agents.model_settings import ModelSettings
 from standfast.agents.tool_identity import get_field
 from standfast.base.items import Item
-from standfast.models.attribute_items import to_plain
+from standfast.base.log import get_logger
 from standfast.models.interface import (
     COMPLETED_EVENT,
     IncompleteStream,
@@ -16,6 +15,7 @@ from standfast.models.interface import (
     ResponseFailed,
     TResponseStreamEvent,
     parse_usage,
+    to_plain,
 )
 from standfast.models.openai.chat_conversion import (
     ShouldReplayReasoningContent,
@@ -31,6 +31,7 @@ from standfast.models.openai.chat_stream import ChatStreamConverter
 from standfast.models.openai.client import (
     build_client_arguments,
     configure_client_retries,
+    hide_api_key,
     make_retry_advice,
     omit_none,
     resolve_parallel_calls,
@@ -43,7 +44,7 @@ from standfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-log = logging.getLogger("standfast")
+log = get_logger("standfast")
 
 # Settings with the same name in the API.
 _PASSTHROUGH_SETTINGS = (
@@ -90,9 +91,10 @@ class OpenAIChatCompletionsModel(RequestModel):
             configure_client_retries(self._client, settings, stateful=False),
             self.build_request(request),
         )
-        completion = await client.chat.completions.create(**arguments)
-        if not get_field(completion, "choices"):
-            raise _make_no_choices_error(completion)
+        with hide_api_key(client):
+            completion = await client.chat.completions.create(**arguments)
+            if not get_field(completion, "choices"):
+                raise _make_no_choices_error(completion)
         usage = completion.usage
         items = items_from_chat_message(completion.choices[0].message, ToolNameResolver(request.tools))
         return ModelResponse(
@@ -113,11 +115,12 @@ class OpenAIChatCompletionsModel(RequestModel):
             ToolNameResolver(request.tools), model=self.model, buffer_calls=self._buffer_calls
         )
         options = self._build_stream_options(settings)
-        async with await client.chat.completions.create(**arguments, **options, stream=True) as chunks:
-            async for chunk in chunks:
-                for event in converter.feed(chunk):
-                    yield to_typed_event(event)
-            request_id = chunks.response.headers.get("x-request-id")
+        with hide_api_key(client):
+            async with await client.chat.completions.create(**arguments, **options, stream=True) as chunks:
+                async for chunk in chunks:
+                    for event in converter.feed(chunk):
+                        yield to_typed_event(event)
+                request_id = chunks.response.headers.get("x-request-id")
         if converter.finish_reason is None:
             raise IncompleteStream("the stream ended before the response was complete")
         for event in converter.finish():

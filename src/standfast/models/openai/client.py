@@ -1,6 +1,7 @@
 """The OpenAI client library: importing it, its arguments, its objects, its retries and its errors."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -8,8 +9,7 @@ from standfast.agents.errors import UserError
 from standfast.agents.model_settings import ModelSettings
 from standfast.base.errors import MissingExtra
 from standfast.base.items import Item
-from standfast.models.attribute_items import to_plain
-from standfast.models.interface import IncompleteStream, ResponseFailed
+from standfast.models.interface import IncompleteStream, ResponseFailed, to_plain
 from standfast.models.retry import (
     CONVERSATION_LOCKED,
     ModelRetryAdvice,
@@ -30,6 +30,7 @@ _UNSENT_ERRORS = frozenset(["ConnectError", "ConnectTimeout", "PoolTimeout"])
 _CONNECTION_LOST_ERRORS = frozenset(
     ["RemoteProtocolError", "ReadError", "ReadTimeout", "WriteError", "ProtocolError", "NetworkError"]
 )
+_MAX_PLACEHOLDER_LENGTH = 7
 _TRANSIENT_CODES = frozenset(["server_error", "rate_limit_exceeded"])
 
 
@@ -40,6 +41,30 @@ def load_openai(purpose: str) -> Any:
     except ImportError as error:
         raise MissingExtra("openai", purpose) from error
     return openai
+
+
+@contextmanager
+def hide_api_key(client: "AsyncOpenAI") -> Iterator[None]:
+    """Replace the key in errors that are raised inside: a server may repeat it, and errors are stored and shown."""
+    try:
+        yield
+    except Exception as error:
+        error.args = mask(error.args, client.api_key)
+        for name in ("message", "body"):
+            if hasattr(error, name):
+                setattr(error, name, mask(getattr(error, name), client.api_key))
+        raise
+
+
+def mask(value: Any, secret: str) -> Any:
+    """Return a JSON value with asterisks in place of a secret. Short keys are placeholders such as ``test``."""
+    if len(secret) <= _MAX_PLACEHOLDER_LENGTH:
+        return value
+    if isinstance(value, str):
+        return value.replace(secret, "***")
+    if isinstance(value, Mapping):
+        return {name: mask(part, secret) for name, part in value.items()}
+    return type(value)(mask(part, secret) for part in value) if isinstance(value, list | tuple) else value
 
 
 def resolve_parallel_calls(settings: ModelSettings, tools: list[Item]) -> bool | None:

@@ -5,12 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from standfast.agents.errors import UserError
 from standfast.agents.handoffs import Handoff
-from standfast.agents.hosted_tools import CodeInterpreterTool, FileSearchTool, HostedMCPTool, WebSearchTool
 from standfast.agents.model_settings import MCPToolChoice, ModelSettings
 from standfast.agents.output import AgentOutputSchemaBase
-from standfast.agents.tools import FunctionTool, Tool
+from standfast.agents.tools import CodeInterpreterTool, FileSearchTool, FunctionTool, HostedMCPTool, Tool, WebSearchTool
 from standfast.base.items import Item
-from standfast.models.attribute_items import to_plain
 from standfast.models.interface import (
     FAILURE_EVENTS,
     FINAL_EVENTS,
@@ -18,12 +16,15 @@ from standfast.models.interface import (
     ModelResponse,
     TResponseStreamEvent,
     parse_response,
+    to_plain,
 )
 from standfast.models.openai.client import (
     LOCAL_ID_PREFIX,
     build_client_arguments,
     configure_client_retries,
+    hide_api_key,
     make_retry_advice,
+    mask,
     omit_none,
     resolve_parallel_calls,
 )
@@ -71,19 +72,23 @@ class OpenAIResponsesModel(RequestModel):
         self._model_is_explicit = model_is_explicit
 
     async def respond(self, request: ModelRequest) -> ModelResponse:
-        response = await self._configure_client(request).responses.create(**self.build_request(request))
-        return parse_response(response, keep_raw_usage=bool(request.model_settings.preserve_raw_usage))
+        with hide_api_key(self._client):
+            response = await self._configure_client(request).responses.create(**self.build_request(request))
+            return parse_response(response, keep_raw_usage=bool(request.model_settings.preserve_raw_usage))
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[TResponseStreamEvent]:
         client, arguments = self._configure_client(request), self.build_request(request)
         ended = False
-        async with await client.responses.create(**arguments, stream=True) as events:
-            async for event in events:
-                if event.type in FINAL_EVENTS:
-                    ended = True
-                    event.response._request_id = events.response.headers.get("x-request-id")
-                ended = ended or event.type in FAILURE_EVENTS
-                yield event
+        with hide_api_key(client):
+            async with await client.responses.create(**arguments, stream=True) as events:
+                async for event in events:
+                    if event.type in FINAL_EVENTS:
+                        ended = True
+                        event.response._request_id = events.response.headers.get("x-request-id")
+                    if event.type in FAILURE_EVENTS:
+                        ended = True
+                        _mask_failure(event, client.api_key)
+                    yield event
         if not ended:
             raise IncompleteStream("the stream ended before the response was complete")
 
@@ -112,6 +117,13 @@ class OpenAIResponsesModel(RequestModel):
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
         return make_retry_advice(request)
+
+
+def _mask_failure(event: Any, api_key: str) -> None:
+    errors: list[Any] = [event, getattr(getattr(event, "response", None), "error", None)]
+    for error in errors:
+        if isinstance(getattr(error, "message", None), str):
+            error.message = mask(error.message, api_key)
 
 
 def prepare_input_items(items: str | Iterable[Item]) -> list[Item]:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from standfast.agents.hooks import AgentHooks
+from standfast.agents.context import AgentHooks
 from standfast.base.errors import Closed
 from standfast.realtime._session.agent_transitions import (
     AgentTransitions,
@@ -23,7 +23,7 @@ from standfast.realtime.agent import RealtimeAgent
 from standfast.realtime.config import RealtimeSessionModelSettings
 from standfast.realtime.errors import NotConnected, SettingsRejected
 from standfast.realtime.events import RealtimeAgentChanged, RealtimeHandoffEvent
-from standfast.realtime.model_inputs import RealtimeModelSendSessionUpdate
+from standfast.realtime.model import RealtimeModelSendSessionUpdate
 
 RESTORE_TIMEOUT = 30.0
 """Seconds that restoring the old settings may take before the next switch starts."""

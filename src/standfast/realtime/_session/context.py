@@ -1,23 +1,22 @@
-"""The shared context of a realtime session: model, configuration, clock, events, metrics and background tasks.
+"""The shared context of a realtime session: states, model, configuration, clock, events, metrics and tasks.
 
 Every part of a session holds the context. It has no knowledge of the parts.
 """
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from contextvars import Context, copy_context
+from enum import Enum, StrEnum
 from functools import partial
 from typing import Any, Literal
 
-from standfast.agents.context import RunContextWrapper
+from standfast.agents.context import RunContextWrapper, RunHooks
 from standfast.agents.errors import UserError
-from standfast.agents.hooks import RunHooks
 from standfast.base.errors import Closed
+from standfast.base.log import get_logger
 from standfast.lifecycle.scope import Scope
-from standfast.lifecycle.state_machine import StateMachine
+from standfast.lifecycle.state_machine import StateMachine, TransitionTable
 from standfast.realtime._session.broadcast import EventBroadcast
-from standfast.realtime._session.states import TABLE, RealtimeState
 from standfast.realtime.config import RealtimeRunConfig
 from standfast.realtime.errors import ConnectionLost
 from standfast.realtime.events import (
@@ -32,7 +31,49 @@ from standfast.realtime.metrics import RealtimeMetrics
 from standfast.realtime.model import RealtimeModel
 from standfast.tracing.spans import Span, Trace, get_recorded_parent
 
-log = logging.getLogger("standfast.realtime")
+
+class RealtimeState(StrEnum):
+    """The states of a session's lifecycle."""
+
+    NEW = "new"
+    OPENING = "opening"
+    OPEN = "open"
+    RECONNECTING = "reconnecting"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+class RealtimeLifecycleEvent(Enum):
+    """The events that change the state of a session."""
+
+    ENTERED = "entered"
+    CONNECTED = "connected"
+    CONNECTION_LOST = "lost the connection"
+    CLOSE_REQUESTED = "asked to close"
+    RELEASED = "released everything"
+
+
+S, E = RealtimeState, RealtimeLifecycleEvent
+
+# An entry that fails releases its resources without a close request.
+_CLOSING_TRANSITIONS = {E.CLOSE_REQUESTED: S.CLOSING, E.RELEASED: S.CLOSED}
+
+TABLE: TransitionTable[RealtimeState, RealtimeLifecycleEvent] = TransitionTable(
+    states=RealtimeState,
+    transitions={
+        S.NEW: {E.ENTERED: S.OPENING, **_CLOSING_TRANSITIONS},
+        S.OPENING: {E.CONNECTED: S.OPEN, **_CLOSING_TRANSITIONS},
+        S.OPEN: {E.CONNECTION_LOST: S.RECONNECTING, **_CLOSING_TRANSITIONS},
+        S.RECONNECTING: {E.CONNECTED: S.OPEN, **_CLOSING_TRANSITIONS},
+        S.CLOSING: {E.CLOSE_REQUESTED: S.CLOSING, E.RELEASED: S.CLOSED},
+        S.CLOSED: {E.CLOSE_REQUESTED: S.CLOSED, E.RELEASED: S.CLOSED},
+    },
+    initial=S.NEW,
+    terminal=frozenset({S.CLOSED}),
+)
+
+
+log = get_logger("standfast.realtime")
 
 
 class SessionContext:

@@ -9,13 +9,13 @@ from typing import Any
 
 from standfast.realtime import model_events as events
 from standfast.realtime._session.connection import SessionConnection
-from standfast.realtime._session.context import SessionContext, SessionOutcome, log
+from standfast.realtime._session.context import RealtimeState, SessionContext, SessionOutcome, log
 from standfast.realtime._session.guardrails import GuardrailMonitor
+from standfast.realtime._session.interruption import Interruption
 from standfast.realtime._session.playback_clock import AudioOutput, PlaybackClock
 from standfast.realtime._session.reconnect import Reconnector, make_connection_error
 from standfast.realtime._session.responses import ResponseRegistry, TrackedResponse
 from standfast.realtime._session.session_history import SessionHistory
-from standfast.realtime._session.states import RealtimeState
 from standfast.realtime._session.tool_calls import ToolCallManager
 from standfast.realtime._session.turns import TurnTracker
 from standfast.realtime.audio import parse_audio_format
@@ -23,7 +23,6 @@ from standfast.realtime.errors import ConnectionLost, ResponseRefused
 from standfast.realtime.events import (
     RealtimeAudio,
     RealtimeAudioEnd,
-    RealtimeAudioInterrupted,
     RealtimeInputAudioTimeoutTriggered,
     RealtimeRawModelEvent,
     RealtimeTranscriptDelta,
@@ -47,17 +46,18 @@ class ModelEventHandler:
         tool_calls: ToolCallManager,
         guardrails: GuardrailMonitor,
         turns: TurnTracker,
+        interruption: Interruption,
         reconnector: Reconnector,
         outcome: SessionOutcome,
     ) -> None:
         self._ctx, self._connection, self._responses = ctx, connection, responses
         self._history, self._clock, self._output = history, clock, output
         self._tool_calls, self._guardrails, self._turns = tool_calls, guardrails, turns
-        self._reconnector, self._outcome = reconnector, outcome
+        self._interruption, self._reconnector, self._outcome = interruption, reconnector, outcome
         self._conversation, self._responses_by_id = history.conversation, responses.by_id
 
     def handle(self, event: events.RealtimeModelEvent) -> Awaitable[None] | None:
-        """Handle one event. Returns what the reader must await before the next event, if anything."""
+        """Handle one event. Returns what the model must await before it passes the next event, if anything."""
         ctx = self._ctx
         handler = _HANDLERS.get(type(event))
         if handler is None:
@@ -68,7 +68,7 @@ class ModelEventHandler:
         ctx.broadcast.put_droppable(RealtimeRawModelEvent(event, ctx.info), size)
         try:
             return handler(self, event)
-        except Exception as error:  # noqa: BLE001 - an invalid event must not stop the model's reader
+        except Exception as error:  # noqa: BLE001 - an invalid event must not stop the delivery of others
             log.warning("the event %r could not be handled: %s", event.type, error, exc_info=error)
             ctx.emit_error(error)
             return None
@@ -122,29 +122,7 @@ class ModelEventHandler:
             self._guardrails.hold_audio(response, end)
 
     def _on_audio_interrupted(self, event: events.RealtimeModelAudioInterruptedEvent) -> None:
-        ctx = self._ctx
-        response = self._responses.find_by_audio(event.item_id, event.response_id)
-        requested = response is not None and (response.tripped or response.interrupted_at is not None)
-        if event.audio_end_ms is not None:
-            self._history.truncate(event.item_id, event.content_index, event.audio_end_ms)
-        if response is not None:
-            self._output.stop(response)
-            by_user = self._turns.user_is_speaking and not response.tripped
-            stop = self._guardrails.interrupt if by_user else self._guardrails.discard_audio
-            stop(response)
-        if event.from_previous_connection and event.item_id in self._conversation and self._connection.is_up:
-            ctx.start_task(self._history.resend_item(event.item_id), f"truncation of {event.item_id}")
-        part = (event.item_id, event.content_index)
-        ctx.broadcast.discard(lambda it: isinstance(it, RealtimeAudio) and (it.item_id, it.content_index) == part)
-        ctx.emit(RealtimeAudioInterrupted(ctx.info, *part))
-        if not requested:
-            started_at = self._turns.speech_started_at
-            since = ctx.now() if started_at is None else started_at
-            if response is not None and not response.ended:
-                response.interrupted_at = since
-            else:
-                ctx.record_metric("interruption", (ctx.now() - since) * 1000, event.item_id)
-            self._tool_calls.handle_barge_in()
+        self._interruption.on_audio_interrupted(event)
 
     def _on_item_truncated(self, event: events.RealtimeModelItemTruncatedEvent) -> None:
         self._history.truncate(event.item_id, event.content_index, event.audio_end_ms)
@@ -235,9 +213,9 @@ class ModelEventHandler:
             self._outcome.abort(None)
 
     def _on_tool_call(self, event: events.RealtimeModelToolCallEvent) -> Awaitable[None] | None:
-        # A second request for the response would make the call a second time.
+        # The response must not be requested again after a reconnect: that would repeat the call.
         self._turns.ensure_response(event.response_id).produced_output = True
-        waiting = self._tool_calls.accept(event)
+        waiting = self._tool_calls.start_call(event)
         self._history.write_requested.set()
         return waiting
 

@@ -4,7 +4,7 @@ The text of each part is checked whenever it has grown by the debounce length, a
 first guardrail that trips stops the response: one event, one cancellation, one message to the model.
 
 If audio is held back, it is released in the order in which it was spoken: audio that has passed waits for the audio
-before it. :mod:`standfast.realtime._session.guarded_response` computes how much audio the checked text releases.
+before it. :mod:`standfast.realtime._session.responses` computes how much audio the checked text releases.
 """
 
 import asyncio
@@ -12,19 +12,24 @@ from collections.abc import Callable
 from typing import Any
 
 from standfast.agents.guardrails import OutputGuardrail, OutputGuardrailResult
-from standfast.lifecycle.cancellation import is_cancelling
+from standfast.lifecycle.scope import is_cancelling
 from standfast.realtime._session.connection import SessionConnection
 from standfast.realtime._session.context import SessionContext, log
-from standfast.realtime._session.guarded_response import GuardedResponse, GuardedText, GuardrailCheck
 from standfast.realtime._session.playback_clock import AudioOutput, PlaybackClock
-from standfast.realtime._session.responses import ResponseRegistry, TrackedResponse
+from standfast.realtime._session.responses import (
+    GuardedResponse,
+    GuardedText,
+    GuardrailCheck,
+    ResponseRegistry,
+    TrackedResponse,
+)
 from standfast.realtime._session.session_history import SessionHistory
 from standfast.realtime._session.tool_calls import ToolCallManager
 from standfast.realtime.config import RealtimeRunConfig
 from standfast.realtime.errors import GuardrailTimedOut, TooManyGuardrailTrips
 from standfast.realtime.events import RealtimeAudio, RealtimeAudioEnd, RealtimeGuardrailTripped
-from standfast.realtime.model_inputs import RealtimeModelSendInterrupt, RealtimeModelSendUserInput
-from standfast.tracing.instrumentation import maybe_guardrail_span
+from standfast.realtime.model import RealtimeModelSendInterrupt, RealtimeModelSendUserInput
+from standfast.tracing.create import maybe_guardrail_span
 
 DEFAULT_DEBOUNCE_LENGTH = 100
 DEFAULT_TIMEOUT = 30.0
@@ -111,7 +116,7 @@ class GuardrailMonitor:
                 self._start_check(response, text)
         self._release_audio(response, guarded)
 
-    def interrupt(self, response: TrackedResponse) -> None:
+    def mute_all(self, response: TrackedResponse) -> None:
         """Mute the response and every other response that holds audio."""
         held = [other for other in self._list_latest_first() if other.guarded is not None and other.guarded.held_audio]
         for stopped in (*held, response):
@@ -223,7 +228,7 @@ class GuardrailMonitor:
         ctx.broadcast.discard(lambda event: isinstance(event, RealtimeAudio) and event.audio.response_id == response.id)
         ctx.emit(RealtimeGuardrailTripped([result], text, ctx.info, response_id=response.id))
         self._mute(response, guarded)
-        self._tool_calls.release_reader()
+        self._tool_calls.unblock_events()
         if response.ended or response.superseded:
             await self._connection.send(RealtimeModelSendInterrupt(playback_only=True, response_id=response.id))
         else:

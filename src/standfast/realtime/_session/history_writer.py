@@ -11,7 +11,7 @@ from typing import Any
 
 from standfast.base.ids import new_id
 from standfast.base.items import Item
-from standfast.history.session import Session, accepts_keys
+from standfast.history.session import Session, accepts_keys, use_run_context, with_run_context
 from standfast.realtime._session.context import SessionContext, log
 from standfast.realtime._session.history_entries import HistoryEntry
 from standfast.realtime._session.item_conversion import from_session_items, make_output_item, to_session_items
@@ -61,7 +61,8 @@ class HistoryWriter:
 
     async def load(self) -> list[RealtimeItem]:
         """Read the items that the history session has; they are not written again."""
-        items = from_session_items(await self._session.get_items())
+        with use_run_context(self._ctx.run_context):
+            items = from_session_items(await with_run_context(self._session.get_items)())
         self._written_ids.update(item.item_id for item in items)
         return items
 
@@ -121,7 +122,8 @@ class HistoryWriter:
     async def _append(self) -> None:
         keyed: dict[str, Any] = {"key": self._batch_key} if self._accepts_keys else {}
         try:
-            await self._session.add_items(self._batch, **keyed)
+            with use_run_context(self._ctx.run_context):
+                await with_run_context(self._session.add_items)(self._batch, **keyed)
             self._batch, self._last_reported_error = [], None
         except Exception as error:  # noqa: BLE001 - reported; the batch is retried
             log.warning("the history could not be written: %r", error)

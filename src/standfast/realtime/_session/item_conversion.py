@@ -21,7 +21,7 @@ from standfast.realtime.items import (
     SystemMessageItem,
     UserMessageItem,
 )
-from standfast.realtime.model_inputs import RealtimeModelUserInput
+from standfast.realtime.model import RealtimeModelUserInput
 
 INAUDIBLE_TEXT = "[inaudible]"
 MAX_TEXT_BYTES = 8 * 2**20

@@ -12,16 +12,21 @@ from standfast.lifecycle.owner import Owner
 from standfast.lifecycle.scope import NEVER, CloseTimeout, Deadline, Scope
 from standfast.realtime._session.agent_switch import AgentSwitcher
 from standfast.realtime._session.connection import SessionConnection
-from standfast.realtime._session.context import SessionContext, SessionOutcome, log
+from standfast.realtime._session.context import (
+    RealtimeLifecycleEvent,
+    RealtimeState,
+    SessionContext,
+    SessionOutcome,
+    log,
+)
 from standfast.realtime._session.guardrails import GuardrailMonitor
 from standfast.realtime._session.history_writer import HistoryWriter
 from standfast.realtime._session.playback_clock import PlaybackClock
 from standfast.realtime._session.reconnect import Reconnector
 from standfast.realtime._session.responses import ResponseRegistry
 from standfast.realtime._session.session_history import SessionHistory
-from standfast.realtime._session.states import RealtimeLifecycleEvent, RealtimeState
 from standfast.realtime._session.tool_calls import ToolCallManager
-from standfast.realtime._session.tracing import open_session_trace
+from standfast.realtime._session.turns import open_session_trace
 from standfast.realtime.agent import RealtimeAgent
 from standfast.realtime.audio import parse_audio_format
 from standfast.realtime.config import RealtimeSessionModelSettings

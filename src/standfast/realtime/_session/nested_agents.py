@@ -24,8 +24,8 @@ from standfast.realtime._session.tool_call_outputs import APPROVAL_EXPIRED_MESSA
 from standfast.realtime.events import RealtimeToolApprovalExpired, RealtimeToolApprovalRequired
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.config import RunConfig
-from standfast.runs.core.approvals import UserDecision, apply_decision
 from standfast.runs.core.state import CallRecord, State
+from standfast.runs.decisions import UserDecision, apply_decision
 from standfast.runs.items import ToolApprovalItem
 from standfast.runs.nested_run import run_nested
 from standfast.tool_calls.call import ToolCall

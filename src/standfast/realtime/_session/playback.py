@@ -18,7 +18,7 @@ _UNKNOWN_POSITION: PlaybackPosition = (None, 0, 0.0)
 
 
 class PartPlaybackTracker(RealtimePlaybackTracker):
-    """A tracker that knows how much of every part was heard, because parts may overtake each other."""
+    """A tracker that knows how much of every part was heard, because parts may play out of order."""
 
     def get_heard_seconds(self, item_id: str, content_index: int) -> float:
         """Return how many seconds of a part were heard."""
@@ -66,7 +66,7 @@ def read_tracker_position(tracker: RealtimePlaybackTracker) -> PlaybackPosition:
 def _call_safely(function: Callable[[], T], default: T) -> T:
     try:
         return function()
-    except Exception:  # noqa: BLE001 - an error of the program must not cost the connection
+    except Exception:  # noqa: BLE001 - an error of the program must not end the connection
         log.exception("the playback tracker raised; the playback position is unknown")
         return default
 
@@ -96,13 +96,13 @@ class Playback:
             self._tracker.set_audio_format(format.as_wire())
 
     def continue_from(self, previous: "Playback", now: float) -> None:
-        """Take over audio of the previous connection that may still be playing, for :meth:`adopt_item`."""
+        """Take over audio of the previous connection that may still be playing, for :meth:`include_item`."""
         previous._include_previous_parts()  # Its server may not have got the items of the connection before it.
         previous._sync(now)
         unheard = [part for part in previous._parts if part.received_seconds - part.played_seconds > _EPSILON]
         self._previous_parts, self._updated_at = [replace(part, from_previous_connection=True) for part in unheard], now
 
-    def adopt_item(self, item_id: str | None) -> None:
+    def include_item(self, item_id: str | None) -> None:
         """Include the audio of an item from the previous connection, because this server now has the item."""
         if self._previous_parts:
             self._parts.extend(part for part in self._previous_parts if part.item_id == item_id)

@@ -40,7 +40,8 @@ class PlaybackClock:
 
     def __init__(self, tracker: RealtimePlaybackTracker | None = None, *, holds_back_audio: bool = False) -> None:
         self._tracker = tracker
-        self.released_tracker = ReleasedAudioTracker() if holds_back_audio and tracker is None else None
+        self._released = ReleasedAudioTracker()
+        self.released_tracker = self._released if holds_back_audio and tracker is None else None
         self._bytes_per_ms = PCM16.bytes_per_ms
         self._received_ms: defaultdict[tuple[str, int], float] = defaultdict(float)
         self._ends_at = self._stopped_at = 0.0
@@ -49,6 +50,7 @@ class PlaybackClock:
         """Set the format of the audio that arrives from now on; an unknown format changes nothing."""
         if format is not None:
             self._bytes_per_ms = format.bytes_per_ms
+            self._released.set_audio_format(format.as_wire())
 
     def receive(self, item_id: str, content_index: int, byte_count: int) -> float:
         """Count audio that has arrived. Returns its duration in milliseconds."""
@@ -66,18 +68,26 @@ class PlaybackClock:
         """Return how many milliseconds of a part of the response were passed to the program."""
         return response.released_ms.get((item_id, content_index), 0.0)
 
+    def get_heard_ms(self, item_id: str, content_index: int) -> int | None:
+        """Return how much of a part was heard, for models that do not tell; ``None`` if no audio of it was received."""
+        if not self.has_received(item_id, content_index):
+            return None
+        if self._tracker is not None:
+            playing_id, playing_index, elapsed_ms = read_tracker_position(self._tracker)
+            if (playing_id, playing_index) == (item_id, content_index):
+                return max(0, int(elapsed_ms))
+        return int(self._released.get_heard_seconds(item_id, content_index) * 1000 + 1e-6)
+
     def release(self, response: TrackedResponse, audio: RealtimeAudio, duration_ms: float) -> None:
         """Count audio that is passed to the program, and schedule its playback."""
         key = (audio.item_id, audio.content_index)
         response.released_ms[key] = response.released_ms.get(key, 0.0) + duration_ms
-        if self.released_tracker is not None:
-            self.released_tracker.add_audio(audio)
+        self._released.add_audio(audio)
         self._ends_at = response.playback_ends_at = max(self._ends_at, _now()) + duration_ms / 1000
 
     def stop(self, response: TrackedResponse, responses: Iterable[TrackedResponse]) -> None:
         """Stop a response; the other responses keep their places."""
-        if self.released_tracker is not None:
-            self.released_tracker.stop_response(response.id)
+        self._released.stop_response(response.id)
         response.playback_ends_at = self._stopped_at = _now()
         self._ends_at = max(other.playback_ends_at for other in (response, *responses))
 

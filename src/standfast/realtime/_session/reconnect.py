@@ -12,10 +12,9 @@ from contextlib import suppress
 from standfast.agents.errors import UserError
 from standfast.realtime._session.agent_switch import AgentSwitcher
 from standfast.realtime._session.connection import SessionConnection
-from standfast.realtime._session.context import SessionContext, SessionOutcome, log
+from standfast.realtime._session.context import RealtimeState, SessionContext, SessionOutcome, log
 from standfast.realtime._session.responses import ResponseRegistry
 from standfast.realtime._session.session_history import SessionHistory
-from standfast.realtime._session.states import RealtimeState
 from standfast.realtime._session.tool_calls import ToolCallManager
 from standfast.realtime._session.turns import TurnTracker
 from standfast.realtime.errors import ConnectFailed, ConnectionLost
@@ -49,8 +48,8 @@ class Reconnector:
         self._ctx, self._connection, self._responses, self._history = ctx, connection, responses, history
         self._agent_switcher, self._tool_calls, self._turns, self._outcome = agent_switcher, tool_calls, turns, outcome
         self.attempts = config.get("attempts", DEFAULT_ATTEMPTS)
-        self._initial_delay = config.get("first_delay", DEFAULT_INITIAL_DELAY)
-        self._max_delay = config.get("longest_delay", DEFAULT_MAX_DELAY)
+        self._initial_delay = config.get("initial_delay", DEFAULT_INITIAL_DELAY)
+        self._max_delay = config.get("max_delay", DEFAULT_MAX_DELAY)
         self._roll_over_after = config.get("roll_over_after", DEFAULT_ROLL_OVER_AFTER)
         self._in_progress = self._lost_again = False
         self._connected_at, self._short_lived_count = -STABLE_AFTER, 0

@@ -18,11 +18,10 @@ from standfast.realtime._session.resolved_agent import ResolvedAgent
 from standfast.realtime.agent import RealtimeAgent
 from standfast.realtime.events import RealtimeToolStart
 from standfast.realtime.model_events import RealtimeModelToolCallEvent
-from standfast.tool_calls.approval import REJECTION_MESSAGE, ApprovalCheck
-from standfast.tool_calls.call import ToolCall
+from standfast.tool_calls.call import REJECTION_MESSAGE, ApprovalCheck, ToolCall
 from standfast.tool_calls.execution import ToolCallOutcome, ToolInvoker, invoke_tool
 from standfast.tool_calls.output import ToolErrorFormatterArgs, to_plain_value
-from standfast.tracing.instrumentation import maybe_handoff_span
+from standfast.tracing.create import maybe_handoff_span
 
 TOOL_FAILED_MESSAGE = "An error occurred while running the tool."
 APPROVAL_EXPIRED_MESSAGE = "Nobody approved this call in time, so it was not made."
@@ -61,7 +60,7 @@ class TrackedCall:
     pending_approval: "asyncio.Future[None] | None" = None
     """Set while the call waits for approval; done when it is decided."""
     detached: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the model's reader need not wait for the call: it waits for approval, or the reader is needed."""
+    """Set when the next event need not wait for the call: it waits for approval, or the session waits for an event."""
     retry_now: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a failed delivery should be retried at once."""
     task: "asyncio.Task[None] | None" = None

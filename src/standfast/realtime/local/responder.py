@@ -14,7 +14,7 @@ from standfast.agents.tools import FunctionTool, Tool
 from standfast.base.items import Item
 from standfast.base.text import extract_text
 from standfast.models.interface import IncompleteStream, Model, ModelResponse, parse_final_event
-from standfast.models.request import ModelRequest, aclosing
+from standfast.models.request import ModelRequest, closing_stream
 from standfast.realtime.local.conversation import ConversationEntry
 from standfast.realtime.local.responses import EngineResponse
 
@@ -166,7 +166,7 @@ class TextModelResponder:
     async def respond(self, request: ResponderRequest) -> AsyncGenerator[Say | CallTool, None]:
         answer: ModelResponse | None = None
         streamed = False
-        async with aclosing(self._build_model_request(request).send_to(self._model.stream_response)) as events:
+        async with closing_stream(self._build_model_request(request).send_to(self._model.stream_response)) as events:
             async for event in events:
                 answer = parse_final_event(event) or answer
                 if get_field(event, "type") in _TEXT_DELTA_TYPES:

@@ -278,7 +278,7 @@ class EngineResponse:
             self.end("incomplete", {"type": "incomplete", "reason": "max_output_tokens"})
 
 
-# Tokens are counted as providers count them: four letters of text, 100 ms of input audio, 50 ms of output audio.
+# One token is four characters of text, 100 ms of input audio or 50 ms of output audio, roughly as providers count.
 
 
 def count_text_tokens(text: str) -> int:

@@ -7,16 +7,17 @@ from collections.abc import Callable
 from standfast.lifecycle import Deadline
 from standfast.realtime._session.playback import Playback
 from standfast.realtime.errors import AlreadyConnected, NotConnected
-from standfast.realtime.model import RealtimeModel, RealtimeModelConfig, RealtimeModelListener
-from standfast.realtime.model_events import RealtimeModelConnectionStatusEvent
-from standfast.realtime.model_inputs import (
+from standfast.realtime.model import (
+    RealtimeModel,
+    RealtimeModelConfig,
+    RealtimeModelListener,
     RealtimeModelSendEvent,
     RealtimeModelSendInterrupt,
     RealtimeModelSendSessionUpdate,
 )
+from standfast.realtime.model_events import RealtimeModelConnectionStatusEvent
 from standfast.realtime.openai._protocol.client import make_interrupted_event
-from standfast.realtime.openai.connection import ModelConnection
-from standfast.realtime.openai.listeners import ListenerRegistry
+from standfast.realtime.openai.connection import ListenerRegistry, ModelConnection
 from standfast.realtime.openai.recording import Recording, RecordingTransport
 from standfast.realtime.openai.transport import Transport
 

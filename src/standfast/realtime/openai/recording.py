@@ -9,7 +9,6 @@ request.
 import base64
 import binascii
 import json
-import logging
 import os
 import re
 import time
@@ -20,11 +19,12 @@ from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias
 
 from standfast.base.errors import InvalidInput
+from standfast.base.log import get_logger
 from standfast.realtime.errors import BadFrame
 from standfast.realtime.openai.codec import decode_message_dict, encode_message, frame_to_text
 from standfast.realtime.openai.transport import Transport, TransportClosed
 
-log = logging.getLogger("standfast.realtime")
+log = get_logger("standfast.realtime")
 
 Direction: TypeAlias = Literal["opened", "sent", "received", "closed"]
 

@@ -1,31 +1,41 @@
-"""OpenAI's realtime models over a WebSocket."""
+"""OpenAI's realtime models over a WebSocket, also in telephone calls (SIP)."""
 
 import asyncio
 import logging
 import re
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from standfast import __version__
+from standfast.agents.context import RunContextWrapper
 from standfast.agents.errors import UserError
 from standfast.agents.types import MaybeAwaitable, maybe_await
 from standfast.base.errors import MissingExtra
+from standfast.base.log import get_logger
 from standfast.models.openai.provider import get_default_openai_key
+from standfast.realtime._session.resolved_agent import build_base_settings, resolve_agent
+from standfast.realtime.agent import RealtimeAgent
+from standfast.realtime.config import RealtimeRunConfig, RealtimeSessionModelSettings
 from standfast.realtime.errors import ApiKeyMissing, ConnectFailed
 from standfast.realtime.model import RealtimeModelConfig
-from standfast.realtime.openai._protocol.session_settings import DEFAULT_REALTIME_MODEL
+from standfast.realtime.openai._protocol.session_settings import DEFAULT_REALTIME_MODEL, build_session_payload
 from standfast.realtime.openai.protocol_model import RealtimeProtocolModel
 from standfast.realtime.openai.recording import Recording
 from standfast.realtime.openai.transport import Transport, WebSocketTransport
 
+if TYPE_CHECKING:
+    from openai.types.realtime.realtime_session_create_request import (
+        RealtimeSessionCreateRequest as OpenAISessionCreateRequest,
+    )
+
 _DEFAULT_URL = "wss://api.openai.com/v1/realtime"
 _MAX_SIZE = 16 * 2**20
 _MAX_PUBLIC_WORD_LENGTH = 7  # longer words of a header may be secrets; "Bearer" is not one
-_wire_log = logging.getLogger("standfast.realtime.wire")
+_wire_log = get_logger("standfast.realtime.wire")
 _wire_log.setLevel(logging.INFO)  # At DEBUG, websockets logs all headers, including the API key, and all frames.
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
@@ -74,7 +84,7 @@ class OpenAIRealtimeWebSocketModel(RealtimeProtocolModel):
         _validate_url(url, library)
         headers = await _build_headers_with_timeout(handshake_timeout, options)
         try:
-            socket = await library.asyncio.client.connect(
+            socket = await _make_connector(library)(
                 url,
                 additional_headers=headers,
                 logger=_wire_log,
@@ -156,7 +166,10 @@ def _validate_headers(headers: dict[str, str]) -> dict[str, str]:
 
 def _describe_rejection(error: Exception, headers: Mapping[str, str]) -> str:
     """Return the error message of the server's response, with the secrets of our headers replaced."""
-    body = getattr(getattr(error, "response", None), "body", None) or b""
+    response = getattr(error, "response", None)
+    if response is not None and 300 <= response.status_code < 400:
+        return ": redirects are not followed, because they would carry the credentials to another address"
+    body = getattr(response, "body", None) or b""
     try:
         message = str(msgspec.json.decode(body)["error"]["message"])
     except (msgspec.DecodeError, KeyError, TypeError):
@@ -167,6 +180,16 @@ def _describe_rejection(error: Exception, headers: Mapping[str, str]) -> str:
     return f": {message}" if message else ""
 
 
+def _make_connector(library: ModuleType) -> Any:
+    """Return ``connect`` without redirects: the library sends headers such as ``api-key`` to their addresses."""
+
+    class Connect(library.asyncio.client.connect):  # type: ignore[misc,name-defined]
+        def process_redirect(self, exc: Exception) -> Exception:
+            return exc
+
+    return Connect
+
+
 def _import_websockets() -> ModuleType:
     try:
         import websockets.asyncio.client
@@ -175,3 +198,43 @@ def _import_websockets() -> ModuleType:
     except ImportError as error:
         raise MissingExtra("realtime", "a realtime connection") from error
     return websockets
+
+
+class OpenAIRealtimeSIPModel(OpenAIRealtimeWebSocketModel):
+    """Joins the accepted call that ``call_id`` in the model config names."""
+
+    async def connect(self, options: RealtimeModelConfig) -> None:
+        """Join the call. Raises :class:`UserError` without a ``call_id``."""
+        if not options.get("call_id"):
+            raise UserError("OpenAIRealtimeSIPModel needs the call_id of an accepted call in the model config")
+        await super().connect(options)
+
+    @staticmethod
+    async def build_initial_session_payload(
+        agent: RealtimeAgent[Any],
+        *,
+        context: Any = None,
+        model_config: RealtimeModelConfig | None = None,
+        run_config: RealtimeRunConfig | None = None,
+        overrides: RealtimeSessionModelSettings | None = None,
+    ) -> "OpenAISessionCreateRequest":
+        """Build the payload to accept a call with, so that the agent answers from the first word.
+
+        It has the settings that a session with this agent would send; ``overrides`` replace them.
+        """
+        config = run_config or {}
+        initial = (model_config or {}).get("initial_model_settings") or {}
+        wrapper = context if isinstance(context, RunContextWrapper) else RunContextWrapper(context)
+        snapshot = await resolve_agent(
+            agent,
+            wrapper,
+            config,
+            base=build_base_settings(config, initial),
+            overrides={**initial, **(overrides or {})},
+        )
+        try:
+            from openai.types.realtime.realtime_session_create_request import RealtimeSessionCreateRequest
+        except ImportError as error:
+            raise MissingExtra("openai", "the payload of a SIP call") from error
+        payload = build_session_payload(snapshot.settings, joins_call=True, include_model=True)
+        return RealtimeSessionCreateRequest.model_validate(payload)

@@ -22,7 +22,7 @@ from standfast.runs.core.steps import Finished, ToolOutputChecked
 from standfast.runs.error_handlers import call_error_handler
 from standfast.runs.result import parse_output
 from standfast.tool_calls.output import to_plain_value
-from standfast.tracing.instrumentation import maybe_guardrail_span
+from standfast.tracing.create import maybe_guardrail_span
 
 WITHHELD_MESSAGE = "This output was withheld by a guardrail."
 
@@ -84,23 +84,29 @@ async def finish_run(run: ActiveRun) -> Finished:
             return await handle_run_error(run, "invalid_final_output", error)
     elif run.final_output is None:
         run.final_output = answer.value
-    return await _check_and_finish(run, answer, withheld=None if answer.text else WITHHELD_MESSAGE)
+    return await _check_and_finish(run, answer, output_replacement=None if answer.text else WITHHELD_MESSAGE)
 
 
 async def _check_and_finish(
-    run: ActiveRun, answer: FinalOutput, entries: tuple[TranscriptEntry, ...] = (), *, withheld: str | None = None
+    run: ActiveRun,
+    answer: FinalOutput,
+    entries: tuple[TranscriptEntry, ...] = (),
+    *,
+    output_replacement: str | None = None,
 ) -> Finished:
     """Finish with this final output if the output guardrails accept it."""
     agent = run.current_agent
-    results = await _run_output_guardrails(run, agent)
+    results, failure = await _run_output_guardrails(run, agent)
     records = run.record_guardrails(results)
+    if failure is not None:  # recorded with the calls of this turn, which were made all the same
+        return Finished(run.state.answer, guardrails=records, error=failure)
     for result in results:
         if result.output.tripwire_triggered:
             tripped = OutputGuardrailTripwireTriggered(result)
             run.discard_from(run.state.turn_start)
-            return Finished(run.state.answer, guardrails=records, error=tripped, withheld=withheld)
+            return Finished(run.state.answer, guardrails=records, error=tripped, output_replacement=output_replacement)
     await _run_end_hooks(run, agent)
-    return Finished(replace(answer, settled=True), entries, guardrails=records)
+    return Finished(replace(answer, accepted=True), entries, guardrails=records)
 
 
 async def handle_max_turns(run: ActiveRun) -> Finished:
@@ -117,16 +123,23 @@ async def handle_run_error(run: ActiveRun, kind: str, error: Any) -> Finished:
     return await _check_and_finish(run, handled.answer, handled.entries)
 
 
-async def _run_output_guardrails(run: ActiveRun, agent: Agent[Any]) -> list[OutputGuardrailResult]:
+async def _run_output_guardrails(
+    run: ActiveRun, agent: Agent[Any]
+) -> tuple[list[OutputGuardrailResult], Exception | None]:
+    """Return the results of the output guardrails, and the exception of one that failed."""
     guards = [*(run.config.output_guardrails or ()), *agent.output_guardrails]
     if not guards:
-        return []
+        return [], None
+    tasks, failure = [], None
     try:
         async with Scope() as scope:
             tasks = [scope.start(_run_output_guardrail(run, guard, agent)) for guard in guards]
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
-    return [task.result() for task in tasks]
+    except ExceptionGroup as group:
+        failure = group.exceptions[0]
+    except Exception as error:  # noqa: BLE001 - raised when what was done before is recorded
+        failure = error
+    finished = [task for task in tasks if not task.cancelled() and task.exception() is None]
+    return [task.result() for task in finished], failure
 
 
 async def _run_output_guardrail(

@@ -14,7 +14,7 @@ from standfast.runs.core.state import CallRecord, InputSelection, ServerConversa
 from standfast.runs.core.steps import HandoffPerformed
 from standfast.runs.session_io import load_history
 from standfast.tool_calls.output import make_output_item
-from standfast.tracing.instrumentation import maybe_handoff_span
+from standfast.tracing.create import maybe_handoff_span
 
 IGNORED_MESSAGE = "Multiple handoffs detected, ignoring this one."
 
@@ -127,7 +127,9 @@ class _HandoffInput:
         last = data.new_items if data.input_items is None else data.input_items
         for item in (*data.pre_handoff_items, *last):
             selected.append(self.positions.get(id(item)) if id(item) in self.positions else item.to_input_item())  # type: ignore[arg-type]
-        return tuple(map(self._get_item, selected) if self.run.model_input.has_moved(self.run.state) else selected)
+        return tuple(
+            map(self._get_item, selected) if self.run.model_input.history_changed(self.run.state) else selected
+        )
 
     def _is_history(self, place: int) -> bool:
         return place < self.history_length or self._get_entry(place).kind == "given"

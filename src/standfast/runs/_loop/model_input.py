@@ -7,6 +7,7 @@
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -28,7 +29,8 @@ class ModelInputBuilder:
         self._selection: InputSelection | None = None
         self._replacement: tuple[InputSelection | None, InputSelection] | None = None
         self.loaded = False
-        self.mixed = False
+        self.history_contains_own_items = False
+        """Whether the history that was loaded already contains items of this run."""
 
     @property
     def history(self) -> list[Item]:
@@ -45,17 +47,17 @@ class ModelInputBuilder:
 
         The positions in the state's selection refer to an earlier history and are not used.
         """
-        self.mixed = stored > 0
+        self.history_contains_own_items = stored > 0
         self._replacement = state.view, InputSelection(tuple(range(len(self._history))), stored)
         self._position, self._selection = stored, state.view
 
-    def has_moved(self, state: State) -> bool:
+    def history_changed(self, state: State) -> bool:
         """Return whether the history differs from the one that the positions in the state refer to."""
         return self._replacement is not None and self._replacement[0] is state.view
 
     def get_selection(self, state: State) -> InputSelection:
         """Return what the model is shown, as positions in this history and the transcript."""
-        if self._replacement is not None and self.has_moved(state):
+        if self._replacement is not None and self.history_changed(state):
             return self._replacement[1]
         return state.view or InputSelection(tuple(range(len(self._history))), 0)
 
@@ -115,10 +117,10 @@ class ArrangedInput:
 async def arrange_input(callback: SessionInputCallback, history: Sequence[Item], new: Sequence[Item]) -> ArrangedInput:
     """Let the callback arrange copies of history and new input, and determine which items of the result are new.
 
-    A returned copy stands for its original. Any other item stands for an equal one, looking at new input first and from
-    the end; an item that equals none was made by the callback and is new. A new item is stored as the callback left it,
-    once, however often it is shown; one that is not shown is not stored. Items of the history whose counterpart the
-    callback left out are not shown: a model would refuse half a pair.
+    A returned copy stands for its original. Any other item stands for one that says the same, if in another form,
+    looking at new input first and from the end; an item without such an original was made by the callback and is new.
+    A new item is stored as the callback left it, once, however often it is shown; one that is not shown is not stored.
+    Items of the history whose counterpart the callback left out are not shown: a model would refuse half a pair.
     """
     old, added = deepcopy(list(history)), deepcopy(list(new))
     result = await maybe_await(callback(list(old), list(added)))
@@ -170,22 +172,23 @@ class _ItemMatcher:
             return
         used = {match[1] for match in matches if match is not None and match[0] == "new"}
         free = _group_indexes(
-            [(encode_content(item), index) for index, item in enumerate(self.added) if index not in used]
+            [(encode_canonical(item), index) for index, item in enumerate(self.added) if index not in used]
         )
-        taken = _group_indexes([(encode_content(item), index) for index, item in enumerate(self.added)])
-        stored = _group_indexes([(encode_content(item), index) for index, item in enumerate(self.history)])
+        taken = _group_indexes([(encode_canonical(item), index) for index, item in enumerate(self.added)])
+        equal = _group_indexes([(encode_content(item), index) for index, item in enumerate(self.history)])
+        similar = _group_indexes([(encode_canonical(item), index) for index, item in enumerate(self.history)])
         # From the end: new input is usually last, and equal items of the history come before it.
         for place in range(len(result) - 1, -1, -1):
             if matches[place] is not None:
                 continue
-            content = encode_content(result[place])
-            if free.get(content):
-                matches[place] = "new", free[content].pop()
-            elif stored.get(content):
-                indexes = stored[content]
-                matches[place] = "old", indexes.pop() if len(indexes) > 1 else indexes[0]
-            elif taken.get(content):
-                matches[place] = "new", taken[content][-1]
+            said = encode_canonical(result[place])
+            stored = equal.get(encode_content(result[place])) or similar.get(said)
+            if free.get(said):
+                matches[place] = "new", free[said].pop()
+            elif stored:
+                matches[place] = "old", stored.pop() if len(stored) > 1 else stored[0]
+            elif taken.get(said):
+                matches[place] = "new", taken[said][-1]
 
 
 def _group_indexes(pairs: list[tuple[bytes, int]]) -> dict[bytes, list[int]]:
@@ -198,3 +201,28 @@ def _group_indexes(pairs: list[tuple[bytes, int]]) -> dict[bytes, list[int]]:
 def encode_content(item: Item) -> bytes:
     """Return the item as JSON, independent of the order of its keys."""
     return msgspec.json.encode(item, order="deterministic")
+
+
+_TEXT_PARTS = ("input_text", "output_text", "text")
+
+
+def encode_canonical(item: Item) -> bytes:
+    """Return what the item says, in one form for all spellings of the API.
+
+    Programs that rebuild an item spell out or leave out its ``type``, write its text as a string or as parts, and
+    lose its ``id`` and ``status``.
+    """
+    said = {name: part for name, part in item.items() if name not in ("id", "status") and part is not None}
+    if "role" in said:
+        if said.get("type") == "message":
+            del said["type"]
+        content = said.get("content")
+        parts = content if isinstance(content, list) else [{"type": "input_text", "text": content}]
+        said["content"] = [_to_canonical_part(part) for part in parts]
+    return encode_content(said)
+
+
+def _to_canonical_part(part: Any) -> Any:
+    if not isinstance(part, dict) or part.get("type") not in _TEXT_PARTS:
+        return part
+    return {name: value for name, value in part.items() if name != "type" and value not in (None, [])}

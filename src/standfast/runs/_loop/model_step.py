@@ -1,5 +1,6 @@
 """One model call: build the request, run hooks and input guardrails, and parse the response."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -8,22 +9,25 @@ from typing import Any
 from msgspec import structs
 
 from standfast.agents.agent import Agent
-from standfast.agents.errors import InputGuardrailTripwireTriggered, UserError
+from standfast.agents.errors import InputGuardrailTripwireTriggered, ModelBehaviorError, UserError
 from standfast.agents.guardrails import InputGuardrail, InputGuardrailResult
 from standfast.agents.model_settings import ModelSettings
 from standfast.agents.output import AgentOutputSchemaBase, as_output_schema
+from standfast.agents.tool_identity import ToolRef
 from standfast.agents.types import maybe_await
+from standfast.base.item_pairs import CALL_TYPE_BY_OUTPUT_TYPE, OUTPUT_TYPE_BY_CALL_TYPE, get_item_type
 from standfast.base.items import Item
 from standfast.lifecycle.scope import Scope
 from standfast.models.interface import Model, ModelResponse, TResponseStreamEvent
 from standfast.models.request import ModelRequest, call_model
-from standfast.runs._loop.response_parser import parse_response
 from standfast.runs._loop.tracing import get_model_tracing, record_response, start_generation_span
-from standfast.runs.active_run import ActiveRun, EmitCallback
+from standfast.runs.active_run import ActiveRun, EmitCallback, Toolbox
 from standfast.runs.config import CallModelData, ModelInputData
 from standfast.runs.core.conversion import to_usage_record
 from standfast.runs.core.state import (
     CallRecord,
+    EntryKind,
+    FinalOutput,
     GuardrailRecord,
     ResponseRecord,
     ServerConversation,
@@ -32,10 +36,128 @@ from standfast.runs.core.state import (
 )
 from standfast.runs.core.steps import ModelAnswered
 from standfast.runs.error_handlers import format_tool_error
+from standfast.runs.items import ItemHelpers, RawResponsesStreamEvent
 from standfast.runs.session_io import load_history
-from standfast.runs.stream_events import RawResponsesStreamEvent
 from standfast.tool_calls.output import to_plain_value
-from standfast.tracing.instrumentation import maybe_guardrail_span
+from standfast.tracing.create import maybe_guardrail_span
+
+NOT_FOUND_MESSAGE = "Tool '{name}' not found."
+
+_ENTRY_KINDS: dict[str, EntryKind] = {
+    "message": "message",
+    "reasoning": "reasoning",
+    "tool_search_call": "search",
+    "tool_search_output": "found",
+    "mcp_list_tools": "tools_listed",
+    "mcp_approval_request": "approval_asked",
+    "mcp_approval_response": "approval_answer",
+    "compaction": "compaction",
+}
+# Calls of tools that standfast does not implement.
+_UNSUPPORTED_CALLS = frozenset(OUTPUT_TYPE_BY_CALL_TYPE) - {
+    "function_call",
+    "tool_search_call",
+    "mcp_approval_request",
+    "program",
+}
+
+
+def parse_response(
+    items: Sequence[Item], *, agent: str, agent_name: str, toolbox: Toolbox, plain_text: bool, lenient: bool
+) -> tuple[list[TranscriptEntry], list[CallRecord], FinalOutput | None]:
+    """Return the entries, the calls (with positions counted from the first entry) and the final output, if any.
+
+    A call of an unknown tool raises :class:`ModelBehaviorError`, or with ``lenient`` becomes a rejected call.
+    """
+    entries: list[TranscriptEntry] = []
+    calls: list[CallRecord] = []
+    for item in items:
+        call = _parse_call(item, len(entries), toolbox, agent_name, lenient)
+        if call is not None:
+            _check_unique_id(call, calls)
+            calls.append(call)
+        tool = call.tool if call is not None and call.kind == "function" else None
+        entries.append(TranscriptEntry(item, _get_entry_kind(item, call), agent=agent, tool=tool))
+    return entries, calls, None if calls else _parse_final_output(items, plain_text)
+
+
+def _get_entry_kind(item: Item, call: CallRecord | None) -> EntryKind:
+    if call is not None and call.kind == "handoff":
+        return "handoff"
+    kind = get_item_type(item)
+    return _ENTRY_KINDS.get(kind) or ("output" if kind in CALL_TYPE_BY_OUTPUT_TYPE else "call")
+
+
+def _parse_call(item: Item, position: int, toolbox: Toolbox, agent_name: str, lenient: bool) -> CallRecord | None:
+    kind = get_item_type(item)
+    if kind == "function_call":
+        return _parse_function_call(item, position, toolbox, agent_name, lenient)
+    if kind == "mcp_approval_request":
+        name, label = item.get("name"), item.get("server_label")
+        if not isinstance(name, str) or not isinstance(label, str):
+            raise ModelBehaviorError("an MCP approval request must name its tool and its server_label")
+        return CallRecord(_require_text(item, "id"), position, ToolRef("hosted_mcp", name, label), kind="mcp")
+    if kind in _UNSUPPORTED_CALLS:
+        raise ModelBehaviorError(f"the agent {agent_name!r} has no tool for a {kind}")
+    return None
+
+
+def _parse_function_call(item: Item, position: int, toolbox: Toolbox, agent_name: str, lenient: bool) -> CallRecord:
+    name, namespace = _require_text(item, "name"), item.get("namespace")
+    ref = ToolRef.from_call(name, namespace if isinstance(namespace, str) else None)
+    call_id, arguments = _require_text(item, "call_id"), item.get("arguments")
+    if arguments is not None and not isinstance(arguments, str):
+        raise ModelBehaviorError(f"the arguments of the call {call_id!r} must be JSON text, not {arguments!r}")
+    if ref.kind == "bare" and name in toolbox.handoffs_by_name:
+        return CallRecord(call_id, position, ref, kind="handoff")
+    tool = toolbox.find_tool(ref)
+    if tool is not None:
+        return CallRecord(call_id, position, ToolRef.from_tool(tool))
+    if not lenient:
+        names = ", ".join([*map(str, toolbox.tools_by_ref), *toolbox.handoffs_by_name]) or "none"
+        raise ModelBehaviorError(f"Tool {ref} not found in agent {agent_name}; it has {names}")
+    return CallRecord(call_id, position, ref, status="rejected", message=NOT_FOUND_MESSAGE.format(name=ref))
+
+
+def _require_text(item: Item, name: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str) or not value:
+        raise ModelBehaviorError(f"the {name} of a {get_item_type(item)} must be a non-empty string, not {value!r}")
+    return value
+
+
+def _check_unique_id(call: CallRecord, calls: Sequence[CallRecord]) -> None:
+    if any(other.id == call.id for other in calls):
+        raise ModelBehaviorError(f"the model made two calls with the id {call.id!r} in one response")
+
+
+def _drop_repeated_calls(response: ModelResponse) -> ModelResponse:
+    """Return the response without calls that repeat another one of it with the same id: such a call is made once."""
+    items = response.items
+    kept = [
+        place
+        for place, item in enumerate(items)
+        if get_item_type(item) != "function_call" or not any(_is_same_call(item, other) for other in items[:place])
+    ]
+    if len(kept) == len(items):
+        return response
+    return replace(response, output=[response.output[place] for place in kept])
+
+
+def _is_same_call(item: Item, other: Item) -> bool:
+    return all(item.get(name) == other.get(name) for name in ("type", "call_id", "name", "namespace", "arguments"))
+
+
+def _parse_final_output(items: Sequence[Item], plain_text: bool) -> FinalOutput | None:
+    messages = [item for item in items if get_item_type(item) == "message"]
+    if messages:
+        refusal = ItemHelpers.extract_refusal(messages[-1])
+        if refusal:
+            return FinalOutput(refusal=refusal)
+        text = ItemHelpers.extract_last_text(messages[-1])
+        if text is not None and (text or plain_text):
+            return FinalOutput(text=text)
+    return FinalOutput(text="") if plain_text else None
 
 
 async def ask_model(run: ActiveRun) -> ModelAnswered:
@@ -44,7 +166,7 @@ async def ask_model(run: ActiveRun) -> ModelAnswered:
     await load_history(run)
     items = run.model_input.build_input(state)
     run.context.turn_input = items
-    if not state.greeted:
+    if not state.start_hooks_run:
         await _run_start_hooks(run, agent)
     toolbox = await run.get_toolbox(state.agent, refresh=True)
     schema = as_output_schema(agent.output_type)
@@ -52,6 +174,7 @@ async def ask_model(run: ActiveRun) -> ModelAnswered:
     request = replace(request, tools=toolbox.tools, handoffs=toolbox.handoffs)
     model = _resolve_model(run, agent)
     response, guardrails = await _call_model_guarded(run, agent, model, request)
+    response = _drop_repeated_calls(response)
     run.context.usage.add(response.usage)
     hook_error = await _run_llm_end_hooks(run, agent, response)
     entries, calls, answer = parse_response(
@@ -156,22 +279,40 @@ async def _call_model_guarded(
     run: ActiveRun, agent: Agent[Any], model: Model, request: ModelRequest
 ) -> tuple[ModelResponse, tuple[GuardrailRecord, ...]]:
     """Call the model and run the input guardrails, some before the call and the others in parallel to it."""
-    guards = [] if run.state.guarded else [*(run.config.input_guardrails or ()), *agent.input_guardrails]
+    guards = [] if run.state.input_checked else [*(run.config.input_guardrails or ()), *agent.input_guardrails]
     if not guards:
         return await _call_model(run, agent, model, request), ()
     before = [guard for guard in guards if not guard.run_in_parallel]
     parallel = [guard for guard in guards if guard.run_in_parallel]
     checked = get_guardrail_input(run.state)
+    tasks: list[asyncio.Task[InputGuardrailResult]] = []
     try:
         async with Scope() as scope:
-            first = [scope.start(_run_input_guardrail(run, guard, agent, checked)) for guard in before]
+            tasks += [scope.start(_run_input_guardrail(run, guard, agent, checked)) for guard in before]
         async with Scope() as scope:
-            second = [scope.start(_run_input_guardrail(run, guard, agent, checked)) for guard in parallel]
+            tasks += [scope.start(_run_input_guardrail(run, guard, agent, checked)) for guard in parallel]
+            if parallel:
+                await asyncio.sleep(0)  # a guardrail that trips at once is noticed before the model can fail
             response = await _call_model(run, agent, model, request)
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
-    results = [task.result() for task in (*first, *second)]
-    return response, run.record_guardrails(results)
+    except BaseException as error:
+        run.unrecorded_results = _collect_finished_results(tasks)
+        if isinstance(error, BaseExceptionGroup):
+            tripped = [one for one in error.exceptions if isinstance(one, InputGuardrailTripwireTriggered)]
+            raise (tripped or error.exceptions)[0] from None
+        raise
+    return response, run.record_guardrails([task.result() for task in tasks])
+
+
+def _collect_finished_results(tasks: "Sequence[asyncio.Task[InputGuardrailResult]]") -> list[InputGuardrailResult]:
+    """Return the results of the guardrails that came to one, in their order."""
+    results = []
+    for task in tasks:
+        error = task.exception() if task.done() and not task.cancelled() else None
+        if isinstance(error, InputGuardrailTripwireTriggered):
+            results.append(error.guardrail_result)
+        elif error is None and task.done() and not task.cancelled():
+            results.append(task.result())
+    return results
 
 
 async def _run_input_guardrail(
@@ -182,7 +323,6 @@ async def _run_input_guardrail(
         if span is not None:
             span.span_data.triggered = result.output.tripwire_triggered
     if result.output.tripwire_triggered:
-        run.tripped_results.append(result)
         raise InputGuardrailTripwireTriggered(result)
     return result
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from standfast.agents.errors import ModelBehaviorError
-from standfast.agents.hosted_tools import MCPToolApprovalRequest
+from standfast.agents.errors import ModelBehaviorError, ToolMissing
 from standfast.agents.tool_identity import find_tool
+from standfast.agents.tools import MCPToolApprovalRequest
 from standfast.agents.types import maybe_await
 from standfast.base.items import Item
 from standfast.runs.active_run import ActiveRun
@@ -18,11 +18,10 @@ from standfast.runs.config import ToolExecutionConfig
 from standfast.runs.core.state import CallRecord, State, TranscriptEntry, make_idempotency_key
 from standfast.runs.core.steps import ApprovalsChecked, CallsInvoked
 from standfast.runs.error_handlers import format_tool_error
+from standfast.runs.items import EVENT_NAMES, RunItemStreamEvent
 from standfast.runs.nested_run import run_nested
 from standfast.runs.session_io import record_outcome
-from standfast.runs.stream_events import EVENT_NAMES, RunItemStreamEvent
-from standfast.tool_calls.approval import REJECTION_MESSAGE, check_approval
-from standfast.tool_calls.call import ToolCall
+from standfast.tool_calls.call import REJECTION_MESSAGE, ToolCall, check_approval
 from standfast.tool_calls.execution import CallSuspended, NotStarted, ToolCallOutcome, invoke_tool, run_all
 from standfast.tool_calls.output import make_output_item, to_plain_value
 
@@ -46,9 +45,36 @@ async def check_approvals(run: ActiveRun, calls: tuple[CallRecord, ...]) -> Appr
             checked.append(replace(record, status=status, uncertain=status == "waiting"))
             continue
         results += verdict.guardrail_results
-        changed = {"arguments": verdict.arguments, "message": verdict.message}
+        changed = {"arguments": verdict.arguments, "message": verdict.message, "shown": verdict.shown}
         checked.append(replace(record, status=verdict.status, **changed))
     return ApprovalsChecked(tuple(checked), run.record_guardrails(results))
+
+
+async def find_missing_calls(run: ActiveRun) -> list[CallRecord]:
+    """Return the open calls whose tool or handoff the agent no longer has."""
+    calls = [call for call in run.state.calls if call.status not in ("done", "rejected") and call.kind != "mcp"]
+    if not calls:
+        return []
+    box = await run.get_toolbox(run.state.agent, refresh=True)
+    return [
+        call
+        for call in calls
+        if (call.tool.name not in box.handoffs_by_name if call.kind == "handoff" else box.find_tool(call.tool) is None)
+    ]
+
+
+async def reject_missing_calls(run: ActiveRun, missing: list[CallRecord]) -> ApprovalsChecked:
+    """Reject the calls, whose output is then that there is no such tool; raise :class:`ToolMissing` if that is set."""
+    if run.config.tool_not_found_behavior != "return_error_to_model":
+        box = await run.get_toolbox(run.state.agent)
+        names = [*map(str, box.tools_by_ref), *box.handoffs_by_name]
+        raise ToolMissing(str(missing[0].tool), agent_name=run.current_agent.name, known_tools=names)
+    rejected = []
+    for call in missing:
+        message = await format_tool_error(run, "tool_not_found", call, f"Tool '{call.tool}' not found.")
+        changed = {"status": "rejected", "kind": "function", "uncertain": False, "message": message, "child": None}
+        rejected.append(replace(call, **changed))
+    return ApprovalsChecked(tuple(rejected))
 
 
 async def invoke_calls(run: ActiveRun, calls: tuple[CallRecord, ...]) -> CallsInvoked:
@@ -71,7 +97,7 @@ async def invoke_calls(run: ActiveRun, calls: tuple[CallRecord, ...]) -> CallsIn
             if not isinstance(outcome, NotStarted | asyncio.CancelledError):
                 error = error or outcome
             if attempt.entry is None:
-                status = _get_unfinished_status(outcome, attempt.invocation)
+                status = _get_unfinished_status(outcome, attempt)
                 records.append(replace(attempt.record, status=status))
                 continue
         if attempt.entry is not None:
@@ -94,6 +120,7 @@ class _CallAttempt:
     invocation: ToolCallOutcome = field(default_factory=ToolCallOutcome)
     entry: TranscriptEntry | None = None
     recorded: bool = False
+    nested: bool = False
 
     def save_child(self, child: State) -> None:
         """Keep the state of the nested run."""
@@ -117,6 +144,7 @@ async def _invoke_call(run: ActiveRun, attempt: _CallAttempt) -> None:
         attempt.entry = TranscriptEntry(item, "output", agent=run.state.agent, tool=record.tool)
     else:
         call = await bind_call(run, record)
+        attempt.nested = call.tool.agent_tool is not None
         perform = (
             partial(run_nested, run, call, attempt.save_child, record.child)
             if call.tool.agent_tool is not None
@@ -219,11 +247,14 @@ def _resolve_uncertain_status(run: ActiveRun, call: ToolCall) -> str:
     )
 
 
-def _get_unfinished_status(outcome: BaseException, invocation: ToolCallOutcome) -> Any:
-    """Return the status of a call without an output. A tool that has returned is not simply called again."""
-    if isinstance(outcome, NotStarted):
+def _get_unfinished_status(outcome: BaseException, attempt: _CallAttempt) -> Any:
+    """Return the status of a call without an output. A tool that was called is not simply called again."""
+    if attempt.record.status == "rejected":
+        return "rejected"
+    nothing_done = attempt.nested and attempt.record.child is None
+    if isinstance(outcome, NotStarted) or not attempt.invocation.invoked or nothing_done:
         return "approved"
-    return "started" if invocation.returned or isinstance(outcome, asyncio.CancelledError) else "failed"
+    return "started" if attempt.invocation.returned or isinstance(outcome, asyncio.CancelledError) else "failed"
 
 
 def _get_plain_value(output: Any, item: Item | None) -> Any:
@@ -237,7 +268,8 @@ async def _check_mcp_approval(run: ActiveRun, record: CallRecord) -> CallRecord:
         return replace(record, status="approved" if decision.approved else "rejected", message=decision.message)
     toolbox = await run.get_toolbox(run.state.agent)
     server = toolbox.find_hosted_mcp(record.tool.namespace)
-    if server is None or server.on_approval_request is None:
+    complete = run.state.transcript[record.position].item.get("arguments") is not None
+    if server is None or server.on_approval_request is None or not complete:
         return replace(record, status="waiting")
     raw = run.raw_items.get(record.position, run.state.transcript[record.position].item)
     answer = await maybe_await(server.on_approval_request(MCPToolApprovalRequest(run.context, raw)))

@@ -15,7 +15,7 @@ from standfast.runs.core.state import ServerConversation, SessionConversation
 from standfast.runs.core.steps import AskModel, Step
 from standfast.runs.session_io import as_items
 from standfast.tool_calls.output import to_plain_value
-from standfast.tracing.instrumentation import NO_SPAN, OptionalSpan
+from standfast.tracing.create import NO_SPAN, OptionalSpan
 from standfast.tracing.otel_attributes import build_trace_attributes, encode_instructions
 from standfast.tracing.processors import is_tracing_active
 from standfast.tracing.provider import new_span, new_trace

@@ -104,7 +104,13 @@ def restore_context(saved: SavedContext | None, *, deserializer: ContextDeserial
     if saved is None:
         return None
     if deserializer is not None:
-        return deserializer(saved.data if saved.data is not None else {})
+        if saved.data is None:
+            raise ContextNotSaved(
+                "context",
+                f"the {saved.type or 'context'} was not saved, so there is nothing to deserialize: save the run with "
+                "context_serializer, register a codec for the type, or pass context_override",
+            )
+        return deserializer(saved.data)
     if saved.omitted and strict:
         raise ContextNotSaved(saved.omitted[0], "it was not saved: pass context_override")
     if saved.codec is None:

@@ -60,8 +60,13 @@ def upgrade_to_1(saved: dict[str, Any]) -> dict[str, Any]:
     return saved
 
 
+def upgrade_to_2(saved: dict[str, Any]) -> dict[str, Any]:
+    """The second version: a call may have the arguments that were shown to the person who decides."""
+    return saved
+
+
 # Each function makes its version from the one before it.
-UPGRADES: dict[str, Upgrade] = {"1": upgrade_to_1}
+UPGRADES: dict[str, Upgrade] = {"1": upgrade_to_1, "2": upgrade_to_2}
 
 CURRENT_SCHEMA_VERSION = list(UPGRADES)[-1]
 SUPPORTED_SCHEMA_VERSIONS = frozenset(UPGRADES)
@@ -202,7 +207,7 @@ def decode_run(data: Any, graph: AgentGraph, *, tolerate: Collection[str] = ()) 
         message = str(error)
         path = message.rsplit(" - at `", 1)[-1].rstrip("`") if " - at `" in message else "$"
         raise UnreadableState(message, path=path) from None
-    except (TypeError, RecursionError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise UnreadableState(f"it is not valid JSON: {error}") from None
     named = {ref.path for ref in saved.agents}
     for path in list_agent_paths(saved.run):

@@ -17,19 +17,19 @@ from standfast.base.collections import AppendOnlyList
 from standfast.base.items import Item
 
 EntryKind: TypeAlias = Literal[
-    "given",
-    "input",
+    "given",  # the input that the run started with
+    "input",  # input that was added to the started run
     "message",
     "reasoning",
     "call",
     "output",
-    "handoff",
-    "handed",
-    "search",
-    "found",
-    "tools_listed",
-    "approval_asked",
-    "approval_answer",
+    "handoff",  # the call of a handoff
+    "handed",  # its output
+    "search",  # a search for deferred tools
+    "found",  # its result
+    "tools_listed",  # the tools of a hosted MCP server
+    "approval_asked",  # the request to approve a call of a hosted MCP server
+    "approval_answer",  # the decision about it
     "compaction",
 ]
 CallStatus: TypeAlias = Literal["asked", "waiting", "approved", "rejected", "started", "done", "failed", "unknown"]
@@ -40,7 +40,9 @@ class PersistedStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
 
 
 class TranscriptEntry(PersistedStruct, frozen=True):
-    """One item of the run. Entries of kind ``given`` are its input, all others were produced by it.
+    """One item of the run. Entries of kind ``given`` are its first input, those of kind ``input`` were added later.
+
+    All others were produced by the run.
 
     ``tool`` refers to the tool of a call. ``value`` is the return value of a tool as far as JSON can represent it, if
     the item itself differs; ``target`` is the agent that a handoff led to. A ``hidden`` entry is not stored in a
@@ -93,7 +95,11 @@ class ResponseLog(AppendOnlyList[ResponseRecord]):
 class CallRecord(PersistedStruct, frozen=True):
     """One call of the current turn and its status. ``position`` is the index of its item in the transcript.
 
-    ``arguments`` are set if a person edited them, and replace the model's. ``child`` is the state of a nested run.
+    A call is ``asked`` when the model has requested it, and ``unknown`` when it was in progress as its process ended:
+    both are checked for approval next. It is ``uncertain`` if a person must decide whether it is made again.
+
+    ``arguments`` are set if a person edited them, and replace the model's. ``shown`` are the values that the tool will
+    get for the model's arguments, as JSON text, if they differ. ``child`` is the state of a nested run.
     """
 
     id: str
@@ -104,6 +110,7 @@ class CallRecord(PersistedStruct, frozen=True):
     arguments: str | None = None
     message: str | None = None
     uncertain: bool = False
+    shown: str | None = None
     child: "State | None" = None
 
 
@@ -159,24 +166,26 @@ ConversationMode: TypeAlias = InlineConversation | SessionConversation | ServerC
 
 
 class FinalOutput(PersistedStruct, frozen=True):
-    """The final output; until ``settled`` it has yet to pass the output guardrails.
+    """The final output; it is ``accepted`` once it has passed the output guardrails.
 
-    ``text`` is the model's text, to be parsed with the agent's output type; otherwise ``call_id`` names the call whose
-    output it is. ``refusal`` is the model's refusal to answer.
+    ``text`` is the model's text, to be parsed with the agent's output type; otherwise ``call_id`` is the id of the call
+    whose output it is, and an empty string means all tool outputs of the turn. ``refusal`` is the model's refusal to
+    answer.
     """
 
     text: str | None = None
     refusal: str | None = None
     value: Any = None
     call_id: str | None = None
-    settled: bool = False
+    accepted: bool = msgspec.field(default=False, name="settled")
 
 
 class State(PersistedStruct, frozen=True):
     """The state of a run.
 
-    ``stored`` is the length of the transcript that its session has; ``turn`` counts model responses. ``taken`` is set
-    when the input is in the transcript, ``guarded`` when the input guardrails have passed.
+    ``stored`` is the length of the transcript that its session has; ``turn`` counts model responses. ``input_taken`` is
+    set when the input is in the transcript, ``start_hooks_run`` when the start hooks of the agent have run,
+    ``input_checked`` when the input guardrails have passed.
     """
 
     run_id: str
@@ -184,12 +193,12 @@ class State(PersistedStruct, frozen=True):
     transcript: RunTranscript = msgspec.field(default_factory=RunTranscript)
     responses: ResponseLog = msgspec.field(default_factory=ResponseLog)
     conversation: ConversationMode = msgspec.field(default_factory=InlineConversation)
-    taken: bool = False
+    input_taken: bool = msgspec.field(default=False, name="taken")
     stored: int = 0
     view: InputSelection | None = None
     agent: str = ROOT
-    greeted: bool = False  # the start hooks of the agent have run
-    guarded: bool = False
+    start_hooks_run: bool = msgspec.field(default=False, name="greeted")
+    input_checked: bool = msgspec.field(default=False, name="guarded")
     turn: int = 0
     max_turns: int | None = 10
     calls: tuple[CallRecord, ...] = ()
@@ -205,7 +214,7 @@ class State(PersistedStruct, frozen=True):
 
     @property
     def ended(self) -> bool:
-        return self.answer is not None and self.answer.settled
+        return self.answer is not None and self.answer.accepted
 
     @property
     def turn_start(self) -> int:
@@ -246,8 +255,8 @@ def make_conversation(
     return ServerConversation(conversation_id, previous_response_id, auto=auto_previous_response_id)
 
 
-def get_conversation_key(state: State) -> str:
-    """Return the key under which tools keep state: that of the conversation, or of the run if it has none."""
+def get_state_key(state: State) -> str:
+    """Return the id of the conversation, or of the run if it has none."""
     conversation = state.conversation
     if isinstance(conversation, SessionConversation):
         return conversation.session_id
@@ -274,5 +283,5 @@ def check_session(state: State, session: Any) -> None:
         raise UserError(
             f"this run belongs to the session {state.conversation.session_id!r}, not to {session.session_id!r}"
         )
-    if state.taken and isinstance(state.conversation, InlineConversation):
+    if state.input_taken and isinstance(state.conversation, InlineConversation):
         raise UserError("this run was started without a session and cannot continue in one")

@@ -1,4 +1,4 @@
-"""The steps of a run and their outcomes, as plain data; only the driver has side effects.
+"""The steps of a run and their outcomes, as plain data. :mod:`standfast.runs.driver` executes them.
 
 Outcomes can be recorded: applying them in order with :func:`~standfast.runs.core.transitions.apply_outcome` gives the
 state of the run. Their tags are stored and must not change.
@@ -6,6 +6,8 @@ state of the run. Their tags are stored and must not change.
 
 from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from standfast.agents.approvals import ApprovalDecision
 from standfast.agents.tool_identity import ToolRef
@@ -90,7 +92,10 @@ Step: TypeAlias = (
 
 
 class Resumed(PersistedStruct, frozen=True, tag="resumed"):
-    """The run was resumed: ``decided`` calls no longer wait, and calls that were in progress are now uncertain."""
+    """The run was resumed: calls in ``decided`` can be made now, and the results of those in progress are unknown.
+
+    ``decided`` has the ids of calls that a person has decided about, or whose nested run can continue.
+    """
 
     decided: frozenset[str] = frozenset()
 
@@ -162,14 +167,14 @@ class ToolOutputChecked(PersistedStruct, frozen=True, tag="weighed"):
 class Finished(PersistedStruct, frozen=True, tag="finished"):
     """The run has its final output, or ``error`` is the reason why it has none.
 
-    ``withheld`` replaces a tool output that an output guardrail refused as the final output.
+    ``output_replacement`` takes the place of a tool output that an output guardrail refused as the final output.
     """
 
     answer: FinalOutput | None
     entries: tuple[TranscriptEntry, ...] = ()
     guardrails: tuple[GuardrailRecord, ...] = ()
     error: BaseException | None = None
-    withheld: str | None = None
+    output_replacement: str | None = msgspec.field(default=None, name="withheld")
 
 
 class ItemsStored(PersistedStruct, frozen=True, tag="stored"):

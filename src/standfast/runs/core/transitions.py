@@ -6,7 +6,15 @@ from functools import singledispatch
 from msgspec.structs import replace
 
 from standfast.agents.approvals import ApprovalDecision, RecordedDecision
-from standfast.runs.core.state import CallRecord, CallStatus, ConversationMode, RunTranscript, ServerConversation, State
+from standfast.runs.core.state import (
+    CallRecord,
+    CallStatus,
+    ConversationMode,
+    RunTranscript,
+    ServerConversation,
+    State,
+    TranscriptEntry,
+)
 from standfast.runs.core.steps import (
     ApprovalsChecked,
     AskModel,
@@ -38,10 +46,10 @@ from standfast.runs.core.steps import (
 def choose_next_step(state: State) -> Step | None:
     """Return the next step, or ``None`` when the run has ended or waits for approval."""
     if state.answer is not None:
-        return None if state.answer.settled else Finish()
+        return None if state.answer.accepted else Finish()
     if state.calls:
         return _choose_call_step(state)
-    if not state.taken or state.pending_input:
+    if not state.input_taken or state.pending_input:
         return TakeInput()
     if state.max_turns is not None and state.turn >= state.max_turns:
         return StopAtMaxTurns()
@@ -53,21 +61,22 @@ def is_waiting(state: State) -> bool:
     return not state.ended and choose_next_step(state) is None
 
 
-def get_storable_length(state: State, *, failing: bool = False, unchecked: bool = False) -> int:
+def get_storable_length(state: State, *, failing: bool = False, outputs_guarded: bool = False) -> int:
     """Return how many entries of the transcript may be stored in the session now.
 
-    Excluded are the entries of an unfinished turn and a final output that has yet to pass the output guardrails. When
-    the run is ``failing``, tool outputs of this turn are stored all the same; when it waits for approval, so is the
-    call. With ``unchecked`` they are not, because a guardrail may still refuse them as the final output.
+    The entries of an unfinished turn are excluded, and so is a final output that has not passed the output guardrails.
+    There are two exceptions: a run that waits for approval stores the response with its calls and the outputs so far,
+    and a ``failing`` run stores the tool outputs of the turn. With ``outputs_guarded`` tool outputs are held back in
+    these cases too, as long as a guardrail may still refuse them as the final output.
     """
-    if state.answer is not None and not state.answer.settled:
+    if state.answer is not None and not state.answer.accepted:
         has_outputs = failing and state.answer.call_id is not None
         return len(state.transcript) if has_outputs else state.turn_start
     if not state.calls:
         return len(state.transcript)
     if choose_next_step(state) is None:
-        return state.responses[-1].stop if unchecked else len(state.transcript)
-    has_outputs = failing and not unchecked and len(state.transcript) > state.responses[-1].stop
+        return state.responses[-1].stop if outputs_guarded else len(state.transcript)
+    has_outputs = failing and not outputs_guarded and len(state.transcript) > state.responses[-1].stop
     return len(state.transcript) if has_outputs else state.turn_start
 
 
@@ -116,12 +125,12 @@ def _apply_outcome(outcome: Outcome, state: State) -> State:
 
 @_apply_outcome.register
 def _(outcome: Resumed, state: State) -> State:
-    # A call that failed had been approved, so it may be made again.
-    fresh: dict[str, CallStatus] = {"started": "unknown", "failed": "approved"}
+    # A tool that raised may have done its work before.
+    after_resume: dict[str, CallStatus] = {"started": "unknown", "failed": "unknown"}
     calls = tuple(
         replace(call, status="asked")
         if call.status == "waiting" and call.id in outcome.decided
-        else replace(call, status=fresh.get(call.status, call.status))
+        else replace(call, status=after_resume.get(call.status, call.status))
         for call in state.calls
     )
     return state if calls == state.calls else replace(state, calls=calls)
@@ -129,7 +138,7 @@ def _(outcome: Resumed, state: State) -> State:
 
 @_apply_outcome.register
 def _(outcome: InputStaged, state: State) -> State:
-    return replace(state, pending_input=state.pending_input + outcome.items, guarded=False)
+    return replace(state, pending_input=state.pending_input + outcome.items, input_checked=False)
 
 
 @_apply_outcome.register
@@ -138,8 +147,8 @@ def _(outcome: InputTaken, state: State) -> State:
         state,
         transcript=state.transcript.concat(outcome.entries),
         conversation=outcome.conversation,
-        view=outcome.view if not state.taken else state.view,
-        taken=True,
+        view=outcome.view if not state.input_taken else state.view,
+        input_taken=True,
         pending_input=(),
     )
 
@@ -156,8 +165,8 @@ def _(outcome: ModelAnswered, state: State) -> State:
         responses=state.responses.concat([response]),
         conversation=_acknowledge_response(state, len(transcript), outcome.response.response_id),
         turn=state.turn + 1,
-        greeted=True,
-        guarded=True,
+        start_hooks_run=True,
+        input_checked=True,
         calls=calls,
         answer=outcome.answer,
         tools_used=_update_tools_used(state, calls),
@@ -197,7 +206,7 @@ def _(outcome: HandoffPerformed, state: State) -> State:
         transcript=state.transcript.concat(outcome.entries),
         agent=outcome.agent,
         view=outcome.view or state.view,
-        greeted=False,
+        start_hooks_run=False,
         calls=(),
     )
 
@@ -209,7 +218,9 @@ def _(outcome: ToolOutputChecked, state: State) -> State:
 
 @_apply_outcome.register
 def _(outcome: Finished, state: State) -> State:
-    transcript = state.transcript if outcome.withheld is None else _withhold_output(state, outcome.withheld)
+    transcript = (
+        state.transcript if outcome.output_replacement is None else _withhold_output(state, outcome.output_replacement)
+    )
     return replace(
         state,
         answer=outcome.answer,
@@ -255,7 +266,7 @@ def _decide_uncertain_call(call: CallRecord, decision: ApprovalDecision) -> Call
 
 
 def _withhold_output(state: State, replacement: str) -> RunTranscript:
-    """Return the transcript with the tool outputs that were to be the final output replaced."""
+    """Return the transcript with ``replacement`` in place of the tool outputs that would have been the final output."""
     final_id = state.answer.call_id if state.answer is not None else None  # empty: all outputs of the turn
     turn = [
         replace(entry, item={**entry.item, "output": replacement}, value=None, custom_data=None)
@@ -263,7 +274,18 @@ def _withhold_output(state: State, replacement: str) -> RunTranscript:
         else entry
         for entry in state.transcript.slice_from(state.turn_start)
     ]
+    if state.stored <= state.turn_start:
+        turn = _hide_undelivered(turn)
     return state.transcript.slice_to(state.turn_start).concat(turn)
+
+
+def _hide_undelivered(turn: list[TranscriptEntry]) -> list[TranscriptEntry]:
+    """Return the entries of a turn whose final output was refused, as they are to be stored: without its messages.
+
+    Reasoning belongs to everything that followed it, so a response with reasoning is not stored at all.
+    """
+    everything = any(entry.kind == "reasoning" for entry in turn)
+    return [replace(entry, hidden=True) if everything or entry.kind == "message" else entry for entry in turn]
 
 
 def _merge_calls(state: State, changed: tuple[CallRecord, ...]) -> tuple[CallRecord, ...]:

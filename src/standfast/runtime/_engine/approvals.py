@@ -10,20 +10,21 @@ from msgspec.structs import replace
 
 from standfast.agents.approvals import ApprovalDecision, RecordedDecision, digest_arguments
 from standfast.agents.context import RunContextWrapper
+from standfast.agents.errors import InvalidArguments, UncertainCall
 from standfast.agents.tool_identity import ToolRef
-from standfast.base.errors import ApprovalMoved, RunMoved
+from standfast.base.errors import ApprovalMoved, InvalidDecision, RunMoved
 from standfast.base.ids import new_id
+from standfast.runs.active_run import Toolbox
 from standfast.runs.core.state import CallRecord, State, make_idempotency_key
 from standfast.runs.core.steps import CallDecided
-from standfast.runs.toolbox import Toolbox
 from standfast.runtime._engine.context import RuntimeContext
-from standfast.runtime._engine.json_schema import find_schema_error
 from standfast.runtime._engine.records import ENDED_STATUSES, ApprovalDecided, JournalEntry, decode_header, encode_entry
-from standfast.runtime.errors import ApprovalSettled, InvalidDecision
+from standfast.runtime.errors import ApprovalSettled
 from standfast.runtime.types import Approval, Verdict
 from standfast.store.backend import Backend
 from standfast.store.operations import AppendJournal, Op, SaveApproval, SaveRun
 from standfast.store.records import ApprovalRecord, RunRecord
+from standfast.tool_calls.arguments import parse_arguments
 from standfast.tool_calls.output import format_output
 
 APPROVAL_PREFIX = "approval"
@@ -39,7 +40,7 @@ def decode_approval(record: ApprovalRecord) -> Approval:
 def make_approval(state: State, call: CallRecord, record: RunRecord, *, agent: str, route: tuple[str, ...]) -> Approval:
     """Return the pending approval of a call."""
     item = state.transcript[call.position].item
-    arguments = call.arguments if call.arguments is not None else item.get("arguments") or ""
+    arguments = call.arguments if call.arguments is not None else call.shown or item.get("arguments") or ""
     return Approval(
         id=new_id(APPROVAL_PREFIX),
         kind="uncertain" if call.uncertain else "approval",
@@ -79,10 +80,10 @@ def make_save_op(approval: Approval, *, expected: int) -> SaveApproval:
 async def get_standing_key(backend: Backend, session_id: str) -> str | None:
     """Return the key that replaces the run id for standing decisions of a session; ``None`` without such a session.
 
-    The key contains the tape: a deleted session takes its decisions along, even if its name is used again.
+    The key contains the tape: the decisions of a deleted session do not apply to a new session of the same name.
     """
     record = await backend.get_session(session_id)
-    return None if record is None else f"session:{record.tape}:{session_id}"
+    return None if record is None else record.approvals_id
 
 
 async def build_withdrawal_ops(backend: Backend, run_id: str) -> list[Op]:
@@ -110,8 +111,10 @@ async def load_standing_decisions(backend: Backend, session_id: str | None) -> l
 
 
 EXPIRED_MESSAGE = "The call was not approved in time."
+EXPIRED_UNCERTAIN_MESSAGE = "It is not known whether the call had an effect. Nobody could say in time."
+UNCERTAIN_REMEDY = "find out, then decide 'done' with its output, 'reject', or 'again' to have it made again"
 DECISION_FIELDS = ("status", "decided_by", "decided_at", "message", "always")
-STATUS_BY_VERDICT: dict[str, Any] = {"approve": "approved", "reject": "rejected", "done": "done"}
+STATUS_BY_VERDICT: dict[str, Any] = {"approve": "approved", "reject": "rejected", "done": "done", "again": "approved"}
 
 
 async def decide_approval(
@@ -155,7 +158,9 @@ async def expire_approval(ctx: RuntimeContext, record: ApprovalRecord) -> str | 
     run = await ctx.backend.get_run(record.run_id)
     if run is None or run.status in ENDED_STATUSES:
         return None
-    expired = replace(decode_approval(record), status="expired", decided_at=ctx.clock(), message=EXPIRED_MESSAGE)
+    pending = decode_approval(record)
+    message = EXPIRED_UNCERTAIN_MESSAGE if pending.kind == "uncertain" else EXPIRED_MESSAGE
+    expired = replace(pending, status="expired", decided_at=ctx.clock(), message=message)
     try:
         await ctx.backend.commit(*await _build_decision_ops(ctx, record, run, expired, "expired"))
     except (ApprovalMoved, RunMoved):
@@ -183,13 +188,17 @@ async def load_open_approval(ctx: RuntimeContext, approval_id: str) -> tuple[App
 
 def _validate_decision(approval: Approval, verdict: str, *, arguments: Any, output: Any, always: bool) -> None:
     if verdict not in STATUS_BY_VERDICT:
-        raise InvalidDecision(f"the decision must be 'approve', 'reject' or 'done', not {verdict!r}")
+        raise InvalidDecision(f"the decision must be 'approve', 'reject', 'done' or 'again', not {verdict!r}")
+    if verdict == "approve" and approval.kind == "uncertain":
+        raise UncertainCall(approval.tool, approval.call_id, remedy=UNCERTAIN_REMEDY)
+    if verdict == "again" and approval.kind != "uncertain":
+        raise InvalidDecision("'again' is only for calls that may have happened; this one is new: 'approve' it")
     if verdict == "done" and (approval.kind != "uncertain" or output is None):
         raise InvalidDecision("'done' is only for uncertain calls and needs output=")
     if verdict != "done" and output is not None:
         raise InvalidDecision(f"output= is for 'done', not for {verdict!r}")
-    if verdict != "approve" and arguments is not None:
-        raise InvalidDecision(f"arguments= are for 'approve', not for {verdict!r}")
+    if verdict not in ("approve", "again") and arguments is not None:
+        raise InvalidDecision(f"arguments= are for 'approve' and 'again', not for {verdict!r}")
     if always and (approval.kind == "uncertain" or arguments is not None):
         raise InvalidDecision("always= is neither for uncertain calls nor for edited arguments")
 
@@ -209,12 +218,11 @@ async def _validate_arguments(ctx: RuntimeContext, approval: Approval, run: RunR
         raise InvalidDecision(f"the agent {approval.agent!r} no longer has the tool {approval.tool!r}")
     try:
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, allow_nan=False)
-        value = json.loads(text)
-    except (TypeError, ValueError) as error:
+        parse_arguments(tool, text, edited=True)
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidDecision(f"the arguments of a call must be a JSON object: {error}") from None
-    problem = find_schema_error(value, tool.params_json_schema)
-    if problem is not None:
-        raise InvalidDecision(f"the arguments do not fit the schema of {approval.tool}: {problem}")
+    except InvalidArguments as error:
+        raise InvalidDecision(f"the arguments do not fit the schema of {approval.tool}: {error.problem}") from None
     return text
 
 
@@ -256,7 +264,9 @@ async def _build_decision_ops(
 
 def _make_decision_entry(approval: Approval, verdict: str) -> tuple[str, bytes]:
     message = approval.output if verdict == "done" else approval.message
-    decision = ApprovalDecision(verdict == "approve", message, approval.edited, digest_arguments(approval.arguments))
+    decision = ApprovalDecision(
+        verdict in ("approve", "again"), message, approval.edited, digest_arguments(approval.arguments)
+    )
     tool = ToolRef.from_lookup_key(approval.tool_key)
     decided = CallDecided(approval.call_id, tool, decision, owner=approval.agent_path, always=approval.always)
     return encode_entry(

@@ -29,6 +29,7 @@ from standfast.runtime._engine.records import (
     encode,
     encode_entry,
 )
+from standfast.runtime._engine.replay import replay, validate_step
 from standfast.runtime._engine.scheduler import (
     Scheduler,
     build_create_ops,
@@ -36,11 +37,12 @@ from standfast.runtime._engine.scheduler import (
     find_session_holder,
     make_run_id,
 )
-from standfast.runtime._engine.snapshots import replay, validate_step
-from standfast.runtime.errors import RunEnded, RunKeyReused, SessionBusy
+from standfast.runtime.errors import RunEnded, RunKeyReused, SessionBusy, SessionEncrypted
 from standfast.runtime.types import CancelMode, OnBusy
-from standfast.store.operations import AppendJournal, Op, SaveRun
+from standfast.store.operations import Annotate, AppendJournal, Op, SaveRun
 from standfast.store.records import RunRecord
+
+_BUSY_ADVICE = "wait for it, or start with on_busy='enqueue' or 'interrupt'"
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class StartRequest:
     max_turns: int | None
     key: str | None
     on_busy: OnBusy
+    owner: str | None = None
 
     @property
     def digest(self) -> str:
@@ -83,10 +86,12 @@ async def start_run(scheduler: Scheduler, request: StartRequest) -> str:
     run_id = make_run_id(request.key)
     if request.key is not None and (existing := await backend.get_run(run_id)) is not None:
         return request.check_same_request(existing)
+    await _refuse_encrypted(scheduler.ctx, request.session_id)
+    labels = await _build_owner_ops(scheduler.ctx, request)
     if request.on_busy == "reject" and request.session_id is not None:
         await _reject_if_busy(scheduler, run_id, request.session_id)
     try:
-        await backend.commit(*request.build_ops(run_id))
+        await backend.commit(*labels, *request.build_ops(run_id))
     except StoreUnavailable:
         if await backend.get_run(run_id) is None:
             raise
@@ -97,6 +102,28 @@ async def start_run(scheduler: Scheduler, request: StartRequest) -> str:
         await _cancel_session_holder(scheduler, run_id, request.session_id, rollback=request.on_busy == "rollback")
     await scheduler.claim(await scheduler.ctx.get_run(run_id))
     return run_id
+
+
+async def _refuse_encrypted(ctx: RuntimeContext, session_id: str | None) -> None:
+    record = None if session_id is None else await ctx.backend.get_session(session_id)
+    if record is not None and record.seal is not None:
+        raise SessionEncrypted(record.session_id)
+
+
+async def _build_owner_ops(ctx: RuntimeContext, request: StartRequest) -> list[Op]:
+    """Return the operation that records the owner of a session without one, or raise :class:`InvalidInput`."""
+    if request.owner is None:
+        return []
+    if request.session_id is None:
+        raise InvalidInput("an owner is recorded with a session: pass session_id= as well")
+    record = await ctx.backend.get_session(request.session_id)
+    if record is None or record.owner is None:
+        return [Annotate(session_id=request.session_id, metadata={}, owner=request.owner)]
+    if record.owner != request.owner:
+        raise InvalidInput(
+            f"session {request.session_id!r} has another owner: use store.set_owner(), or another session"
+        )
+    return []
 
 
 async def _cancel_session_holder(scheduler: Scheduler, run_id: str, session_id: str, *, rollback: bool) -> None:
@@ -110,15 +137,15 @@ async def _cancel_session_holder(scheduler: Scheduler, run_id: str, session_id: 
 async def _reject_if_busy(scheduler: Scheduler, run_id: str, session_id: str) -> None:
     """Acquire the leases of a run that is about to be created, or raise :class:`SessionBusy`."""
     ctx = scheduler.ctx
-    leases = await acquire_leases(ctx.backend, run_id, session_id, owner=ctx.owner, ttl=ctx.lease_ttl, ops=[])
-    # In this order, because runs move from the queue to the session: one that moves meanwhile is still found.
+    leases = await acquire_leases(ctx.backend, run_id, session_id, owner=ctx.runtime_id, ttl=ctx.lease_ttl, ops=[])
+    # The queue is read first: a run that starts between the two reads is then found as the holder.
     queued = await find_next_queued(ctx.backend, session_id)
     busy = await find_session_holder(ctx.backend, session_id) or queued
     if leases is None:
-        raise SessionBusy(session_id, run_id=busy.run_id if busy else None)
+        raise SessionBusy(session_id, run_id=busy.run_id if busy else None, advice=_BUSY_ADVICE)
     if busy is not None:
         await ctx.backend.commit(*leases.build_release_ops())
-        raise SessionBusy(session_id, run_id=busy.run_id)
+        raise SessionBusy(session_id, run_id=busy.run_id, advice=_BUSY_ADVICE)
 
 
 async def cancel_run(scheduler: Scheduler, run_id: str, mode: CancelMode, *, rollback: bool = False) -> None:
@@ -130,12 +157,16 @@ async def cancel_run(scheduler: Scheduler, run_id: str, mode: CancelMode, *, rol
             return
         if record.status in ENDED_STATUSES:
             raise RunEnded(run_id, status=record.status, action="cancelled")
-        header = replace(decode_header(record), undone=rollback or decode_header(record).undone)
+        header = replace(decode_header(record), rollback_requested=rollback or decode_header(record).rollback_requested)
         if record.status in ("running", "woken"):
             saved = await update_run(ctx, record, replace(header, cancel=mode), record.status, CancelRequested(mode))
         else:
             ops = await build_withdrawal_ops(ctx.backend, run_id)
-            ops += await build_rewind_ops(ctx, record.session_id, header.base) if header.undone else []
+            ops += (
+                await build_rewind_ops(ctx, record.session_id, header.session_length_before)
+                if header.rollback_requested
+                else []
+            )
             ended = replace(header, problem=None)
             saved = await update_run(ctx, record, ended, "cancelled", RunStopped("cancelled"), *ops)
         if saved:
@@ -151,22 +182,23 @@ async def cancel_run(scheduler: Scheduler, run_id: str, mode: CancelMode, *, rol
 async def resume_run(scheduler: Scheduler, run_id: str, *, accept: bool, agent: str | None) -> None:
     """Resume a run that failed, was cancelled or is blocked; for other runs this does nothing.
 
-    A run that is running already takes over ``accept``: a runtime that opens retries blocked runs by itself.
+    For a run that is already running, only ``accept`` is stored: a runtime that was just opened may have retried the
+    blocked run on its own.
     """
     ctx = scheduler.ctx
     while True:
         record = await ctx.get_run(run_id)
         header = decode_header(record)
-        if header.undone:
+        if header.rollback_requested:
             raise RunEnded(run_id, status="rolled back", action="resumed")
-        fresh, status = replace(header, accept=accept or header.accept), record.status
+        new_header, status = replace(header, accept=accept or header.accept), record.status
         if status in ("failed", "cancelled", "blocked"):
-            fresh = replace(fresh, problem=None, cancel=None, agent=agent or header.agent)
+            new_header = replace(new_header, problem=None, cancel=None, agent=agent or header.agent)
             # A blocked run still holds its session; the others have to queue for it again.
             status = "woken" if status == "blocked" else "queued"
-        elif status not in ("woken", "running") or fresh == header:
+        elif status not in ("woken", "running") or new_header == header:
             break
-        if await update_run(ctx, record, fresh, status, ResumeRequested(accept, agent)):
+        if await update_run(ctx, record, new_header, status, ResumeRequested(accept, agent)):
             break
     await scheduler.claim_if_runnable(run_id)
 
@@ -193,27 +225,28 @@ async def update_run(
 
 async def fork_run(ctx: RuntimeContext, parent: RunRecord, *, at: int | None, session_id: str | None) -> RunRecord:
     """Create a queued run that continues from a step of its parent. Its journal begins with its parent's, uncopied."""
+    await _refuse_encrypted(ctx, parent.session_id)
     step = parent.journal_length if at is None else validate_step(parent, at)
     replayed = await replay(ctx.backend, parent, upto=step)
     header, run_id = decode_header(parent), new_id("run")
-    base, session = header.base, None
+    length_before, session = header.session_length_before, None
     if parent.session_id is not None:
-        session = await _fork_session(ctx, parent, replayed.state, base, session_id)
+        session = await _fork_session(ctx, parent, replayed.state, length_before, session_id)
     first = RunQueued(replayed.state.input, replayed.state.max_turns, replayed.context, parent.run_id, step)
     request = compute_request_digest("fork", parent.run_id, step)
-    forked = RunHeader(header.agent, request, parent=parent.run_id, base=base)
+    forked = RunHeader(header.agent, request, parent=parent.run_id, session_length_before=length_before)
     await ctx.backend.commit(*build_create_ops(run_id, forked, first, session_id=session))
     return await ctx.get_run(run_id)
 
 
 async def _fork_session(
-    ctx: RuntimeContext, parent: RunRecord, state: State, base: int | None, session_id: str | None
+    ctx: RuntimeContext, parent: RunRecord, state: State, length_before: int | None, session_id: str | None
 ) -> str:
     """Fork the parent's session as it was when the run had this state, and return its id."""
     session = ctx.open_session(parent.session_id or "")
     own = sum(not entry.hidden for entry in state.transcript[: state.stored])
     head = await session.head()
-    length = (base if base is not None else head.length) + own
+    length = (length_before if length_before is not None else head.length) + own
     if length > head.length:
         raise InvalidInput(
             f"the session {parent.session_id!r} has {head.length} items, and at this step it had {length}: it was "

@@ -52,25 +52,25 @@ _STEP_DESCRIPTIONS: dict[type, str] = {
 class CrashCount(NamedTuple):
     """How often a run was recovered since its last progress, or since a person resumed it.
 
-    An owner that is alive and has lost its lease reports it; an owner that does not report counts as ``ended``.
+    An owner that is alive and has lost its lease reports it; one that does not report counts as a crash.
     """
 
-    ended: int = 0
+    crashes: int = 0
     lost: int = 0
 
     def advance(self, entry: JournalEntry) -> "CrashCount":
-        it = entry.it
-        if type(it) in _PROGRESS_TYPES:
+        content = entry.content
+        if type(content) in _PROGRESS_TYPES:
             return CrashCount()
-        if isinstance(it, RunClaimed) and it.how == "recovered":
-            return CrashCount(self.ended + 1, self.lost)
-        if isinstance(it, LeaseLossReported) and self.ended:
-            return CrashCount(self.ended - 1, self.lost + 1)
+        if isinstance(content, RunClaimed) and content.how == "recovered":
+            return CrashCount(self.crashes + 1, self.lost)
+        if isinstance(content, LeaseLossReported) and self.crashes:
+            return CrashCount(self.crashes - 1, self.lost + 1)
         return self
 
     @property
     def weight(self) -> float:
-        return self.ended + self.lost / LOSSES_PER_CRASH
+        return self.crashes + self.lost / LOSSES_PER_CRASH
 
     @property
     def limit_reached(self) -> bool:
@@ -84,9 +84,9 @@ async def compute_recovery_delay(ctx: RuntimeContext, record: RunRecord) -> floa
     return 0.0 if before + 1 >= MAX_CRASHES else ctx.lease_ttl * (2**before - 1) / 4
 
 
-def make_crash_loop_problem(state: State, graph: AgentGraph, crashes: CrashCount) -> RunProblem:
-    times = [f"its process ended {crashes.ended} times"] if crashes.ended else []
-    times += [f"its owner lost its lease {crashes.lost} times"] if crashes.lost else []
+def make_crash_loop_problem(state: State, graph: AgentGraph, count: CrashCount) -> RunProblem:
+    times = [f"its process ended {count.crashes} times"] if count.crashes else []
+    times += [f"its owner lost its lease {count.lost} times"] if count.lost else []
     return RunProblem(
         CRASH_LOOP_CODE,
         f"{' and '.join(times)} at this step: {_describe_position(state, graph)}. Find out why, then resume the run to "

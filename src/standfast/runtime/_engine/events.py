@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from standfast.base.backoff import Backoff
+from standfast.base.time import Backoff
 from standfast.runs.core import steps
-from standfast.runtime._engine.context import RuntimeContext
+from standfast.runtime._engine.context import EntryMark, RunSubscription, RuntimeContext
 from standfast.runtime._engine.records import (
     ApprovalDecided,
     ApprovalRequested,
@@ -21,23 +21,22 @@ from standfast.runtime._engine.records import (
     RunStopped,
     decode_row,
 )
-from standfast.runtime._engine.subscriptions import EntryMark, RunSubscription
 from standfast.runtime.types import Event
 from standfast.store.records import LogEntry
 
-# Event types are public names and stay the same when a class is renamed. The types of RunStopped and RunClaimed depend
-# on their fields.
+# Event types are public names and stay the same when a class is renamed; they are not the tags that are stored. The
+# types of RunStopped and RunClaimed depend on their fields.
 EVENT_TYPES: dict[type, str] = {
     steps.InputTaken: "input.taken",
     steps.ModelAnswered: "model.answered",
-    steps.ApprovalsChecked: "calls.judged",
+    steps.ApprovalsChecked: "calls.checked",
     steps.CallsStarted: "calls.started",
     steps.CallsInvoked: "calls.made",
     steps.HandoffPerformed: "agent.handed_over",
     steps.NestedRunStarted: "agent.nested",
     steps.Resumed: "step.resumed",
-    steps.InputStaged: "step.inputstaged",
-    steps.ToolOutputChecked: "step.weighed",
+    steps.InputStaged: "input.staged",
+    steps.ToolOutputChecked: "step.output_checked",
     steps.Finished: "step.finished",
     steps.ItemsStored: "step.stored",
     steps.CallDecided: "step.decided",
@@ -46,7 +45,7 @@ EVENT_TYPES: dict[type, str] = {
     ApprovalDecided: "approval.decided",
     CancelRequested: "run.cancel_requested",
     ResumeRequested: "run.resumed",
-    LeaseLossReported: "run.outlived",
+    LeaseLossReported: "run.lease_lost",
 }
 
 
@@ -55,57 +54,65 @@ def make_event(run_id: str, row: LogEntry, entry: JournalEntry) -> Event:
     data = _build_data(entry)
     if entry.route:
         data["route"] = list(entry.route)
-    return Event(row.seq, run_id, _get_event_type(entry.it), data, row.at)
+    return Event(row.seq, run_id, _get_event_type(entry.content), data, row.at)
 
 
-def _get_event_type(it: Any) -> str:
-    if isinstance(it, RunStopped):
-        return {"woken": "run.suspended", "blocked": "run.waiting"}.get(it.status, f"run.{it.status}")
-    if isinstance(it, RunClaimed):
-        return f"run.{it.how}"
-    return EVENT_TYPES[type(it)]
+def _get_event_type(content: Any) -> str:
+    if isinstance(content, RunStopped):
+        return {"woken": "run.suspended", "blocked": "run.waiting"}.get(content.status, f"run.{content.status}")
+    if isinstance(content, RunClaimed):
+        return f"run.{content.how}"
+    return EVENT_TYPES[type(content)]
 
 
 def _build_data(entry: JournalEntry) -> dict[str, Any]:
-    it = entry.it
-    match it:
+    content = entry.content
+    match content:
         case steps.InputTaken() | steps.HandoffPerformed():
-            return {"items": [one.item for one in it.entries]} | _build_agent_data(it)
+            return {"items": [one.item for one in content.entries]} | _build_agent_data(content)
         case steps.ModelAnswered():
-            return {"items": [one.item for one in it.entries], "usage": msgspec.to_builtins(it.response.usage)}
+            return {
+                "items": [one.item for one in content.entries],
+                "usage": msgspec.to_builtins(content.response.usage),
+            }
         case steps.ApprovalsChecked():
-            return {"calls": [_build_call_data(call) for call in it.calls]}
+            return {"calls": [_build_call_data(call) for call in content.calls]}
         case steps.CallsInvoked():
-            items = [one.item for one in it.entries]
-            return {"calls": [_build_call_data(call) for call in it.calls], "items": items} | _build_error_data(
-                it.error
+            items = [one.item for one in content.entries]
+            return {"calls": [_build_call_data(call) for call in content.calls], "items": items} | _build_error_data(
+                content.error
             )
         case steps.CallsStarted():
-            return {"call_ids": list(it.call_ids)}
+            return {"call_ids": list(content.call_ids)}
         case steps.NestedRunStarted():
-            return {"call_id": it.call_id, "agent": it.child.agent}
+            return {"call_id": content.call_id, "agent": content.child.agent}
         case steps.Finished():
-            return {"items": [one.item for one in it.entries]} | _build_error_data(it.error)
+            return {"items": [one.item for one in content.entries]} | _build_error_data(content.error)
         case RunQueued():
-            return {"input": it.input, "parent": it.parent, "at": it.at}
+            return {"input": content.input, "parent": content.parent, "at": content.at}
         case ApprovalDecided():
-            return {"approval_id": it.approval_id, "verdict": it.verdict, "by": it.by, "call_id": it.decided.call_id}
+            return {
+                "approval_id": content.approval_id,
+                "verdict": content.verdict,
+                "by": content.by,
+                "call_id": content.decided.call_id,
+            }
         case ApprovalRequested():
             return {
-                "approval_id": it.approval_id,
-                "call_id": it.call_id,
-                "tool": str(it.tool),
-                "kind": "uncertain" if it.uncertain else "approval",
+                "approval_id": content.approval_id,
+                "call_id": content.call_id,
+                "tool": str(content.tool),
+                "kind": "uncertain" if content.uncertain else "approval",
             }
         case RunClaimed() | LeaseLossReported() | RunStopped() | CancelRequested() | ResumeRequested():
-            plain: dict[str, Any] = msgspec.to_builtins(it)
+            plain: dict[str, Any] = msgspec.to_builtins(content)
             plain.pop("type", None)
             return plain
     return {}
 
 
-def _build_agent_data(it: Any) -> dict[str, Any]:
-    return {"agent": it.agent} if isinstance(it, steps.HandoffPerformed) else {}
+def _build_agent_data(content: Any) -> dict[str, Any]:
+    return {"agent": content.agent} if isinstance(content, steps.HandoffPerformed) else {}
 
 
 def _build_error_data(error: BaseException | None) -> dict[str, Any]:

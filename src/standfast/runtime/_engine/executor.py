@@ -1,7 +1,6 @@
-"""Execute one run in this process, under its leases, until it ends or waits."""
+"""Execute one run in this process, under its leases, until it ends or waits, if it fits the current code."""
 
 import asyncio
-import logging
 from functools import partial
 from itertools import count
 from typing import Any
@@ -10,25 +9,29 @@ from msgspec.structs import replace
 
 from standfast.agents.approvals import Approvals
 from standfast.agents.context import RunContextWrapper
-from standfast.base.backoff import Backoff
 from standfast.base.errors import ApprovalMoved, HistoryMoved, RunMoved, StandfastError, StoreUnavailable
-from standfast.runs.active_run import ActiveRun
+from standfast.base.log import get_logger
+from standfast.base.text import describe_error, sanitize_text
+from standfast.base.time import Backoff
+from standfast.runs.active_run import ActiveRun, Toolbox
+from standfast.runs.core import steps
 from standfast.runs.core.context import restore_context
-from standfast.runs.core.state import FinalOutput
+from standfast.runs.core.serialization import list_agent_paths
+from standfast.runs.core.state import CallRecord, FinalOutput, State
 from standfast.runs.core.steps import AskModel
 from standfast.runs.core.transitions import choose_next_step, is_waiting
 from standfast.runs.driver import drive
 from standfast.runtime._engine.approvals import build_withdrawal_ops, load_standing_decisions
-from standfast.runtime._engine.compatibility import (
-    find_missing_agent,
-    find_orphaned_calls,
-    make_tool_missing_problem,
-    reject_call,
-)
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.crash_loop import make_crash_loop_problem
-from standfast.runtime._engine.journal import ReplayedRun, replay_outcome
-from standfast.runtime._engine.journal_writer import ContextTracker, JournalWriter, LeaseLost, build_rewind_ops
+from standfast.runtime._engine.journal import ReplayedRun, replay_outcome, strip_children
+from standfast.runtime._engine.journal_writer import (
+    ContextTracker,
+    JournalWriter,
+    RunTakenOver,
+    SnapshotWriter,
+    build_rewind_ops,
+)
 from standfast.runtime._engine.leases import RunLeases
 from standfast.runtime._engine.records import (
     ENDED_STATUSES,
@@ -40,17 +43,74 @@ from standfast.runtime._engine.records import (
     encode,
     encode_entry,
 )
-from standfast.runtime._engine.snapshots import SnapshotWriter, replay
+from standfast.runtime._engine.replay import replay
 from standfast.runtime.types import CancelMode, RunProblem
 from standfast.store.operations import AppendJournal, SaveRun
 from standfast.store.records import RunRecord
 
-SUSPENDED = RunProblem("suspended", "its runtime was closed; the next runtime opened with its agent continues it")
+Route = tuple[str, ...]
 
-FAILURE_LOG = logging.getLogger("standfast.failures")
+
+def find_missing_agent(run: ActiveRun) -> RunProblem | None:
+    """Return a problem for the first agent of the run that does not exist in this process."""
+    for path in list_agent_paths(run.state):
+        if run.graph.find(path) is None:
+            name = path.rsplit(":", 1)[-1]
+            return RunProblem(
+                "agent-missing",
+                f"the agent {name!r} at {path!r} no longer exists: add it and resume the run, or cancel the run",
+            )
+    return None
+
+
+async def find_orphaned_calls(run: ActiveRun) -> list[tuple[Route, CallRecord, str]]:
+    """Return the open calls whose tool or handoff no longer exists, with the name of the agent."""
+    return await _collect_orphaned_calls(run, run.state, ())
+
+
+async def _collect_orphaned_calls(run: ActiveRun, state: State, route: Route) -> list[tuple[Route, CallRecord, str]]:
+    orphaned: list[tuple[Route, CallRecord, str]] = []
+    agent = run.get_agent(state.agent)
+    toolbox: Toolbox | None = None
+    for call in state.calls:
+        if call.status in ("done", "rejected") or call.kind == "mcp":
+            continue
+        if call.child is not None:
+            orphaned += await _collect_orphaned_calls(run, call.child, (*route, call.id))
+        toolbox = toolbox or await Toolbox.from_agent(agent, RunContextWrapper(run.context.context))
+        if call.kind == "handoff":
+            exists = call.tool.name in toolbox.handoffs_by_name
+        else:
+            exists = toolbox.find_tool(call.tool) is not None
+        if not exists:
+            orphaned.append((route, call, agent.name))
+    return orphaned
+
+
+def make_tool_missing_problem(orphaned: list[tuple[Route, CallRecord, str]]) -> RunProblem:
+    names = ", ".join(sorted({f"{call.tool} of {agent!r}" for _, call, agent in orphaned}))
+    return RunProblem(
+        "tool-missing",
+        f"open calls of the run need tools that no longer exist: {names}. Add them and resume the run, resume it with "
+        "accept_changes=True (--accept-changes) to reject the calls, or cancel it",
+    )
+
+
+def reject_call(call: CallRecord) -> steps.Outcome:
+    """Return the outcome that rejects a call whose tool no longer exists."""
+    message = f"The tool {call.tool} is not available any more."
+    rejected = replace(call, status="rejected", kind="function", uncertain=False, message=message, child=None)
+    return strip_children(steps.ApprovalsChecked((rejected,)))
+
+
+SUSPENDED = RunProblem(
+    "suspended", "the runtime that executed this run was closed; any runtime that has its agent will continue the run"
+)
+
+FAILURE_LOG = get_logger("standfast.failures")
 """Logs errors of the program's own code with their tracebacks; the run itself stores only the message."""
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class RunExecutor:
@@ -64,7 +124,7 @@ class RunExecutor:
         self.writer = self._make_writer()
         self.task: asyncio.Task[None] | None = None
         self.cancel_mode: CancelMode | None = self.header.cancel
-        self.suspending = self._finalizing = False
+        self.suspending = self._stopping = False
 
     async def run(self) -> None:
         """Execute the run until it ends or waits. Errors of the run are recorded, not raised."""
@@ -75,10 +135,10 @@ class RunExecutor:
         try:
             while not await self._drive_once() and not self.ctx.closing:  # noqa: ASYNC110 - retries with back-off
                 await asyncio.sleep(backoff.next_delay())
-        except LeaseLost:
+        except RunTakenOver:
             await self._report_lease_loss()
             self.ctx.subscriptions.publish_live(
-                self.record.run_id, "run.passed_on", {"reason": "another runtime owns it now"}
+                self.record.run_id, "run.taken_over", {"reason": "another runtime owns it now"}
             )
         finally:
             self.ctx.lease_renewer.held.discard(self.leases)
@@ -87,7 +147,7 @@ class RunExecutor:
     async def _report_lease_loss(self) -> None:
         """Record that this process is alive although it lost the run, so that this does not count as a crash."""
         run_id, backend = self.record.run_id, self.ctx.backend
-        note = encode_entry(JournalEntry(LeaseLossReported(self.ctx.owner)))
+        note = encode_entry(JournalEntry(LeaseLossReported(self.ctx.runtime_id)))
         try:
             record = await backend.get_run(run_id)
             if record is not None and record.status not in ENDED_STATUSES:
@@ -97,27 +157,33 @@ class RunExecutor:
 
     async def _drive_once(self) -> bool:
         """Execute the run once; return False when it has to be loaded again and continued."""
+        self._stopping = False
         try:
-            return await self._load_and_drive()
-        except LeaseLost:
-            raise
-        except asyncio.CancelledError:
-            if self.leases.lost:
-                raise LeaseLost from None
-            if self.cancel_mode is None:
-                return await self._finalize("woken", problem=SUSPENDED)
-            return await self._finalize("cancelled")
+            return await self._drive_to_end()
         except StoreUnavailable as problem:
             _log.warning("run %s: %s", self.record.run_id, problem)
             return False
+
+    async def _drive_to_end(self) -> bool:
+        try:
+            return await self._load_and_drive()
+        except (RunTakenOver, StoreUnavailable):
+            raise
+        except asyncio.CancelledError:
+            if self.leases.lost:
+                raise RunTakenOver from None
+            if self.cancel_mode is None:
+                return await self._stop("woken", problem=SUSPENDED)
+            return await self._stop("cancelled")
         except Exception as error:  # noqa: BLE001 - it becomes the problem of the run
             if self.leases.lost:
-                raise LeaseLost from None
-            if (
-                not isinstance(error, StandfastError) or error.__cause__ is not None
-            ):  # only a traceback shows where it was raised
+                raise RunTakenOver from None
+            ended = await self._stop("failed", problem=make_problem(error))
+            # Only a traceback shows where such an error was raised. It is logged when the failure is recorded: until
+            # then the run may be continued, and fail again.
+            if ended and (not isinstance(error, StandfastError) or error.__cause__ is not None):
                 FAILURE_LOG.error("run %s of agent %r failed", self.record.run_id, self.header.agent, exc_info=error)
-            return await self._finalize("failed", problem=make_problem(error))
+            return ended
 
     async def _load_and_drive(self) -> bool:
         graph = self.ctx.graphs.get(self.header.agent)
@@ -126,18 +192,16 @@ class RunExecutor:
         self.writer.snapshot_writer = SnapshotWriter(self.ctx.backend, self.record, replayed)
         self.writer.pending_approvals, self.writer.trace = replayed.pending_approvals, replayed.state.trace
         if self.cancel_mode == "immediate":
-            return await self._finalize("cancelled")
+            return await self._stop("cancelled")
         if graph is None:
-            return await self._finalize("blocked", problem=make_unknown_agent_problem(self.header.agent))
+            return await self._stop("blocked", problem=make_unknown_agent_problem(self.header.agent))
         if replayed.crashes.limit_reached:
             if self.cancel_mode is not None:
-                return await self._finalize("cancelled")
-            return await self._finalize(
-                "blocked", problem=make_crash_loop_problem(replayed.state, graph, replayed.crashes)
-            )
+                return await self._stop("cancelled")
+            return await self._stop("blocked", problem=make_crash_loop_problem(replayed.state, graph, replayed.crashes))
         run = self.active_run = await self._make_active_run(replayed, graph)
         if (problem := await self._check_compatibility(run)) is not None:
-            return await self._finalize("blocked", problem=problem)
+            return await self._stop("blocked", problem=problem)
         run.recorder = self.writer
         self.writer.context_tracker = ContextTracker(self.record.run_id, run.context.context, saved=replayed.context)
         run.stop_after_turn, run.stop_after_step = self.cancel_mode is not None, self.suspending
@@ -145,12 +209,12 @@ class RunExecutor:
             run.emit = partial(self.ctx.subscriptions.publish_model_event, self.record.run_id)
         await drive(run)
         if run.state.ended:
-            return await self._finalize("completed")
+            return await self._stop("completed")
         if is_waiting(run.state):
-            return await self._finalize("waiting")
+            return await self._stop("waiting")
         if self.cancel_mode is not None and not run.stop_after_step:
-            return await self._finalize("cancelled")
-        return await self._finalize("woken", problem=SUSPENDED)
+            return await self._stop("cancelled")
+        return await self._stop("woken", problem=SUSPENDED)
 
     def _make_writer(self) -> JournalWriter:
         return JournalWriter(self.ctx, self.record, self.leases, marks=self._marks)
@@ -186,23 +250,23 @@ class RunExecutor:
 
     # --- end and pause ------------------------------------------------------------------------------
 
-    async def _finalize(self, status: str, *, problem: RunProblem | None = None) -> bool:
-        """Write the end or the pause and release the leases; return False if the run has to continue first."""
+    async def _stop(self, status: str, *, problem: RunProblem | None = None) -> bool:
+        """Write that the run has ended or paused, and release the leases; return False if it has to continue first."""
         writer, state = self.writer, self.active_run.state if self.active_run is not None else None
         answer = state.answer if state is not None and status == "completed" else None
         if status == "waiting" and self.active_run is not None:
             writer.request_approvals(self.active_run.state, self.active_run)
         writer.add_note(RunStopped(status, problem, answer))
-        self._finalizing = True
+        self._stopping = True
         while True:
             ops = (
                 await build_withdrawal_ops(self.ctx.backend, self.record.run_id)
                 if status in ENDED_STATUSES and writer.pending_approvals
                 else []
             )
-            if status == "cancelled" and self.header.undone:
+            if status == "cancelled" and self.header.rollback_requested:
                 writer.discard_items()
-                ops += await build_rewind_ops(self.ctx, self.record.session_id, self.header.base)
+                ops += await build_rewind_ops(self.ctx, self.record.session_id, self.header.session_length_before)
             try:
                 # Approvals before the run, as in every commit: with another order two commits could deadlock.
                 await writer.flush(*ops, self._build_save(status, problem, answer), release=True)
@@ -214,9 +278,9 @@ class RunExecutor:
             except RunMoved:
                 await self.refresh()
                 if status == "waiting" or (status == "blocked" and self.header.accept):
-                    writer.drop_last_note()
+                    writer.drop_last_entry()
                     await writer.flush()
-                    self._finalizing = False
+                    self._stopping = False
                     return False
             except StandfastError as refusal:
                 # The store refuses the writes of the run, for example to a session that is encrypted.
@@ -228,7 +292,9 @@ class RunExecutor:
         by = self.active_run.state.agent if self.active_run is not None and answer is not None else None
         header = replace(self.header, problem=problem, answer=answer, answered_by=by, accept=False)
         if status != "woken":
-            header = replace(header, cancel=None, undone=header.undone and status == "cancelled")
+            header = replace(
+                header, cancel=None, rollback_requested=header.rollback_requested and status == "cancelled"
+            )
         return SaveRun(
             run_id=self.record.run_id,
             expected=self.record.revision,
@@ -262,18 +328,25 @@ class RunExecutor:
             self._cancel_task()
 
     def _cancel_task(self) -> None:
-        if self.task is not None and self.task is not asyncio.current_task() and not self._finalizing:
+        if self.task is not None and self.task is not asyncio.current_task() and not self._stopping:
             self.task.cancel()
 
 
 def make_problem(error: BaseException) -> RunProblem:
     kind = f"{type(error).__module__}.{type(error).__qualname__}"
-    return RunProblem(getattr(error, "code", "error"), str(error) or type(error).__name__, kind)
+    return RunProblem(_get_code(error), describe_error(error), kind)
+
+
+def _get_code(error: BaseException) -> str:
+    """Return the error's code. Errors of other libraries may have none, or one of another type."""
+    code = getattr(error, "code", None)
+    known = isinstance(code, str | int) and not isinstance(code, bool) and code != ""
+    return sanitize_text(str(code)) if known else "error"
 
 
 def make_unknown_agent_problem(name: str) -> RunProblem:
     return RunProblem(
         "agent-unknown",
-        f"no open runtime has an agent named {name!r}: open one that has it, resume the run with agent= and the new "
-        "name, or cancel it",
+        f"no open runtime has an agent named {name!r}. Open a runtime with that agent, resume the run with agent="
+        "<its new name>, or cancel the run",
     )

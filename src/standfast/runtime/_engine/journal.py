@@ -1,4 +1,4 @@
-"""Rebuild a run from the entries of its journal."""
+"""Rebuild a run from the entries of its journal: how each entry changes it. See also ``replay.py``."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -67,25 +67,25 @@ class ReplayedRun:
             self._apply_entry(entry)
 
     def _apply_entry(self, entry: JournalEntry) -> None:
-        it = entry.it
+        content = entry.content
         self.length += 1
         self.crashes = self.crashes.advance(entry)
         if entry.trace is not None:
             self.state = replace(self.state, trace=entry.trace)
         if entry.context is not None:
             self.context, self.context_position = entry.context, self.length
-        if isinstance(it, ApprovalRequested):
-            self.pending_approvals[entry.route, it.call_id] = it.approval_id
-        elif isinstance(it, ApprovalDecided):
-            self.pending_approvals.pop((entry.route, it.decided.call_id), None)
-            self.state = replay_outcome(self.state, entry.route, it.decided)
-        elif isinstance(it, RunStopped):
-            if it.status in ENDED_STATUSES:
+        if isinstance(content, ApprovalRequested):
+            self.pending_approvals[entry.route, content.call_id] = content.approval_id
+        elif isinstance(content, ApprovalDecided):
+            self.pending_approvals.pop((entry.route, content.decided.call_id), None)
+            self.state = replay_outcome(self.state, entry.route, content.decided)
+        elif isinstance(content, RunStopped):
+            if content.status in ENDED_STATUSES:
                 self.pending_approvals.clear()  # they were withdrawn when the run ended
-        elif not isinstance(it, RunNote):
-            self.state = replay_outcome(self.state, entry.route, it, stored=entry.stored)
-            if isinstance(it, steps.ModelAnswered):
-                self.usage_records.append(it.response.usage)
+        elif not isinstance(content, RunNote):
+            self.state = replay_outcome(self.state, entry.route, content, stored=entry.stored)
+            if isinstance(content, steps.ModelAnswered):
+                self.usage_records.append(content.response.usage)
 
 
 def replay_outcome(state: State, route: tuple[str, ...], outcome: steps.Outcome, *, stored: int | None = None) -> State:

@@ -1,17 +1,21 @@
-"""Write the journal of a run while it is executed: the items, entries and approvals of a step in one commit."""
+"""Write the journal of a run while it is executed: the items, entries and approvals of a step in one commit.
+
+With some of these commits a snapshot is written, see :mod:`standfast.runtime._engine.snapshots`.
+"""
 
 import asyncio
-import logging
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from standfast.base.backoff import Backoff
 from standfast.base.errors import FenceLost, StoreUnavailable
 from standfast.base.items import Item, encode_items
+from standfast.base.log import get_logger
 from standfast.base.text import extract_text, extract_words
+from standfast.base.time import Backoff
 from standfast.history.stored_session import StoredSession
-from standfast.lifecycle.cancellation import run_to_end
+from standfast.lifecycle.scope import run_to_end
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.core import steps
 from standfast.runs.core.context import SavedContext, save_context
@@ -21,11 +25,21 @@ from standfast.runs.core.transitions import apply_outcome, choose_next_step, get
 from standfast.runs.session_io import is_tool_output_guarded, store_new_items, to_stored_item
 from standfast.runtime._engine.approvals import make_approval, make_save_op, set_deadline
 from standfast.runtime._engine.context import RuntimeContext
-from standfast.runtime._engine.journal import CallKey, strip_children
+from standfast.runtime._engine.journal import CallKey, ReplayedRun, strip_children
 from standfast.runtime._engine.leases import RunLeases
-from standfast.runtime._engine.records import ApprovalRequested, JournalEntry, RunNote, decode_row, encode, encode_entry
-from standfast.runtime._engine.snapshots import SnapshotWriter
-from standfast.store.operations import AppendJournal, Op, Splice, ViewUpdate
+from standfast.runtime._engine.records import (
+    ApprovalRequested,
+    JournalEntry,
+    RunNote,
+    decode_entry,
+    decode_row,
+    encode,
+    encode_entry,
+)
+from standfast.runtime._engine.replay import replay
+from standfast.runtime._engine.snapshots import can_snapshot, encode_snapshot, get_coverage
+from standfast.store.backend import Backend
+from standfast.store.operations import AppendEvents, AppendJournal, Op, Splice, ViewUpdate
 from standfast.store.records import RunRecord
 from standfast.store.tape import slice_spans
 
@@ -40,13 +54,13 @@ async def build_rewind_ops(ctx: RuntimeContext, session_id: str | None, to: int 
         return []
     view = ViewUpdate(closed=slice_spans(before.view, 0, to), open_from=before.next_seq, length=to, archive=True)
     splice = Splice(session_id=session_id, view_update=view, tape=before.tape)
-    return [ctx.open_session(session_id).seal_splice(before, splice)]
+    return [ctx.open_session(session_id).complete_splice(before, splice)]
 
 
 MAX_CONTEXT_BYTES = 16 * 1024
 """Changes of a larger context are not recorded: writing it at every step would cost too much."""
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class ContextTracker:
@@ -57,8 +71,11 @@ class ContextTracker:
         self._last_encoded = encode(saved)
         self._tracking = saved is not None and len(self._last_encoded) <= MAX_CONTEXT_BYTES
 
-    def get_change(self) -> SavedContext | None:
-        """Return the context if it has changed. After one that cannot be saved, changes are no longer tracked."""
+    def take_change(self) -> SavedContext | None:
+        """Return the context if it has changed since the last call, else ``None``.
+
+        Tracking stops, with a warning, once the context cannot be saved.
+        """
         if not self._tracking:
             return None
         try:
@@ -77,8 +94,49 @@ class ContextTracker:
         return saved
 
 
-class LeaseLost(BaseException):
-    """Another runtime owns the run. It derives from BaseException so that no tool can catch it and continue."""
+SNAPSHOT_KIND = "fold"  # as it is stored
+SNAPSHOT_INTERVAL = 128
+"""The least number of entries between two snapshots, which are made only at the end of a turn."""
+
+
+class SnapshotWriter:
+    """Makes snapshots from the bytes that are written: the program may have changed the objects in memory."""
+
+    def __init__(self, backend: Backend, record: RunRecord, replayed: ReplayedRun) -> None:
+        self._backend, self._record, self._length = backend, record, replayed.length
+        self._replayed: ReplayedRun | None = None
+        self._pending: deque[bytes] = deque()
+        self._entries_since = replayed.length - replayed.coverage.length
+
+    def add_written(self, entries: Iterable[bytes]) -> None:
+        """Add entries that were appended to the journal."""
+        before = len(self._pending)
+        self._pending.extend(entries)
+        self._entries_since += len(self._pending) - before
+
+    async def build_due_ops(self) -> list[AppendEvents]:
+        """Return the operations to commit with the next entries: a snapshot if one is due."""
+        if self._entries_since < SNAPSHOT_INTERVAL:
+            return []
+        if self._replayed is None:
+            self._replayed = await replay(self._backend, self._record, upto=self._length)
+        run = self._replayed
+        while self._pending:
+            entry = decode_entry(self._pending.popleft())
+            run.apply_entries([entry])
+            if (
+                entry.mark is not None
+                and run.length - run.coverage.length >= SNAPSHOT_INTERVAL
+                and can_snapshot(run.state)
+            ):
+                snapshot = encode_snapshot(run, entry.mark)
+                run.coverage, self._entries_since = get_coverage(run), len(self._pending)
+                return [AppendEvents(run_id=self._record.run_id, events=((SNAPSHOT_KIND, snapshot),))]
+        return []
+
+
+class RunTakenOver(BaseException):
+    """Another runtime has taken over the run. A BaseException, so that no tool can catch it and continue."""
 
 
 class JournalWriter:
@@ -126,7 +184,7 @@ class JournalWriter:
         """Add the items that may be stored now to the next commit; return the new stored length."""
         state = run.state
         failing = getattr(outcome, "error", None) is not None
-        until = get_storable_length(state, failing=failing, unchecked=is_tool_output_guarded(run))
+        until = get_storable_length(state, failing=failing, outputs_guarded=is_tool_output_guarded(run))
         if until <= state.stored:
             return None
         new = state.transcript[state.stored : until]
@@ -146,7 +204,7 @@ class JournalWriter:
             outcome, steps.ModelAnswered | steps.CallsInvoked | steps.HandoffPerformed
         ):
             return None
-        return self.context_tracker.get_change()
+        return self.context_tracker.take_change()
 
     async def _store_nested_session(self, run: ActiveRun, outcome: Outcome) -> None:
         """Store the items of a nested run with its own session, and record that afterwards."""
@@ -173,8 +231,8 @@ class JournalWriter:
         """Add a note to the next commit."""
         self._entries.append(JournalEntry(note, route, self._next_mark()))
 
-    def drop_last_note(self) -> None:
-        """Remove the latest note from the next commit."""
+    def drop_last_entry(self) -> None:
+        """Remove the entry that was added last; it must not have been committed."""
         self._entries.pop()
 
     def add_outcome(self, outcome: Outcome, *, route: tuple[str, ...]) -> None:
@@ -185,13 +243,15 @@ class JournalWriter:
         return self.leases.token, next(self._marks)
 
     async def flush(self, *extra: Op, release: bool = False) -> None:
-        """Commit everything that was added, and ``extra``, or raise and have written nothing.
+        """Commit everything that was added, together with ``extra``, in one transaction.
 
-        If the caller is cancelled, the commit still runs to its end first. What is added meanwhile is left to the next.
+        After :class:`StoreUnavailable` it is unknown whether it was applied; after any other exception nothing was
+        written. Cancelling the caller does not interrupt the commit. Entries that are added while it runs are left for
+        the next one.
         """
         async with self._lock:
             if self.leases.lost:
-                raise LeaseLost
+                raise RunTakenOver
             if self._entries or extra:
                 self.leases.releasing = release
                 try:
@@ -232,7 +292,7 @@ class JournalWriter:
                 return
             except FenceLost:
                 self.leases.mark_lost()
-                raise LeaseLost from None
+                raise RunTakenOver from None
             except StoreUnavailable as problem:
                 if self.ctx.closing:
                     raise
@@ -242,7 +302,7 @@ class JournalWriter:
                     return
 
     async def _was_committed(self, entries: list[JournalEntry]) -> bool:
-        """Return whether a commit without an answer was made: then the journal has the mark of its last entry."""
+        """Return whether the journal has the last of these entries: then a commit without a response was applied."""
         if not entries:
             return False
         rows = await self.ctx.backend.read_journal(self.record.run_id, after=self._journal_length)

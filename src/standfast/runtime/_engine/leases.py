@@ -1,24 +1,23 @@
 """Leases with fencing tokens, one for a run and one for its session: only their holder executes the run."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from standfast.base.errors import FenceLost, StoreUnavailable
+from standfast.base.log import get_logger
 from standfast.store.backend import Backend
-from standfast.store.operations import AcquireLease, CheckFence, Op, ReleaseLease, RenewLease
-from standfast.store.preconditions import LeaseHeld
+from standfast.store.operations import AcquireLease, CheckFence, LeaseHeld, Op, ReleaseLease, RenewLease
 from standfast.store.records import Lease
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
-def run_lease_name(run_id: str) -> str:
+def make_run_lease_name(run_id: str) -> str:
     return f"run:{run_id}"
 
 
-def session_lease_name(session_id: str) -> str:
+def make_session_lease_name(session_id: str) -> str:
     return f"session:{session_id}"
 
 
@@ -35,7 +34,7 @@ class RunLeases:
 
     @property
     def token(self) -> int:
-        return self.tokens[run_lease_name(self.run_id)]
+        return self.tokens[make_run_lease_name(self.run_id)]
 
     def build_fence_ops(self) -> list[Op]:
         return [CheckFence(name, token) for name, token in self.tokens.items()]
@@ -56,7 +55,11 @@ async def acquire_leases(
     backend: Backend, run_id: str, session_id: str | None, *, owner: str, ttl: float, ops: list[Op]
 ) -> RunLeases | None:
     """Acquire the leases of a run in one commit with ``ops``; return ``None`` when another owner has one of them."""
-    names = [run_lease_name(run_id)] if session_id is None else [session_lease_name(session_id), run_lease_name(run_id)]
+    names = (
+        [make_run_lease_name(run_id)]
+        if session_id is None
+        else [make_session_lease_name(session_id), make_run_lease_name(run_id)]
+    )
     # The owner includes the run: two runs of one runtime must not share the lease of a session.
     acquire = [AcquireLease(name=name, owner=f"{owner}/{run_id}", ttl=ttl) for name in names]
     try:

@@ -11,6 +11,7 @@ import msgspec
 
 from standfast.agents.tool_identity import ToolRef
 from standfast.base.items import Item
+from standfast.base.text import describe_error
 from standfast.runs.core.context import SavedContext
 from standfast.runs.core.state import FinalOutput, PersistedStruct, decode_hook, encode_hook
 from standfast.runs.core.steps import CallDecided, Outcome
@@ -18,11 +19,11 @@ from standfast.runtime.types import CancelMode
 from standfast.runtime.types import RunProblem as RunProblem
 from standfast.runtime.types import RunStatus as RunStatus
 from standfast.store.backend import Backend
-from standfast.store.records import LogEntry, RunRecord
+from standfast.store.records import ENDED_RUN_STATUSES, LogEntry, RunRecord
 
-# The store distinguishes more statuses than programs see. ``next`` is a queued run that precedes all others of its
-# session, ``woken`` a run that any runtime may claim, and ``blocked`` one that cannot continue, for example because the
-# code has changed.
+# The store distinguishes more statuses than programs see; their names are stored. ``next`` is a queued run that
+# precedes all others of its session, ``woken`` a run that any runtime may claim, and ``blocked`` one that cannot
+# continue, for example because the code has changed.
 PUBLIC_STATUS: dict[str, RunStatus] = {
     "next": "queued",
     "queued": "queued",
@@ -36,7 +37,7 @@ PUBLIC_STATUS: dict[str, RunStatus] = {
 }
 QUEUED_STATUSES = ("next", "queued")
 SESSION_HOLDING_STATUSES = ("woken", "running", "waiting", "blocked")
-ENDED_STATUSES = ("completed", "failed", "cancelled")
+ENDED_STATUSES = ENDED_RUN_STATUSES
 STOPPED_STATUSES = ("waiting", "blocked", *ENDED_STATUSES)
 
 
@@ -46,13 +47,13 @@ class RunHeader(PersistedStruct, frozen=True):
     agent: str
     request: str
     key: str | None = None
-    base: int | None = None
+    session_length_before: int | None = msgspec.field(default=None, name="base")
     """The number of items in its session before the run."""
     cancel: CancelMode | None = None
-    undone: bool = False
-    """Remove its items from the session when it ends."""
+    rollback_requested: bool = msgspec.field(default=False, name="undone")
+    """Whether its items are removed from the session when it ends."""
     accept: bool = False
-    """Continue although the code has changed."""
+    """Whether it continues although the code has changed."""
     problem: RunProblem | None = None
     answer: FinalOutput | None = None
     answered_by: str | None = None
@@ -136,12 +137,12 @@ RunNote: TypeAlias = (
 class JournalEntry(PersistedStruct, frozen=True):
     """One entry of the journal. ``route`` leads to the nested run that it belongs to.
 
-    ``mark`` is unique among the entries of a run; it is used to find out whether a commit without an answer was made.
-    ``stored`` is the length of the transcript that the session has after this entry. ``trace`` and ``context`` are set
-    when they have changed.
+    ``mark`` is (fencing token, counter). It is unique among the entries that ``JournalWriter`` writes, and ``None`` in
+    all others. It shows whether a commit whose response was lost was applied. ``stored`` is the length of the
+    transcript that the session has after this entry. ``trace`` and ``context`` are set when they have changed.
     """
 
-    it: Outcome | RunNote
+    content: Outcome | RunNote = msgspec.field(name="it")
     route: tuple[str, ...] = ()
     mark: tuple[int, int] | None = None
     stored: int | None = None
@@ -154,7 +155,7 @@ class RecordedError(Exception):
 
 
 def _encode_hook(value: Any) -> Any:
-    return str(value) if isinstance(value, BaseException) else encode_hook(value)
+    return describe_error(value) if isinstance(value, BaseException) else encode_hook(value)
 
 
 def _decode_hook(kind: Any, value: Any) -> Any:
@@ -168,7 +169,7 @@ _encoder = msgspec.json.Encoder(enc_hook=_encode_hook)
 
 def encode_entry(entry: JournalEntry) -> tuple[str, bytes]:
     """Return the kind and the bytes of an entry, for the store."""
-    return type(entry.it).__struct_config__.tag, _encoder.encode(entry)  # type: ignore[return-value]
+    return type(entry.content).__struct_config__.tag, _encoder.encode(entry)  # type: ignore[return-value]
 
 
 def decode_row(row: LogEntry) -> JournalEntry:
@@ -176,11 +177,27 @@ def decode_row(row: LogEntry) -> JournalEntry:
 
 
 def decode_entry(data: bytes) -> JournalEntry:
-    return _entry_decoder.decode(data)
+    try:
+        return _entry_decoder.decode(data)
+    except msgspec.ValidationError:
+        return _entry_decoder.decode(_repair_problem(data))
 
 
 def decode_header(record: RunRecord) -> RunHeader:
-    return _header_decoder.decode(record.data)
+    try:
+        return _header_decoder.decode(record.data)
+    except msgspec.ValidationError:
+        return _header_decoder.decode(_repair_problem(record.data))
+
+
+def _repair_problem(data: bytes) -> bytes:
+    """Give a problem a code: until 0.1.0 it was stored as the error had it, which could be null or a number."""
+    values = msgspec.json.decode(data)
+    for part in (values, values.get("it")):
+        problem = part.get("problem") if isinstance(part, dict) else None
+        if isinstance(problem, dict) and not isinstance(problem.get("code"), str):
+            problem["code"] = "error" if problem.get("code") is None else str(problem["code"])
+    return msgspec.json.encode(values)
 
 
 def encode(value: Any) -> bytes:

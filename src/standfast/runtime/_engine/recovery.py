@@ -1,7 +1,6 @@
 """The recovery loop: claim runs without an owner, start queued runs, expire approvals."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
@@ -10,44 +9,50 @@ from msgspec import MsgspecError
 from msgspec.structs import replace
 
 from standfast.base.errors import StandfastError
+from standfast.base.log import get_logger
 from standfast.runtime._engine import crash_loop
 from standfast.runtime._engine.approvals import expire_approval
 from standfast.runtime._engine.control import resume_run, update_run
 from standfast.runtime._engine.executor import RunExecutor, make_unknown_agent_problem
-from standfast.runtime._engine.leases import run_lease_name
+from standfast.runtime._engine.leases import make_run_lease_name
 from standfast.runtime._engine.records import QUEUED_STATUSES, RunStopped, decode_header, list_runs
 from standfast.runtime._engine.scheduler import Scheduler, find_session_holder
 from standfast.store.records import RunRecord
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class RecoveryLoop:
-    """Scans the store periodically. The cost grows with the number of active runs, not with those that wait."""
+    """Claims runs whose owner died, starts queued runs and expires approvals.
+
+    It scans the store every ``poll_interval`` seconds. The cost grows with the number of active runs, not with those
+    that wait.
+    """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler, self.ctx = scheduler, scheduler.ctx
         self._lease_checks: dict[str, tuple[float, float]] = {}
-        """When the lease of a run expires by the store's clock, and when to check again by the local clock."""
+        """By run: when its lease expires (store's clock), and the time of the next check (local monotonic clock)."""
         self._delayed_leases: dict[str, float] = {}
-        """The expiry of the lease after which the recovery of a run was already delayed."""
+        """By run: the expiry of the lost lease for which the back-off delay was already started."""
         self._agent_unknown_since: dict[str, float] = {}
         self._next_sweep = 0.0
 
     async def run(self) -> None:
-        await self._run_logged(partial(self._retry_blocked, include_all=True))
+        await self._run_logging_errors(partial(self._retry_blocked, include_all=True))
         while True:
-            await self._run_logged(self.scan)
+            await self._run_logging_errors(self.scan)
             await asyncio.sleep(self.ctx.poll_interval)
 
-    async def _run_logged(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _run_logging_errors(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run ``work``; log a failure and continue, because the next scan repeats it."""
         try:
             await work()
         except (StandfastError, MsgspecError) as problem:
             _log.warning("recovery of runs failed, retrying: %s", problem)
 
     async def _retry_blocked(self, *, include_all: bool) -> None:
-        """Retry blocked runs whose agent was unknown and, with ``include_all``, those that did not fit the code.
+        """Retry blocked runs whose agent was unknown and, with ``include_all``, those that need a change of code.
 
         Runs in a crash loop are not retried: they could end this process too, so a person has to resume them.
         """
@@ -65,11 +70,11 @@ class RecoveryLoop:
         busy = {record.session_id for record in records if record.status not in QUEUED_STATUSES and record.session_id}
         for record in sorted(records, key=lambda record: record.status == "queued"):
             if record.status not in QUEUED_STATUSES:
-                await self._run_logged(partial(self._check_run, record))
+                await self._run_logging_errors(partial(self._check_run, record))
             elif record.session_id not in busy:
                 if record.session_id is not None:
                     busy.add(record.session_id)
-                await self._run_logged(partial(self._start_queued, record))
+                await self._run_logging_errors(partial(self._start_queued, record))
         await self._sweep()
 
     async def _check_run(self, record: RunRecord) -> None:
@@ -96,7 +101,7 @@ class RecoveryLoop:
         cancelled = decode_header(record).cancel is not None
         if time.monotonic() < due and not cancelled:
             return
-        lease = await self.ctx.backend.get_lease(run_lease_name(record.run_id))
+        lease = await self.ctx.backend.get_lease(make_run_lease_name(record.run_id))
         expiry = 0.0 if lease is None or not lease.owner else lease.expires_at
         remaining = min(expiry - self.ctx.clock(), self.ctx.lease_ttl)
         if remaining <= 0 or expiry == known_expiry:

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import logging
 from contextlib import suppress
 from typing import Literal
 
@@ -10,6 +9,7 @@ from msgspec.structs import replace
 
 from standfast.base.errors import FenceLost, RunMoved, StoreUnavailable
 from standfast.base.ids import new_id
+from standfast.base.log import get_logger
 from standfast.lifecycle.scope import Scope
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.executor import RunExecutor
@@ -29,6 +29,8 @@ from standfast.store.backend import Backend
 from standfast.store.operations import AppendJournal, Op, SaveRun
 from standfast.store.records import RunRecord
 
+CLAIMABLE_STATUSES = ("woken", "running", *QUEUED_STATUSES)
+
 
 def make_run_id(key: str | None) -> str:
     """Return the id of a new run. The same key gives the same id in every process."""
@@ -45,7 +47,14 @@ def build_create_ops(
 ) -> list[Op]:
     """Return the operations that create a queued run."""
     return [
-        SaveRun(run_id=run_id, expected=0, status=status, data=encode(header), session_id=session_id),
+        SaveRun(
+            run_id=run_id,
+            expected=0,
+            status=status,
+            data=encode(header),
+            session_id=session_id,
+            parent=header.parent,
+        ),
         AppendJournal(run_id=run_id, entries=(encode_entry(JournalEntry(first)),)),
     ]
 
@@ -67,11 +76,13 @@ async def find_next_queued(backend: Backend, session_id: str) -> RunRecord | Non
 
 async def claim_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecord, RunLeases] | None:
     """Acquire the leases of the run and mark it as running; ``None`` if it is not its turn or another was faster."""
+    if record.status not in CLAIMABLE_STATUSES:  # Another claim was faster: it has ended or waits.
+        return None
     if record.status not in QUEUED_STATUSES or record.session_id is None:
         return await _acquire_run(ctx, record)
     # Only the holder of the session's lease may start a run of that session.
     leases = await acquire_leases(
-        ctx.backend, record.run_id, record.session_id, owner=ctx.owner, ttl=ctx.lease_ttl, ops=[]
+        ctx.backend, record.run_id, record.session_id, owner=ctx.runtime_id, ttl=ctx.lease_ttl, ops=[]
     )
     if leases is None:
         return None
@@ -89,11 +100,11 @@ async def claim_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecord, 
 
 async def _acquire_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecord, RunLeases] | None:
     header = replace(decode_header(record), problem=None)
-    if record.status in QUEUED_STATUSES and header.base is None and record.session_id is not None:
+    if record.status in QUEUED_STATUSES and header.session_length_before is None and record.session_id is not None:
         before = await ctx.backend.get_session(record.session_id)
-        header = replace(header, base=before.length if before else 0)
+        header = replace(header, session_length_before=before.length if before else 0)
     how: Literal["started", "continued"] = "started" if record.journal_length == 1 else "continued"
-    note = RunClaimed(ctx.owner, "recovered" if record.status == "running" else how)
+    note = RunClaimed(ctx.runtime_id, "recovered" if record.status == "running" else how)
     save = SaveRun(
         run_id=record.run_id,
         expected=record.revision,
@@ -104,7 +115,7 @@ async def _acquire_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecor
     journal = AppendJournal(run_id=record.run_id, entries=(encode_entry(JournalEntry(note)),))
     try:
         leases = await acquire_leases(
-            ctx.backend, record.run_id, record.session_id, owner=ctx.owner, ttl=ctx.lease_ttl, ops=[save, journal]
+            ctx.backend, record.run_id, record.session_id, owner=ctx.runtime_id, ttl=ctx.lease_ttl, ops=[save, journal]
         )
     except (RunMoved, FenceLost):
         return None
@@ -117,7 +128,7 @@ async def _acquire_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecor
 SHUTDOWN_GRACE = 5.0
 """Seconds that running tools get when a runtime closes. Then they are cancelled, and their calls are uncertain."""
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class Scheduler:
@@ -179,7 +190,7 @@ class Scheduler:
 
     async def aclose(self) -> None:
         """Release all runs after their current step, or after ``SHUTDOWN_GRACE`` seconds."""
-        self.ctx.retry.stopped = True
+        self.ctx.shutdown.closing = True
         tasks = {executor.task for executor in self.executors.values() if executor.task is not None}
         for executor in list(self.executors.values()):
             executor.suspend()

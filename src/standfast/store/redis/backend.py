@@ -5,11 +5,10 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
-from standfast.base.clock import Clock
 from standfast.base.errors import InvalidInput, NotFound, StandfastError, StoreUnavailable, Unsupported
+from standfast.base.time import Clock
 from standfast.store.backend import Cursor
-from standfast.store.operations import Annotate, Op, OpResult, RequireVersion, Splice
-from standfast.store.preconditions import check_view_update
+from standfast.store.operations import Annotate, Op, OpResult, RequireVersion, Splice, check_view_update
 from standfast.store.records import (
     ApprovalRecord,
     Generation,
@@ -30,7 +29,7 @@ _COMMIT_SCRIPT = Script("commit.lua")
 
 
 class RedisCommitter:
-    """Runs the commits of a store, in a cluster also across slots."""
+    """Runs the commits of a store; in a cluster, including those that span several slots."""
 
     def __init__(self, keys: Keyspace, *, ttl: float | None, clock: Clock | None) -> None:
         self.keys, self.connection = keys, keys.connection
@@ -187,6 +186,7 @@ class RedisBackend:
         self.owns_client = owns_client
         self.connection = RedisConnection(client)
         self.keys = Keyspace(self.connection, prefix)
+        self.location = f"{self.connection.location} {prefix}"
         self.committer = RedisCommitter(self.keys, ttl=validate_ttl(ttl), clock=clock)
 
     @classmethod
@@ -258,7 +258,7 @@ class RedisBackend:
             record = encoding.parse_session_record(session_id, encoding.parse_hash(reply[0]))
             segments = [TapeSegment.parse(segment) for segment in reply[2]]
             fetched = [await self.fetch_segment(segment) for segment in segments]
-            page = Page(record, encoding.build_rows(int(reply[1]), fetched))
+            page = Page(record, encoding.build_rows(int(reply[1]), fetched), bool(reply[3]))
             if segments == fetched or all(row.data is not None for row in page.rows) or await self.is_unchanged(record):
                 return page
             # Items were erased between the two reads: the page mixes both states, so read again.
@@ -349,9 +349,7 @@ class RedisBackend:
     async def get_run(self, run_id: str) -> RunRecord | None:
         raise Unsupported(_RUNS_UNSUPPORTED)
 
-    async def list_runs(
-        self, *, status: Sequence[str] | None, session_id: str | None, limit: int, after: int
-    ) -> list[RunRecord]:
+    async def list_runs(self, **filters: Any) -> list[RunRecord]:
         raise Unsupported(_RUNS_UNSUPPORTED)
 
     async def read_journal(self, run_id: str, *, after: int) -> list[LogEntry]:
@@ -363,9 +361,7 @@ class RedisBackend:
     async def get_approval(self, approval_id: str) -> ApprovalRecord | None:
         raise Unsupported(_RUNS_UNSUPPORTED)
 
-    async def list_approvals(
-        self, *, status: str | None, run_id: str | None, session_id: str | None, limit: int, after: str
-    ) -> list[ApprovalRecord]:
+    async def list_approvals(self, **filters: Any) -> list[ApprovalRecord]:
         raise Unsupported(_RUNS_UNSUPPORTED)
 
     async def list_due_approvals(

@@ -8,8 +8,7 @@ import msgspec
 
 from standfast.base.errors import FenceLost, HistoryMoved, KeyReused, NotFound, StandfastError, StoreUnavailable
 from standfast.store import operations
-from standfast.store.operations import Op, OpResult
-from standfast.store.preconditions import LeaseHeld, make_wrong_key_error
+from standfast.store.operations import LeaseHeld, Op, OpResult, make_wrong_key_error
 from standfast.store.records import Generation, Head, Lease, QuarantinedItem, Row, SessionRecord
 from standfast.store.tape import TapeSpan, TapeSpans, get_ranges_on_tape, join_spans
 

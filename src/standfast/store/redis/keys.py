@@ -13,7 +13,7 @@ All keys of a session share a hash tag, so that they are in one slot of a cluste
     prefix:{t}:lease            hash    the lease of that name, in the slot of the session with the same name
     prefix:sessions             zset    the names of all sessions
 
-The key of a tape contains the session that wrote it, also after that session is forgotten; the record of a fork stores
+The key of a tape contains the session that wrote it, even after that session is deleted; the record of a fork stores
 the origins of the tapes that it inherited. On a single server, a commit sets the time in ``prefix:sessions`` itself. In
 a cluster that list is in another slot and only a hint: a name is added before its session is created, and listing reads
 the records.

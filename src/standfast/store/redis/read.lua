@@ -70,4 +70,5 @@ for _, span in ipairs(spans) do
   end
   position = position + span.length
 end
-return {record, string.format('%.0f', start), pieces}
+local overrun = field.seal and redis.call('HEXISTS', base .. ':tape:' .. field.tape, field.next_seq) or 0
+return {record, string.format('%.0f', start), pieces, overrun}

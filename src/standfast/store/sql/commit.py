@@ -6,8 +6,8 @@ The operations on histories are in :mod:`~standfast.store.sql.history_writes`.
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from standfast.base.errors import NotFound
-from standfast.store import operations, preconditions
+from standfast.base.errors import NotFound, RunShared
+from standfast.store import operations
 from standfast.store.operations import Op, OpResult
 from standfast.store.records import Lease
 from standfast.store.sql import history_writes
@@ -16,7 +16,7 @@ from standfast.store.sql.connection import DatabaseConnection
 
 def save_run(db: DatabaseConnection, op: operations.SaveRun, now: float) -> None:
     row = db.fetch_one("SELECT revision FROM {_runs} WHERE run_id = :run_id" + db.lock_clause, {"run_id": op.run_id})
-    preconditions.check_revision(op, found=row[0] if row else 0)
+    operations.check_revision(op, found=row[0] if row else 0)
     values = {
         "run_id": op.run_id,
         "session_id": op.session_id,
@@ -26,10 +26,13 @@ def save_run(db: DatabaseConnection, op: operations.SaveRun, now: float) -> None
         "now": now,
     }
     if row is None:
+        if op.parent is not None:
+            require_run(db, op.parent)
         db.execute(
-            "INSERT INTO {_runs} (run_id, session_id, status, revision, data, journal_length, event_length, created_at,"
-            " updated_at) VALUES (:run_id, :session_id, :status, :revision, :data, 0, 0, :now, :now)",
-            values,
+            "INSERT INTO {_runs} (run_id, session_id, status, revision, data, journal_length, event_length, parent,"
+            " created_at, updated_at)"
+            " VALUES (:run_id, :session_id, :status, :revision, :data, 0, 0, :parent, :now, :now)",
+            {**values, "parent": op.parent},
         )
     else:
         db.execute(
@@ -37,6 +40,23 @@ def save_run(db: DatabaseConnection, op: operations.SaveRun, now: float) -> None
             " updated_at = :now WHERE run_id = :run_id",
             values,
         )
+
+
+def require_run(db: DatabaseConnection, run_id: str) -> None:
+    """Lock a run, or raise :class:`NotFound`. The lock keeps it while a fork of it is created."""
+    if db.fetch_one("SELECT 1 FROM {_runs} WHERE run_id = :run_id" + db.lock_clause, {"run_id": run_id}) is None:
+        raise NotFound("run", run_id)
+
+
+def delete_run(db: DatabaseConnection, op: operations.DeleteRun, now: float) -> None:
+    target = {"run_id": op.run_id}
+    row = db.fetch_one("SELECT revision FROM {_runs} WHERE run_id = :run_id" + db.lock_clause, target)
+    operations.check_revision(op, found=row[0] if row else 0)
+    fork = db.fetch_one("SELECT run_id FROM {_runs} WHERE parent = :run_id ORDER BY position LIMIT 1", target)
+    if fork is not None:
+        raise RunShared(op.run_id, fork_id=fork[0])
+    for table in ("{_runs}", "{_journal}", "{_events}", "{_approvals}"):
+        db.execute(f"DELETE FROM {table} WHERE run_id = :run_id", target)
 
 
 def append_log(
@@ -78,7 +98,7 @@ def save_approval(db: DatabaseConnection, op: operations.SaveApproval, now: floa
         "SELECT revision FROM {_approvals} WHERE approval_id = :approval_id" + db.lock_clause,
         {"approval_id": op.approval_id},
     )
-    preconditions.check_revision(op, found=row[0] if row else 0)
+    operations.check_revision(op, found=row[0] if row else 0)
     values = {
         "approval_id": op.approval_id,
         "run_id": op.run_id,
@@ -112,7 +132,7 @@ def get_lease_for_update(db: DatabaseConnection, name: str) -> Lease | None:
 
 def acquire_lease(db: DatabaseConnection, op: operations.AcquireLease, now: float) -> Lease:
     held = get_lease_for_update(db, op.name)
-    lease = preconditions.grant_lease(op, held, now)
+    lease = operations.grant_lease(op, held, now)
     values = {"name": lease.name, "owner": lease.owner, "token": lease.token, "expires_at": lease.expires_at}
     if held is None:
         db.execute(
@@ -128,7 +148,7 @@ def acquire_lease(db: DatabaseConnection, op: operations.AcquireLease, now: floa
 
 
 def renew_lease(db: DatabaseConnection, op: operations.RenewLease, now: float) -> Lease:
-    held = preconditions.check_lease_token(op, get_lease_for_update(db, op.name))
+    held = operations.check_lease_token(op, get_lease_for_update(db, op.name))
     db.execute(
         "UPDATE {_leases} SET expires_at = :expires_at WHERE name = :name",
         {"name": op.name, "expires_at": now + op.ttl},
@@ -145,7 +165,7 @@ def release_lease(db: DatabaseConnection, op: operations.ReleaseLease, now: floa
 
 
 def check_fence(db: DatabaseConnection, op: operations.CheckFence, now: float) -> None:
-    preconditions.check_lease_token(op, get_lease_for_update(db, op.name))
+    operations.check_lease_token(op, get_lease_for_update(db, op.name))
 
 
 def apply(connection: DatabaseConnection, ops: Iterable[Op], now: float) -> list[OpResult]:
@@ -160,6 +180,7 @@ _APPLIERS: dict[type, Callable[[DatabaseConnection, Any, float], OpResult]] = {
     operations.RequireVersion: history_writes.require_version,
     operations.Quarantine: history_writes.quarantine,
     operations.SaveRun: save_run,
+    operations.DeleteRun: delete_run,
     operations.AppendJournal: append_journal,
     operations.AppendEvents: append_events,
     operations.SaveApproval: save_approval,

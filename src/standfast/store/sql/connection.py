@@ -45,11 +45,19 @@ def select_table_names(names: TableNames, get_columns: GetColumns) -> TableNames
     """Return the names under which this database holds its tables.
 
     Before standfast 0.1.0 was released, the product and its default tables were called holdfast. A database with those
-    tables, and without tables of the present default names, is used as it is.
+    tables, and without tables of the present default names, is used as it is. Tables of openai-agents are left to
+    openai-agents: the store uses others beside them.
     """
+    if are_foreign(names, get_columns):
+        return TableNames(f"standfast_{names.sessions}", f"standfast_{names.items}")
     if names != DEFAULT_NAMES or get_columns(names.sessions):
         return names
     return FORMER_DEFAULT_NAMES if "tape" in get_columns(FORMER_DEFAULT_NAMES.sessions) else names
+
+
+def are_foreign(names: TableNames, get_columns: GetColumns) -> bool:
+    """Return whether openai-agents has created tables with these names."""
+    return "message_data" in get_columns(names.items)
 
 
 class DatabaseConnection(Protocol):

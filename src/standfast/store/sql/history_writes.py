@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from standfast.base.errors import HistoryMoved, KeyReused, SessionDamaged
-from standfast.store import operations, preconditions
+from standfast.base.errors import KeyReused, SessionDamaged
+from standfast.store import operations
 from standfast.store.records import EMPTY_HEAD, Head
 from standfast.store.sql.connection import DatabaseConnection
 from standfast.store.tape import get_ranges_on_tape, iter_gaps
@@ -16,7 +16,8 @@ _ranges_decoder = msgspec.json.Decoder(list[tuple[int, int]])
 
 
 def splice(db: DatabaseConnection, op: operations.Splice, now: float) -> Head:
-    preconditions.check_view_update(op)
+    """Append items, replace the view, or both; return the new head. A batch that was written before changes nothing."""
+    operations.check_view_update(op)
     row = db.fetch_one(
         "SELECT version, length, tape, next_seq, open_from, updated_at, seal IS NOT NULL FROM {sessions}"
         " WHERE session_id = :session_id" + db.lock_clause,
@@ -27,9 +28,8 @@ def splice(db: DatabaseConnection, op: operations.Splice, now: float) -> Head:
     if done is not None:
         return done
     version, length, tape, next_seq, open_from, updated_at, sealed = row or (0, 0, op.tape, 0, 0, now, False)
-    if op.expected is not None and op.expected != version:
-        raise HistoryMoved(op.session_id, expected=op.expected, found=Head(version, length))
-    preconditions.check_seal(op, sealed=sealed, tape=tape, found=Head(version, length))
+    operations.check_version(op.session_id, op.expected, found=Head(version, length))
+    operations.check_seal(op, sealed=sealed, tape=tape, found=Head(version, length))
     if op.view_update is not None and op.view_update.archive and row:
         archive_generation(db, op.session_id, resumes_at=next_seq + len(op.add), now=now)
     head = Head(version + 1, op.view_update.length if op.view_update else length + len(op.add))
@@ -70,7 +70,10 @@ def splice(db: DatabaseConnection, op: operations.Splice, now: float) -> Head:
 
 
 def find_batch_result(db: DatabaseConnection, session_id: str, key: operations.BatchKey) -> Head | None:
-    """Return the head after the batch with this key, or ``None`` if there was none."""
+    """Return the head that the batch with this key produced, or ``None`` if the key is new.
+
+    Raise :class:`KeyReused` if the key belongs to another batch.
+    """
     done = db.fetch_one(
         "SELECT digest, version, length FROM {_keys} WHERE session_id = :session_id AND name = :name" + db.lock_clause,
         {"session_id": session_id, "name": key.name},
@@ -175,19 +178,18 @@ def erase(db: DatabaseConnection, op: operations.Erase, now: float) -> Head:
         target,
     )
     found = Head(row[0], row[1]) if row else EMPTY_HEAD
-    if op.expected is not None and op.expected != found.version:
-        raise HistoryMoved(op.session_id, expected=op.expected, found=found)
+    operations.check_version(op.session_id, op.expected, found=found)
     if row is None:
         return EMPTY_HEAD
     version, _, tape, next_seq, updated_at, sealed = row
-    preconditions.check_seal(op, sealed=sealed, tape=tape, found=found)
+    operations.check_seal(op, sealed=sealed, tape=tape, found=found)
     shared = [
         link[0]
         for link in db.fetch_all("SELECT tape FROM {_links} WHERE session_id = :session_id ORDER BY tape", target)
     ]
     for linked in shared:
-        # Two forks of one tape that are erased at the same time would each keep its items for the other one. The lock
-        # makes the second wait.
+        # Two forks of one tape that are erased concurrently would each see the other's link and keep the items forever.
+        # The lock makes the second one wait.
         db.fetch_all(
             "SELECT upto FROM {_links} WHERE tape = :tape ORDER BY session_id" + db.lock_clause, {"tape": linked}
         )
@@ -284,8 +286,7 @@ def require_version(db: DatabaseConnection, op: operations.RequireVersion, now: 
         "SELECT version, length FROM {sessions} WHERE session_id = :session_id" + db.lock_clause,
         {"session_id": op.session_id},
     )
-    if (row[0] if row else 0) != op.version:
-        raise HistoryMoved(op.session_id, expected=op.version, found=Head(row[0], row[1]) if row else EMPTY_HEAD)
+    operations.check_version(op.session_id, op.version, found=Head(row[0], row[1]) if row else EMPTY_HEAD)
 
 
 def quarantine(db: DatabaseConnection, op: operations.Quarantine, now: float) -> None:

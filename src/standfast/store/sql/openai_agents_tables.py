@@ -1,25 +1,25 @@
-"""Import the tables of openai-agents, so that a program which changes its import keeps its sessions.
+"""Import the tables of openai-agents, so that a program that switches to standfast keeps its sessions.
 
-openai-agents stores a row per item with the JSON in ``message_data``, and its default table names are those of the
-ecosystem's session classes. Its tables are renamed but not changed, and their rows are copied, in the transaction that
-creates the tables of standfast.
+openai-agents stores a row per item with the JSON in ``message_data``, and its default table names are those that
+``SQLiteSession`` and ``SQLAlchemySession`` use here as well. Its tables stay as they are, so that
+openai-agents can still use them, and their rows are copied in the transaction that creates the tables of standfast
+beside them.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from standfast.base.errors import InvalidInput
 from standfast.base.items import decode_item
+from standfast.base.log import get_logger
 from standfast.base.text import extract_text, extract_words
 from standfast.store.operations import Splice
-from standfast.store.sql.connection import DatabaseConnection, GetColumns, TableNames
+from standfast.store.sql.connection import DatabaseConnection, GetColumns, TableNames, are_foreign
 from standfast.store.sql.history_writes import splice
 from standfast.store.sql.queries import as_bytes
 
-_log = logging.getLogger(__name__)
-_BACKUP_SUFFIX = "_openai_agents"
+_log = get_logger(__name__)
 # AdvancedSQLiteSession stores the branches of a message in its own table; messages of other sessions are not in it.
 _MAIN_BRANCH_FILTER = (
     " AND (id NOT IN (SELECT message_id FROM message_structure)"
@@ -28,16 +28,20 @@ _MAIN_BRANCH_FILTER = (
 
 
 def migrate_and_import(
-    migrate: Callable[[], None], db: DatabaseConnection, names: TableNames, get_columns: GetColumns, *, now: float
+    migrate: Callable[[], None],
+    db: DatabaseConnection,
+    names: TableNames,
+    get_columns: GetColumns,
+    *,
+    requested: TableNames,
+    now: float,
 ) -> None:
-    """Migrate, and import the tables of openai-agents if they have the same names."""
+    """Migrate; the first time, import the tables of openai-agents if they have the ``requested`` names."""
     check_table_names(db, names, get_columns)
-    foreign = "message_data" in get_columns(names.items)
-    if foreign:
-        rename_existing_tables(db, names, get_columns)
+    foreign = not get_columns(names.sessions) and are_foreign(requested, get_columns)
     migrate()
     if foreign:
-        import_rows(db, names, get_columns, now)
+        import_rows(db, requested, get_columns, now)
 
 
 def check_table_names(db: DatabaseConnection, names: TableNames, get_columns: GetColumns) -> None:
@@ -53,24 +57,17 @@ def check_table_names(db: DatabaseConnection, names: TableNames, get_columns: Ge
         )
 
 
-def rename_existing_tables(db: DatabaseConnection, names: TableNames, get_columns: GetColumns) -> None:
-    for table in (names.items, names.sessions):
-        if get_columns(table):
-            db.execute(f"ALTER TABLE {table} RENAME TO {table}{_BACKUP_SUFFIX}", {})
-
-
 def import_rows(db: DatabaseConnection, names: TableNames, get_columns: GetColumns, now: float) -> None:
-    """Copy the rows of the renamed tables, in their order."""
+    """Copy the rows of the tables of openai-agents, which have these ``names``, in their order."""
     times: dict[str, Sequence[Any]] = {}
-    if get_columns(names.sessions + _BACKUP_SUFFIX):
-        stored = db.fetch_all(f"SELECT session_id, created_at, updated_at FROM {{sessions}}{_BACKUP_SUFFIX}", {})
+    if get_columns(names.sessions):
+        stored = db.fetch_all(f"SELECT session_id, created_at, updated_at FROM {names.sessions}", {})
         times = {session_id: timestamps for session_id, *timestamps in stored}
-    sessions = db.fetch_all(f"SELECT DISTINCT session_id FROM {{items}}{_BACKUP_SUFFIX} ORDER BY session_id", {})
+    sessions = db.fetch_all(f"SELECT DISTINCT session_id FROM {names.items} ORDER BY session_id", {})
     branch_filter = _MAIN_BRANCH_FILTER if {"message_id", "branch_id"} <= set(get_columns("message_structure")) else ""
     for (session_id,) in sessions:
         rows = db.fetch_all(
-            f"SELECT message_data FROM {{items}}{_BACKUP_SUFFIX}"
-            f" WHERE session_id = :session_id{branch_filter} ORDER BY id",
+            f"SELECT message_data FROM {names.items} WHERE session_id = :session_id{branch_filter} ORDER BY id",
             {"session_id": session_id},
         )
         items = tuple(as_bytes(row[0]) or b"" for row in rows)
@@ -82,12 +79,11 @@ def import_rows(db: DatabaseConnection, names: TableNames, get_columns: GetColum
             {"session_id": session_id, "updated": max(created, updated)},
         )
     _log.warning(
-        "imported %d sessions of openai-agents; its tables are kept as %s%s and %s%s",
+        "copied %d sessions of openai-agents from %s and %s; what openai-agents writes to its tables from now on is not"
+        " seen here",
         len(sessions),
         names.sessions,
-        _BACKUP_SUFFIX,
         names.items,
-        _BACKUP_SUFFIX,
     )
 
 

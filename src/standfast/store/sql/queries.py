@@ -4,7 +4,6 @@ The functions take a connection, which need not be in a transaction. :class:`Rel
 methods of a backend that can run a function on a connection.
 """
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from standfast.base.errors import NotFound, SessionDamaged
+from standfast.base.log import get_logger
 from standfast.store.backend import Cursor
 from standfast.store.records import (
     ApprovalRecord,
@@ -25,13 +25,22 @@ from standfast.store.records import (
     SessionRecord,
 )
 from standfast.store.sql.connection import DatabaseConnection
-from standfast.store.tape import TapeSpans, join_spans, slice_spans, total_length
+from standfast.store.sql.run_queries import (
+    get_approval,
+    get_lease,
+    get_run,
+    list_approvals,
+    list_due_approvals,
+    list_runs,
+    read_log,
+)
+from standfast.store.tape import TapeSpans, compute_length, join_spans, slice_spans
 
 _SESSION_COLUMNS = (
     "session_id, tape, version, length, next_seq, open_from, closed, generation, seal, owner, metadata,"
     " created_at, updated_at"
 )
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _spans_decoder = msgspec.json.Decoder(TapeSpans)
 
 NO_LIMIT = 2**62
@@ -111,13 +120,22 @@ def read(
         if record is None:
             return None
         view = record.view if generation is None else read_generation_spans(db, session_id, generation)
-        size = total_length(view)
+        size = compute_length(view)
         if last is not None:
             start, stop = max(size - last, 0), size
-        page = Page(record, read_rows(db, slice_spans(view, start, size if stop is None else stop), start))
-        if all(row.data is not None for row in page.rows) or is_unchanged(db, record):
-            return page
-        # Items were erased between the two statements: the page mixes both states, so read again.
+        rows = read_rows(db, slice_spans(view, start, size if stop is None else stop), start)
+        overrun = record.seal is not None and has_records_after(db, record)
+        if (not overrun and all(row.data is not None for row in rows)) or is_unchanged(db, record):
+            return Page(record, rows, overrun)
+        # Items were erased or added between the statements: the page mixes both states, so read again.
+
+
+def has_records_after(db: DatabaseConnection, record: SessionRecord) -> bool:
+    found = db.fetch_one(
+        "SELECT 1 FROM {items} WHERE tape = :tape AND seq >= :next_seq LIMIT 1",
+        {"tape": record.tape, "next_seq": record.next_seq},
+    )
+    return found is not None
 
 
 def is_unchanged(db: DatabaseConnection, record: SessionRecord) -> bool:
@@ -152,7 +170,7 @@ def read_rows(db: DatabaseConnection, spans: TapeSpans, start: int) -> list[Row]
 
 
 def as_bytes(data: Any) -> bytes | None:
-    """Return the value of a column as bytes, also of a hand-edited one: the codec decides whether it is an item."""
+    """Return the value of a column as bytes, including a hand-edited one: the codec decides whether it is an item."""
     if data is None or isinstance(data, bytes):
         return data
     if isinstance(data, str):
@@ -208,120 +226,6 @@ def list_quarantined(db: DatabaseConnection, session_id: str) -> list[Quarantine
     return [QuarantinedItem(*row) for row in found]
 
 
-_RUN_COLUMNS = (
-    "run_id, position, session_id, status, revision, data, journal_length, event_length, created_at, updated_at"
-)
-
-
-def run_record_from_row(row: Sequence[Any]) -> RunRecord:
-    return RunRecord(
-        run_id=row[0],
-        order=row[1],
-        session_id=row[2],
-        status=row[3],
-        revision=row[4],
-        data=bytes(row[5]),
-        journal_length=row[6],
-        event_length=row[7],
-        created_at=row[8],
-        updated_at=row[9],
-    )
-
-
-def get_run(db: DatabaseConnection, run_id: str) -> RunRecord | None:
-    row = db.fetch_one(f"SELECT {_RUN_COLUMNS} FROM {{_runs}} WHERE run_id = :run_id", {"run_id": run_id})
-    return run_record_from_row(row) if row else None
-
-
-def list_runs(
-    db: DatabaseConnection, *, status: Sequence[str] | None, session_id: str | None, limit: int, after: int
-) -> list[RunRecord]:
-    where, params = ["position > :after"], dict[str, Any](after=after, limit=limit)
-    if session_id is not None:
-        where.append("session_id = :session_id")
-        params["session_id"] = session_id
-    if status is None:
-        return [run_record_from_row(row) for row in db.fetch_all(_build_runs_query(where), params)]
-    if not status:
-        return []
-    # One select for each status: each reads from an index no more than it gives, in order. With IN, planners would
-    # rather walk through everything that the session ever had.
-    names = {f"status_{index}": name for index, name in enumerate(status)}
-    selects = [
-        f"SELECT {_RUN_COLUMNS} FROM ({_build_runs_query([*where, f'status = :{name}'])}) AS {name}" for name in names
-    ]
-    found = db.fetch_all(f"{' UNION ALL '.join(selects)} ORDER BY position LIMIT :limit", params | names)
-    return [run_record_from_row(row) for row in found]
-
-
-def _build_runs_query(where: Sequence[str]) -> str:
-    return f"SELECT {_RUN_COLUMNS} FROM {{_runs}} WHERE {' AND '.join(where)} ORDER BY position LIMIT :limit"
-
-
-def read_log(db: DatabaseConnection, table: str, run_id: str, *, after: int, limit: int) -> list[LogEntry]:
-    found = db.fetch_all(
-        f"SELECT seq, kind, data, logged_at FROM {table} WHERE run_id = :run_id AND seq > :after"
-        " ORDER BY seq LIMIT :limit",
-        {"run_id": run_id, "after": after, "limit": limit},
-    )
-    return [LogEntry(seq, kind, bytes(data), at) for seq, kind, data, at in found]
-
-
-_APPROVAL_COLUMNS = "approval_id, run_id, session_id, status, revision, data, requested_at, expires_at"
-
-
-def approval_record_from_row(row: Sequence[Any]) -> ApprovalRecord:
-    return ApprovalRecord(
-        approval_id=row[0],
-        run_id=row[1],
-        session_id=row[2],
-        status=row[3],
-        revision=row[4],
-        data=bytes(row[5]),
-        requested_at=row[6],
-        expires_at=row[7],
-    )
-
-
-def get_approval(db: DatabaseConnection, approval_id: str) -> ApprovalRecord | None:
-    row = db.fetch_one(f"SELECT {_APPROVAL_COLUMNS} FROM {{_approvals}} WHERE approval_id = :id", {"id": approval_id})
-    return approval_record_from_row(row) if row else None
-
-
-def list_approvals(
-    db: DatabaseConnection, *, status: str | None, run_id: str | None, session_id: str | None, limit: int, after: str
-) -> list[ApprovalRecord]:
-    where, params = ["approval_id > :after"], dict[str, Any](after=after, limit=limit)
-    for column, value in (("status", status), ("run_id", run_id), ("session_id", session_id)):
-        if value is not None:
-            where.append(f"{column} = :{column}")
-            params[column] = value
-    found = db.fetch_all(
-        f"SELECT {_APPROVAL_COLUMNS} FROM {{_approvals}} WHERE {' AND '.join(where)} ORDER BY approval_id LIMIT :limit",
-        params,
-    )
-    return [approval_record_from_row(row) for row in found]
-
-
-def list_due_approvals(
-    db: DatabaseConnection, *, status: str, at: float, limit: int, after: ApprovalRecord | None
-) -> list[ApprovalRecord]:
-    where, params = "status = :status AND expires_at <= :at", dict[str, Any](status=status, at=at, limit=limit)
-    if after is not None:
-        where += " AND expires_at >= :since AND (expires_at > :since OR approval_id > :last_id)"
-        params |= {"since": after.expires_at, "last_id": after.approval_id}
-    found = db.fetch_all(
-        f"SELECT {_APPROVAL_COLUMNS} FROM {{_approvals}} WHERE {where} ORDER BY expires_at, approval_id LIMIT :limit",
-        params,
-    )
-    return [approval_record_from_row(row) for row in found]
-
-
-def get_lease(db: DatabaseConnection, name: str) -> Lease | None:
-    row = db.fetch_one("SELECT owner, token, expires_at FROM {_leases} WHERE name = :name", {"name": name})
-    return Lease(name, *row) if row and row[0] else None
-
-
 T = TypeVar("T")
 
 
@@ -361,9 +265,17 @@ class RelationalQueries(ABC):
         return await self.run_query(get_run, run_id)
 
     async def list_runs(
-        self, *, status: Sequence[str] | None, session_id: str | None, limit: int, after: int
+        self,
+        *,
+        status: Sequence[str] | None,
+        session_id: str | None,
+        limit: int,
+        after: int,
+        owner: str | None = None,
     ) -> list[RunRecord]:
-        return await self.run_query(list_runs, status=status, session_id=session_id, limit=limit, after=after)
+        return await self.run_query(
+            list_runs, status=status, session_id=session_id, limit=limit, after=after, owner=owner
+        )
 
     async def read_journal(self, run_id: str, *, after: int) -> list[LogEntry]:
         return await self.run_query(read_log, "{_journal}", run_id, after=after, limit=NO_LIMIT)
@@ -375,10 +287,17 @@ class RelationalQueries(ABC):
         return await self.run_query(get_approval, approval_id)
 
     async def list_approvals(
-        self, *, status: str | None, run_id: str | None, session_id: str | None, limit: int, after: str
+        self,
+        *,
+        status: str | None,
+        run_id: str | None,
+        session_id: str | None,
+        limit: int,
+        after: str,
+        owner: str | None = None,
     ) -> list[ApprovalRecord]:
         return await self.run_query(
-            list_approvals, status=status, run_id=run_id, session_id=session_id, limit=limit, after=after
+            list_approvals, status=status, run_id=run_id, session_id=session_id, limit=limit, after=after, owner=owner
         )
 
     async def list_due_approvals(

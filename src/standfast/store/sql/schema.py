@@ -207,6 +207,41 @@ LINK_HELD_RANGES = Migration(
 
 POSTGRESQL_LINK_HELD_RANGES = Migration("forks_hold_on_postgresql", only_dialect="postgresql", scripts=_COMMIT_SCRIPTS)
 
+# The header of a fork has always named its parent; the column makes forks of a run findable.
+RUN_PARENTS = Migration(
+    "forks_name_their_parent",
+    (
+        "ALTER TABLE {_runs} ADD COLUMN parent <NAME>",
+        "CREATE INDEX {_runs}_by_parent ON {_runs} (parent, position)",
+    ),
+)
+
+SQLITE_RUN_PARENTS = Migration(
+    "parents_of_stored_forks_in_sqlite",
+    (
+        "UPDATE {_runs} SET parent = json_extract(CAST(data AS TEXT), '$.parent')"
+        " WHERE json_valid(CAST(data AS TEXT)) AND json_type(CAST(data AS TEXT)) = 'object'",
+    ),
+    only_dialect="sqlite",
+)
+
+MYSQL_RUN_PARENTS = Migration(
+    "parents_of_stored_forks_in_mysql",
+    (
+        "UPDATE {_runs} SET parent = JSON_UNQUOTE(JSON_EXTRACT(CONVERT(data USING utf8mb4), '$.parent'))"
+        " WHERE JSON_VALID(CONVERT(data USING utf8mb4))",
+    ),
+    only_dialect="mysql",
+)
+
+# By pattern, because a header with an escaped NUL character is no jsonb for PostgreSQL.
+POSTGRESQL_RUN_DELETION = Migration(
+    "deleting_runs_on_postgresql",
+    ("UPDATE {_runs} SET parent = substring(encode(data, 'escape') FROM '\"parent\":\"(run_[0-9a-z]+)\"')",),
+    only_dialect="postgresql",
+    scripts=_COMMIT_SCRIPTS,
+)
+
 MIGRATIONS = (
     HISTORIES,
     RUNS,
@@ -216,6 +251,10 @@ MIGRATIONS = (
     APPROVALS_BY_EXPIRY,
     LINK_HELD_RANGES,
     POSTGRESQL_LINK_HELD_RANGES,
+    RUN_PARENTS,
+    SQLITE_RUN_PARENTS,
+    MYSQL_RUN_PARENTS,
+    POSTGRESQL_RUN_DELETION,
 )
 LATEST_VERSION = len(MIGRATIONS)
 

@@ -17,8 +17,10 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from standfast.base.clock import Clock
-from standfast.base.errors import InvalidInput, MissingExtra, SchemaTooOld
+from standfast.base.errors import InvalidInput, MissingExtra, SchemaTooOld, StoreUnavailable
+from standfast.base.ids import new_id
+from standfast.base.log import get_logger
+from standfast.base.time import Clock
 
 try:
     import sqlalchemy
@@ -34,21 +36,29 @@ from standfast.store.sql import schema
 from standfast.store.sql.commit import apply
 from standfast.store.sql.connection import TableNames
 from standfast.store.sql.queries import RelationalQueries
-from standfast.store.sqlalchemy import errors as sql_errors
-from standfast.store.sqlalchemy import postgres
+from standfast.store.sqlalchemy import dialects, postgres
 from standfast.store.sqlalchemy.connections import (
     DEFAULT_TIMEOUT,
     BorrowedConnections,
     create_engine,
     is_disconnected,
 )
-from standfast.store.sqlalchemy.dialects import SqlConnection, TransactionRunner, get_dialect
-from standfast.store.sqlalchemy.errors import CommitOutcomeUnknown, StatementNotSent
+from standfast.store.sqlalchemy.dialects import (
+    CommitOutcomeUnknown,
+    SqlConnection,
+    StatementNotSent,
+    TransactionRunner,
+    get_dialect,
+)
 from standfast.store.sqlalchemy.migrations import Migrator
+from standfast.store.sqlite import erasure
 
 T = TypeVar("T")
 
 _MAX_ATTEMPTS = 12
+
+
+_log = get_logger(__name__)
 
 
 class SqlBackend(RelationalQueries):
@@ -71,10 +81,12 @@ class SqlBackend(RelationalQueries):
         self.engine = engine
         self.create_tables = create_tables
         self.owns_engine = owns_engine
-        self.location = engine.url.render_as_string(hide_password=True)
+        address = engine.url.render_as_string(hide_password=True)
+        is_in_memory = engine.dialect.name == "sqlite" and engine.url.database in (None, "", ":memory:")
+        self.location = f"{new_id('memory') if is_in_memory else address} {names or TableNames()}"
         dialect = get_dialect(engine.dialect.name)
         self.transactions = TransactionRunner(dialect, names or TableNames(), clock)
-        self.connections = BorrowedConnections(engine, self.location)
+        self.connections = BorrowedConnections(engine, address)
         self.indexes_words = dialect.name == "postgresql"
         self.server_side = server_side and dialect.name == "postgresql"
         self.open_lock = asyncio.Lock()
@@ -111,7 +123,7 @@ class SqlBackend(RelationalQueries):
             return
         async with self.open_lock:
             if not self.is_open:
-                await self.connections.run_to_end(self.migrate())
+                await self.connections.run_shielded(self.migrate())
                 self.is_open = True
 
     async def migrate(self) -> None:
@@ -126,6 +138,31 @@ class SqlBackend(RelationalQueries):
     # --- writing --------------------------------------------------------------------------------
 
     async def commit(self, *ops: Op) -> list[OpResult]:
+        """Apply all operations or none; see :meth:`~standfast.store.backend.Backend.commit`.
+
+        Retries after a conflict with another transaction, and after a connection that was lost before the commit was
+        sent. If the connection is lost later, only splices with an idempotency key are repeated; otherwise
+        :class:`StoreUnavailable` is raised, and it is unknown whether the commit was applied.
+        """
+        results = await self.commit_with_retry(ops)
+        if self.connections.is_sqlite and erasure.is_erasing(ops):
+            try:
+                await self.remove_traces()
+            except StoreUnavailable as problem:  # The erasure itself is committed.
+                _log.warning("traces of erased data stay in the file until the next erasure: %s", problem)
+        return results
+
+    async def remove_traces(self) -> None:
+        """Remove what the search index and the log of an SQLite file keep of erased data."""
+
+        def merge(raw: sqlalchemy.Connection) -> bool:
+            return self.transactions.run_in_transaction(raw, erasure.merge_index)
+
+        while await self.connections.acquire_and_run(merge):
+            pass
+        await self.connections.acquire_and_run(lambda raw: raw.exec_driver_sql(erasure.TRUNCATE_LOG).fetchall())
+
+    async def commit_with_retry(self, ops: Sequence[Op]) -> list[OpResult]:
         await self.open()
         await self.connections.wait_for_abandoned()
         # After a lost connection it is unknown whether the commit was applied. With keys it can be repeated safely.
@@ -146,13 +183,13 @@ class SqlBackend(RelationalQueries):
             except DBAPIError as error:
                 problem = error
                 if (
-                    sql_errors.get_sqlstate(error) == sql_errors.UNTRANSLATABLE_CHARACTER
+                    dialects.get_sqlstate(error) == dialects.UNTRANSLATABLE_CHARACTER
                     and write == self.commit_with_function
                 ):
                     write = self.commit_with_statements
-                elif not sql_errors.is_conflict(error) and not error.connection_invalidated:
+                elif not dialects.is_conflict(error) and not error.connection_invalidated:
                     break
-        raise sql_errors.translate_error(problem, self.location) from problem
+        raise dialects.translate_error(problem, self.location) from problem
 
     async def commit_with_function(self, ops: Sequence[Op]) -> list[OpResult]:
         try:
@@ -174,9 +211,9 @@ class SqlBackend(RelationalQueries):
 
         connection = await self.connections.acquire()
         try:
-            answer = await self.connections.run_to_end(self.connections.run_and_release(connection, send))
+            answer = await self.connections.run_shielded(self.connections.run_and_release(connection, send))
         except DBAPIError as error:
-            refusal = postgres.error_from_sqlstate(sql_errors.get_sqlstate(error), sql_errors.get_detail(error))
+            refusal = postgres.error_from_sqlstate(dialects.get_sqlstate(error), dialects.get_detail(error))
             if refusal is not None:
                 raise refusal from None
             if error.connection_invalidated:
@@ -188,11 +225,13 @@ class SqlBackend(RelationalQueries):
 
     async def commit_with_statements(self, ops: Sequence[Op]) -> list[OpResult]:
         def write(connection: SqlConnection) -> list[OpResult]:
+            if self.connections.is_sqlite and erasure.is_erasing(ops):
+                erasure.prepare_index(connection)
             return apply(connection, ops, self.transactions.get_time(connection))
 
         connection = await self.connections.acquire()
         try:
-            return await self.connections.run_to_end(
+            return await self.connections.run_shielded(
                 self.connections.run_and_release(
                     connection, lambda raw: self.transactions.run_in_transaction(raw, write)
                 )
@@ -214,9 +253,9 @@ class SqlBackend(RelationalQueries):
             return await self.run_query_once(function, *args, **kwargs)
         except DBAPIError as error:
             if not error.connection_invalidated:
-                raise sql_errors.translate_error(error, self.location) from error
+                raise dialects.translate_error(error, self.location) from error
         except (SQLAlchemyError, OSError) as error:
-            raise sql_errors.translate_error(error, self.location) from error
+            raise dialects.translate_error(error, self.location) from error
         return await self.connections.acquire_and_run(
             lambda raw: function(self.transactions.wrap_connection(raw), *args, **kwargs)
         )
@@ -227,7 +266,7 @@ class SqlBackend(RelationalQueries):
             connection, lambda raw: function(self.transactions.wrap_connection(raw), *args, **kwargs)
         )
         # A cancelled read closes its connection, which would destroy an in-memory database.
-        return await (self.connections.run_to_end(query) if self.connections.is_sqlite else query)
+        return await (self.connections.run_shielded(query) if self.connections.is_sqlite else query)
 
     async def search(
         self, terms: Sequence[str], *, session_id: str | None, owner: str | None, limit: int, skip: int

@@ -1,7 +1,6 @@
 """Engines, connections acquired from them, and work that continues when its caller is cancelled."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -12,10 +11,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import AsyncAdaptedQueuePool, StaticPool
 
 from standfast.base.errors import Closed, InvalidInput, MissingExtra
-from standfast.store.sqlalchemy.errors import CommitOutcomeUnknown, translate_error
+from standfast.base.log import get_logger
+from standfast.store.sqlalchemy.dialects import CommitOutcomeUnknown, translate_error
+from standfast.store.sqlite.files import create_private_file
 
 T = TypeVar("T")
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 DEFAULT_TIMEOUT = 30.0
 """Seconds to wait for the lock of another process, and for running work when a store is closed."""
@@ -31,7 +32,7 @@ _DEFAULT_DRIVERS = {
 
 
 class BorrowedConnections:
-    """The acquired connections of one store and the tasks that use them."""
+    """Acquires the connections of one store from its engine, and tracks the work that runs on them."""
 
     def __init__(self, engine: AsyncEngine, location: str) -> None:
         # Transactions are begun and ended by statements, so that a commit can also be a single statement.
@@ -135,8 +136,11 @@ class BorrowedConnections:
         await self.release(connection)
         return result
 
-    async def run_to_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` to its end, also if the caller is cancelled."""
+    async def run_shielded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` in a task of its own.
+
+        If the caller is cancelled, the work continues in the background; see :meth:`wait_for_abandoned`.
+        """
         task = asyncio.get_running_loop().create_task(work)
         self.track(task)
         try:
@@ -208,6 +212,8 @@ def create_sqlite_engine(url: URL, kwargs: dict[str, Any]) -> AsyncEngine:
     kwargs["connect_args"] = {"timeout": DEFAULT_TIMEOUT, **kwargs.get("connect_args", {})}
     if url.database in (None, "", ":memory:"):
         kwargs = {"poolclass": AsyncAdaptedQueuePool, "pool_size": 1, "max_overflow": 0, **kwargs}
+    elif not url.database.startswith("file:"):
+        create_private_file(url.database)
     engine = create_async_engine(url, **kwargs)
 
     @event.listens_for(engine.sync_engine, "connect")

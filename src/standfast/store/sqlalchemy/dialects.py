@@ -1,4 +1,4 @@
-"""The differences between the databases, as data; connections and transactions on them, inside ``run_sync``."""
+"""The differences between databases and their drivers; connections and transactions inside ``run_sync``."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,12 +9,79 @@ import sqlalchemy
 from sqlalchemy import TextClause
 from sqlalchemy.exc import DBAPIError
 
-from standfast.base.clock import Clock
-from standfast.base.errors import Unsupported
+from standfast.base.errors import InvalidInput, StandfastError, StoreUnavailable, Unsupported
+from standfast.base.time import Clock
 from standfast.store.sql import schema
 from standfast.store.sql.connection import TableNames
 from standfast.store.sqlalchemy import postgres
-from standfast.store.sqlalchemy.errors import CommitOutcomeUnknown, is_conflict
+from standfast.store.sqlite import erasure
+
+# Serialisation failure, deadlock, and a row that another transaction inserted first.
+_POSTGRESQL_CONFLICTS = frozenset(["40001", "40P01", "23505"])
+_MYSQL_CONFLICTS = frozenset([1062, 1205, 1213])
+_SQLITE_CONFLICTS = frozenset([5, 6])
+UNTRANSLATABLE_CHARACTER = "22P05"
+"""PostgreSQL's JSON functions do not support the NUL character."""
+
+
+class CommitOutcomeUnknown(Exception):
+    """The connection was lost when the database may already have committed."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class StatementNotSent(Exception):
+    """The connection was lost before the statement was sent."""
+
+
+def get_sqlstate(error: DBAPIError) -> str | None:
+    code = getattr(error.orig, "sqlstate", None)
+    return code if isinstance(code, str) else None
+
+
+def get_detail(error: DBAPIError) -> str | None:
+    """Return the DETAIL of a PostgreSQL error from asyncpg, SQLAlchemy's wrapper of it, or psycopg."""
+    original = error.orig
+    for source in (original, getattr(original, "__cause__", None)):
+        detail = getattr(source, "detail", None)
+        if isinstance(detail, str):
+            return detail
+    detail = getattr(getattr(original, "diag", None), "message_detail", None)
+    return detail if isinstance(detail, str) else None
+
+
+def get_driver_code(error: DBAPIError) -> object:
+    return error.orig.args[0] if error.orig is not None and error.orig.args else None
+
+
+def is_conflict(error: DBAPIError) -> bool:
+    """Return whether the transaction failed because of a concurrent one and can be retried."""
+    return (
+        get_sqlstate(error) in _POSTGRESQL_CONFLICTS
+        or get_driver_code(error) in _MYSQL_CONFLICTS
+        or getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _SQLITE_CONFLICTS
+    )
+
+
+def is_bad_value(error: DBAPIError) -> bool:
+    """Return whether the database cannot store a value, such as a name with a NUL character."""
+    state = get_sqlstate(error)
+    if state is not None:
+        return state.startswith("22")
+    return isinstance(error.orig.__cause__ if error.orig else None, ValueError)
+
+
+def translate_error(error: Exception, location: str) -> Exception:
+    """Return the error that callers of the store see."""
+    if isinstance(error, StandfastError):
+        return error
+    if not isinstance(error, DBAPIError):
+        return StoreUnavailable(f"{location}: {error or type(error).__name__}")
+    if is_bad_value(error):
+        return InvalidInput(f"{location} cannot store this value: {error.orig}")
+    return StoreUnavailable(f"{location}: {error.orig}")
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,17 +90,26 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     types: schema.ColumnTypes
     begin_statements: tuple[str, ...]
-    """Where rows are locked, at READ COMMITTED: rows that must not change are read with ``lock_clause``."""
+    """The statements that begin a transaction.
+
+    Databases that lock rows use READ COMMITTED, because rows that must not change are read with ``lock_clause``.
+    """
     lock_clause: str = " FOR UPDATE"
     words_expression: str = ""
     clock_query: str | None = None
     """Returns the time of the server in seconds, so that leases do not depend on the clocks of clients."""
     already_exists_codes: tuple[int, ...] = ()
-    """Error codes for objects that exist already, ignored where definitions cannot be rolled back."""
+    """Error codes for objects that exist already, ignored on databases that cannot roll back DDL statements."""
 
 
-# BEGIN IMMEDIATE waits for other writers at the start of the transaction, not in the middle.
-SQLITE = Dialect(name="sqlite", types=schema.SQLITE_TYPES, begin_statements=("BEGIN IMMEDIATE",), lock_clause="")
+SQLITE = Dialect(
+    name="sqlite",
+    types=schema.SQLITE_TYPES,
+    # The pragma with each transaction, because an engine of the caller makes connections as it likes. BEGIN IMMEDIATE
+    # waits for other writers at the start of the transaction, not in the middle.
+    begin_statements=(f"PRAGMA {erasure.SECURE_DELETE}", "BEGIN IMMEDIATE"),
+    lock_clause="",
+)
 POSTGRESQL = Dialect(
     name="postgresql",
     types=schema.POSTGRESQL_TYPES,
@@ -97,7 +173,7 @@ class SqlConnection:
 
 
 class MigrationConnection(SqlConnection):
-    """A connection for definitions. They have no parameters, and may repeat those of an interrupted migration."""
+    """A connection for DDL statements. An object that an interrupted migration has already created is not an error."""
 
     def execute(self, sql: str, params: Mapping[str, Any]) -> None:
         if params:
@@ -120,9 +196,9 @@ class TransactionRunner:
     def __init__(self, dialect: Dialect, names: TableNames, clock: Clock | None) -> None:
         self.dialect = dialect
         self.clock = clock
-        self.use_names(names)
+        self.use_table_names(names)
 
-    def use_names(self, names: TableNames) -> None:
+    def use_table_names(self, names: TableNames) -> None:
         self.names = names
         self.statements = Statements(names)
 

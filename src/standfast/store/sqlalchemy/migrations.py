@@ -1,4 +1,4 @@
-"""Create and migrate the tables of a server, also while other processes do the same."""
+"""Create and migrate the tables of a server, even while other processes do the same."""
 
 import asyncio
 import hashlib
@@ -13,8 +13,7 @@ from standfast.base.errors import StoreUnavailable
 from standfast.store.sql import openai_agents_tables, schema
 from standfast.store.sql.connection import TableNames, select_table_names
 from standfast.store.sqlalchemy.connections import DEFAULT_TIMEOUT
-from standfast.store.sqlalchemy.dialects import MigrationConnection, SqlConnection, TransactionRunner
-from standfast.store.sqlalchemy.errors import is_conflict
+from standfast.store.sqlalchemy.dialects import MigrationConnection, SqlConnection, TransactionRunner, is_conflict
 
 
 class Migrator:
@@ -25,6 +24,7 @@ class Migrator:
         self.dialect = transactions.dialect
         self.location = location
         self.may_enable_wal = may_enable_wal
+        self.requested_names = transactions.names
 
     @property
     def names(self) -> TableNames:
@@ -37,7 +37,7 @@ class Migrator:
     def get_installed_version(self, raw: sqlalchemy.Connection) -> int:
         """Return the schema version, 0 without tables. Decides under which names the tables are used."""
         if not self.has_schema_table(raw):
-            self.transactions.use_names(select_table_names(self.names, partial(self.get_columns, raw)))
+            self.transactions.use_table_names(select_table_names(self.names, partial(self.get_columns, raw)))
             if not self.has_schema_table(raw):
                 return 0
         connection = self.transactions.wrap_connection(raw)
@@ -55,7 +55,7 @@ class Migrator:
         self.transactions.run_in_transaction(raw, migrate_exclusively)
 
     def migrate_mysql(self, raw: sqlalchemy.Connection) -> None:
-        """Migrate under a lock of the connection: MySQL commits after each definition, so a transaction is no lock."""
+        """Migrate under a named lock: MySQL commits after each DDL statement, so a transaction would not be a lock."""
         connection = self.transactions.wrap_connection(raw)
         lock = {"name": f"standfast {self.compute_lock_id()}", "timeout": int(DEFAULT_TIMEOUT)}
         granted = connection.fetch_one("SELECT GET_LOCK(:name, :timeout)", lock)
@@ -74,7 +74,10 @@ class Migrator:
         self.transactions.run_in_transaction(raw, lambda connection: self.migrate(raw))
 
     def enable_wal(self, raw: sqlalchemy.Connection) -> None:
-        """Switch to the write-ahead log, waiting for locks: SQLite does not when it changes the journal mode."""
+        """Switch to the write-ahead log.
+
+        Retries while the file is locked, because SQLite ignores its busy timeout when it changes the journal mode.
+        """
         deadline = time.monotonic() + DEFAULT_TIMEOUT
         while True:
             try:
@@ -95,7 +98,7 @@ class Migrator:
             )
 
         openai_agents_tables.migrate_and_import(
-            migrate, connection, self.names, partial(self.get_columns, raw), now=now
+            migrate, connection, self.names, partial(self.get_columns, raw), requested=self.requested_names, now=now
         )
 
     def get_columns(self, raw: sqlalchemy.Connection, table: str) -> list[str]:

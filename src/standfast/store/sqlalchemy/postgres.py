@@ -8,10 +8,18 @@ from typing import Any
 
 import msgspec
 
-from standfast.base.errors import ApprovalMoved, FenceLost, HistoryMoved, KeyReused, NotFound, RunMoved, StandfastError
-from standfast.store import operations, preconditions
-from standfast.store.operations import Op, OpResult
-from standfast.store.preconditions import LeaseHeld, make_wrong_key_error
+from standfast.base.errors import (
+    ApprovalMoved,
+    FenceLost,
+    HistoryMoved,
+    KeyReused,
+    NotFound,
+    RunMoved,
+    RunShared,
+    StandfastError,
+)
+from standfast.store import operations
+from standfast.store.operations import LeaseHeld, Op, OpResult, make_wrong_key_error
 from standfast.store.records import Head, Lease, SearchCandidate
 from standfast.store.sql.connection import DatabaseConnection
 from standfast.store.sql.history_writes import encode_closed_spans, encode_held_ranges
@@ -41,7 +49,7 @@ class CommitPayload:
         return len(self.blobs) - len(blobs) + 1
 
     def encode_splice(self, op: operations.Splice) -> Fields:
-        preconditions.check_view_update(op)
+        operations.check_view_update(op)
         return {
             "session_id": op.session_id,
             "added": len(op.add),
@@ -105,6 +113,7 @@ _ENCODERS: dict[type, Callable[[CommitPayload, Any], Fields]] = {
     operations.RequireVersion: CommitPayload.encode_fields,
     operations.Quarantine: CommitPayload.encode_fields,
     operations.SaveRun: CommitPayload.encode_save,
+    operations.DeleteRun: CommitPayload.encode_fields,
     operations.AppendJournal: CommitPayload.encode_append_journal,
     operations.AppendEvents: CommitPayload.encode_append_events,
     operations.SaveApproval: CommitPayload.encode_save,
@@ -128,6 +137,7 @@ def parse_result(op: Op, fields: list[Any] | None) -> OpResult:
     return Head(*fields)
 
 
+# HF is from holdfast, the name of the product before version 0.1.0 was released.
 _ERRORS_BY_SQLSTATE: dict[str, Callable[..., StandfastError]] = {
     "HF001": lambda session_id, expected, version, length: HistoryMoved(
         session_id, expected=expected, found=Head(version, length)
@@ -139,6 +149,7 @@ _ERRORS_BY_SQLSTATE: dict[str, Callable[..., StandfastError]] = {
     "HF006": lambda what, name: NotFound(what, name),
     "HF007": lambda name, owner, expires_at: LeaseHeld(name, owner=owner, expires_at=float(expires_at)),
     "HF008": make_wrong_key_error,
+    "HF009": lambda name, fork: RunShared(name, fork_id=fork),
 }
 
 

@@ -21,6 +21,7 @@ BEGIN
             WHEN 'require' THEN outcome := {_commit_require}(op);
             WHEN 'quarantine' THEN outcome := {_commit_quarantine}(op, moment);
             WHEN 'save-run' THEN outcome := {_commit_save_run}(op, blobs, moment);
+            WHEN 'delete-run' THEN outcome := {_commit_delete_run}(op);
             WHEN 'journal' THEN outcome := {_commit_journal}(op, blobs, moment);
             WHEN 'emit' THEN outcome := {_commit_emit}(op, blobs, moment);
             WHEN 'save-approval' THEN outcome := {_commit_save_approval}(op, blobs, moment);
@@ -267,9 +268,18 @@ BEGIN
                     'found', coalesce(found_at, 0))::text;
         END IF;
         EXIT WHEN found_at IS NOT NULL;
-        INSERT INTO {_runs} (run_id, session_id, status, revision, data, journal_length, event_length, created_at,
-            updated_at)
-        VALUES (op->>'run_id', op->>'session_id', op->>'status', 1, blobs[(op->>'blob')::integer], 0, 0, now, now)
+        IF op ? 'parent' THEN
+            -- Locked, so that it is not deleted before its fork is there.
+            PERFORM 1 FROM {_runs} WHERE run_id = op->>'parent' FOR UPDATE;
+            IF NOT FOUND THEN
+                RAISE EXCEPTION USING ERRCODE = 'HF006', MESSAGE = 'standfast: no such run',
+                    DETAIL = jsonb_build_object('what', 'run', 'name', op->>'parent')::text;
+            END IF;
+        END IF;
+        INSERT INTO {_runs} (run_id, session_id, status, revision, data, journal_length, event_length, parent,
+            created_at, updated_at)
+        VALUES (op->>'run_id', op->>'session_id', op->>'status', 1, blobs[(op->>'blob')::integer], 0, 0,
+            op->>'parent', now, now)
         ON CONFLICT (run_id) DO NOTHING;
         IF FOUND THEN
             RETURN NULL;
@@ -282,6 +292,32 @@ BEGIN
         data = blobs[(op->>'blob')::integer],
         updated_at = now
     WHERE run_id = op->>'run_id';
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION {_commit_delete_run}(op jsonb) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+    wanted bigint := (op->>'expected')::bigint;
+    found_at bigint;
+    fork text;
+BEGIN
+    SELECT revision INTO found_at FROM {_runs} WHERE run_id = op->>'run_id' FOR UPDATE;
+    IF coalesce(found_at, 0) <> wanted THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF002', MESSAGE = 'standfast: run moved',
+            DETAIL = jsonb_build_object('name', op->>'run_id', 'expected', wanted,
+                'found', coalesce(found_at, 0))::text;
+    END IF;
+    SELECT run_id INTO fork FROM {_runs} WHERE parent = op->>'run_id' ORDER BY position LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF009', MESSAGE = 'standfast: run shared',
+            DETAIL = jsonb_build_object('name', op->>'run_id', 'fork', fork)::text;
+    END IF;
+    DELETE FROM {_runs} WHERE run_id = op->>'run_id';
+    DELETE FROM {_journal} WHERE run_id = op->>'run_id';
+    DELETE FROM {_events} WHERE run_id = op->>'run_id';
+    DELETE FROM {_approvals} WHERE run_id = op->>'run_id';
     RETURN NULL;
 END
 $$;

@@ -12,13 +12,15 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-from standfast.base.clock import Clock, system_clock
 from standfast.base.errors import Closed, InvalidInput, StoreUnavailable
+from standfast.base.ids import new_id
+from standfast.base.log import get_logger
+from standfast.base.time import Clock, system_clock
 from standfast.lifecycle.threads import Job, SingleThreadExecutor
 from standfast.store.operations import Op, OpResult
 from standfast.store.records import SearchCandidate
@@ -26,8 +28,9 @@ from standfast.store.sql import openai_agents_tables, schema
 from standfast.store.sql.commit import apply
 from standfast.store.sql.connection import DEFAULT_NAMES, TableNames, select_table_names
 from standfast.store.sql.queries import RelationalQueries
+from standfast.store.sqlite import erasure
 from standfast.store.sqlite import search as sqlite_search
-from standfast.store.sqlite.fork_safety import register_fork_safe
+from standfast.store.sqlite.files import create_private_file, explain_open_failure, get_file_id
 from standfast.store.sqlite.transactions import (
     DECLINED,
     BrokenConnection,
@@ -39,6 +42,7 @@ from standfast.store.sqlite.transactions import (
     begin_immediate,
     commit_group,
     estimate_size,
+    register_fork_safe,
 )
 
 T = TypeVar("T")
@@ -46,6 +50,7 @@ MEMORY = ":memory:"
 _MAX_READERS = 4
 _MAX_GROUP_SIZE = 128
 _LOCK_POLL_MS = 3  # between two attempts of the writer to get a lock of another process
+_log = get_logger(__name__)
 _INDEX_PAUSE = 0.003  # seconds between two batches of indexing, so that other processes can write
 _MAX_WAL_BYTES = 16 * 2**20  # size to which the log is truncated after a slow reader has let it grow
 
@@ -71,6 +76,7 @@ class SqliteBackend(RelationalQueries):
         self.path = MEMORY if str(path) == MEMORY else str(Path(path).absolute())
         self.requested_names = names or DEFAULT_NAMES
         self.names = self.requested_names  # decided when the writer connects
+        self.location = f"{new_id('memory') if self.path == MEMORY else self.path} {self.requested_names}"
         self.synchronous = synchronous
         self.busy_timeout = busy_timeout
         self.clock = clock
@@ -84,8 +90,11 @@ class SqliteBackend(RelationalQueries):
         self.readers_lock = threading.Lock()  # guards the list of readers
         # A commit with synchronous=FULL waits for the disk, and an in-memory database has only one connection.
         inline = inline_commits and synchronous == "NORMAL" and self.path != MEMORY
-        self.inline_committer = InlineCommitter(self.connect_inline) if inline else None
+        self.inline_committer = InlineCommitter(self.connect_inline, must_wait=self.is_writing) if inline else None
+        self.pending_writes = 0  # of the writer thread, also of callers that were cancelled
+        self.pending_lock = threading.Lock()
         self.initialized = False
+        self.has_traces = False  # of erased data, in the index or in the log
         self.file_id: tuple[int, int] | None = None  # of the file that the writer opened
         register_fork_safe(self)
 
@@ -98,6 +107,9 @@ class SqliteBackend(RelationalQueries):
         self.initialized = True
 
     async def close(self) -> None:
+        if self.has_traces and not self.closed:
+            with suppress(StoreUnavailable):  # it is closed in any case
+                await self.remove_traces()
         if self.inline_committer is not None:
             self.inline_committer.flush(asyncio.get_running_loop())
             await asyncio.sleep(0)  # declined callers now submit to the writer thread
@@ -141,6 +153,8 @@ class SqliteBackend(RelationalQueries):
             reader.lock.release()
         if in_child:
             self.readers = []
+            self.pending_writes = 0
+            self.pending_lock = threading.Lock()
             self.writer_thread = self.make_writer_thread()
             if self.inline_committer is not None:
                 self.inline_committer.pending = {}
@@ -161,7 +175,7 @@ class SqliteBackend(RelationalQueries):
         # A hand-edited column may contain any bytes; they must not prevent reading the other rows.
         raw.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
         with close_on_error(raw):
-            for setting in (f"synchronous = {self.synchronous}", *settings):
+            for setting in (f"synchronous = {self.synchronous}", erasure.SECURE_DELETE, *settings):
                 raw.execute(f"PRAGMA {setting}")
         return SqliteConnection(raw, self.names)
 
@@ -172,6 +186,8 @@ class SqliteBackend(RelationalQueries):
         return self.connect("wal_autocheckpoint = 0", lock_timeout=0)
 
     def connect_writer(self) -> SqliteConnection:
+        if self.path != MEMORY:
+            create_private_file(self.path)
         connection = self.connect()
         with close_on_error(connection.raw):
             if self.path != MEMORY:
@@ -194,16 +210,21 @@ class SqliteBackend(RelationalQueries):
             return [row[1] for row in connection.fetch_all(f"PRAGMA table_info({table})", {})]
 
         self.names = select_table_names(self.requested_names, get_columns)
-        connection.use_names(self.names)
+        connection.use_table_names(self.names)
         now = self.clock()
 
         def migrate() -> None:
             schema.migrate(connection, dialect="sqlite", types=schema.SQLITE_TYPES, location=self.path, now=now)
 
-        openai_agents_tables.migrate_and_import(migrate, connection, self.names, get_columns, now=now)
+        openai_agents_tables.migrate_and_import(
+            migrate, connection, self.names, get_columns, requested=self.requested_names, now=now
+        )
 
     def enable_wal(self, raw: sqlite3.Connection) -> None:
-        """Switch to the write-ahead log, waiting for locks: SQLite does not when it changes the journal mode."""
+        """Switch to the write-ahead log.
+
+        Retries while the file is locked, because SQLite ignores its busy timeout when it changes the journal mode.
+        """
         deadline = time.monotonic() + self.busy_timeout
         while True:
             try:
@@ -220,10 +241,15 @@ class SqliteBackend(RelationalQueries):
         now = self.clock()
         self.check_open()
 
+        erasing = erasure.is_erasing(ops)
+
         def work(connection: SqliteConnection) -> list[OpResult]:
+            if erasing:
+                self.has_traces = True
+                erasure.prepare_index(connection)
             return apply(connection, ops, now)
 
-        if self.inline_committer is not None and self.initialized:
+        if self.inline_committer is not None and self.initialized and not erasing:
             try:
                 outcomes = await self.inline_committer.commit(work, estimate_size(ops))
             except (sqlite3.Error, BrokenConnection) as error:
@@ -232,11 +258,44 @@ class SqliteBackend(RelationalQueries):
                 return cast("list[OpResult]", outcomes)
         outcomes = await self.write(work)
         self.initialized = True
+        if erasing:
+            try:
+                await self.remove_traces()
+            except StoreUnavailable as problem:  # The erasure itself is committed.
+                _log.warning("traces of erased data stay until the next erasure or closing: %s", problem)
         return cast("list[OpResult]", outcomes)
+
+    async def remove_traces(self) -> None:
+        """Remove what the index and the log keep of erased data. Done again on closing if it was interrupted."""
+        more = True
+        while more:
+            more = await self.write(erasure.merge_index)
+            await asyncio.sleep(_INDEX_PAUSE if more else 0)
+        if self.path != MEMORY:
+            await asyncio.to_thread(self.truncate_log)
+
+    def truncate_log(self) -> None:
+        with self.write_lock:
+            if self.connection is not None:
+                self.has_traces = not erasure.truncate_log(self.connection.raw)
 
     async def write(self, work: Callable[[SqliteConnection], T]) -> T:
         self.check_open()
-        return await self.writer_thread.run(cast("Callable[[], T]", work))  # the writer thread passes its connection
+        self.count_pending(1)
+        try:
+            submitted = self.writer_thread.run(cast("Callable[[], T]", work))  # the thread passes its connection
+            return await submitted
+        except Closed:
+            self.count_pending(-1)
+            raise
+
+    def is_writing(self) -> bool:
+        """Return whether the writer thread has work."""
+        return self.pending_writes > 0
+
+    def count_pending(self, change: int) -> None:
+        with self.pending_lock:
+            self.pending_writes += change
 
     def commit_jobs(self, jobs: list[Job]) -> None:
         for start in range(0, len(jobs), _MAX_GROUP_SIZE):
@@ -250,6 +309,7 @@ class SqliteBackend(RelationalQueries):
                 if isinstance(error, BrokenConnection):
                     self.connection = None
                 results = [Failure(error)] * len(group)
+            self.count_pending(-len(group))
             for job, result in zip(group, results, strict=True):
                 if isinstance(result, Failure):
                     job.set_exception(self.translate_error(result.error))
@@ -356,21 +416,3 @@ def close_on_error(raw: sqlite3.Connection) -> Iterator[None]:
     except BaseException:
         raw.close()
         raise
-
-
-def get_file_id(path: str) -> tuple[int, int] | None:
-    """Return the device and inode, which distinguish a file from a later one of the same name."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def explain_open_failure(path: Path) -> str:
-    """Return why a file cannot be opened; the message of SQLite does not say it."""
-    if path.is_dir():
-        return "this is a folder, not a database"
-    if not path.parent.is_dir():
-        return f"the folder {path.parent} does not exist: make it first"
-    return "permission denied: check the permissions of the file and its folder"

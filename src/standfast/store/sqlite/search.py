@@ -12,6 +12,7 @@ from standfast.base.text import extract_text, extract_words
 from standfast.store.records import SearchCandidate
 from standfast.store.sql.connection import DatabaseConnection
 from standfast.store.sql.queries import as_bytes
+from standfast.store.sqlite.erasure import prepare_index
 
 _CREATE_INDEX = (
     "CREATE TABLE IF NOT EXISTS {_searched} (number INTEGER PRIMARY KEY, tape INTEGER NOT NULL UNIQUE, upto INTEGER)",
@@ -59,6 +60,7 @@ def create_index(db: DatabaseConnection) -> None:
     columns = [name for (name,) in db.fetch_all("SELECT name FROM pragma_table_info('{_searched}')", {})]
     for statement in (*(_DROP_OLD_INDEX if columns and "number" not in columns else ()), *_CREATE_INDEX):
         db.execute(statement, {})
+    prepare_index(db)
 
 
 def find_unindexed_tapes(db: DatabaseConnection, session_id: str | None) -> Sequence[Sequence[Any]]:

@@ -1,16 +1,28 @@
-"""Transactions on SQLite connections: group commits, commits on the caller's thread, and reads on reader threads."""
+"""Transactions on SQLite connections: group and inline commits, reads on reader threads, safety across fork()."""
 
 import asyncio
 import contextlib
 import math
+import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from standfast.lifecycle.threads import SingleThreadExecutor
-from standfast.store.operations import Annotate, AppendEvents, AppendJournal, Erase, Op, SaveApproval, SaveRun, Splice
+from standfast.store.operations import (
+    Annotate,
+    AppendEvents,
+    AppendJournal,
+    DeleteRun,
+    Erase,
+    Op,
+    SaveApproval,
+    SaveRun,
+    Splice,
+)
 from standfast.store.sql.connection import TableNames
 
 T = TypeVar("T")
@@ -18,9 +30,9 @@ T = TypeVar("T")
 _MAX_INLINE_BYTES = 32_768  # per caller, of a commit on the caller's thread
 _MAX_GROUP_BYTES = 8 * _MAX_INLINE_BYTES  # of all callers in one iteration of the event loop
 _ROW_OVERHEAD = 64  # bytes that a row counts for in addition to its data
-_SLOW_COMMIT_SECONDS = 0.005  # a commit on the caller's thread that takes longer stops further ones
-_PAUSE_SECONDS = 10.0  # for this long
-_CHECKPOINT_EVERY = 256  # commits, two of which always go to the writer thread
+_SLOW_COMMIT_SECONDS = 0.005  # after an inline commit that takes longer, further ones are declined
+_PAUSE_SECONDS = 10.0  # how long they are declined
+_CHECKPOINT_INTERVAL = 256  # of so many commits, two always go to the writer thread
 
 
 class SqliteConnection:
@@ -32,30 +44,30 @@ class SqliteConnection:
     def __init__(self, raw: sqlite3.Connection, names: TableNames, *, lock_timeout: float = 0) -> None:
         self.raw = raw
         self.lock_timeout = lock_timeout
-        self.use_names(names)
+        self.use_table_names(names)
 
-    def use_names(self, names: TableNames) -> None:
+    def use_table_names(self, names: TableNames) -> None:
         self.names = names
         self.statement_cache: dict[str, str] = {}
 
-    def substitute_names(self, text: str) -> str:
+    def substitute_table_names(self, text: str) -> str:
         filled = self.statement_cache.get(text)
         if filled is None:
             filled = self.statement_cache[text] = self.names.substitute(text)
         return filled
 
     def fetch_one(self, sql: str, params: Mapping[str, Any]) -> Sequence[Any] | None:
-        row: Sequence[Any] | None = self.raw.execute(self.substitute_names(sql), params).fetchone()
+        row: Sequence[Any] | None = self.raw.execute(self.substitute_table_names(sql), params).fetchone()
         return row
 
     def fetch_all(self, sql: str, params: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        return self.raw.execute(self.substitute_names(sql), params).fetchall()
+        return self.raw.execute(self.substitute_table_names(sql), params).fetchall()
 
     def execute(self, sql: str, params: Mapping[str, Any]) -> None:
-        self.raw.execute(self.substitute_names(sql), params)
+        self.raw.execute(self.substitute_table_names(sql), params)
 
     def execute_many(self, sql: str, params: Sequence[Mapping[str, Any]]) -> None:
-        self.raw.executemany(self.substitute_names(sql), params)
+        self.raw.executemany(self.substitute_table_names(sql), params)
 
 
 Work = Callable[[SqliteConnection], Any]
@@ -109,11 +121,13 @@ class InlineCommitter:
 
     Callers in the same iteration of an event loop share a commit. The committer never waits for a lock and never syncs
     the file: if it would have to, and for some seconds after a slow commit, it declines, and the caller uses the writer
-    thread instead.
+    thread instead. It also declines while that thread has work (``must_wait``), so that no commit overtakes an earlier
+    one.
     """
 
-    def __init__(self, connect: Callable[[], SqliteConnection]) -> None:
+    def __init__(self, connect: Callable[[], SqliteConnection], *, must_wait: Callable[[], bool]) -> None:
         self.connect = connect
+        self.must_wait = must_wait
         self.connection: SqliteConnection | None = None
         self.closed = False
         self.lock = threading.Lock()
@@ -135,7 +149,10 @@ class InlineCommitter:
         return await future
 
     def flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Commit for the callers that wait in this loop: in its next iteration, or earlier if the store is closed."""
+        """Commit the work of all callers that wait in ``loop``.
+
+        Scheduled for the next iteration of the loop; closing the store calls it directly.
+        """
         callers = [caller for caller in self.pending.pop(loop, ()) if not caller[2].done()]
         if not callers:
             return
@@ -150,25 +167,27 @@ class InlineCommitter:
             else:
                 future.set_result(result)
 
-    def try_commit(self, works: list[Work]) -> list[Any]:
+    def try_commit(self, jobs: list[Work]) -> list[Any]:
         started = time.monotonic()
-        # Two commits of each _CHECKPOINT_EVERY go to the writer thread: the first one checkpoints the log and the
+        # Two commits of each _CHECKPOINT_INTERVAL go to the writer thread: the first one checkpoints the log and the
         # second one restarts it. Both wait for the disk.
         self.commit_count += 1
-        checkpoint_due = self.commit_count % _CHECKPOINT_EVERY < 2
-        if checkpoint_due or started < self.paused_until or not self.lock.acquire(blocking=False):
-            return [DECLINED] * len(works)
+        checkpoint_due = self.commit_count % _CHECKPOINT_INTERVAL < 2
+        if checkpoint_due or started < self.paused_until or self.must_wait():
+            return [DECLINED] * len(jobs)
+        if not self.lock.acquire(blocking=False):
+            return [DECLINED] * len(jobs)
         try:
             if self.closed:
-                return [DECLINED] * len(works)
+                return [DECLINED] * len(jobs)
             if self.connection is None:
                 self.connection = self.open_connection()
-            results = commit_group(self.connection, works)
+            results = commit_group(self.connection, jobs)
             if time.monotonic() - started > _SLOW_COMMIT_SECONDS:
                 self.paused_until = time.monotonic() + _PAUSE_SECONDS
             return results
         except CannotBegin:  # another process writes or the file is gone; the writer thread reports it
-            return [DECLINED] * len(works)
+            return [DECLINED] * len(jobs)
         except BrokenConnection:
             self.connection = None
             raise
@@ -193,6 +212,7 @@ class InlineCommitter:
 
 
 DECLINED: Any = object()
+"""Returned in place of a result: the caller must use the writer thread."""
 
 
 class Failure:
@@ -203,22 +223,25 @@ class Failure:
 
 
 class CannotBegin(Exception):
-    """The write lock could not be acquired."""
+    """The transaction could not begin: another writer holds the lock, or the file cannot be opened.
+
+    Nothing was written.
+    """
 
 
 class BrokenConnection(Exception):
     """The transaction could not be rolled back, so the connection was closed."""
 
 
-def commit_group(connection: SqliteConnection, works: Sequence[Work]) -> list[Any]:
-    """Run all in one transaction. Returns the result of each, or its :class:`Failure`.
+def commit_group(connection: SqliteConnection, jobs: Sequence[Work]) -> list[Any]:
+    """Run all ``jobs`` in one transaction and return one entry for each: its result, or a :class:`Failure`.
 
     If this raises an exception, nothing was written.
     """
     raw = connection.raw
     try:
         begin_immediate(connection)
-        results = [works[0](connection)] if len(works) == 1 else [run_in_savepoint(connection, work) for work in works]
+        results = [jobs[0](connection)] if len(jobs) == 1 else [run_in_savepoint(connection, work) for work in jobs]
         raw.execute("COMMIT")
     except BaseException as error:
         if not rollback_or_close(raw):
@@ -229,8 +252,8 @@ def commit_group(connection: SqliteConnection, works: Sequence[Work]) -> list[An
 
 def begin_immediate(connection: SqliteConnection) -> None:
     """Acquire the write lock within the lock timeout of the connection."""
-    # SQLite polls ever less often while it waits, down to ten times a second. That would add latency, and beside
-    # another process that writes continuously it might never succeed.
+    # SQLite's own waiting backs off to ten attempts per second. That adds latency, and against a process that writes
+    # continuously it may never succeed.
     deadline = time.monotonic() + connection.lock_timeout
     while True:
         try:
@@ -273,7 +296,7 @@ def estimate_size(ops: Sequence[Op]) -> float:
 
 
 def estimate_op_size(op: Op) -> float:
-    if isinstance(op, (Erase, Annotate)):
+    if isinstance(op, (Erase, Annotate, DeleteRun)):
         return math.inf
     spans = len(op.view_update.closed) if isinstance(op, Splice) and op.view_update else 0
     return sum(_ROW_OVERHEAD + len(blob) for blob in iter_blobs(op)) + _ROW_OVERHEAD * spans
@@ -285,3 +308,46 @@ def iter_blobs(op: Op) -> Iterable[bytes]:
     if isinstance(op, (AppendJournal, AppendEvents)):
         return (data for _, data in (op.entries if isinstance(op, AppendJournal) else op.events))
     return (op.data,) if isinstance(op, (SaveRun, SaveApproval)) else ()
+
+
+# A connection must not be open while the process forks: the child inherits it without its file locks, and connections
+# that the child opens later rely on them. So all connections are closed before a fork. Both processes reconnect when
+# needed, and the child starts its own threads.
+
+
+class Forkable(Protocol):
+    def pause(self) -> None:
+        """Finish the running work, close every connection and block further work."""
+        ...
+
+    def resume(self, *, in_child: bool) -> None:
+        """Allow work again. A child has none of its parent's threads."""
+        ...
+
+
+_registered: "weakref.WeakSet[Forkable]" = weakref.WeakSet()
+_paused: list[Forkable] = []
+
+
+def register_fork_safe(backend: Forkable) -> None:
+    """Pause and resume the backend whenever this process forks. Holds only a weak reference."""
+    _registered.add(backend)
+
+
+def pause_all() -> None:
+    for backend in list(_registered):
+        backend.pause()
+        _paused.append(backend)
+
+
+def resume_all(*, in_child: bool) -> None:
+    while _paused:
+        _paused.pop().resume(in_child=in_child)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=pause_all,
+        after_in_parent=lambda: resume_all(in_child=False),
+        after_in_child=lambda: resume_all(in_child=True),
+    )

@@ -13,11 +13,9 @@ from standfast.realtime.audio import validate_pace
 from standfast.realtime.local.engine import Engine
 from standfast.realtime.local.engine_runner import EngineRunner
 from standfast.realtime.local.responder import Responder, ScriptedResponder, ScriptTurn, as_responder
-from standfast.realtime.local.stt import Transcriber
-from standfast.realtime.local.tts import TextToSpeech, ToneTTS
-from standfast.realtime.local.vad import DetectorFactory, EnergyDetector
-from standfast.testing.realtime.connection import RealtimeConnection
-from standfast.testing.realtime.faults import Fault, FaultPlan, PlannedFault, Reject
+from standfast.realtime.local.speech import TextToSpeech, ToneTTS, Transcriber
+from standfast.realtime.local.turn_detection import DetectorFactory, EnergyDetector
+from standfast.testing.realtime.connection import Fault, FaultPlan, PlannedFault, RealtimeConnection, Reject
 
 try:
     from websockets.asyncio.server import Server, ServerConnection, serve

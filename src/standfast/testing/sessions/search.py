@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from standfast.base.errors import InvalidInput
 from standfast.base.items import Item
 from standfast.base.text import extract_text, extract_words, matches_terms
+from standfast.history.search import MAX_QUERY_LENGTH
 from standfast.store.operations import Erase
 from standfast.testing.sessions.fixtures import StoredSessionFixtures, user_messages
 
@@ -121,6 +123,15 @@ class SearchClauses(StoredSessionFixtures):
 
     async def test_a_search_in_a_session_that_does_not_exist_finds_nothing(self, session: Any) -> None:
         assert await session.search("refund") == []
+
+    async def test_a_query_that_is_too_long_is_refused(self, session: Any) -> None:
+        await session.add_items([{"role": "user", "content": "refund"}])
+        longest = " ".join("ab" for _ in range(MAX_QUERY_LENGTH // 3))
+        assert await session.search(longest) == []
+        assert await session.search(" ".join(f"{n:x}" for n in range(250))) == []
+        for query in ("x" * 100_000, "x " * 50_000):
+            with pytest.raises(InvalidInput, match="query must have at most 1000 characters, got 100000"):
+                await session.search(query)
 
     async def test_searches_and_writes_may_be_concurrent(self, session: Any) -> None:
         await asyncio.gather(

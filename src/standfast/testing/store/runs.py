@@ -12,13 +12,13 @@ from standfast.store.operations import (
     AppendEvents,
     AppendJournal,
     CheckFence,
+    LeaseHeld,
     ReleaseLease,
     RenewLease,
     SaveApproval,
     SaveRun,
     Splice,
 )
-from standfast.store.preconditions import LeaseHeld
 from standfast.store.records import ApprovalRecord, Lease, LogEntry
 from standfast.testing.faults import FakeClock, Reopen
 from standfast.testing.store.fixtures import StoreFixtures, read_data

@@ -10,14 +10,18 @@ alone in its group is therefore moved into a subgroup, beside those of its worke
 import asyncio
 import contextlib
 import errno
+import functools
 import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from standfast.workers.config import MB, SandboxPolicy
+from standfast.workers.errors import StartFailed
 
 _ROOT = "/sys/fs/cgroup"
-_HOST_GROUP = "standfast-host"
+_PREFIX = "standfast-"
+_HOST_GROUP = f"{_PREFIX}host"
 
 
 class ControlGroups:
@@ -38,6 +42,11 @@ class ControlGroups:
         return any(os.path.exists(f"{path}/pids.max") for path in self.paths)
 
     @property
+    def limits_memory(self) -> bool:
+        names = ("memory.max", "memory.limit_in_bytes")
+        return any(os.path.exists(f"{path}/{name}") for path in self.paths for name in names)
+
+    @property
     def has_oom_kill(self) -> bool:
         """Whether the kernel killed a process of these groups because they ran out of memory."""
         for path in self.paths:
@@ -51,32 +60,53 @@ class ControlGroups:
 
 @asynccontextmanager
 async def create_cgroups(policy: SandboxPolicy, name: str) -> AsyncIterator[ControlGroups]:
-    """Create the groups that this machine allows. They are removed at the end, when their processes have ended."""
+    """Create the groups that this machine allows. They are removed at the end, when their processes have ended.
+
+    Raises StartFailed when the policy demands groups that cannot be created.
+    """
     created: list[str] = []
     notes: list[str] = []
     try:
-        planned = _plan_groups(policy, f"standfast-{name}") if policy.cgroup else []
+        is_wanted = policy.cgroup is not False and sys.platform.startswith("linux")
+        planned = _plan_groups(policy, f"{_PREFIX}{os.getpid()}-{name}") if is_wanted else []
+        for parent in {os.path.dirname(path) for path, _ in planned}:
+            _remove_abandoned_groups(parent)
         for path, settings in planned:
             problem = _create_group(path, settings)
             if problem is None:
                 created.append(path)
             else:
                 notes.append(f"no control group for {', '.join(settings)}: {problem}")
-        if policy.cgroup and not planned:
+        if is_wanted and not planned and (policy.memory_mb or policy.processes):
             notes.append("no control group: this process does not belong to one")
+        if policy.cgroup and notes:
+            raise StartFailed(f"the policy demands control groups (cgroup=True): {'; '.join(notes)}")
         yield ControlGroups(tuple(created), tuple(notes))
     finally:
         for path in created:
             await _remove_group(path)
 
 
+@functools.cache
+def _remove_abandoned_groups(parent: str) -> None:
+    """Remove the groups of programs that were killed. A group that has processes is not removed."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(parent):
+            pid = name.removeprefix(_PREFIX).partition("-")[0]
+            if name.startswith(_PREFIX) and pid.isdecimal() and not os.path.exists(f"/proc/{pid}"):
+                with contextlib.suppress(OSError):
+                    os.rmdir(f"{parent}/{name}")
+
+
 async def _remove_group(path: str) -> None:
     """Remove a group. It takes a moment until the kernel has reaped its last process."""
-    for _ in range(200):
+    delay = 0.0005
+    while delay < 1.0:
         try:
             os.rmdir(path)
         except OSError:
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(delay)
+            delay *= 1.5
         else:
             return
 

@@ -14,26 +14,37 @@ from typing import Protocol
 import msgspec
 
 from standfast.workers._host.frame_socket import FrameSocket
+from standfast.workers._host.frame_weight import measure_weight
 from standfast.workers._host.output import StreamName
 from standfast.workers._host.process_group import ProcessGroup
 from standfast.workers.errors import Cause
 from standfast.workers.wire.frames import OversizedFrame
-from standfast.workers.wire.messages import AnyMessage, Message, decode, encode
+from standfast.workers.wire.messages import AnyMessage, Message, MessageHeader, decode, decode_header, encode
 
 _FIONREAD = termios.FIONREAD
 _SIOCOUTQ = 0x5411
 _ZERO_INT = bytes(4)
 _CHUNK_SIZE = 65536
 _DISCONNECT_GRACE = 0.25
+# A frame of this size cannot become much, whatever its parts are, and nearly all frames are smaller.
+_UNMEASURED_SIZE = 16384
+# More than a socket buffer holds.
+_MAX_LAST_READS = 256
 
 
 class ConnectionListener(Protocol):
-    """Receives what a connection reads. The methods run in callbacks of the event loop and must not block."""
+    """Receives what a connection reads. The methods run in callbacks of the event loop and must not block.
+
+    Of a frame above ``frame_weight_limit``, only the header is decoded.
+    """
+
+    frame_weight_limit: int
 
     def on_message(self, message: AnyMessage) -> None: ...
     def on_output(self, stream: StreamName, data: bytes) -> None: ...
     def on_decode_error(self, problem: str) -> None: ...
     def on_oversized_frame(self, size: int) -> None: ...
+    def on_heavy_frame(self, header: MessageHeader) -> None: ...
     def on_exit(self, cause: Cause) -> None: ...
 
 
@@ -154,7 +165,7 @@ class WorkerConnection:
         self._output_poll = select.poll()
         for fd in self._pipes_by_fd:
             self._output_poll.register(fd, select.POLLIN)
-        self._paused = False
+        self._paused = self._ignores_messages = False
         self.exit_future: asyncio.Future[Cause] = self._loop.create_future()
         process_group.register(token, self._on_worker_exit)
 
@@ -174,6 +185,15 @@ class WorkerConnection:
     def kill(self, reason: Cause) -> None:
         if not self.exit_future.done():
             self.process_group.kill(self.token, reason)
+
+    async def end_processes(self, *, snapshots: int) -> None:
+        """Kill what the code has started, but not the worker and this many snapshots of it."""
+        if not self.exit_future.done():
+            await self.process_group.end_processes(self.token, snapshots=snapshots)
+
+    def ignore_messages(self) -> None:
+        """Read and drop what the worker still sends, because it is being killed."""
+        self._ignores_messages = True
 
     def drain_output(self) -> None:
         """Read what the worker has written so far. One poll covers both pipes, since mostly they are empty."""
@@ -219,12 +239,21 @@ class WorkerConnection:
         if isinstance(payload, OversizedFrame):
             self._listener.on_oversized_frame(payload.size)
             return
+        if self._ignores_messages:
+            return
         try:
+            if len(payload) > _UNMEASURED_SIZE and self._is_heavy(payload):
+                self._listener.on_heavy_frame(decode_header(payload))
+                return
             message = decode(payload)
         except (msgspec.DecodeError, RecursionError, ValueError) as problem:
             self._listener.on_decode_error(str(problem))
             return
         self._listener.on_message(message)
+
+    def _is_heavy(self, payload: bytes) -> bool:
+        limit = self._listener.frame_weight_limit
+        return measure_weight(payload, limit=limit) > limit
 
     def mark_never_started(self) -> None:
         """Report the exit of a worker that was never created, which the supervisor will not do."""
@@ -233,9 +262,12 @@ class WorkerConnection:
     def _on_worker_exit(self, cause: Cause) -> None:
         if self.exit_future.done():
             return
-        # The last messages and output are still in the socket and the pipes.
+        # The last messages and output are still in the socket and the pipes. Processes that outlive the worker for a
+        # moment may have the socket, too, and must not keep this loop busy.
         with contextlib.suppress(OSError):
-            while not self.frame_socket.closed and self._has_pending_data():
+            for _ in range(_MAX_LAST_READS):
+                if self.frame_socket.closed or not self._has_pending_data():
+                    break
                 self.frame_socket.read()
         self.drain_output()
         self.exit_future.set_result(cause)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import msgspec
 
 from standfast.workers._host.output import MessageQueue
+from standfast.workers._host.result_collector import ResultCollector
 from standfast.workers._host.router import ActiveExecution, MessageRouter
 from standfast.workers._host.worker import Worker
 from standfast.workers.config import SessionConfig
@@ -24,6 +26,8 @@ UNSET: Any = object()
 _EXECUTION_STARTED, _EXECUTION_ENDED = WorkerSessionEvent.EXECUTION_STARTED, WorkerSessionEvent.EXECUTION_ENDED
 _RUNNING_STATES = (SessionState.BUSY, SessionState.WARMING)
 _FINAL_TYPES = (m.ResultMessage, m.ErrorMessage)
+# How running code is stopped: the signal for the processes it has started, and the share of the grace period to wait.
+_STOP_STEPS = ((None, 0.5), (signal.SIGTERM, 0.25), (signal.SIGKILL, 0.25))
 
 
 class QueuedExecution:
@@ -60,6 +64,8 @@ class Executor:
         self._config, self._worker = config, worker
         self._lock = asyncio.Lock()
         self._queued: dict[str, QueuedExecution] = {}
+        self._is_stopping = False
+        self._cleanup: asyncio.Task[None] | None = None
 
     async def execute(self, message: m.ExecuteMessage, timeout: float | None) -> AsyncIterator[m.Message]:
         handle = await self._open(message, timeout)
@@ -73,10 +79,7 @@ class Executor:
 
     async def collect(self, message: m.ExecuteMessage, timeout: float | None) -> ExecutionResult:
         """Run code to its end. A timeout becomes a result too, with the output up to then."""
-        output: list[m.OutputMessage] = []
-        displays: list[m.DisplayMessage] = []
-        last: m.ResultMessage | m.ErrorMessage | None = None
-        expired: ExecutionTimeout | None = None
+        collector = ResultCollector(message.id, display_limit=self._config.display_limit)
         handle = await self._open(message, timeout)
         queue = handle.queue
         try:
@@ -85,17 +88,13 @@ class Executor:
                 if isinstance(item, m.AckMessage):
                     continue
                 if isinstance(item, _FINAL_TYPES):
-                    last = item
-                    break
-                if isinstance(item, m.OutputMessage):
-                    output.append(item)
-                elif isinstance(item, m.DisplayMessage):
-                    displays.append(item)
+                    return collector.build(item)
+                collector.add(item, queue.last_size)
         except TimeoutError:
-            expired = await self._finish_timed_out(handle)
+            return collector.build_timed_out(await self._finish_timed_out(handle))
         finally:
             self._close(handle)
-        return _build_result(message.id, output, tuple(displays), last, expired)
+        raise AssertionError("a stream ends with a ResultMessage or an ErrorMessage")
 
     async def request_when_idle(
         self, message: m.Message, *, fds: tuple[int, ...] = (), router: MessageRouter | None = None
@@ -135,8 +134,8 @@ class Executor:
         worker.fire(_EXECUTION_STARTED)
         self.execution_count += 1
         self.last_used_at = time.time()
-        if worker.memory_watch is not None:
-            worker.memory_watch.start()
+        if worker.resource_watch is not None:
+            worker.resource_watch.start()
         if deadline is not None:
             router.set_deadline(deadline, self._on_deadline)
         return ExecutionHandle(router, execution, execution.queue, limit)
@@ -169,12 +168,28 @@ class Executor:
             raise
 
     def _on_execution_end(self, last_message: m.Message) -> None:
-        self._lock.release()
+        if self._is_stopping:
+            self._is_stopping = False
+            self._cleanup = self._worker.create_task(self._end_processes())
+            # A callback, since a task that is cancelled before it starts runs no code of its own.
+            self._cleanup.add_done_callback(lambda _: self._lock.release())
+        else:
+            self._lock.release()
         if not isinstance(last_message, m.ResultMessage):
             self.error_count += 1
         if self._worker.state in _RUNNING_STATES:
             self._worker.fire(_EXECUTION_ENDED)
         self.last_used_at = time.time()
+
+    async def _end_processes(self) -> None:
+        """End what the stopped code has started, before the next execution may start anything."""
+        router = self._worker.router
+        if router is not None and router.connection is not None and router.cause is None:
+            await router.connection.end_processes(snapshots=len(self._worker.snapshot_points))
+
+    async def _wait_for_cleanup(self) -> None:
+        if self._cleanup is not None:
+            await asyncio.wait([self._cleanup])
 
     def _on_deadline(self, router: MessageRouter, execution: ActiveExecution) -> None:
         """Stop the code at its deadline, even if its messages are not being read."""
@@ -184,6 +199,7 @@ class Executor:
     async def _finish_timed_out(self, handle: ExecutionHandle) -> ExecutionTimeout:
         handle.queue.discard()
         await handle.execution.wait_until_ended()
+        await self._wait_for_cleanup()
         state = _build_interrupt_result(handle.execution).state
         return ExecutionTimeout(handle.execution.id, handle.timeout or 0.0, state)
 
@@ -248,21 +264,28 @@ class Executor:
             await self._stop(router, router.execution, self._config.grace)
 
     async def _stop(self, router: MessageRouter, execution: ActiveExecution, grace: float) -> InterruptResult:
-        """Interrupt the code, interrupt it once more after half of the grace period, then kill the worker."""
+        """Interrupt the code, then end the processes that it may be waiting for, then kill the worker.
+
+        Code that waits in C, as in ``os.system``, notices the interrupt only when that process has ended.
+        """
         execution.queue.remove_limit()
-        for _ in range(2):
+        self._is_stopping = self._is_stopping or execution.last_message is None
+        for end_processes_by, share in _STOP_STEPS:
             if router.cause is None and execution.last_message is None:
                 connection = router.require_connection()
+                if end_processes_by is not None:
+                    connection.process_group.signal_processes(connection.token, end_processes_by)
                 connection.send(m.CancelMessage(execution_id=execution.id, grace_timeout_ms=int(grace * 1000)))
                 connection.wake()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(grace / 2):
+                async with asyncio.timeout(grace * share):
                     await execution.wait_until_ended()
                 break
         else:
             if router.connection is not None:
                 router.connection.kill(Cause("killed", f"the code did not stop within {grace} s"))
             await execution.wait_until_ended()
+        await self._wait_for_cleanup()
         return _build_interrupt_result(execution)
 
     def _count(self, *names: str) -> None:
@@ -291,46 +314,3 @@ def _build_interrupt_result(execution: ActiveExecution) -> InterruptResult:
     if isinstance(last, m.ErrorMessage) and last.state == "lost":
         return InterruptResult(stopped=True, state="lost", reason=last.exception_message)
     return InterruptResult(stopped=True, state="preserved")
-
-
-def _build_result(
-    execution_id: str,
-    output: list[m.OutputMessage],
-    displays: tuple[m.DisplayMessage, ...],
-    last: m.ResultMessage | m.ErrorMessage | None,
-    expired: ExecutionTimeout | None,
-) -> ExecutionResult:
-    stdout, stderr, dropped = _join_output(output) if output else ("", "", {})
-    if expired is not None:
-        error = m.ErrorMessage(
-            exception_type="ExecutionTimeout", exception_message=str(expired), execution_id=execution_id
-        )
-        return ExecutionResult(
-            execution_id=execution_id, stdout=stdout, stderr=stderr, dropped=dropped, displays=displays, error=error,
-            timed_out=True, state="lost" if expired.state == "lost" else "preserved", reason=str(expired),
-        )  # fmt: skip
-    if isinstance(last, m.ResultMessage):
-        return ExecutionResult(
-            execution_id=execution_id, stdout=stdout, stderr=stderr, dropped=dropped, displays=displays,
-            value=last.value, repr=last.repr, data=last.data, usage=last.usage,
-            execution_time=last.execution_time, rolled_back=last.rolled_back,
-        )  # fmt: skip
-    assert last is not None  # noqa: S101 - a stream ends with a ResultMessage or an ErrorMessage
-    return ExecutionResult(
-        execution_id=execution_id, stdout=stdout, stderr=stderr, dropped=dropped, displays=displays,
-        error=last, usage=last.usage, execution_time=last.execution_time,
-        rolled_back=last.rolled_back, state=last.state,
-        reason=last.exception_message if last.state == "lost" else "",
-    )  # fmt: skip
-
-
-def _join_output(output: list[m.OutputMessage]) -> tuple[str, str, dict[str, int]]:
-    """Return the text of stdout and of stderr, and how many bytes of each were dropped."""
-    text: dict[str, list[str]] = {"stdout": [], "stderr": []}
-    dropped: dict[str, int] = {}
-    for item in output:
-        if item.dropped:
-            dropped[item.stream] = dropped.get(item.stream, 0) + item.dropped
-            text[item.stream].append(f"\n... {item.dropped} bytes left out ...\n")
-        text[item.stream].append(item.data)
-    return "".join(text["stdout"]), "".join(text["stderr"]), dropped

@@ -18,7 +18,9 @@ from typing import Any
 
 import msgspec
 
+from standfast.base.log import get_logger
 from standfast.workers._host.frame_socket import FrameSocket
+from standfast.workers._host.sandbox_remedies import describe_remedies
 from standfast.workers.config import MB, SessionConfig
 from standfast.workers.errors import SandboxUnavailable, StartFailed
 from standfast.workers.wire.control import (
@@ -43,6 +45,11 @@ _BOOTSTRAP = (
 )
 _ENVIRONMENT = {"LANG": "C.UTF-8", "MPLBACKEND": "agg", **SINGLE_THREAD_ENVIRONMENT}
 _START_TIMEOUT = 30.0
+_log = get_logger("standfast.workers")
+
+
+class LevelUnavailable(StartFailed):
+    """A fork server could not set up its level of the sandbox; a weaker one may work."""
 
 
 def get_writable_paths(config: SessionConfig) -> tuple[str, ...]:
@@ -55,7 +62,7 @@ def build_sandbox_spec(config: SessionConfig, level: SandboxLevel) -> SandboxSpe
     network = policy.network if isinstance(policy.network, str) else "proxy"
     return SandboxSpec(
         level=level,
-        readable=policy.readable,
+        readable=(*policy.readable, *config.import_path),
         writable=get_writable_paths(config),
         network=network,
         memory=policy.memory_mb * MB if policy.memory_mb else None,
@@ -86,6 +93,7 @@ class ForkServer:
 
     def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
         self.process = process
+        self._is_retired = False
         self._ready: asyncio.Future[ServerReady] = asyncio.get_running_loop().create_future()
         self._pending_forks: dict[int, asyncio.Future[ForkedSupervisor]] = {}
         self._last_id = 0
@@ -106,7 +114,7 @@ class ForkServer:
             theirs.close()
         server = cls(process, ours)
         command = StartServerCommand(
-            jail=build_sandbox_spec(config, level),
+            sandbox=build_sandbox_spec(config, level),
             preload=config.preload if config.mode == "fork" else (),
             import_path=config.import_path,
             host_pid=os.getpid(),
@@ -130,7 +138,16 @@ class ForkServer:
     def is_alive(self) -> bool:
         return not self._frame_socket.closed
 
-    async def fork(self, command: ForkCommand, fds: tuple[int, ...]) -> ForkedSupervisor:
+    @property
+    def accepts_sessions(self) -> bool:
+        """Whether new sessions may use it: it is alive and was not retired."""
+        return self.is_alive and not self._is_retired
+
+    def retire(self) -> None:
+        """Let new sessions use another server, since a worker of this one failed to start. Its workers go on."""
+        self._is_retired = True
+
+    async def fork(self, fds: tuple[int, ...]) -> ForkedSupervisor:
         """Fork one supervisor. The server gets copies of the descriptors; the caller closes its own."""
         if not self.is_alive:
             raise StartFailed("the fork server has ended")
@@ -138,7 +155,7 @@ class ForkServer:
         fork_id = self._last_id
         reply: asyncio.Future[ForkedSupervisor] = asyncio.get_running_loop().create_future()
         self._pending_forks[fork_id] = reply
-        self._frame_socket.send(encode_control(msgspec.structs.replace(command, id=fork_id)), fds)
+        self._frame_socket.send(encode_control(ForkCommand(id=fork_id)), fds)
         try:
             return await reply
         except asyncio.CancelledError:
@@ -163,7 +180,8 @@ class ForkServer:
                 self._ready.set_result(message)
         elif isinstance(message, ServerStartFailed):
             if not self._ready.done():
-                self._ready.set_exception(StartFailed(message.error))
+                kind = StartFailed if message.sandboxed else LevelUnavailable
+                self._ready.set_exception(kind(message.error))
         else:
             self._on_fork_reply(message)
 
@@ -215,12 +233,12 @@ def _spawn_process(python: str, sock: socket.socket) -> subprocess.Popen[bytes]:
 def list_candidate_levels(config: SessionConfig) -> tuple[SandboxLevel, ...]:
     """Return the levels to try on this platform, from the policy's ``level`` down to its ``require``."""
     policy = config.sandbox
-    strongest, weakest = SANDBOX_LEVELS.index(policy.level), SANDBOX_LEVELS.index(policy.require)
+    strongest, weakest = SANDBOX_LEVELS.index(policy.level), SANDBOX_LEVELS.index(policy.weakest_level)
     levels: tuple[SandboxLevel, ...] = tuple(reversed(SANDBOX_LEVELS[weakest : strongest + 1]))
     if not sys.platform.startswith("linux"):
         levels = tuple(level for level in levels if level == "plain")
         if not levels:
-            raise SandboxUnavailable(policy.require, "plain", "this level needs Linux")
+            raise SandboxUnavailable(policy.weakest_level, "plain", f"this level needs Linux; {describe_remedies()}")
     return levels
 
 
@@ -241,14 +259,23 @@ async def open_best_server(config: SessionConfig) -> AsyncIterator[ForkServer]:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 server = await stack.enter_async_context(ForkServer.open(config, level))
-            except StartFailed as problem:
+            except LevelUnavailable as problem:
                 reasons.append(f"{level}: {problem}")
                 continue
+            _warn_of_weaker_level(config, level, reasons)
             yield server
             return
-    if config.sandbox.require == "plain":
+    if config.sandbox.weakest_level == "plain":
         raise StartFailed("; ".join(reasons))
-    raise SandboxUnavailable(config.sandbox.require, "plain", "; ".join(reasons))
+    reasons.append(describe_remedies())
+    raise SandboxUnavailable(config.sandbox.weakest_level, "plain", "; ".join(reasons))
+
+
+def _warn_of_weaker_level(config: SessionConfig, level: SandboxLevel, reasons: list[str]) -> None:
+    wanted = config.sandbox.level
+    if level != wanted:
+        why = "; ".join(reasons) or "it needs Linux"
+        _log.warning("workers run at the sandbox level %r instead of %r: %s", level, wanted, why)
 
 
 ServerKey = tuple[Any, ...]
@@ -280,7 +307,7 @@ class _SharedServer:
             return False
         if not self.server.done():
             return True
-        return self.server.exception() is None and self.server.result().is_alive
+        return self.server.exception() is None and self.server.result().accepts_sessions
 
     async def close(self) -> None:
         self._close_requested.set()

@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import os
-import shutil
 import socket
 import tempfile
 from collections.abc import AsyncIterator
@@ -14,9 +13,10 @@ from standfast.workers._host.connection import ConnectionListener, WorkerConnect
 from standfast.workers._host.forkserver import ForkServer, fork_server
 from standfast.workers._host.process_group import ProcessGroup
 from standfast.workers._host.proxy import HttpProxy
+from standfast.workers.child.cleanup import remove_tree
 from standfast.workers.config import SessionConfig
 from standfast.workers.errors import StartFailed
-from standfast.workers.wire.control import ForkCommand, SandboxReady, ServerReady
+from standfast.workers.wire.control import SandboxReady, ServerReady, StartWorkerCommand
 from standfast.workers.wire.frames import encode_frame
 from standfast.workers.wire.messages import HelloMessage, encode, new_id
 
@@ -28,15 +28,19 @@ class WorkerResources:
         self,
         process_group: ProcessGroup,
         sandbox: SandboxReady,
-        server_info: ServerReady,
+        server: ForkServer,
         exit_stack: AsyncExitStack,
         fallback_reason: str,
     ) -> None:
-        self.process_group, self.sandbox, self.server_info = process_group, sandbox, server_info
+        self.process_group, self.sandbox, self.server = process_group, sandbox, server
         self.fallback_reason = fallback_reason
         """Why the worker was started without a shared fork server; empty if it was not."""
         self.user_count = 1
         self._exit_stack = exit_stack
+
+    @property
+    def server_info(self) -> ServerReady:
+        return self.server.ready_message
 
     def acquire(self) -> "WorkerResources":
         """Add a user, which has to ``release`` the resources."""
@@ -84,42 +88,50 @@ async def start_worker(
         server_info = server.ready_message
         directory = "" if server_info.level == "namespaces" else _create_directory(server_info.uid, stack)
         cgroups = await stack.enter_async_context(create_cgroups(config.sandbox, new_id()))
-        group, connection = await _fork_worker(server, config, session_id, directory, listener, cgroups)
-        stack.callback(group.close)
+        command = StartWorkerCommand(
+            token=new_id(),
+            session_id=session_id,
+            environment=dict(config.environment),
+            directory=directory,
+            settings=config.worker_settings,
+            counted=cgroups.limits_processes,
+        )
         try:
-            sandbox = await asyncio.shield(group.sandbox_ready)
-            await _open_proxy(config, group, stack)
-        except BaseException:
-            connection.close()
+            group, connection = await _fork_worker(server, command, listener, cgroups, limit=config.frame_limit)
+            stack.callback(group.close)
+            sandbox = await _finish_start(config, group, connection, stack)
+        except StartFailed:
+            server.retire()
             raise
-        return WorkerResources(group, sandbox, server_info, stack.pop_all(), fallback_reason), connection
+        return WorkerResources(group, sandbox, server, stack.pop_all(), fallback_reason), connection
+
+
+async def _finish_start(
+    config: SessionConfig, group: ProcessGroup, connection: WorkerConnection, stack: AsyncExitStack
+) -> SandboxReady:
+    try:
+        sandbox = await asyncio.shield(group.sandbox_ready)
+        await _open_proxy(config, group, stack)
+    except BaseException:
+        connection.close()
+        raise
+    return sandbox
 
 
 async def _fork_worker(
     server: ForkServer,
-    config: SessionConfig,
-    session_id: str,
-    directory: str,
+    command: StartWorkerCommand,
     listener: ConnectionListener,
     cgroups: ControlGroups,
+    *,
+    limit: int,
 ) -> tuple[ProcessGroup, WorkerConnection]:
     endpoints = WorkerEndpoints()
     ours, theirs = socket.socketpair()
-    token = new_id()
-    command = ForkCommand(
-        id=0,
-        token=token,
-        session_id=session_id,
-        environment=dict(config.environment),
-        directory=directory,
-        settings=config.worker_settings,
-        gated=bool(cgroups.paths),
-        counted=cgroups.limits_processes,
-    )
     # Sent before the worker exists, which saves a round trip: the worker reads it as soon as it runs.
     endpoints.protocol_socket.send(encode_frame(encode(HelloMessage())))
     try:
-        supervisor = await server.fork(command, (*endpoints.remote_fds, theirs.fileno()))
+        supervisor = await server.fork((*endpoints.remote_fds, theirs.fileno()))
     except BaseException:
         endpoints.close()
         ours.close()
@@ -128,20 +140,19 @@ async def _fork_worker(
         endpoints.close_remote()
         theirs.close()
     group = ProcessGroup(ours, supervisor.pidfd, supervisor.pid, cgroups)
-    connection = WorkerConnection(group, token, endpoints, listener, limit=config.frame_limit)
-    if cgroups.paths:
-        try:
-            group.enter_cgroups()
-        except StartFailed:
-            connection.close()
-            raise
+    connection = WorkerConnection(group, command.token, endpoints, listener, limit=limit)
+    try:
+        group.start_worker(command)
+    except BaseException:
+        connection.close()
+        raise
     return group, connection
 
 
 def _create_directory(uid: int, exit_stack: AsyncExitStack) -> str:
     """Create a private directory on the host, for a worker that has no file system of its own."""
     path = tempfile.mkdtemp(prefix="standfast-")
-    exit_stack.callback(shutil.rmtree, path, ignore_errors=True)
+    exit_stack.callback(remove_tree, path)
     for name in ("work", "tmp", "home"):
         os.mkdir(f"{path}/{name}", 0o700)
     if uid != os.geteuid():

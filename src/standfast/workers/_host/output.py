@@ -7,30 +7,39 @@ import sys
 from collections.abc import Callable
 from typing import Literal
 
+from standfast.workers._host.frame_weight import measure_weight
 from standfast.workers.wire.messages import DisplayMessage, InputMessage, Message, OutputMessage, encode
 
 StreamName = Literal["stdout", "stderr"]
-_MESSAGE_OVERHEAD = 1000
-_ENCODED_TYPES = (DisplayMessage, InputMessage)
+_MESSAGE_OVERHEAD = 250
+_BYTES_PER_WEIGHT = 16
+_REPEATED_TYPES = (OutputMessage, DisplayMessage, InputMessage)
+_DROPPABLE_TYPES = (OutputMessage, DisplayMessage)
+# How much a queue keeps beyond its limit while its source cannot be paused.
+_MAX_EXCESS = 16 << 20
 
 
 def estimate_size(message: Message) -> int:
-    """Return the approximate size of a message in memory; 0 for types that an execution has only once."""
+    """Return the approximate size of a message in memory."""
     if type(message) is OutputMessage:
-        return len(message.data)
-    if type(message) in _ENCODED_TYPES:
-        return len(encode(message)) + _MESSAGE_OVERHEAD
-    return 0
+        return sys.getsizeof(message.data) + _MESSAGE_OVERHEAD
+    payload = encode(message)
+    return len(payload) + _BYTES_PER_WEIGHT * measure_weight(payload, limit=sys.maxsize) + _MESSAGE_OVERHEAD
 
 
 class MessageQueue:
     """The messages of one execution, in order. ``put`` never waits; ``is_full`` tells the source to pause.
 
-    ``get`` returns None after the last message.
+    A source that cannot pause, because the code is being stopped or a request waits for its reply, may exceed the
+    limit by 16 MB. Output and displays beyond that are ``dropped``. ``get`` returns None after the last message.
     """
 
     buffered_bytes = 0
+    last_size = 0
+    """The estimated size of the message that was returned last."""
+    dropped = 0
     is_ended = False
+    _pausable = True
     _waiter: asyncio.Future[None] | None = None
     _discarding = False
     _expired = False
@@ -42,14 +51,18 @@ class MessageQueue:
 
     @property
     def is_full(self) -> bool:
-        return self.buffered_bytes > self.limit and not self._expired
+        return self.buffered_bytes > self.limit and self._pausable and not self._expired
 
     def put(self, message: Message, *, last: bool = False) -> None:
         if self.is_ended or self._expired:
             return
         self.is_ended = last
         if not self._discarding:
-            size = 0 if last else estimate_size(message)
+            # The other types come only once per execution.
+            size = 0 if last or type(message) not in _REPEATED_TYPES else estimate_size(message)
+            if size + self.buffered_bytes > self.limit + _MAX_EXCESS and type(message) in _DROPPABLE_TYPES:
+                self.dropped += 1
+                return
             self.buffered_bytes += size
             self._messages.append((size, message))
         if self._waiter is not None:
@@ -67,6 +80,7 @@ class MessageQueue:
         if not self._messages:
             return None
         size, message = self._messages.popleft()
+        self.last_size = size
         if size:
             was_full = self.is_full
             self.buffered_bytes -= size
@@ -81,8 +95,8 @@ class MessageQueue:
         self._on_drained()
 
     def remove_limit(self) -> None:
-        """Remove the size limit while code is being stopped: its last message must not wait for a slow reader."""
-        self.limit = sys.maxsize
+        """Accept messages while code is being stopped: its last one must not wait for a slow reader."""
+        self._pausable = False
         self._on_drained()
 
     async def get(self) -> Message | None:
@@ -116,7 +130,7 @@ class BoundedQueue:
         return len(self._messages)
 
     def put(self, message: Message) -> None:
-        size = len(message.data) if isinstance(message, OutputMessage) else len(encode(message))
+        size = estimate_size(message)
         self._messages.append((size, message))
         self._buffered_bytes += size
         while len(self._messages) > self.max_messages or (

@@ -13,10 +13,13 @@ from standfast.workers._host.cgroups import ControlGroups
 from standfast.workers._host.frame_socket import FrameSocket
 from standfast.workers.errors import Cause, StartFailed
 from standfast.workers.wire.control import (
-    ContinueCommand,
+    EndProcessesCommand,
     KillCommand,
+    ProcessesEnded,
     SandboxFailed,
     SandboxReady,
+    SignalProcessesCommand,
+    StartWorkerCommand,
     SupervisorMessage,
     WakeCommand,
     WorkerExited,
@@ -45,6 +48,7 @@ class ProcessGroup:
         self.exit_callbacks: dict[str, ExitCallback] = {}
         self._pidfd = pidfd
         self._kill_reasons: dict[str, Cause] = {}
+        self._ending: dict[str, list[asyncio.Future[None]]] = {}
         self._frame_socket = FrameSocket(
             sock, on_frame=self._on_frame, on_disconnect=self._on_disconnect, accept_fds=True
         )
@@ -61,8 +65,13 @@ class ProcessGroup:
             return 0
         return max(0, int(pids[0])) if pids else 0
 
-    def enter_cgroups(self) -> None:
-        """Put the waiting supervisor into its control groups and let it continue."""
+    def start_worker(self, command: StartWorkerCommand) -> None:
+        """Put the waiting supervisor into its control groups and let it fork the worker."""
+        if self.cgroups.paths:
+            self._enter_cgroups()
+        self._frame_socket.send(encode_control(command))
+
+    def _enter_cgroups(self) -> None:
         pid = self.supervisor_pid
         if pid == 0:  # The kernel takes 0 for the process that writes, which is this one.
             raise StartFailed("the supervisor ended before it was put into its control group")
@@ -70,7 +79,6 @@ class ProcessGroup:
             self.cgroups.add_process(pid)
         except OSError as problem:
             raise StartFailed(f"the supervisor cannot be put into its control group: {problem}") from problem
-        self._frame_socket.send(encode_control(ContinueCommand()))
 
     def register(self, token: str, on_exit: ExitCallback) -> None:
         self.exit_callbacks[token] = on_exit
@@ -78,6 +86,10 @@ class ProcessGroup:
     def wake(self, token: str) -> None:
         """Make a busy worker read its messages."""
         self._frame_socket.send(encode_control(WakeCommand(token=token)))
+
+    def signal_processes(self, token: str, number: int) -> None:
+        """Send a signal to the processes that the code of a worker has started."""
+        self._frame_socket.send(encode_control(SignalProcessesCommand(token=token, number=number)))
 
     def kill(self, token: str, reason: Cause) -> None:
         """Kill one worker; its exit is reported with ``reason``. With the last worker, the supervisor is killed too."""
@@ -89,6 +101,16 @@ class ProcessGroup:
                     signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         else:
             self._frame_socket.send(encode_control(KillCommand(token=token)))
+
+    async def end_processes(self, token: str, *, snapshots: int) -> None:
+        """Kill what the code of a worker has started, but not the worker and this many snapshots of it.
+
+        Returns when none is left, or when the worker has exited.
+        """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ending.setdefault(token, []).append(future)
+        self._frame_socket.send(encode_control(EndProcessesCommand(token=token, snapshots=snapshots)))
+        await future
 
     def kill_all(self, reason: Cause) -> None:
         """Kill every worker. The supervisor then kills all other processes that user code has started."""
@@ -137,6 +159,10 @@ class ProcessGroup:
             if not self.sandbox_ready.done():
                 self.sandbox_ready.set_exception(StartFailed(message.error))
                 self.sandbox_ready.exception()
+        elif isinstance(message, ProcessesEnded):
+            for future in self._ending.pop(message.token, ()):
+                if not future.done():
+                    future.set_result(None)
         else:
             self._notify_exit(message.token, self._kill_reasons.get(message.token) or self._find_cause(message))
 
@@ -160,6 +186,9 @@ class ProcessGroup:
             self._notify_exit(token, self._kill_reasons.get(token) or cause)
 
     def _notify_exit(self, token: str, cause: Cause) -> None:
+        for future in self._ending.pop(token, ()):
+            if not future.done():
+                future.set_result(None)
         callback = self.exit_callbacks.get(token)
         if callback is not None:
             callback(cause)

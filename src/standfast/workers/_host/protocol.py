@@ -6,6 +6,8 @@ It does no I/O: a message goes in, actions come out. Whatever a worker sends, th
 - All output is delivered before the result: DrainOutput precedes every message that output must not follow.
 - Nothing is delivered after a result. Late and unexpected messages go to the general queue.
 - A reply is delivered once, to the request that it names.
+- Output comes from the pipes only, and input is asked for only by code that may, a few times at once.
+- A worker that sends too many messages against these rules during one execution is killed.
 """
 
 from typing import Literal, final
@@ -47,7 +49,17 @@ class NotifySession(msgspec.Struct, frozen=True):
     message: m.HelloMessage | m.ReadyMessage | m.HeartbeatMessage
 
 
-RoutingAction = DrainOutput | DeliverToExecution | ResolveRequest | DeliverToGeneralQueue | NotifySession
+class KillWorker(msgspec.Struct, frozen=True):
+    """Kill the worker, because it does not follow the protocol."""
+
+    reason: str
+
+
+RoutingAction = DrainOutput | DeliverToExecution | ResolveRequest | DeliverToGeneralQueue | NotifySession | KillWorker
+MAX_VIOLATIONS = 100
+"""How many invalid messages a worker may send from the start of one execution to that of the next."""
+MAX_INPUT_REQUESTS = 16
+MAX_INPUT_ID_LENGTH = 64
 DRAIN_OUTPUT = DrainOutput()
 ExecutionPhase = Literal["sent", "acknowledged", "ending"]
 
@@ -65,12 +77,16 @@ class WorkerProtocol:
         self.pending_requests: set[str] = set()
         self.input_requests: dict[str, str] = {}
         self.violation_count = 0
+        self._tolerated_count = MAX_VIOLATIONS
         self._ack_presumed = False
+        self._allows_input = True
 
-    def start_execution(self, execution_id: str) -> None:
+    def start_execution(self, execution_id: str, *, allow_input: bool = True) -> None:
         if self.running_id is not None:
             raise ExecutionInProgress(f"execution {self.running_id} is running")
         self.running_id, self.phase, self._ack_presumed = execution_id, "sent", False
+        self._allows_input = allow_input
+        self._tolerated_count = self.violation_count + MAX_VIOLATIONS
 
     def presume_ack(self) -> tuple[DeliverToExecution, ...]:
         """Acknowledge the code in place of a worker that has started it but not sent its Ack yet."""
@@ -113,11 +129,8 @@ class WorkerProtocol:
             case m.ErrorMessage():
                 return self._handle_error(message)
             case m.InputMessage():
-                actions = self._route_during_execution(message, message.execution_id)
-                if isinstance(actions[-1], DeliverToExecution):
-                    self.input_requests[message.id] = message.execution_id
-                return actions
-            case m.DisplayMessage() | m.OutputMessage():
+                return self._handle_input(message)
+            case m.DisplayMessage():
                 return self._route_during_execution(message, message.execution_id)
             case m.HeartbeatMessage():
                 return (NotifySession(message), *self._resolve_request(message, message.of))
@@ -141,14 +154,23 @@ class WorkerProtocol:
 
     def receive_oversized_frame(self, size: int, limit: int) -> tuple[RoutingAction, ...]:
         """Handle a skipped frame. It may have been the result of the running execution, which therefore ends."""
-        self.violation_count += 1
         text = f"the worker sent a message of {size} bytes; the limit is {limit}"
-        return self._end_with_error("FrameTooLarge", text)
+        return *self._record_violation(), *self._end_with_error("FrameTooLarge", text)
+
+    def receive_heavy_frame(self, header: m.MessageHeader) -> tuple[RoutingAction, ...]:
+        """Handle a frame that was not decoded, because it has too many parts. What it belongs to fails."""
+        text = "the worker sent a message of too many parts; see SessionConfig.value_limit"
+        violation = self._record_violation()
+        if header.of in self.pending_requests:
+            error = m.ErrorMessage(exception_type="FrameTooLarge", exception_message=text)
+            return *violation, *self._resolve_request(error, header.of)
+        if header.type in ("result", "error") and header.execution_id == self.running_id and self.phase != "ending":
+            return *violation, *self._end_with_error("FrameTooLarge", text)
+        return *violation, _report_to_general_queue("FrameTooLarge", text)
 
     def receive_invalid_frame(self, problem: str) -> tuple[RoutingAction, ...]:
         """Report a frame that is not a message. The protocol continues."""
-        self.violation_count += 1
-        return (DeliverToGeneralQueue(m.ErrorMessage(exception_type="ProtocolError", exception_message=problem)),)
+        return *self._record_violation(), _report_to_general_queue("ProtocolError", problem)
 
     def connection_lost(self, cause: str, detail: str) -> tuple[RoutingAction, ...]:
         """End the running execution and fail all pending requests, because the worker has exited."""
@@ -222,6 +244,25 @@ class WorkerProtocol:
         self.pending_requests.discard(request_id)
         return (ResolveRequest(request_id, message),)
 
+    def _handle_input(self, message: m.InputMessage) -> tuple[RoutingAction, ...]:
+        requests = self.input_requests
+        is_acceptable = self._allows_input and len(requests) < MAX_INPUT_REQUESTS and message.id not in requests
+        if not is_acceptable or len(message.id) > MAX_INPUT_ID_LENGTH:
+            return self._handle_stray(message)
+        actions = self._route_during_execution(message, message.execution_id)
+        if isinstance(actions[-1], DeliverToExecution):
+            requests[message.id] = message.execution_id
+        return actions
+
     def _handle_stray(self, message: m.Message) -> tuple[RoutingAction, ...]:
+        return *self._record_violation(), DeliverToGeneralQueue(message)
+
+    def _record_violation(self) -> tuple[KillWorker, ...]:
         self.violation_count += 1
-        return (DeliverToGeneralQueue(message),)
+        if self.violation_count != self._tolerated_count:
+            return ()
+        return (KillWorker(f"the worker sent {MAX_VIOLATIONS} invalid messages"),)
+
+
+def _report_to_general_queue(kind: str, text: str) -> DeliverToGeneralQueue:
+    return DeliverToGeneralQueue(m.ErrorMessage(exception_type=kind, exception_message=text))

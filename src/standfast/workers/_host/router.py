@@ -6,6 +6,8 @@ The protocol decides where a message goes; the router delivers it.
 import asyncio
 from collections.abc import Callable
 
+import msgspec
+
 from standfast.workers._host.connection import WorkerConnection
 from standfast.workers._host.output import BoundedQueue, MessageQueue, OutputLimiter, StreamName
 from standfast.workers._host.protocol import (
@@ -13,6 +15,7 @@ from standfast.workers._host.protocol import (
     DeliverToExecution,
     DeliverToGeneralQueue,
     DrainOutput,
+    KillWorker,
     ResolveRequest,
     RoutingAction,
     WorkerProtocol,
@@ -76,6 +79,8 @@ class MessageRouter:
         on_worker_exit: Callable[[Cause], None],
     ) -> None:
         self.config, self.interceptors = config, interceptors
+        # The worker counts the value of a result in the same way. The rest is for representations and listings.
+        self.frame_weight_limit = config.value_limit + 65536
         self.loop = asyncio.get_running_loop()
         self.protocol = WorkerProtocol()
         self.execution: ActiveExecution | None = None
@@ -101,7 +106,8 @@ class MessageRouter:
         connection = self.require_connection()
         queue = MessageQueue(limit=self.config.output_buffer, on_drained=connection.resume, loop=self.loop)
         execution = ActiveExecution(message.id, queue, self.config.output_limit, on_end)
-        self.protocol.start_execution(message.id)
+        allow_input = self.config.allow_input and message.allow_input is not False
+        self.protocol.start_execution(message.id, allow_input=allow_input)
         try:
             connection.send(message)
         except BaseException:
@@ -255,6 +261,9 @@ class MessageRouter:
         if size > _FRAMING_LOST_FACTOR * self.config.frame_limit and self.connection is not None:
             self.connection.kill(Cause("protocol", f"the worker announced a message of {size} bytes"))
 
+    def on_heavy_frame(self, header: m.MessageHeader) -> None:
+        self._apply_actions(self.protocol.receive_heavy_frame(header))
+
     def on_exit(self, cause: Cause) -> None:
         self.cause = cause
         for timer in (self._deadline_timer, self._ack_timer):
@@ -279,8 +288,15 @@ class MessageRouter:
                     future.set_result(action.message)
             elif isinstance(action, DeliverToGeneralQueue):
                 self._put_general(action.message)
+            elif isinstance(action, KillWorker):
+                self._kill_for_violations(action.reason)
             else:
                 self._on_session_message(action.message)
+
+    def _kill_for_violations(self, reason: str) -> None:
+        if self.connection is not None:
+            self.connection.ignore_messages()
+            self.connection.kill(Cause("protocol", reason))
 
     def _deliver(self, action: DeliverToExecution) -> None:
         execution = self.execution
@@ -301,6 +317,9 @@ class MessageRouter:
     def _finish_execution(self, execution: ActiveExecution, last_message: m.Message) -> None:
         if execution.limiters:
             self._flush_limiters(execution)
+        if execution.queue.dropped and isinstance(last_message, m.ResultMessage | m.ErrorMessage):
+            text = f"{execution.queue.dropped} messages were left out, because nothing read them in time"
+            last_message = msgspec.structs.replace(last_message, warnings=(*last_message.warnings, text))
         execution.queue.put(last_message, last=True)
         self.execution = None
         self.protocol.finish_execution()

@@ -11,11 +11,11 @@ from collections.abc import Coroutine
 from typing import Any, cast
 
 from standfast.base.errors import Closed
-from standfast.lifecycle.cancellation import run_to_end
+from standfast.lifecycle.scope import run_to_end
 from standfast.lifecycle.state_machine import IllegalTransition, StateMachine
 from standfast.workers._host.connection import WorkerConnection
 from standfast.workers._host.launcher import WorkerResources, start_worker
-from standfast.workers._host.memory_watch import MemoryWatch
+from standfast.workers._host.resource_watch import ResourceWatch
 from standfast.workers._host.router import MessageRouter
 from standfast.workers.config import SessionConfig
 from standfast.workers.errors import Cause, WorkerDied
@@ -37,7 +37,8 @@ class Worker:
         self.metadata: dict[str, Any] = {}
         self.router: MessageRouter | None = None
         self.resources: WorkerResources | None = None
-        self.memory_watch: MemoryWatch | None = None
+        self.resource_watch: ResourceWatch | None = None
+        self.snapshot_points: list[str] = []
         self.exit_cause: Cause | None = None
         self.last_heartbeat: m.HeartbeatMessage | None = None
         self._interceptors = interceptors
@@ -79,11 +80,12 @@ class Worker:
             raise WorkerDied(self.exit_cause)
         raise Closed(f"a session in state {state.value!r} cannot run code")
 
-    def create_task(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+    def create_task(self, coroutine: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         """Run a coroutine in a task that ends with this worker at the latest."""
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # -- process
 
@@ -95,7 +97,11 @@ class Worker:
         router, ready = self.open_router()
         resources, connection = await start_worker(self.config, self.session_id, router)
         self.attach(resources, connection)
-        await ready
+        try:
+            await ready
+        except WorkerDied:
+            resources.server.retire()
+            raise
         self._record_start(resources)
         directory = resources.process_group.directory_fd
         if previous_directory is not None and directory is not None:
@@ -117,8 +123,9 @@ class Worker:
         """Connect the router from ``open_router`` to its process. ``tear_down`` releases the resources."""
         router = cast(MessageRouter, self.router)
         router.connection, self.resources = connection, resources
-        self.memory_watch = MemoryWatch(
-            self.config.sandbox.total_memory_mb, resources.process_group, router, create_task=self.create_task
+        self.snapshot_points.clear()
+        self.resource_watch = ResourceWatch(
+            self.config.sandbox, resources.process_group, router, create_task=self.create_task
         )
 
     async def tear_down(self, reason: Cause) -> None:
@@ -128,8 +135,8 @@ class Worker:
     async def _tear_down(self, reason: Cause) -> None:
         if self._heartbeat_timer is not None:
             self._heartbeat_timer.cancel()
-        if self.memory_watch is not None:
-            self.memory_watch.stop()
+        if self.resource_watch is not None:
+            self.resource_watch.stop()
         router, resources, self.resources = self.router, self.resources, None
         if router is not None and router.connection is not None:
             router.connection.kill(reason)
@@ -156,12 +163,18 @@ class Worker:
             "sandbox_notes": (
                 *resources.server_info.notes,
                 *resources.process_group.cgroups.notes,
+                *self._describe_uncounted_memory(resources),
                 *self.metadata.pop("notes", ()),
             ),
             "start_notes": (resources.fallback_reason,) if resources.fallback_reason else (),
             "preloaded": dict(resources.server_info.preloaded),
             "preload_failed": dict(resources.server_info.failed),
         }
+
+    def _describe_uncounted_memory(self, resources: WorkerResources) -> tuple[str, ...]:
+        if self.config.sandbox.memory_mb is None or resources.process_group.cgroups.limits_memory:
+            return ()
+        return ("the memory that the kernel holds for sockets and pipes is not limited: that needs a control group",)
 
     # -- messages about the process
 
@@ -202,6 +215,4 @@ class Worker:
         router = self.router
         if router is not None and router.connection is not None and router.cause is None:
             router.send(m.HeartbeatMessage())
-            if self.memory_watch is not None:
-                self.memory_watch.start()
             self.schedule_heartbeat()

@@ -15,7 +15,7 @@ from standfast.workers.child.channel import HostChannel
 from standfast.workers.child.loop import WAKE_SIGNAL, WorkerLoop
 from standfast.workers.child.sandbox import confinement, namespaces, syscalls
 from standfast.workers.child.streams import StandardStreams
-from standfast.workers.wire.control import SINGLE_THREAD_ENVIRONMENT, ForkCommand, SandboxSpec
+from standfast.workers.wire.control import SINGLE_THREAD_ENVIRONMENT, SandboxSpec, StartWorkerCommand
 from standfast.workers.wire.messages import ErrorMessage, reset_id_prefix
 
 __all__ = ["WAKE_SIGNAL", "SandboxContext", "main", "set_common_environment", "warm_up"]
@@ -35,7 +35,7 @@ class SandboxContext(NamedTuple):
     handover_socket: socket.socket
 
 
-def main(context: SandboxContext, command: ForkCommand, protocol: int, out: int, err: int) -> NoReturn:
+def main(context: SandboxContext, command: StartWorkerCommand, protocol: int, out: int, err: int) -> NoReturn:
     """Run the worker in a newly forked process. Never returns into the frames of the supervisor."""
     status = 72
     try:
@@ -114,7 +114,7 @@ def _home_variables(directory: str) -> dict[str, str]:
     return {"HOME": f"{directory}/home", "TMPDIR": f"{directory}/tmp", "MPLCONFIGDIR": f"{directory}/tmp"}
 
 
-def set_worker_environment(context: SandboxContext, command: ForkCommand) -> None:
+def set_worker_environment(context: SandboxContext, command: StartWorkerCommand) -> None:
     """Set the environment of this worker: its directories, its proxy, and the variables of its session."""
     base = context.directory
     variables = {} if base == namespaces.SESSION_DIRECTORY else _home_variables(base)

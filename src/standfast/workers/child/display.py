@@ -14,6 +14,8 @@ _PLAIN_TYPES = (bool, int, float, str, bytes, type(None))
 _NUMBER_TYPES = (int, float, bool)
 # The range of integers in MessagePack.
 _MIN_INT, _MAX_INT = -(2**63), 2**64 - 1
+# The host refuses messages of too many parts, and counts a container as this many more than its items.
+_CONTAINER_WEIGHT = 8
 _SIZED_TYPES = (str, bytes, list, tuple, dict)
 _REPR_METHODS = {
     "_repr_html_": "text/html",
@@ -52,6 +54,7 @@ def _is_plain(value: Any, budget: list[int], *, depth: int) -> bool:
             budget[0] -= len(value)
             return budget[0] >= 0
         return True
+    budget[0] -= _CONTAINER_WEIGHT
     if kind in (list, tuple, set, frozenset):
         return len(value) <= budget[0] and all(_is_plain(item, budget, depth=depth + 1) for item in value)
     if kind is dict:

@@ -5,6 +5,7 @@ the application. It preloads modules, enters the sandbox that its workers share,
 """
 
 import contextlib
+import errno
 import gc
 import importlib
 import os
@@ -18,11 +19,12 @@ from typing import NoReturn
 
 import msgspec
 
-from standfast.workers.child import bootstrap, control, resources, supervisor
+from standfast.workers.child import bootstrap, channel, resources, supervisor
 from standfast.workers.child.sandbox import confinement, namespaces, seccomp
 from standfast.workers.wire.control import ForkCommand, ForkReply, ServerReady, ServerStartFailed, StartServerCommand
 
 _setup_decoder = msgspec.msgpack.Decoder(StartServerCommand)
+_DESCRIPTORS_OF_A_FORK = 4
 _fork_decoder = msgspec.msgpack.Decoder(ForkCommand)
 
 
@@ -36,37 +38,43 @@ def main(fd: int) -> NoReturn:
 
 def run_server(sock: socket.socket) -> NoReturn:
     """Prepare what all workers share, report it to the host, and serve."""
-    receiver = control.ControlReceiver(sock)
+    receiver = channel.ControlReceiver(sock)
     payload = receiver.receive()
     if payload is None:
         os._exit(0)
     command = _setup_decoder.decode(payload)
     host_pidfd = _open_host_pidfd(command.host_pid)
+    is_preloaded = False
     try:
-        sandbox = namespaces.SandboxBuilder(command.jail)
+        sandbox = namespaces.SandboxBuilder(command.sandbox)
         with use_temporary_home() if command.preload else contextlib.nullcontext():
             preloaded, failed = preload(command.preload, command.import_path)
+        is_preloaded = True
+        confinement.check_availability(command.sandbox)
         sandbox.prepare_server()
+        sandbox.check_worker_namespaces()
     except Exception as problem:  # noqa: BLE001 - every error is reported to the host
-        control.send_control(sock, ServerStartFailed(error=f"{type(problem).__name__}: {problem}"))
+        text = f"{type(problem).__name__}: {problem}"
+        channel.send_control(sock, ServerStartFailed(error=text, sandboxed=not is_preloaded))
         os._exit(1)
     bootstrap.warm_up()
     bootstrap.set_common_environment(namespaces.SESSION_DIRECTORY)
-    if command.jail.level != "plain":
-        seccomp.assemble_program(confinement.get_socket_families(command.jail))
+    if command.sandbox.level != "plain":
+        families = confinement.get_socket_families(command.sandbox)
+        seccomp.assemble_program(families, namespaces=sandbox.uses_namespaces)
     gc.collect()
     gc.disable()
     gc.freeze()
     ready = ServerReady(
         pid=os.getpid(),
-        level=command.jail.level,
+        level=command.sandbox.level,
         uid=os.geteuid(),
         preloaded=preloaded,
         failed=failed,
         python=sys.version.split()[0],
         notes=tuple(sandbox.notes),
     )
-    control.send_control(sock, ready)
+    channel.send_control(sock, ready)
     serve(sandbox, receiver, host_pidfd)
 
 
@@ -98,7 +106,7 @@ def preload(modules: tuple[str, ...], path: tuple[str, ...]) -> tuple[dict[str, 
     return durations, failed
 
 
-def serve(sandbox: namespaces.SandboxBuilder, receiver: control.ControlReceiver, host_pidfd: int) -> NoReturn:
+def serve(sandbox: namespaces.SandboxBuilder, receiver: channel.ControlReceiver, host_pidfd: int) -> NoReturn:
     poll = select.poll()
     poll.register(receiver.sock, select.POLLIN)
     if host_pidfd >= 0:
@@ -115,26 +123,40 @@ def serve(sandbox: namespaces.SandboxBuilder, receiver: control.ControlReceiver,
         payload = receiver.receive()
         if payload is None:
             os._exit(0)
-        handle_fork(sandbox, receiver, _fork_decoder.decode(payload))
+        handle_fork(sandbox, receiver, _fork_decoder.decode(payload), host_pidfd)
 
 
-def handle_fork(sandbox: namespaces.SandboxBuilder, receiver: control.ControlReceiver, command: ForkCommand) -> None:
+def handle_fork(
+    sandbox: namespaces.SandboxBuilder, receiver: channel.ControlReceiver, command: ForkCommand, host_pidfd: int
+) -> None:
+    """Fork a supervisor and reply. An error is reported to the host, and the workers that run are not affected."""
     fds = receiver.take_fds()
     try:
+        if len(fds) != _DESCRIPTORS_OF_A_FORK:
+            raise OSError(errno.EMFILE, "the fork server has no free descriptors")
         pid = sandbox.fork_supervisor()
-    except OSError as problem:
-        control.send_control(receiver.sock, ForkReply(id=command.id, error=str(problem)))
-        pid = -1
-    if pid == 0:
-        receiver.sock.close()
-        supervisor.main(sandbox, command, fds)
-    if pid > 0:
-        pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
-        control.send_control(receiver.sock, ForkReply(id=command.id, pid=pid), (pidfd,) if pidfd >= 0 else ())
+        if pid == 0:
+            receiver.sock.close()
+            supervisor.main(sandbox, fds, host_pidfd)
+        pidfd = _open_pidfd(pid)
+        channel.send_control(receiver.sock, ForkReply(id=command.id, pid=pid), (pidfd,) if pidfd >= 0 else ())
         if pidfd >= 0:
             os.close(pidfd)
+    except OSError as problem:
+        channel.send_control(receiver.sock, ForkReply(id=command.id, error=str(problem)))
     for fd in fds:
         os.close(fd)
+
+
+def _open_pidfd(pid: int) -> int:
+    """Return a pidfd of a supervisor, or -1 where the system has none. Kills the supervisor if that fails."""
+    if not hasattr(os, "pidfd_open"):
+        return -1
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        raise
 
 
 def reap_supervisors() -> None:

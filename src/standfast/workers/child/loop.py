@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from standfast.workers.child import checkpoints, inspection, resources, signals
+from standfast.workers.child import checkpoints, resources, signals
 from standfast.workers.child.cells import CellRunner, format_exception_message, format_traceback, make_error_reply
 from standfast.workers.child.channel import HostChannel, HostDisconnected
 from standfast.workers.child.display import DisplayPublisher
@@ -27,7 +27,7 @@ from standfast.workers.child.snapshots import SNAPSHOTS_SUPPORTED, CannotCopy, P
 from standfast.workers.child.stdin import InputHandler
 from standfast.workers.child.streams import StandardStreams, flush_streams
 from standfast.workers.wire import messages as m
-from standfast.workers.wire.control import ForkCommand
+from standfast.workers.wire.control import StartWorkerCommand
 from standfast.workers.wire.frames import FrameTooLarge
 
 
@@ -61,10 +61,10 @@ class RequestHandlers:
         return handle
 
     def _describe_namespace(self, message: m.NamespaceMessage) -> None:
-        self._send(m.NamespaceMessage(of=message.id, entries=inspection.describe_namespace(self._namespace)))
+        self._send(m.NamespaceMessage(of=message.id, entries=checkpoints.describe_namespace(self._namespace)))
 
     def _find_completions(self, message: m.CompletionMessage) -> None:
-        matches = inspection.find_completions(self._namespace, message.code)
+        matches = checkpoints.find_completions(self._namespace, message.code)
         self._send(m.CompletionMessage(of=message.id, matches=matches))
 
     def _report_heartbeat(self, message: m.HeartbeatMessage) -> None:
@@ -75,7 +75,7 @@ class RequestHandlers:
                 memory_usage=resources.get_resident_size(),
                 cpu_percent=percent,
                 cpu_seconds=cpu_seconds,
-                namespace_size=len(inspection.list_user_names(self._namespace)),
+                namespace_size=len(checkpoints.list_user_names(self._namespace)),
                 busy=self._worker_loop.current_execution is not None,
             )
         )
@@ -110,7 +110,7 @@ class WorkerLoop:
         self,
         channel: HostChannel,
         handover_socket: socket.socket,
-        command: ForkCommand,
+        command: StartWorkerCommand,
         *,
         namespace: dict[str, Any],
         streams: StandardStreams,

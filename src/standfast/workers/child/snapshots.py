@@ -11,13 +11,14 @@ import errno
 import os
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from standfast.workers.child import control, resources
+from standfast.workers.child import channel, resources
 from standfast.workers.child.sandbox import syscalls
 from standfast.workers.child.streams import flush_streams
 from standfast.workers.wire.messages import ErrorMessage, ReadyMessage, SnapshotMessage, reset_id_prefix
@@ -27,11 +28,21 @@ if TYPE_CHECKING:
 
 
 _REAP_TIMEOUT = 0.1
+_DROP_TIMEOUT = 30.0
+_PID = struct.Struct("=i")
+SNAPSHOT_TOKEN = "snapshot"  # noqa: S105 - marks the announcement of a copy that waits
 _SIGCHLD, _SIG_DFL = int(signal.SIGCHLD), int(signal.SIG_DFL)
 
 
 SNAPSHOTS_SUPPORTED = sys.platform.startswith("linux")
 """On other systems the supervisor cannot become the parent of a copy, and would not notice its exit."""
+
+
+class Copy(NamedTuple):
+    """A process that waits to take over, and the socket to it."""
+
+    sock: socket.socket
+    pid: int
 
 
 class CannotCopy(OSError):
@@ -43,7 +54,7 @@ class ProcessSnapshots:
 
     def __init__(self, worker_loop: "WorkerLoop", handover_socket: socket.socket) -> None:
         self.worker_loop, self.handover_socket = worker_loop, handover_socket
-        self.points: dict[str, socket.socket] = {}
+        self.points: dict[str, Copy] = {}
         self.is_foreign_fork = False
         self._is_forking = False
 
@@ -78,18 +89,18 @@ class ProcessSnapshots:
             raise
         if not copy:
             theirs.close()
-            self.points[point] = ours
+            self.points[point] = _receive_copy(ours)
             return False, ""
         ours.close()
         return True, self._wait_until_resumed(point, theirs)
 
     def hand_over(self, point: str, *, request_id: str = "", before_exit: Callable[[], None] = lambda: None) -> None:
         """Let a copy take over and exit. Raises CannotCopy, and this process continues, when it cannot."""
-        sock = self.points[point]
+        sock = self.points[point].sock
         flush_streams()
         reply = b""
         with contextlib.suppress(OSError):
-            control.send_control(sock, {"word": request_id, "unread": self.worker_loop.channel.unprocessed_data})
+            channel.send_control(sock, {"word": request_id, "unread": self.worker_loop.channel.unprocessed_data})
             reply = sock.recv(1)
         if reply != b"!":
             problem = "the limit of processes is reached; drop some snapshots" if reply else "its process has ended"
@@ -101,8 +112,13 @@ class ProcessSnapshots:
         os._exit(0)
 
     def drop(self, point: str) -> None:
-        with self.points.pop(point) as sock, contextlib.suppress(OSError):
-            control.send_control(sock, {})
+        """End a copy. Returns when the supervisor has reaped it, since until then it counts as a process."""
+        copy = self.points.pop(point)
+        with copy.sock, contextlib.suppress(OSError):
+            channel.send_control(copy.sock, {})
+        deadline = time.monotonic() + _DROP_TIMEOUT
+        while _is_running(copy.pid) and time.monotonic() < deadline:
+            time.sleep(0.0005)
 
     def find_hazards(self) -> tuple[str, ...]:
         """Return descriptions of what a fork does not copy."""
@@ -183,8 +199,9 @@ class ProcessSnapshots:
         """Wait for the command to take over, and then leave a copy that waits in turn. Returns the request id."""
         import msgspec
 
+        self._announce_copy(sock)
         while True:
-            payload = control.ControlReceiver(sock).receive()
+            payload = channel.ControlReceiver(sock).receive()
             command = msgspec.msgpack.decode(payload) if payload else {}
             if not command:
                 os._exit(0)
@@ -202,11 +219,12 @@ class ProcessSnapshots:
                 continue
             if not copy:
                 theirs.close()
-                self.points[point] = ours
+                self.points[point] = _receive_copy(ours)
                 break
             ours.close()
             sock.close()
             sock = theirs
+            self._announce_copy(sock)
         self.worker_loop.channel.restore_unprocessed(command["unread"])
         self.announce_successor()
         sock.send(b"!")
@@ -215,6 +233,12 @@ class ProcessSnapshots:
         sock.close()
         request_id: str = command["word"]
         return request_id
+
+    def _announce_copy(self, sock: socket.socket) -> None:
+        """Tell the supervisor and the process that made this copy that it exists."""
+        with contextlib.suppress(OSError):
+            self.handover_socket.send(f"{SNAPSHOT_TOKEN} {os.getpid()}".encode())
+            sock.send(_PID.pack(os.getpid()))
 
     def announce_successor(self) -> None:
         """Tell the supervisor that this process is now the worker of its token."""
@@ -239,8 +263,8 @@ class ProcessSnapshots:
                 os.close(fd)
             channel.send(SnapshotMessage(of=message.id, action="fork", hazards=hazards))
             return
-        for sock in self.points.values():
-            sock.close()
+        for point in self.points.values():
+            point.sock.close()
         self.points.clear()
         os.dup2(fds[0], channel.sock.fileno(), inheritable=False)
         os.dup2(fds[1], 1)
@@ -251,3 +275,21 @@ class ProcessSnapshots:
         worker_loop.token = message.point
         self.announce_successor()
         channel.send(ReadyMessage(session_id=message.point))
+
+
+def _receive_copy(sock: socket.socket) -> Copy:
+    """Wait until a new copy has announced itself. One that has died already has the pid 0."""
+    data = b""
+    with contextlib.suppress(OSError):
+        data = sock.recv(_PID.size)
+    return Copy(sock, _PID.unpack(data)[0] if len(data) == _PID.size else 0)
+
+
+def _is_running(pid: int) -> bool:
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True

@@ -43,23 +43,19 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class StartServerCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The first command to a fork server: how to prepare itself."""
 
-    jail: SandboxSpec = SandboxSpec()
+    sandbox: SandboxSpec = SandboxSpec()
     preload: tuple[str, ...] = ()
     import_path: tuple[str, ...] = ()
     host_pid: int = 0
 
 
 class ForkCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="fork"):
-    """Fork one worker. Carries four descriptors: protocol, stdout, stderr, supervisor."""
+    """Fork one supervisor. Carries four descriptors: protocol, stdout, stderr, supervisor.
+
+    It has nothing that belongs to a session: every later worker is a copy of the fork server's memory.
+    """
 
     id: int
-    token: str
-    session_id: str = ""
-    environment: dict[str, str] = {}
-    directory: str = ""
-    settings: dict[str, Any] = {}
-    gated: bool = False
-    counted: bool = False
 
 
 class ServerReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="up"):
@@ -83,9 +79,10 @@ class ForkReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
 
 
 class ServerStartFailed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="down"):
-    """The fork server could not prepare itself."""
+    """The fork server could not prepare itself. ``sandboxed`` is False if its level of the sandbox is the reason."""
 
     error: str
+    sandboxed: bool = True
 
 
 class WakeCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ring"):
@@ -94,14 +91,44 @@ class WakeCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     token: str
 
 
-class ContinueCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="proceed"):
-    """Let a supervisor continue that waited to be put into its control groups."""
+class StartWorkerCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="proceed"):
+    """Fork the worker. The first command to a supervisor, sent once it is in its control groups.
+
+    ``counted`` says that a control group limits the number of processes.
+    """
+
+    token: str
+    session_id: str = ""
+    environment: dict[str, str] = {}
+    directory: str = ""
+    settings: dict[str, Any] = {}
+    counted: bool = False
+
+
+class SignalProcessesCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="signal"):
+    """Send a signal to all processes below the worker ``token``, not to the worker itself."""
+
+    token: str
+    number: int
 
 
 class KillCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="kill"):
     """Kill the worker ``token``, or all processes of the supervisor."""
 
     token: str | None = None
+
+
+class EndProcessesCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="end_processes"):
+    """Kill what the code of the worker ``token`` has started: all processes but workers and ``snapshots`` copies."""
+
+    token: str
+    snapshots: int = 0
+
+
+class ProcessesEnded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="processes_ended"):
+    """The reply to an EndProcessesCommand."""
+
+    token: str
 
 
 class SandboxReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="locked"):
@@ -129,6 +156,6 @@ class SandboxFailed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 ServerMessage = ServerReady | ServerStartFailed | ForkReply
-SupervisorMessage = SandboxReady | WorkerExited | SandboxFailed
+SupervisorMessage = SandboxReady | WorkerExited | SandboxFailed | ProcessesEnded
 
 encode_control = msgspec.msgpack.Encoder().encode

@@ -264,7 +264,17 @@ AnyMessage = (
     | ShutdownMessage
 )
 
+
+class MessageHeader(msgspec.Struct, frozen=True):
+    """The fields that say what a message belongs to. Decoding it builds nothing else."""
+
+    type: str = ""
+    of: str = ""
+    execution_id: str | None = None
+
+
 _encoder = msgspec.msgpack.Encoder()
+_header_decoder = msgspec.msgpack.Decoder(MessageHeader)
 _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
 
 
@@ -272,3 +282,5 @@ encode = _encoder.encode
 """Encode a message as the payload of a frame. Raises TypeError, ValueError or OverflowError for other objects."""
 decode = _decoder.decode
 """Decode the payload of a frame. Raises msgspec.DecodeError for anything that is not a message."""
+decode_header = _header_decoder.decode
+"""Decode what the message in the payload of a frame belongs to. Raises msgspec.DecodeError."""

@@ -13,7 +13,7 @@ from standfast.realtime._session.playback import AudioTruncation, Playback
 from standfast.realtime.audio import AudioFormat
 from standfast.realtime.config import RealtimeSessionModelSettings
 from standfast.realtime.errors import BadFrame, ResponseRefused
-from standfast.realtime.model import RealtimeModelConfig
+from standfast.realtime.model import RealtimeModelConfig, RealtimeModelSendEvent
 from standfast.realtime.model_events import (
     RealtimeModelAudioEvent,
     RealtimeModelAudioFormatEvent,
@@ -26,7 +26,6 @@ from standfast.realtime.model_events import (
     RealtimeModelTranscriptDeltaEvent,
     RealtimeModelTurnEndedEvent,
 )
-from standfast.realtime.model_inputs import RealtimeModelSendEvent
 from standfast.realtime.openai._protocol.client_events import SEND_HANDLERS
 from standfast.realtime.openai._protocol.items import ItemTracker
 from standfast.realtime.openai._protocol.out_of_band import OutOfBandResponses

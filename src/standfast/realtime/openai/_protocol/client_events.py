@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from standfast.agents.errors import UserError
 from standfast.base.ids import new_id
-from standfast.realtime.model_inputs import (
+from standfast.realtime.model import (
     RealtimeModelSendAudio,
     RealtimeModelSendInterrupt,
     RealtimeModelSendRawMessage,
@@ -78,7 +78,7 @@ def send_raw_message(client: "RealtimeClient", event: RealtimeModelSendRawMessag
             client.session_updates.mark_sent(update)
         case kind:
             if kind == "conversation.item.create":
-                client.playback.adopt_item((parts.get("item") or {}).get("id"))
+                client.playback.include_item((parts.get("item") or {}).get("id"))
             elif kind == "conversation.item.truncate" and "audio_end_ms" in parts:
                 client.playback.truncate(parts.get("item_id"), parts.get("content_index"), parts["audio_end_ms"])
             client.queue_message({"type": kind, **parts})

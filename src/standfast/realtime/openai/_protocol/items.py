@@ -17,13 +17,13 @@ from standfast.realtime.items import (
     SystemMessageItem,
     UserMessageItem,
 )
+from standfast.realtime.model import RealtimeModelUserInput
 from standfast.realtime.model_events import (
     RealtimeModelCachedTokensDetails,
     RealtimeModelInputTokensDetails,
     RealtimeModelOutputTokensDetails,
     RealtimeModelUsageEvent,
 )
-from standfast.realtime.model_inputs import RealtimeModelUserInput
 
 _KINDS = ("text_tokens", "audio_tokens", "image_tokens")
 

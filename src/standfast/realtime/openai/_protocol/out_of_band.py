@@ -8,7 +8,7 @@ from typing import Any
 
 from standfast.base.collections import BoundedDict
 from standfast.realtime.errors import AcknowledgementTimeout, ConnectionLost, ResponseRefused
-from standfast.realtime.openai._protocol.response_queue import OWNERS_KEY, REQUEST_LABEL_KEY, RequestContext
+from standfast.realtime.openai._protocol.response_queue import REQUEST_LABEL_KEY, REQUESTERS_KEY, RequestContext
 
 _MAX_REMEMBERED = 64  # responses whose messages may still arrive
 
@@ -21,7 +21,7 @@ def is_out_of_band(response: dict[str, Any]) -> bool:
 class OutOfBandResponses:
     """Sends each request at once, and once: a second attempt might create a second response.
 
-    A request ends in a response or in a refusal that is reported to its owner.
+    A request ends in a response or in an error that is reported to its requester.
     """
 
     def __init__(self, context: RequestContext) -> None:
@@ -37,11 +37,11 @@ class OutOfBandResponses:
         """When :meth:`tick` must be called."""
         return min(deadline for _, deadline in self._pending.values()) if self._pending else None
 
-    def request(self, owner: str, response: dict[str, Any], *, event_id: str | None = None) -> None:
+    def request(self, requester: str, response: dict[str, Any], *, event_id: str | None = None) -> None:
         self._count += 1
-        label = event_id or f"hf_aside_{self._count}"
-        self._pending[label] = (owner, self._context.clock() + self._context.timeout)
-        metadata = {REQUEST_LABEL_KEY: label, OWNERS_KEY: owner, **(response.get("metadata") or {})}
+        label = event_id or f"standfast_out_of_band_{self._count}"
+        self._pending[label] = (requester, self._context.clock() + self._context.timeout)
+        metadata = {REQUEST_LABEL_KEY: label, REQUESTERS_KEY: requester, **(response.get("metadata") or {})}
         self._context.send(
             {"type": "response.create", "event_id": label, "response": {**response, "metadata": metadata}}
         )
@@ -64,24 +64,24 @@ class OutOfBandResponses:
         return response_id in self.response_ids
 
     def handle_error(self, error: dict[str, Any]) -> bool:
-        """Report an error of the server to the owner of its request. Returns False if it is not about one of these."""
+        """Report an error of the server to who made the request. Returns False if it is not about one of these."""
         pending = self._pending.pop(error.get("event_id") or "", None)
         if pending is not None:
-            self._reject(pending[0], error)
+            self._fail(pending[0], error)
         return pending is not None
 
     def tick(self) -> None:
-        """Refuse requests whose deadline has passed."""
+        """Report requests whose deadline has passed as failed."""
         now = self._context.clock()
         for label in [label for label, (_, deadline) in self._pending.items() if deadline <= now]:
-            owner, _ = self._pending.pop(label)
-            self._reject(owner, AcknowledgementTimeout("response.create", self._context.timeout))
+            requester, _ = self._pending.pop(label)
+            self._fail(requester, AcknowledgementTimeout("response.create", self._context.timeout))
 
     def handle_connection_lost(self, error: Exception | None = None) -> None:
-        """Refuse all pending requests."""
+        """Report all pending requests as failed."""
         pending, self._pending = self._pending, {}
-        for owner, _ in pending.values():
-            self._reject(owner, error or ConnectionLost("the connection ended"))
+        for requester, _ in pending.values():
+            self._fail(requester, error or ConnectionLost("the connection ended"))
 
-    def _reject(self, owner: str, error: Any) -> None:
-        self._context.report_refusal(ResponseRefused([owner], error, retryable=False))
+    def _fail(self, requester: str, error: Any) -> None:
+        self._context.report_failure(ResponseRefused([requester], error, retryable=False))

@@ -1,10 +1,10 @@
 """The queue of requests for responses of the conversation, sans I/O.
 
-The server refuses a second response while one is active, and it starts responses itself on voice activity. So a request
+The server rejects a second response while one is active, and it starts responses itself on voice activity. So a request
 waits until no response is active, returns to the front of the queue after a collision, and is sent once more if the
-server does not react. If the end of a response is overdue, the next request is sent all the same; if the response is
-still active, that is one more collision. Each request ends in one response or in a refusal: each attempt has its own
-label, and a response to an abandoned attempt is cancelled.
+server does not react, which is noticed sooner if another request waits. If the end of a response is overdue, the next
+request is sent all the same; if the response is still active, that is one more collision. Each request ends in one
+response or in an error: each attempt has its own label, and a response to an abandoned attempt is cancelled.
 
 A request that follows an item which is not a question, such as a tool output, must not make the model talk over the
 user: it waits until the user has stopped speaking, and then for a response that the server may start itself. If the
@@ -21,12 +21,14 @@ from standfast.realtime.errors import AcknowledgementTimeout, ConnectionLost, Re
 COLLISION_CODE = "conversation_already_has_active_response"
 NOT_ACTIVE_CODE = "response_cancel_not_active"
 REQUEST_LABEL_KEY = "standfast_request"
-OWNERS_KEY = "standfast_owners"
+REQUESTERS_KEY = "standfast_requesters"
 
 _MAX_ATTEMPTS = 2
 _MAX_COLLISIONS = 20
 _COLLISION_BACKOFF = 0.25  # after a collision with a response that was never announced
-_ACTIVE_TIMEOUT_FACTOR = 3  # times the timeout: how long a request waits for the end of the active response
+_CONTENDED_TIMEOUT = 2.5  # seconds within which the server must react while another request waits
+_ACTIVE_TIMEOUT = 5.0  # how long a request waits for the end of the active response; longer after each collision
+_ACTIVE_TIMEOUT_FACTOR = 3  # times the timeout: the longest of these waits
 _SERVER_RESPONSE_WINDOW = 2.0  # seconds within which a server starts its own response after the user has spoken
 _MAX_TURN_SECONDS = 60.0  # a longer turn of the user is taken as ended without notice
 _MAX_METADATA_LENGTH = 512
@@ -34,12 +36,12 @@ _MAX_METADATA_LENGTH = 512
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """The surroundings of the response queue and of out-of-band responses."""
+    """The callbacks, clock and timeout that the response queue and out-of-band responses share."""
 
     send: Callable[[dict[str, Any]], None]
     """Sends a message."""
-    report_refusal: Callable[[ResponseRefused], None]
-    """Reports to the owners of a request that it failed."""
+    report_failure: Callable[[ResponseRefused], None]
+    """Reports to the requesters of a request that it failed."""
     clock: Callable[[], float]
     timeout: float
     """The seconds within which the server must react to a request."""
@@ -47,13 +49,15 @@ class RequestContext:
 
 @dataclass(eq=False, slots=True)
 class ResponseRequest:
-    """One request for a response. ``owners`` name its callers; a merged request has several."""
+    """One request for a response. ``requesters`` name who asked for it; a merged request has several."""
 
     id: str
-    owners: list[str]
+    requesters: list[str]
     response: dict[str, Any]
     mergeable: bool
     sent_count: int = 0
+    first_sent_at: float = 0.0
+    sent_at: float = 0.0
     attempts: list[str] = field(default_factory=list)
     """The labels of attempts for which the server may have started, or may yet start, a response."""
     collisions: int = 0
@@ -78,9 +82,9 @@ class ResponseQueue:
         self._current: ResponseRequest | None = None
         """The request that the active response answers."""
         self._confirmed = False
-        """Whether the server confirmed that by returning the label."""
+        """Whether the server has returned the label, so that ``_current`` is known and not guessed."""
         self._abandoned_attempts: set[str] = set()
-        """Labels of attempts without a waiting owner. A response to one of them is cancelled when it starts."""
+        """Labels of attempts without a waiting requester. A response to one of them is cancelled when it starts."""
         self._cancelled_id: str | None = None
         """The response for which a cancellation was sent already."""
         self._count = 0
@@ -95,7 +99,7 @@ class ResponseQueue:
     @property
     def deadline(self) -> float | None:
         """When :meth:`tick` must be called."""
-        turn_end, wake_at = self._user_turn_until, self._wake_at
+        turn_end, wake_at = self._user_turn_until, self._get_wake_time()
         if turn_end is None or not self._queue:
             return wake_at
         return turn_end if wake_at is None else min(turn_end, wake_at)
@@ -107,12 +111,12 @@ class ResponseQueue:
 
     @property
     def retryable(self) -> bool:
-        """Whether the active response can be requested again: it has no options, or was not requested here."""
+        """Whether the active response can be requested again: it has no options, or this client did not request it."""
         return self._current is None or not self._current.response
 
     def request(
         self,
-        owner: str,
+        requester: str,
         response: dict[str, Any] | None = None,
         *,
         event_id: str | None = None,
@@ -127,11 +131,13 @@ class ResponseQueue:
         # A request that the server may have received already cannot cover what is requested only now.
         if mergeable and self._queue and self._queue[-1].mergeable and not self._queue[-1].attempts:
             request = self._queue[-1]
-            request.owners.append(owner)
+            request.requesters.append(requester)
             request.waits_for_silence = request.waits_for_silence and after_item_id is not None
         else:
             self._count += 1
-            request = ResponseRequest(event_id or f"hf_response_{self._count}", [owner], response or {}, mergeable)
+            request = ResponseRequest(
+                event_id or f"standfast_response_{self._count}", [requester], response or {}, mergeable
+            )
             request.waits_for_silence = after_item_id is not None
             self._queue.append(request)
         request.unconfirmed_items |= {after_item_id} if after_item_id is not None else set()
@@ -157,13 +163,13 @@ class ResponseQueue:
             self._send_next()
 
     def is_own_response(self, response: dict[str, Any]) -> bool:
-        """Whether a response is the active one, or one that was requested here."""
+        """Whether a response is the active one, or one that this client has requested."""
         label, requests = _get_label(response), (self._sent, self._current, *self._queue)
         requested = any(label in request.attempts for request in requests if request is not None)
         return requested or (self.active_response_id is not None and response.get("id") == self.active_response_id)
 
     def handle_created(self, response: dict[str, Any]) -> bool:
-        """Handle the start of a response that was requested here or that the server started itself.
+        """Handle the start of a response that this client has requested or that the server started itself.
 
         Returns True if it had been cancelled before it started.
         """
@@ -180,7 +186,7 @@ class ResponseQueue:
         return False
 
     def handle_done(self, response: dict[str, Any]) -> None:
-        """Handle the end of a response; it also acknowledges one whose start was never reported."""
+        """Handle the end of a response. It also answers a request whose response was never reported as started."""
         if response.get("id") not in (None, self.active_response_id):
             self._match_request(response)
             if self.active_response_id is not None:
@@ -233,60 +239,67 @@ class ResponseQueue:
             if self.active_response_id is None:
                 self._wake_at = self._context.clock() + _COLLISION_BACKOFF * request.collisions
         else:
-            self._reject(request, error)
+            self._fail(request, error)
         self._send_next()
         return True
 
     def tick(self) -> None:
-        """Act on a passed deadline: end the user's turn, repeat or refuse a late request. Before it, do nothing."""
+        """Act on a passed deadline: end the user's turn, repeat or give up a late request. Before it, do nothing."""
         if self._user_turn_until is not None and self._context.clock() >= self._user_turn_until:
             self._user_speaking, self._user_turn_until = False, None
             self._send_next()
-        if self._wake_at is None or self._context.clock() < self._wake_at:
+        wake_at = self._get_wake_time()
+        if wake_at is None or self._context.clock() < wake_at:
             return
         self._wake_at = None
         if (late := self._sent) is not None:
             self._sent = None
+            waited = self._context.clock() - late.first_sent_at
             if len(late.attempts) < _MAX_ATTEMPTS and not late.cancelled:
                 self._queue.appendleft(late)
             else:
-                self._reject(
-                    late, AcknowledgementTimeout("response.create", self._context.timeout * len(late.attempts))
-                )
+                self._fail(late, AcknowledgementTimeout("response.create", waited))
         elif self.active_response_id is not None and (ready := self._find_ready()) is not None:
             self._send(ready)
         self._send_next()
 
     def handle_connection_lost(self, error: Exception | None = None) -> str | None:
-        """Refuse all pending requests. Returns the id of the response that was active, if any."""
+        """Report all pending requests as failed. Returns the id of the response that was active, if any."""
         pending = [*([self._sent] if self._sent else []), *self._queue]
         response_id, self.active_response_id = self.active_response_id, None
         self._sent = self._current = self._cancelled_id = self._wake_at = None
         self._user_speaking, self._user_turn_until = False, None
         self._queue.clear()
         for request in pending:
-            self._reject(request, error or ConnectionLost("the connection ended"))
+            self._fail(request, error or ConnectionLost("the connection ended"))
         return response_id
 
     def _is_current_cancelled(self) -> bool:
         return self._current is not None and self._current.cancelled
 
-    def _reject(self, request: ResponseRequest, error: Any) -> None:
+    def _fail(self, request: ResponseRequest, error: Any) -> None:
         self._abandoned_attempts.update(request.attempts)
         if not request.answered:
-            self._context.report_refusal(ResponseRefused(request.owners, error, retryable=not request.response))
+            self._context.report_failure(ResponseRefused(request.requesters, error, retryable=not request.response))
 
     def _send_next(self) -> None:
         """Send the next request, unless one is sent, a pause runs or a response is active."""
         if self._sent is not None or self._wake_at is not None or (ready := self._find_ready()) is None:
             return
         if self.active_response_id is not None:
-            self._wake_at = self._context.clock() + self._context.timeout * _ACTIVE_TIMEOUT_FACTOR
+            longest = self._context.timeout * _ACTIVE_TIMEOUT_FACTOR
+            self._wake_at = self._context.clock() + min(longest, _ACTIVE_TIMEOUT * 2**ready.collisions)
         else:
             self._send(ready)
 
+    def _get_wake_time(self) -> float | None:
+        """Return when a sent request is late, sooner if another one waits for it, or when a pause is over."""
+        if self._sent is None or self._wake_at is None or self._find_ready() is None:
+            return self._wake_at
+        return min(self._wake_at, self._sent.sent_at + _CONTENDED_TIMEOUT)
+
     def _find_ready(self) -> ResponseRequest | None:
-        """Return the first request that waits for no more than the end of another response."""
+        """Return the first request that may be sent as soon as no response is active."""
         if self._user_turn_until is None or self._context.clock() >= self._user_turn_until:
             return self._queue[0] if self._queue else None
         return next((request for request in self._queue if not request.waits_for_silence), None)
@@ -295,6 +308,8 @@ class ResponseQueue:
         self._queue.remove(request)
         self._sent = request
         label = f"{request.id}_{request.sent_count}" if request.sent_count else request.id
+        request.sent_at = self._context.clock()
+        request.first_sent_at = request.first_sent_at if request.sent_count else request.sent_at
         request.sent_count += 1
         request.attempts.append(label)
         self._abandoned_attempts.discard(label)  # A program may reuse an event id.
@@ -351,20 +366,24 @@ def _get_label(response: dict[str, Any]) -> Any:
 
 
 def _make_cancel_id(response_id: str | None) -> str:
-    return f"hf_cancel_{response_id or 'any'}"
+    return f"standfast_cancel_{response_id or 'any'}"
 
 
 def _build_response_payload(request: ResponseRequest) -> dict[str, Any]:
-    owners = _join_owners(request.owners)
-    metadata = {REQUEST_LABEL_KEY: request.attempts[-1], OWNERS_KEY: owners, **(request.response.get("metadata") or {})}
+    requesters = _join_requesters(request.requesters)
+    metadata = {
+        REQUEST_LABEL_KEY: request.attempts[-1],
+        REQUESTERS_KEY: requesters,
+        **(request.response.get("metadata") or {}),
+    }
     return {**request.response, "metadata": metadata}
 
 
-def _join_owners(owners: Iterable[str]) -> str:
-    """Join the owners to one metadata value, whose length is limited; those that do not fit are left out."""
+def _join_requesters(requesters: Iterable[str]) -> str:
+    """Join the requesters to one metadata value, whose length is limited; those that do not fit are left out."""
     text = ""
-    for owner in owners:
-        if len(text) + len(owner) + 1 > _MAX_METADATA_LENGTH:
+    for requester in requesters:
+        if len(text) + len(requester) + 1 > _MAX_METADATA_LENGTH:
             break
-        text = f"{text} {owner}" if text else owner
+        text = f"{text} {requester}" if text else requester
     return text

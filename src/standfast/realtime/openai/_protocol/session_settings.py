@@ -13,9 +13,8 @@ from typing import Any, TypeAlias
 
 from standfast.agents.errors import UserError
 from standfast.agents.handoffs import Handoff
-from standfast.agents.hosted_tools import HostedMCPTool
 from standfast.agents.model_settings import MCPToolChoice
-from standfast.agents.tools import FunctionTool
+from standfast.agents.tools import FunctionTool, HostedMCPTool
 from standfast.realtime.audio import log, parse_audio_format
 from standfast.realtime.config import RealtimeSessionModelSettings
 from standfast.realtime.errors import SettingsRejected
@@ -188,7 +187,7 @@ class SessionUpdateTracker:
 
     def create(self, session: Any, event_id: str | None = None) -> PendingSessionUpdate:
         self._count += 1
-        return PendingSessionUpdate(event_id or f"hf_session_{self._count}", dict(_flatten(session)))
+        return PendingSessionUpdate(event_id or f"standfast_session_{self._count}", dict(_flatten(session)))
 
     def mark_sent(self, update: PendingSessionUpdate) -> None:
         """Expect an answer to the update. One that was not sent must not take the answer to the next."""

@@ -10,41 +10,13 @@ import os
 import socket
 import stat
 import sys
-import sysconfig
 
+from standfast.workers.child.sandbox import interpreter_files
 from standfast.workers.child.sandbox import syscalls as sys_
 from standfast.workers.wire.control import SandboxSpec
 
 SESSION_DIRECTORY = "/session"
-_SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt/python")
-_ETC_FILES = (
-    "passwd group hosts host.conf resolv.conf nsswitch.conf localtime timezone ld.so.cache ld.so.conf "
-    "ld.so.conf.d ssl ca-certificates alternatives mime.types fonts matplotlibrc python3 services protocols"
-)
 DEVICES = ("null", "zero", "full", "random", "urandom")
-
-
-def find_interpreter_paths(extra: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return every directory that the interpreter needs, without those inside another one, shortest first."""
-    candidates = [
-        sys.base_prefix,
-        sys.prefix,
-        sys.exec_prefix,
-        *sysconfig.get_paths().values(),
-        *sys.path,
-        *extra,
-    ]
-    candidates += [os.path.dirname(os.path.realpath(sys.executable)), *_SYSTEM_PATHS]
-    paths: list[str] = []
-    for path in sorted({os.path.abspath(path) for path in candidates if path}, key=len):
-        is_inside = any(path == other or path.startswith(other.rstrip("/") + "/") for other in paths)
-        if path != "/" and not is_inside and os.path.exists(path):
-            paths.append(path)
-    return tuple(paths)
-
-
-def find_etc_paths() -> tuple[str, ...]:
-    return tuple(f"/etc/{name}" for name in _ETC_FILES.split() if os.path.exists(f"/etc/{name}"))
 
 
 class SandboxBuilder:
@@ -52,7 +24,7 @@ class SandboxBuilder:
 
     def __init__(self, spec: SandboxSpec) -> None:
         self.spec = spec
-        self.readable = (*find_interpreter_paths(spec.readable), *find_etc_paths())
+        self.readable = interpreter_files.find_readable_paths(spec.readable)
         self.notes: list[str] = []
         self._pid_namespace = -1
         host_paths = (*self.readable, *spec.writable)
@@ -65,6 +37,8 @@ class SandboxBuilder:
 
     def prepare_server(self) -> None:
         """Leave the host's file system and drop privileges. With namespaces, this forks: the caller becomes pid 1."""
+        if self.spec.level != "plain":
+            self._hide_import_paths()
         if not self.uses_namespaces:
             self._drop_privileges()
             return
@@ -77,6 +51,7 @@ class SandboxBuilder:
             sys_.map_identity(os.geteuid(), os.getegid())
         else:
             uid, gid = os.geteuid(), os.getegid()
+            self._drop_groups()
             sys_.unshare(sys_.CLONE_NEWUSER | sys_.CLONE_NEWNS | sys_.CLONE_NEWPID)
             sys_.map_identity(uid, gid)
             self._build_root()
@@ -95,6 +70,27 @@ class SandboxBuilder:
                 with contextlib.suppress(OSError):
                     sys_.setns(self._pid_namespace, sys_.CLONE_NEWPID)
         return pid
+
+    def check_worker_namespaces(self) -> None:
+        """Create the namespaces of a worker once. Raises OSError where the machine does not allow them."""
+        if not self.uses_namespaces:
+            return
+        read, write = os.pipe()
+        pid = self.fork_supervisor()
+        if pid == 0:
+            problem = ""
+            try:
+                self.enter_worker_namespaces()
+            except BaseException as error:  # noqa: BLE001 - nothing may unwind into the fork server
+                problem = str(error) or type(error).__name__
+            os.write(write, problem.encode())
+            os._exit(0)
+        os.close(write)
+        os.waitpid(pid, 0)
+        with open(read, encoding="utf-8") as file:
+            problem = file.read()
+        if problem:
+            raise OSError(f"the namespaces of a worker cannot be created: {problem}")
 
     def enter_worker_namespaces(self) -> socket.socket | None:
         """Create the namespaces and the private directory of one worker. Returns the listener of its proxy, if any."""
@@ -121,23 +117,53 @@ class SandboxBuilder:
         sys_.map_identity(uid, gid)
         return listener
 
+    def _hide_import_paths(self) -> None:
+        for path in interpreter_files.remove_hidden_entries((*self.readable, *self.spec.writable)):
+            self.notes.append(f"{path} is not visible, although it is on sys.path: add it to readable to allow it")
+
     def _drop_privileges(self) -> None:
         uid, gid = self.spec.uid, self.spec.gid
         if uid is None or os.geteuid() != 0:
+            self._drop_groups()
             return
         if not sys.platform.startswith("linux"):
             self.notes.append("runs as root: the user is changed on Linux only")
             return
-        if not self.uses_namespaces and not _are_readable_by_all(self.readable):
-            self.notes.append("runs as root: other users cannot read the interpreter's files")
+        unreadable = "" if self.uses_namespaces else _find_unreadable(self.readable)
+        if unreadable:
+            self._accept_root(f"other users cannot read {unreadable}")
             return
-        os.setgroups([])
-        os.setresgid(gid or uid, gid or uid, gid or uid)
-        os.setresuid(uid, uid, uid)
+        if uid == 0:
+            self._accept_root("run_as is 0")
+        try:
+            os.setgroups([])
+            os.setresgid(gid or uid, gid or uid, gid or uid)
+            os.setresuid(uid, uid, uid)
+        except OSError as problem:
+            raise PermissionError(f"root cannot become the user {uid} (run_as) here: {problem}") from problem
         # Changing the user makes /proc/self unwritable, where the identity maps have to be written.
         sys_.prctl(sys_.PR_SET_DUMPABLE, 1)
 
+    def _accept_root(self, reason: str) -> None:
+        """Note that workers run as root. Raises PermissionError where files of root would be within their reach."""
+        if self.spec.level == "locked":
+            raise PermissionError(f"this level does not run as root: {reason}")
+        self.notes.append(f"runs as root: {reason}")
+
+    def _drop_groups(self) -> None:
+        if self.spec.level == "plain":
+            return
+        with contextlib.suppress(OSError):
+            os.setgroups([])
+        groups = sorted(set(os.getgroups()) - {os.getegid()})
+        if groups:
+            numbers = ", ".join(map(str, groups))
+            self.notes.append(f"keeps the groups {numbers} of its user: only root can leave them")
+
     def _build_root(self) -> None:
+        if "/" in self.spec.writable:
+            # What is created below would be created on the host.
+            raise OSError("the root directory of the host cannot be mounted in that of a worker: it is writable")
         sources = {path: os.open(path, os.O_PATH) for path in (*self.readable, *self.spec.writable)}
         devices = {f"/dev/{name}": os.open(f"/dev/{name}", os.O_PATH) for name in DEVICES}
         proc = os.open("/proc", os.O_PATH)
@@ -149,7 +175,7 @@ class SandboxBuilder:
             parent = root + SESSION_DIRECTORY if path in self._below_tmp else root
             _bind_mount(fd, path, parent, writable=path in self.spec.writable)
         for path, fd in devices.items():
-            _bind_mount(fd, path, root, writable=True)
+            _bind_mount(fd, path, root, writable=True, is_device=True)
         os.symlink(f"{SESSION_DIRECTORY}/shm", f"{root}/dev/shm")
         os.symlink("/proc/self/fd", f"{root}/dev/fd")
         _bind_mount(proc, "/proc", root, writable=True)
@@ -157,10 +183,12 @@ class SandboxBuilder:
             os.symlink(f"{SESSION_DIRECTORY}/tmp", f"{root}/tmp")
         for fd in (*sources.values(), *devices.values(), proc):
             os.close(fd)
+        # All workers share this mount, and where the host is not root, it belongs to their user.
+        sys_.restrict_mount(root, sys_.MOUNT_ATTR_RDONLY, recursive=False)
         sys_.pivot_into(root)
 
 
-def _bind_mount(fd: int, path: str, root: str, *, writable: bool) -> None:
+def _bind_mount(fd: int, path: str, root: str, *, writable: bool, is_device: bool = False) -> None:
     target = root + path
     if os.path.dirname(path) == "/" and os.path.islink(path):
         os.symlink(os.readlink(path), target)
@@ -172,8 +200,8 @@ def _bind_mount(fd: int, path: str, root: str, *, writable: bool) -> None:
         with contextlib.suppress(FileExistsError):
             os.close(os.open(target, os.O_CREAT | os.O_EXCL, 0o644))
     sys_.mount(f"/proc/self/fd/{fd}", target, None, sys_.MS_BIND | sys_.MS_REC)
-    if not writable:
-        sys_.make_readonly(target)
+    attributes = sys_.MOUNT_ATTR_NOSUID if is_device else sys_.MOUNT_ATTR_NOSUID | sys_.MOUNT_ATTR_NODEV
+    sys_.restrict_mount(target, attributes if writable else attributes | sys_.MOUNT_ATTR_RDONLY)
 
 
 def _create_proxy_listener() -> socket.socket:
@@ -200,10 +228,11 @@ def _continue_as_init() -> None:
     sys_.prctl(sys_.PR_SET_PDEATHSIG, 9)
 
 
-def _are_readable_by_all(paths: tuple[str, ...]) -> bool:
+def _find_unreadable(paths: tuple[str, ...]) -> str:
+    """Return the first directory on the way to these paths that other users cannot enter, or an empty string."""
     for path in paths:
         while path != "/":
             if not os.stat(path).st_mode & stat.S_IXOTH and os.path.isdir(path):
-                return False
+                return path
             path = os.path.dirname(path)
-    return True
+    return ""

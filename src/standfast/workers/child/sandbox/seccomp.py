@@ -1,7 +1,8 @@
 """Seccomp: a filter of system calls, assembled as a BPF program.
 
-It is a deny list: calls that user code does not need and that kernel exploits use fail with EPERM. A call under a
-foreign architecture kills the process, since its numbers have other meanings.
+It is a deny list: calls that user code does not need and that kernel exploits use fail with EPERM. Calls that are newer
+than this list fail with ENOSYS. A call under a foreign architecture kills the process, since its numbers have other
+meanings. Without namespaces, calls that reach other processes, files or sockets of the same user are denied too.
 """
 
 import ctypes
@@ -79,21 +80,74 @@ DENIED: dict[str, tuple[int, int]] = {
     "lookup_dcookie": (212, 18),
     "open_tree_attr": (467, 467),
     "personality": (135, 92),
-    # These allocate memory that no limit of a process covers.
+    "statmount": (457, 457),
+    "listmount": (458, 458),
+    "file_setattr": (469, 469),
+    # These allocate memory that no limit of a process covers, or what all processes of a user have to share.
     "shmget": (29, 194),
+    "semget": (64, 190),
+    "msgget": (68, 186),
+    "msgsnd": (69, 189),
+    "mq_open": (240, 180),
     "memfd_secret": (447, 447),
+    "inotify_init": (253, -1),
+    "inotify_init1": (294, 26),
+}
+# Landlock has no say over these, so that without namespaces they would reach every file of the user.
+DENIED_WITHOUT_NAMESPACES: dict[str, tuple[int, int]] = {
+    "chmod": (90, -1),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, -1),
+    "fchown": (93, 55),
+    "lchown": (94, -1),
+    "fchownat": (260, 54),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "setxattrat": (463, 463),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+    "removexattrat": (466, 466),
 }
 # These fail as if the kernel did not have them, so that libraries use calls that can be checked or limited.
-ABSENT = {"clone3": (435, 435), "memfd_create": (319, 279)}
-CLONE, SOCKET = (56, 220), (41, 198)
+ABSENT = {"clone3": (435, 435), "memfd_create": (319, 279), "openat2": (437, 437)}
+CLONE, SOCKET, SOCKET_PAIR = (56, 220), (41, 198), (53, 199)
+HIGHEST_KNOWN_NUMBER = 469
+# Calls that set a file mode, and which argument it is: set-user-id files would outlive the sandbox in a writable path.
+MODE_ARGUMENTS: dict[str, tuple[tuple[int, int], int]] = {
+    "chmod": ((90, -1), 1),
+    "fchmod": ((91, 52), 1),
+    "fchmodat": ((268, 53), 2),
+    "fchmodat2": ((452, 452), 2),
+    "mknod": ((133, -1), 1),
+    "mknodat": ((259, 33), 2),
+    "creat": ((85, -1), 1),
+}
+# Calls whose mode counts only with a flag that creates a file: the arguments with the flags and with the mode.
+OPEN_ARGUMENTS: dict[str, tuple[tuple[int, int], int, int]] = {"open": ((2, -1), 1, 2), "openat": ((257, 56), 2, 3)}
+# Calls that are allowed if their first arguments are these: for the calling process only.
+ONLY_SELF: dict[str, tuple[tuple[int, int], tuple[int, ...]]] = {"prlimit64": ((302, 261), (0,))}
+ONLY_SELF_WITHOUT_NAMESPACES: dict[str, tuple[tuple[int, int], tuple[int, ...]]] = {
+    "sched_setparam": ((142, 118), (0,)),
+    "sched_setscheduler": ((144, 119), (0,)),
+    "sched_setaffinity": ((203, 122), (0,)),
+    "sched_setattr": ((314, 274), (0,)),
+    "setpriority": ((141, 140), (0, 0)),
+    "ioprio_set": ((251, 30), (1, 0)),
+}
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 
 _EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 _ALLOW, _KILL = 0x7FFF0000, 0x80000000
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_ARGUMENT_0 = 0, 4, 16
 _MODE_FILTER = 2
+_SET_ID_BITS, _CREATING_FLAGS = 0o6000, 0o100 | 0o20000000
+_SOCKET_TYPE_BITS, _STREAM, _SEQUENCED_PACKETS = 0xF, 1, 5
 
 
 class BpfInstruction(NamedTuple):
@@ -113,7 +167,7 @@ def return_errno(errno: int) -> BpfInstruction:
     return BpfInstruction(_RETURN, 0x00050000 | errno)
 
 
-def build_program(*, families: tuple[int, ...], arch: str) -> list[BpfInstruction]:
+def build_program(*, families: tuple[int, ...], arch: str, namespaces: bool = True) -> list[BpfInstruction]:
     """Return the filter for one architecture, which allows sockets of these address families."""
     column = 0 if arch == "x86_64" else 1
     program = [
@@ -124,24 +178,59 @@ def build_program(*, families: tuple[int, ...], arch: str) -> list[BpfInstructio
     ]
     if arch == "x86_64":
         program += [BpfInstruction(_AT_LEAST, _X32_BIT, jump_if_false=1), BpfInstruction(_RETURN, _KILL)]
-    for numbers in DENIED.values():
+    program += [BpfInstruction(_AT_LEAST, HIGHEST_KNOWN_NUMBER + 1, jump_if_false=1), return_errno(_ENOSYS)]
+    only_self = ONLY_SELF if namespaces else ONLY_SELF | ONLY_SELF_WITHOUT_NAMESPACES
+    bodies: list[tuple[tuple[int, int], list[BpfInstruction]]] = [
+        *((numbers, [return_errno(_EPERM)]) for numbers in DENIED.values()),
+        *((numbers, [return_errno(_ENOSYS)]) for numbers in ABSENT.values()),
+        (CLONE, _deny_bits(0, ANY_NEW_NAMESPACE & ~0x80)),
+        (SOCKET, _allow_values(0, families, otherwise=_EAFNOSUPPORT)),
+        *((numbers, _deny_bits(argument, _SET_ID_BITS)) for numbers, argument in MODE_ARGUMENTS.values()),
+        *((numbers, _deny_created_modes(flags, mode)) for numbers, flags, mode in OPEN_ARGUMENTS.values()),
+        *((numbers, _require_arguments(values)) for numbers, values in only_self.values()),
+    ]
+    if not namespaces:
+        # A datagram socket could send to any path, so that a pair of them would be as good as a socket.
+        pairs = _allow_values(1, (_STREAM, _SEQUENCED_PACKETS), otherwise=_EPERM, mask=_SOCKET_TYPE_BITS)
+        denied = [(numbers, [return_errno(_EPERM)]) for numbers in DENIED_WITHOUT_NAMESPACES.values()]
+        bodies = [*denied, (SOCKET_PAIR, pairs), *bodies]
+    for numbers, body in bodies:
         if numbers[column] >= 0:
-            program += [BpfInstruction(_EQUAL, numbers[column], jump_if_false=1), return_errno(_EPERM)]
-    for numbers in ABSENT.values():
-        program += [BpfInstruction(_EQUAL, numbers[column], jump_if_false=1), return_errno(_ENOSYS)]
-    program += [
-        BpfInstruction(_EQUAL, CLONE[column], jump_if_false=4),
-        BpfInstruction(_LOAD, _OFFSET_ARGUMENT_0),
-        BpfInstruction(_ANY_BIT, ANY_NEW_NAMESPACE & ~0x80, jump_if_false=1),
+            program += [BpfInstruction(_EQUAL, numbers[column], jump_if_false=len(body)), *body]
+    return [*program, BpfInstruction(_RETURN, _ALLOW)]
+
+
+def _load_argument(index: int) -> BpfInstruction:
+    """Load the lower half of an argument, which is all that the kernel uses of an int."""
+    return BpfInstruction(_LOAD, _OFFSET_ARGUMENT_0 + 8 * index)
+
+
+def _deny_bits(argument: int, bits: int) -> list[BpfInstruction]:
+    return [
+        _load_argument(argument),
+        BpfInstruction(_ANY_BIT, bits, jump_if_false=1),
         return_errno(_EPERM),
         BpfInstruction(_RETURN, _ALLOW),
     ]
-    checks = [
-        BpfInstruction(_EQUAL, family, jump_if_true=len(families) - index) for index, family in enumerate(families)
-    ]
-    body = [BpfInstruction(_LOAD, _OFFSET_ARGUMENT_0), *checks, return_errno(_EAFNOSUPPORT)]
-    program += [BpfInstruction(_EQUAL, SOCKET[column], jump_if_false=len(body)), *body]
-    return [*program, BpfInstruction(_RETURN, _ALLOW)]
+
+
+def _deny_created_modes(flags: int, mode: int) -> list[BpfInstruction]:
+    check = _deny_bits(mode, _SET_ID_BITS)
+    return [_load_argument(flags), BpfInstruction(_ANY_BIT, _CREATING_FLAGS, jump_if_false=len(check) - 1), *check]
+
+
+def _allow_values(argument: int, values: tuple[int, ...], *, otherwise: int, mask: int = 0) -> list[BpfInstruction]:
+    checks = [BpfInstruction(_EQUAL, value, jump_if_true=len(values) - at) for at, value in enumerate(values)]
+    masked = [BpfInstruction(_AND, mask)] if mask else []
+    return [_load_argument(argument), *masked, *checks, return_errno(otherwise), BpfInstruction(_RETURN, _ALLOW)]
+
+
+def _require_arguments(values: tuple[int, ...]) -> list[BpfInstruction]:
+    checks: list[BpfInstruction] = []
+    for at, value in enumerate(values):
+        left = 2 * (len(values) - at - 1) + 1
+        checks += [_load_argument(at), BpfInstruction(_EQUAL, value, jump_if_false=left)]
+    return [*checks, BpfInstruction(_RETURN, _ALLOW), return_errno(_EPERM)]
 
 
 class _Program(ctypes.Structure):
@@ -149,16 +238,16 @@ class _Program(ctypes.Structure):
 
 
 @functools.cache
-def assemble_program(families: tuple[int, ...]) -> tuple[int, bytes]:
+def assemble_program(families: tuple[int, ...], *, namespaces: bool) -> tuple[int, bytes]:
     """Return the number of instructions and their bytes. The fork server calls it, and workers inherit the cache."""
-    program = build_program(families=families, arch=machine())
+    program = build_program(families=families, arch=machine(), namespaces=namespaces)
     packed = (struct.pack("HBBI", i.code, i.jump_if_true, i.jump_if_false, i.operand) for i in program)
     return len(program), b"".join(packed)
 
 
-def install_filter(*, families: tuple[int, ...]) -> None:
+def install_filter(*, families: tuple[int, ...], namespaces: bool) -> None:
     """Install the filter for this thread and its descendants, irrevocably. Sets no-new-privileges."""
-    length, packed = assemble_program(families)
+    length, packed = assemble_program(families, namespaces=namespaces)
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     program = _Program(length, packed)
     result = libc().prctl(22, ctypes.c_ulong(_MODE_FILTER), ctypes.byref(program))

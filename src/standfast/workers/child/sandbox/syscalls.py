@@ -21,7 +21,7 @@ ANY_NEW_NAMESPACE = 0x7E020080
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
-MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID = 1, 2
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
 MNT_DETACH = 2
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
@@ -77,17 +77,17 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, options
     check_result(result, f"mount {source or kind} on {target}")
 
 
-def make_readonly(target: str) -> None:
-    """Make a mount and everything mounted below it read-only and without set-user-id programs."""
-    attributes = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID, 0, 0, 0)
+def restrict_mount(target: str, attributes: int, *, recursive: bool = True) -> None:
+    """Add attributes such as MOUNT_ATTR_RDONLY to a mount and to everything mounted below it."""
+    request = (ctypes.c_uint64 * 4)(attributes, 0, 0, 0)
     syscall(
         _MOUNT_SETATTR,
         ctypes.c_int(_AT_FDCWD),
         os.fsencode(target),
-        ctypes.c_uint(_AT_RECURSIVE),
-        ctypes.byref(attributes),
-        ctypes.c_size_t(ctypes.sizeof(attributes)),
-        action=f"make {target} read-only",
+        ctypes.c_uint(_AT_RECURSIVE if recursive else 0),
+        ctypes.byref(request),
+        ctypes.c_size_t(ctypes.sizeof(request)),
+        action=f"restrict the mount {target}",
     )
 
 

@@ -1,0 +1,28 @@
+"""Keeps the credentials in addresses of MCP servers out of the logs of the libraries that connect to them."""
+
+import logging
+import re
+from urllib.parse import urlsplit
+
+_LIBRARY_LOGGERS = ("httpx2", "mcp.client.sse", "mcp.client.streamable_http", "mcp.client.auth.oauth2")
+_URL = re.compile(r"(https?://)(?:[^/\s@'\"]*@)?([^/\s?#'\"]+)([^\s?#'\"]*)(?:[?#][^\s'\"]*)?")
+_hosts: set[str] = set()
+
+
+def hide_credentials(url: str) -> None:
+    """From now on, no library logs the user, the query or the fragment of an address at the host of ``url``."""
+    _hosts.add(urlsplit(url).netloc.rpartition("@")[2].lower())
+    for name in _LIBRARY_LOGGERS:
+        logging.getLogger(name).addFilter(_hide_in_record)
+
+
+def _hide_in_record(record: logging.LogRecord) -> bool:
+    if (message := record.getMessage()) != (hidden := _hide_in_text(message)):
+        record.msg, record.args = hidden, None
+    if record.exc_info:
+        record.exc_text = _hide_in_text(logging.Formatter().formatException(record.exc_info))
+    return True
+
+
+def _hide_in_text(text: str) -> str:
+    return _URL.sub(lambda found: "".join(found.groups()) if found[2].lower() in _hosts else found[0], text)

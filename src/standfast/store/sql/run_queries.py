@@ -1,0 +1,143 @@
+"""Reads of runs, approvals and leases, on a connection."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from standfast.store.records import ApprovalRecord, Lease, LogEntry, RunRecord
+from standfast.store.sql.connection import DatabaseConnection
+
+_RUN_COLUMNS = (
+    "run_id, position, session_id, status, revision, data, journal_length, event_length, parent, created_at, updated_at"
+)
+
+
+def run_record_from_row(row: Sequence[Any]) -> RunRecord:
+    return RunRecord(
+        run_id=row[0],
+        order=row[1],
+        session_id=row[2],
+        status=row[3],
+        revision=row[4],
+        data=bytes(row[5]),
+        journal_length=row[6],
+        event_length=row[7],
+        parent=row[8],
+        created_at=row[9],
+        updated_at=row[10],
+    )
+
+
+def get_run(db: DatabaseConnection, run_id: str) -> RunRecord | None:
+    row = db.fetch_one(f"SELECT {_RUN_COLUMNS} FROM {{_runs}} WHERE run_id = :run_id", {"run_id": run_id})
+    return run_record_from_row(row) if row else None
+
+
+_OWNED = "session_id IN (SELECT session_id FROM {sessions} WHERE owner = :owner)"
+
+
+def list_runs(
+    db: DatabaseConnection,
+    *,
+    status: Sequence[str] | None,
+    session_id: str | None,
+    limit: int,
+    after: int,
+    owner: str | None = None,
+) -> list[RunRecord]:
+    where, params = ["position > :after"], dict[str, Any](after=after, limit=limit)
+    if owner is not None:
+        where.append(_OWNED)
+        params["owner"] = owner
+    if session_id is not None:
+        where.append("session_id = :session_id")
+        params["session_id"] = session_id
+    if status is None:
+        return [run_record_from_row(row) for row in db.fetch_all(_build_runs_query(where), params)]
+    if not status:
+        return []
+    # One SELECT per status, so that each reads only the rows that it returns, in the order of an index. With IN,
+    # planners tend to scan all runs of the session.
+    names = {f"status_{index}": name for index, name in enumerate(status)}
+    selects = [
+        f"SELECT {_RUN_COLUMNS} FROM ({_build_runs_query([*where, f'status = :{name}'])}) AS {name}" for name in names
+    ]
+    found = db.fetch_all(f"{' UNION ALL '.join(selects)} ORDER BY position LIMIT :limit", params | names)
+    return [run_record_from_row(row) for row in found]
+
+
+def _build_runs_query(where: Sequence[str]) -> str:
+    return f"SELECT {_RUN_COLUMNS} FROM {{_runs}} WHERE {' AND '.join(where)} ORDER BY position LIMIT :limit"
+
+
+def read_log(db: DatabaseConnection, table: str, run_id: str, *, after: int, limit: int) -> list[LogEntry]:
+    found = db.fetch_all(
+        f"SELECT seq, kind, data, logged_at FROM {table} WHERE run_id = :run_id AND seq > :after"
+        " ORDER BY seq LIMIT :limit",
+        {"run_id": run_id, "after": after, "limit": limit},
+    )
+    return [LogEntry(seq, kind, bytes(data), at) for seq, kind, data, at in found]
+
+
+_APPROVAL_COLUMNS = "approval_id, run_id, session_id, status, revision, data, requested_at, expires_at"
+
+
+def approval_record_from_row(row: Sequence[Any]) -> ApprovalRecord:
+    return ApprovalRecord(
+        approval_id=row[0],
+        run_id=row[1],
+        session_id=row[2],
+        status=row[3],
+        revision=row[4],
+        data=bytes(row[5]),
+        requested_at=row[6],
+        expires_at=row[7],
+    )
+
+
+def get_approval(db: DatabaseConnection, approval_id: str) -> ApprovalRecord | None:
+    row = db.fetch_one(f"SELECT {_APPROVAL_COLUMNS} FROM {{_approvals}} WHERE approval_id = :id", {"id": approval_id})
+    return approval_record_from_row(row) if row else None
+
+
+def list_approvals(
+    db: DatabaseConnection,
+    *,
+    status: str | None,
+    run_id: str | None,
+    session_id: str | None,
+    limit: int,
+    after: str,
+    owner: str | None = None,
+) -> list[ApprovalRecord]:
+    where, params = ["approval_id > :after"], dict[str, Any](after=after, limit=limit)
+    if owner is not None:
+        where.append(_OWNED)
+        params["owner"] = owner
+    for column, value in (("status", status), ("run_id", run_id), ("session_id", session_id)):
+        if value is not None:
+            where.append(f"{column} = :{column}")
+            params[column] = value
+    found = db.fetch_all(
+        f"SELECT {_APPROVAL_COLUMNS} FROM {{_approvals}} WHERE {' AND '.join(where)} ORDER BY approval_id LIMIT :limit",
+        params,
+    )
+    return [approval_record_from_row(row) for row in found]
+
+
+def list_due_approvals(
+    db: DatabaseConnection, *, status: str, at: float, limit: int, after: ApprovalRecord | None
+) -> list[ApprovalRecord]:
+    where, params = "status = :status AND expires_at <= :at", dict[str, Any](status=status, at=at, limit=limit)
+    if after is not None:
+        where += " AND expires_at >= :since AND (expires_at > :since OR approval_id > :last_id)"
+        params |= {"since": after.expires_at, "last_id": after.approval_id}
+    found = db.fetch_all(
+        f"SELECT {_APPROVAL_COLUMNS} FROM {{_approvals}} WHERE {where} ORDER BY expires_at, approval_id LIMIT :limit",
+        params,
+    )
+    return [approval_record_from_row(row) for row in found]
+
+
+def get_lease(db: DatabaseConnection, name: str) -> Lease | None:
+    row = db.fetch_one("SELECT owner, token, expires_at FROM {_leases} WHERE name = :name", {"name": name})
+    return Lease(name, *row) if row and row[0] else None

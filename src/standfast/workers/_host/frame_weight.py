@@ -1,0 +1,54 @@
+"""How much memory a MessagePack payload will need, found out before anything is built from it.
+
+One byte can stand for an empty map, which takes 64 bytes as an object. A message is therefore limited not only by its
+length, but also by its weight: one for each part, and eight more for each array and map.
+"""
+
+import re
+import struct
+
+CONTAINER_WEIGHT = 8
+_U8, _U16, _U32 = struct.Struct(">B"), struct.Struct(">H"), struct.Struct(">I")
+# Numbers, nil, booleans and strings of less than 32 bytes, as many as there are in a row. Possessive, since a greedy
+# repetition keeps a state for each part.
+_SMALL_PARTS = re.compile(
+    rb"(?:[\x00-\x7f\xa0\xc0\xc2\xc3\xe0-\xff]++|[\xcc\xd0].|[\xcd\xd1]..|[\xca\xce\xd2].{4}|[\xcb\xcf\xd3].{8}|"
+    + b"|".join(b"%c.{%d}" % (0xA0 + size, size) for size in range(1, 32))
+    + rb")*+",
+    re.DOTALL,
+)
+# For each first byte of bytes, strings and extensions: how the length is written, and how many bytes follow it.
+_DATA = {
+    **{byte: (kind, 0) for byte, kind in zip((0xC4, 0xC5, 0xC6), (_U8, _U16, _U32), strict=True)},
+    **{byte: (kind, 1) for byte, kind in zip((0xC7, 0xC8, 0xC9), (_U8, _U16, _U32), strict=True)},
+    **{byte: (kind, 0) for byte, kind in zip((0xD9, 0xDA, 0xDB), (_U8, _U16, _U32), strict=True)},
+}
+_FIXED_EXTENSIONS = {0xD4: 3, 0xD5: 4, 0xD6: 6, 0xD7: 10, 0xD8: 18}
+_CONTAINERS = {0xDC: (_U16, 1), 0xDD: (_U32, 1), 0xDE: (_U16, 2), 0xDF: (_U32, 2)}
+
+
+def measure_weight(payload: bytes, *, limit: int) -> int:
+    """Return the weight of a payload, or a number above ``limit`` as soon as it is known to be above.
+
+    Raises ValueError for a payload that is cut off.
+    """
+    weight = position = 0
+    end = len(payload)
+    try:
+        while (position := _SMALL_PARTS.match(payload, position).end()) < end and weight <= limit:  # type: ignore[union-attr]
+            first = payload[position]
+            if first < 0xA0:
+                weight += CONTAINER_WEIGHT + (first & 15) * (2 if first < 0x90 else 1)
+                position += 1
+            elif first in _DATA:
+                kind, extra = _DATA[first]
+                position += 1 + kind.size + extra + kind.unpack_from(payload, position + 1)[0]
+            elif first in _CONTAINERS:
+                kind, factor = _CONTAINERS[first]
+                weight += CONTAINER_WEIGHT + factor * kind.unpack_from(payload, position + 1)[0]
+                position += 1 + kind.size
+            else:
+                position += _FIXED_EXTENSIONS[first]
+    except (struct.error, KeyError):
+        raise ValueError("the message is cut off or not MessagePack") from None
+    return weight

@@ -1,0 +1,140 @@
+"""What models, tools, workers and stores say reaches the terminal as visible text, and nothing in it is obeyed."""
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hostile import ATTACK
+from terminals import SOURCE, Terminal
+
+from standfast import open_store
+
+AGENT = str(Path(__file__).with_name("hostile.py"))
+UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+STYLES = re.compile(r"\x1b\[[0-9;]*m")  # those of the program itself; the attack's are counted apart
+CONTROLS = re.compile(r"\x1b\[\?(25[hl]|2004[hl])|\x1b\[[12][AK]")  # of its spinner and of readline
+TURN = [
+    {"role": "user", "content": f"hello {ATTACK}"},
+    {"type": "function_call", "call_id": "c1", "name": f"find{ATTACK}", "arguments": f"not json {ATTACK}"},
+    {"type": "function_call_output", "call_id": "c1", "output": f"found {ATTACK}"},
+]
+
+
+def find_unsafe(raw: str) -> list[str]:
+    """Return the characters of a terminal's output that the program did not write by itself."""
+    assert "\x1b[41m" not in raw
+    own = CONTROLS.sub("", STYLES.sub("", raw)).replace("\r\n", "\n").replace("\r", "")
+    return UNSAFE.findall(own)
+
+
+@pytest.fixture
+def piped(tmp_path: Path) -> Callable[..., str]:
+    def run(*words: str, stdin: str = "", code: int | None = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "standfast", *words],
+            input=stdin.encode(), capture_output=True, cwd=tmp_path, timeout=150, check=False,
+            env={"PYTHONPATH": SOURCE, "PATH": "/usr/bin:/bin", "PYTHONUTF8": "1"},
+        )  # fmt: skip
+        printed = done.stdout.decode() + done.stderr.decode()
+        assert code is None or done.returncode == code, printed
+        return printed
+
+    return run
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> None:
+    async def fill() -> None:
+        async with open_store(f"sqlite:///{tmp_path / 'standfast.db'}") as store:
+            await store.session("odd").add_items(TURN)
+            await store.annotate("odd", {"title": ATTACK})
+
+    asyncio.run(fill())
+
+
+def test_a_chat_shows_what_the_model_says_without_obeying_it(terminal: Callable[..., Terminal]) -> None:
+    chat = terminal("chat", AGENT, "--session", "s", EDITOR="sh -c 'cat \"$1\"; exit 1' -")
+    chat.until("> ")
+    chat.press("hello\r")
+    chat.until(r"red \u001b[41m\u001b]52;c;ZXZpbA==\u0007 \u009b2J \u007f back\rward \u202e00005\u202c zero\u200b")
+    chat.until("> ")
+    chat.press("refund\r")
+    shown = chat.until("[l]ater: ")
+    assert '"amount":50000' in shown
+    assert r"\u202e00005\u202c" in shown
+    chat.press("e\r")
+    chat.until(r'"order": "red \u001b[41m')
+    chat.until("[l]ater: ")
+    chat.press("y\r")
+    chat.until("RuntimeError")
+    chat.until("> ")
+    chat.press("\x04")
+    assert chat.ended() == 0
+    assert find_unsafe(chat.raw) == []
+
+
+def test_approvals_and_runs_are_listed_without_obeying_them(
+    terminal: Callable[..., Terminal], piped: Callable[..., str]
+) -> None:
+    started = piped("run", "refund", "--agent", AGENT, "--session", "s", code=3)
+    assert UNSAFE.findall(started) == []
+    run_id = json.loads(piped("runs", "list", "--json"))[0]["id"]
+    approval_id = json.loads(piped("approvals", "list", "--json"))[0]["id"]
+    commands = [
+        ("approvals", "list"), ("approvals", "show", approval_id), ("runs", "show", run_id), ("runs", "list"),
+        ("runs", "events", run_id), ("sessions", "list"),
+    ]  # fmt: skip
+    for words in commands:
+        for options in ((), ("--json",)):
+            assert UNSAFE.findall(piped(*words, *options)) == [], words
+    for words in commands[:3]:
+        screen = terminal(*words)
+        assert screen.ended() == 0
+        assert find_unsafe(screen.raw) == [], words
+    failed = piped("approvals", "approve", approval_id, "--agent", AGENT, code=1)
+    assert UNSAFE.findall(failed) == []
+    assert UNSAFE.findall(piped("runs", "resume", run_id, "--agent", AGENT, "--debug", code=None)) == []
+
+
+@pytest.mark.usefixtures("stored")
+def test_sessions_are_shown_and_searched_without_obeying_them(
+    terminal: Callable[..., Terminal], piped: Callable[..., str]
+) -> None:
+    listed = json.loads(piped("sessions", "list", "--json"))
+    assert listed[0]["metadata"] == {"title": ATTACK}
+    commands = [
+        ("sessions", "list"),
+        ("sessions", "show", "odd"),
+        ("sessions", "search", "hello"),
+        ("sessions", "check"),
+    ]
+    for words in commands:
+        for options in ((), ("--json",)):
+            assert UNSAFE.findall(piped(*words, *options, code=None)) == [], words
+        screen = terminal(*words)
+        screen.ended()
+        assert find_unsafe(screen.raw) == [], words
+    exported = piped("sessions", "export", "odd")
+    assert UNSAFE.findall(exported) == []
+    assert [json.loads(line) for line in exported.splitlines()][1:]
+    piped("sessions", "import", "-", "--as", "copy", stdin=exported)
+    assert json.loads(piped("sessions", "show", "copy", "--json"))["items"] == TURN
+
+
+def test_output_of_a_worker_is_escaped_unless_it_is_asked_for_raw(
+    terminal: Callable[..., Terminal], piped: Callable[..., str]
+) -> None:
+    code = f"import sys; print({ATTACK!r}); print({ATTACK!r}, file=sys.stderr); {ATTACK!r}"
+    screen = terminal("workers", "exec", code)
+    assert screen.ended() == 0
+    assert find_unsafe(screen.raw) == []
+    assert UNSAFE.findall(piped("workers", "exec", code)) == []
+    assert UNSAFE.findall(piped("workers", "exec", "--json", code)) == []
+    assert UNSAFE.findall(piped("workers", "exec", f"raise ValueError({ATTACK!r})", code=1)) == []
+    assert UNSAFE.findall(piped("workers", "exec", f"input({ATTACK!r})", stdin="x\n")) == []
+    assert ATTACK in piped("workers", "exec", "--raw", f"print({ATTACK!r})")

@@ -1,0 +1,3 @@
+from factories.worker_fixtures import config, locked, readable_python, sandboxed, session, start
+
+__all__ = ["config", "locked", "readable_python", "sandboxed", "session", "start"]

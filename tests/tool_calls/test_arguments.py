@@ -1,0 +1,194 @@
+"""Arguments are checked before anyone decides about a call, and everybody sees the values that the tool will get."""
+
+import json
+import re
+from typing import Annotated, Any
+
+import pytest
+from pydantic import AfterValidator, BaseModel, Field
+
+from standfast import (
+    Agent,
+    FunctionTool,
+    Runner,
+    ToolGuardrailFunctionOutput,
+    ToolInputGuardrailData,
+    UserError,
+    function_tool,
+    tool_input_guardrail,
+)
+from standfast.testing import ScriptedModel, assistant_message, function_call
+
+
+class Refunds:
+    """A tool, the person's rule about it, and what each of them saw."""
+
+    def __init__(self, **options: Any) -> None:
+        self.made: list[Any] = []
+        self.judged: list[Any] = []
+        self.guarded: list[Any] = []
+
+        def is_large(context: Any, arguments: dict[str, Any], call_id: str) -> bool:
+            self.judged.append(arguments)
+            return isinstance(arguments["amount"], int | float) and arguments["amount"] > 100
+
+        @tool_input_guardrail
+        def look(data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
+            self.guarded.append(json.loads(data.context.tool_arguments))
+            return ToolGuardrailFunctionOutput.allow()
+
+        @function_tool(needs_approval=is_large, tool_input_guardrails=[look], **options)
+        async def refund(order: str, amount: float, force: bool = False) -> str:
+            self.made.append((order, amount, force))
+            return "refunded"
+
+        self.tool = refund
+
+
+async def call_with(tool: FunctionTool, arguments: str) -> Any:
+    steps = [[function_call(tool.name, arguments, call_id="1")], [assistant_message("ok")]]
+    return await Runner.run(Agent("a", tools=[tool], model=ScriptedModel(steps)), "q")
+
+
+def refusal(result: Any) -> str:
+    return str(next(item.output for item in result.new_items if item.type == "tool_call_output_item"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ('{"order": "A", "amount": "50000"}', "amount: Input should be a valid number"),
+        ('{"order": "A", "amount": "inf"}', "amount: Input should be a valid number"),
+        ('{"order": "A", "amount": Infinity}', "Invalid JSON"),
+        ('{"order": "A", "amount": NaN}', "Invalid JSON"),
+        ('{"order": "A", "amount": 1e999}', "Invalid JSON"),
+        ('{"order": "A", "amount": true}', "amount"),
+        ('{"order": 7, "amount": 5}', "order"),
+        ('{"order": "A", "amount": 5, "force": "yes"}', "force"),
+        ('{"order": "A", "amount": 5, "force": 1}', "force"),
+        ('{"order": "A", "amount": 5, "forced": true}', "forced"),
+        ('{"order": "A"}', "amount: Field required"),
+        ("[1]", "a JSON object is expected"),
+        ("{oops", "Invalid JSON"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_refused_before_anyone_is_asked(arguments: str, reason: str) -> None:
+    refunds = Refunds()
+    result = await call_with(refunds.tool, arguments)
+    assert reason in refusal(result)
+    assert (refunds.made, refunds.judged, refunds.guarded, result.interruptions) == ([], [], [], [])
+    assert result.final_output == "ok"
+
+
+async def test_the_rule_and_the_guardrail_see_the_values_that_the_tool_gets() -> None:
+    refunds = Refunds()
+    await call_with(refunds.tool, '{"order": "A", "amount": 5}')
+    seen = {"order": "A", "amount": 5, "force": False}
+    assert (refunds.judged, refunds.guarded, refunds.made) == ([seen], [seen], [("A", 5.0, False)])
+
+
+async def test_a_lenient_tool_converts_first_and_is_judged_by_the_result() -> None:
+    refunds = Refunds(strict_mode=False)
+    result = await call_with(refunds.tool, '{"order": "A", "amount": "50000", "note": "?"}')
+    assert refunds.judged == [{"order": "A", "amount": 50000.0, "force": False}]
+    assert json.loads(result.interruptions[0].arguments)["amount"] == 50000.0
+    assert refunds.made == []
+    state = result.to_state()
+    state.approve(state.get_interruptions()[0])
+    await Runner.run(state.agent, state)
+    assert refunds.made == [("A", 50000.0, False)]
+
+
+async def test_a_lenient_tool_takes_no_infinite_number() -> None:
+    refunds = Refunds(strict_mode=False)
+    assert "infinite" in refusal(await call_with(refunds.tool, '{"order": "A", "amount": "inf"}'))
+    assert refunds.made == []
+
+
+async def test_a_person_sees_what_the_validators_of_the_tool_make_of_the_arguments() -> None:
+    made: list[int] = []
+
+    @function_tool(needs_approval=True)
+    async def pay(amount: Annotated[int, AfterValidator(lambda euros: euros * 100)]) -> str:
+        made.append(amount)
+        return "paid"
+
+    result = await call_with(pay, '{"amount": 5}')
+    assert json.loads(result.interruptions[0].arguments) == {"amount": 500}
+    state = result.to_state()
+    state.approve(state.get_interruptions()[0])
+    await Runner.run(state.agent, state)
+    assert made == [500]
+
+
+async def test_a_field_of_a_nested_model_that_is_unknown_is_refused() -> None:
+    class Address(BaseModel):
+        city: str
+
+    @function_tool
+    def ship(to: Address) -> str:
+        return to.city
+
+    assert "to.zip" in refusal(await call_with(ship, '{"to": {"city": "Ulm", "zip": "1"}}'))
+    assert refusal(await call_with(ship, '{"to": {"city": "Ulm"}}')) == "Ulm"
+
+
+def handmade(schema: dict[str, Any], *, strict: bool = False) -> tuple[FunctionTool, list[str]]:
+    made: list[str] = []
+
+    async def invoke(context: Any, arguments: str) -> str:
+        made.append(arguments)
+        return "made"
+
+    return FunctionTool("pay", "", schema, invoke, strict_json_schema=strict, needs_approval=True), made
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "reason"),
+    [
+        ({"type": "number"}, "5", "is not of type 'number'"),
+        ({"type": "number", "maximum": 100}, 101, "maximum"),
+        ({"type": "number", "minimum": 1}, 0, "minimum"),
+        ({"type": "string", "pattern": "^[A-Z]+$"}, "abc", "does not match"),
+        ({"type": "string", "maxLength": 2}, "abc", "is too long"),
+        ({"type": "array", "items": {"type": "integer"}, "minItems": 1}, [], "non-empty|too short"),
+        ({"type": "string", "enum": ["a"]}, "b", "is not one of"),
+    ],
+)
+async def test_a_schema_written_by_hand_is_checked_completely(schema: Any, value: Any, reason: str) -> None:
+    tool, made = handmade({"type": "object", "properties": {"x": schema}, "required": ["x"]})
+    result = await call_with(tool, json.dumps({"x": value}))
+    assert re.search(reason, refusal(result))
+    assert (made, result.interruptions) == ([], [])
+
+
+async def test_a_hostile_pattern_takes_no_time_and_other_documents_are_not_loaded() -> None:
+    slow = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^(a+)+$"}}}
+    tool, _ = handmade(slow)
+    assert "does not match" in refusal(await call_with(tool, json.dumps({"x": "a" * 60 + "!"})))
+    remote = {"type": "object", "properties": {"x": {"$ref": "http://127.0.0.1:9/schema.json"}}}
+    tool, _ = handmade(remote)
+    assert len((await call_with(tool, '{"x": 1}')).interruptions) == 1
+
+
+@pytest.mark.parametrize("strict", [True, False])
+async def test_edited_arguments_may_not_have_unknown_fields(strict: bool) -> None:
+    @function_tool(needs_approval=True, strict_mode=strict)
+    async def pay(x: Annotated[int, Field(le=100)]) -> str:
+        return "paid"
+
+    state = (await call_with(pay, '{"x": 1}')).to_state()
+    item = state.get_interruptions()[0]
+    for edited in ({"x": 1, "y": 2}, {"x": 101}, {"x": float("nan")}, {}):
+        with pytest.raises(UserError, match=r"pay|JSON"):
+            state.approve(item, arguments=edited)
+    state.approve(item, arguments={"x": 2})
+    assert refusal(await Runner.run(state.agent, state)) == "paid"
+
+
+async def test_edited_arguments_of_a_tool_with_free_fields_may_have_any() -> None:
+    tool, made = handmade({"type": "object", "properties": {}, "additionalProperties": True})
+    state = (await call_with(tool, "{}")).to_state()
+    state.approve(state.get_interruptions()[0], arguments={"y": 2})
+    await Runner.run(state.agent, state)
+    assert made == ['{"y": 2}']
