@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import re
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,10 +69,13 @@ def golden_agent() -> Agent[Any]:
     return Agent("front", handoffs=[helper], model=script)
 
 
-@pytest.mark.parametrize("version", sorted(SUPPORTED_SCHEMA_VERSIONS))
+@pytest.mark.parametrize("version", ["1", "2", *sorted(SUPPORTED_SCHEMA_VERSIONS)])
 async def test_every_supported_version_is_read_and_resumed_to_its_end(version: str) -> None:
-    saved = json.loads((GOLDEN / f"run_state_{version}.json").read_text())
-    assert saved["$schemaVersion"] == version
+    """Versions 1 and 2 were written without the minor number at first."""
+    golden = version if "." in version else f"{version}.0"
+    saved = json.loads((GOLDEN / f"run_state_{golden}.json").read_text())
+    assert saved["$schemaVersion"] == golden
+    saved["$schemaVersion"] = version
     agent = golden_agent()
     state = await RunState.from_json(agent, saved)
     assert state.to_json()["$schemaVersion"] == CURRENT_SCHEMA_VERSION
@@ -114,7 +118,13 @@ def test_every_version_has_a_summary() -> None:
     assert all(SCHEMA_VERSION_SUMMARIES.values())
 
 
-@pytest.mark.parametrize("version", ["3", "0", "1.0", "999"])
+def test_versions_have_a_major_and_a_minor_number() -> None:
+    assert all(re.fullmatch(r"[0-9]+\.[0-9]+", version) for version in SUPPORTED_SCHEMA_VERSIONS)
+    newest = max(SUPPORTED_SCHEMA_VERSIONS, key=lambda version: tuple(map(int, version.split("."))))
+    assert newest == CURRENT_SCHEMA_VERSION
+
+
+@pytest.mark.parametrize("version", ["3", "0", "0.9", "999.0", "2.", "two"])
 async def test_other_versions_are_refused_and_both_are_named(version: str) -> None:
     agent, state = await paused()
     saved = state.to_json() | {"$schemaVersion": version}

@@ -55,18 +55,20 @@ class UnknownVersion(UnreadableState):
         self.found, self.known = found, CURRENT_SCHEMA_VERSION
 
 
-def upgrade_to_1(saved: dict[str, Any]) -> dict[str, Any]:
+def upgrade_to_1_0(saved: dict[str, Any]) -> dict[str, Any]:
     """The first version: one transcript, call records, decisions, and agents by path and signature."""
     return saved
 
 
-def upgrade_to_2(saved: dict[str, Any]) -> dict[str, Any]:
+def upgrade_to_2_0(saved: dict[str, Any]) -> dict[str, Any]:
     """The second version: a call may have the arguments that were shown to the person who decides."""
     return saved
 
 
-# Each function makes its version from the one before it.
-UPGRADES: dict[str, Upgrade] = {"1": upgrade_to_1, "2": upgrade_to_2}
+# Each function makes its version from the one before it. A new major version has another shape; a minor one adds to it.
+UPGRADES: dict[str, Upgrade] = {"1.0": upgrade_to_1_0, "2.0": upgrade_to_2_0}
+# Versions were written without the minor number at first.
+_FORMER_SPELLINGS = {"1": "1.0", "2": "2.0"}
 
 CURRENT_SCHEMA_VERSION = list(UPGRADES)[-1]
 SUPPORTED_SCHEMA_VERSIONS = frozenset(UPGRADES)
@@ -82,11 +84,12 @@ def upgrade_saved_run(saved: Any) -> dict[str, Any]:
     found = saved.get(VERSION_KEY)
     if not isinstance(found, str):
         raise UnreadableState(f"it has no {VERSION_KEY}", path=VERSION_KEY)
-    if found not in UPGRADES:
+    written = _FORMER_SPELLINGS.get(found, found)
+    if written not in UPGRADES:
         raise UnknownVersion(found)
-    plain: dict[str, Any] = saved
+    plain: dict[str, Any] = saved | {VERSION_KEY: written}
     versions = list(UPGRADES)
-    for version in versions[versions.index(found) + 1 :]:
+    for version in versions[versions.index(written) + 1 :]:
         plain = {**UPGRADES[version](plain), VERSION_KEY: version}
     return plain
 
