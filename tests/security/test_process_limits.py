@@ -157,7 +157,8 @@ async def test_snapshots_survive_when_the_processes_of_stopped_code_are_ended(la
     assert (await session.run(LEAVE, timeout=1.0)).timed_out
     await session.rollback(points[0])
     assert (await session.run("x", timeout=60)).value == 1
-    await session.drop(points[0])
+    for point in points:
+        await session.drop(point)
     assert (await session.run(PIDS, timeout=60)).value == []
 
 

@@ -34,19 +34,66 @@ async def test_a_snapshot_can_be_restored_repeatedly(session):
         assert (await session.run("n")).value == 0
 
 
-async def test_snapshots_can_be_restored_in_reverse_order(session):
+async def test_snapshots_can_be_restored_in_any_order(session):
     points = []
     for n in range(4):
         await session.run(f"n = {n}")
         points.append(await session.snapshot())
-    for n in (2, 1, 3, 0):
-        if n == 3:
-            # A point taken after the one we returned to belongs to a future that did not happen.
-            with pytest.raises(WorkerRequestFailed):
-                await session.rollback(points[n])
-            continue
+    for n in (2, 1, 3, 0, 0, 3, 2):
         await session.rollback(points[n])
         assert (await session.run("n")).value == n
+    for n in (1, 3):
+        await session.drop(points[n])
+        with pytest.raises(WorkerRequestFailed):
+            await session.rollback(points[n])
+    for n in (2, 0, 2):
+        await session.rollback(points[n])
+        assert (await session.run("n")).value == n
+
+
+async def test_snapshots_of_different_futures_are_all_kept(session):
+    await session.run("path = []")
+    start = await session.snapshot()
+    ends = []
+    for n in range(10):
+        await session.rollback(start)
+        await session.run(f"path.append({n})")
+        ends.append(await session.snapshot())
+    for n in (9, 0, 5):
+        await session.rollback(ends[n])
+        assert (await session.run("path")).value == [n]
+    for point in (start, *ends):
+        await session.drop(point)
+    assert (await session.snapshot()).hazards == ()
+
+
+DRAWS = """
+import random
+import numpy as np
+generator = np.random.default_rng(5)
+np.random.seed(7)
+random.gauss(0, 1)
+def draw():
+    return [random.random(), random.gauss(0, 1), float(np.random.rand()), float(generator.random())]
+"""
+
+
+@pytest.mark.parametrize("copy", ["rollback", "rollback twice", "fork", "transaction"])
+async def test_random_numbers_continue_after_a_copy_as_in_the_original(session, copy):
+    await session.run(DRAWS)
+    point = await session.snapshot()
+    expected = (await session.run("[draw(), draw()]")).value
+    await session.rollback(point)
+    if copy == "rollback twice":
+        await session.run("draw()")
+        await session.rollback(point)
+    if copy == "transaction":
+        await session.run("draw()", transaction="rollback_always")
+    if copy == "fork":
+        twin = await session.fork()
+        assert (await twin.run("[draw(), draw()]")).value == expected
+        await twin.terminate()
+    assert (await session.run("[draw(), draw()]")).value == expected
 
 
 async def test_an_unknown_point_is_refused_and_nothing_happens(session):

@@ -258,7 +258,10 @@ class WorkerSession:
         return await self._snapshots.take()
 
     async def rollback(self, point: SnapshotPoint) -> None:
-        """Restore every variable exactly as it was at ``point``. Snapshots taken after it are dropped."""
+        """Restore every variable, and the state of ``random``, exactly as it was at ``point``.
+
+        Every snapshot stays valid until it is dropped, also those taken after ``point``.
+        """
         await self._snapshots.rollback(point)
 
     async def drop(self, point: SnapshotPoint) -> None:

@@ -91,9 +91,6 @@ class Snapshots:
 
     async def rollback(self, point: SnapshotPoint) -> None:
         await self._executor.request_when_idle(m.SnapshotMessage(action="rollback", point=point.id))
-        points = self._worker.snapshot_points
-        if point.id in points:
-            del points[points.index(point.id) + 1 :]
 
     async def drop(self, point: SnapshotPoint) -> None:
         await self._executor.request_when_idle(m.SnapshotMessage(action="drop", point=point.id))

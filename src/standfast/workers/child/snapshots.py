@@ -1,9 +1,9 @@
 """Snapshots of the worker: copies of the process, made by forking it between cells.
 
-A copy is a process that waits for a command. For a rollback, the copy first forks a copy of itself, so that the
-snapshot remains; then it announces itself to the supervisor as the worker and takes over the socket, and the process
-before it exits. Every copy is forked twice, so that the supervisor is its parent and ``wait()`` in user code does
-not see it.
+A copy is a process that waits for a command. For a rollback, the copy gets the sockets of all other copies and forks
+a copy of itself, so that every snapshot remains; then it announces itself to the supervisor as the worker and takes
+over the socket, and the process before it exits. Every copy is forked twice, so that the supervisor is its parent and
+``wait()`` in user code does not see it.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from standfast.workers.child import channel, resources
 from standfast.workers.child.sandbox import syscalls
@@ -70,7 +70,7 @@ class ProcessSnapshots:
         elif message.action == "fork":
             self._fork_session(message)
         elif message.point not in self.points:
-            text = f"this worker has no snapshot {message.point!r}; it may have been dropped by a rollback"
+            text = f"this worker has no snapshot {message.point!r}; it may have been dropped"
             send(ErrorMessage(execution_id=message.id, exception_type="NotFound", exception_message=text))
         elif message.action == "rollback":
             self.hand_over(message.point, request_id=message.id)
@@ -92,15 +92,18 @@ class ProcessSnapshots:
             self.points[point] = _receive_copy(ours)
             return False, ""
         ours.close()
+        self._forget_points()
         return True, self._wait_until_resumed(point, theirs)
 
     def hand_over(self, point: str, *, request_id: str = "", before_exit: Callable[[], None] = lambda: None) -> None:
         """Let a copy take over and exit. Raises CannotCopy, and this process continues, when it cannot."""
         sock = self.points[point].sock
         flush_streams()
+        command = {"word": request_id, "unread": self.worker_loop.channel.unprocessed_data}
         reply = b""
         with contextlib.suppress(OSError):
-            channel.send_control(sock, {"word": request_id, "unread": self.worker_loop.channel.unprocessed_data})
+            _send_points(sock, {name: copy for name, copy in self.points.items() if name != point})
+            channel.send_control(sock, command)
             reply = sock.recv(1)
         if reply != b"!":
             problem = "the limit of processes is reached; drop some snapshots" if reply else "its process has ended"
@@ -143,6 +146,12 @@ class ProcessSnapshots:
             for fd in (self.worker_loop.channel.sock.fileno(), self.handover_socket.fileno()):
                 with contextlib.suppress(OSError):
                     os.close(fd)
+            self._forget_points()
+
+    def _forget_points(self) -> None:
+        """Close the sockets of the copies, in a process that does not own them."""
+        _close_points(self.points)
+        self.points.clear()
 
     # -- copying the process
 
@@ -171,6 +180,7 @@ class ProcessSnapshots:
 
     def _double_fork(self) -> bool:
         has_threads = threading.active_count() > 1
+        random_state = _get_random_state()
         intermediate = os.fork()
         if intermediate == 0:
             if has_threads:
@@ -188,6 +198,7 @@ class ProcessSnapshots:
                 time.sleep(0.0001)
             syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
             reset_id_prefix()
+            _set_random_state(random_state)
             return True
         _, status = os.waitpid(intermediate, 0)
         if status:
@@ -197,33 +208,36 @@ class ProcessSnapshots:
 
     def _wait_until_resumed(self, point: str, sock: socket.socket) -> str:
         """Wait for the command to take over, and then leave a copy that waits in turn. Returns the request id."""
-        import msgspec
-
         self._announce_copy(sock)
+        receiver = channel.ControlReceiver(sock)
         while True:
-            payload = channel.ControlReceiver(sock).receive()
-            command = msgspec.msgpack.decode(payload) if payload else {}
+            command, points = _receive_command(receiver)
             if not command:
                 os._exit(0)
+            if points is None:
+                sock.send(b"?")
+                continue
             if point.startswith("transaction:"):
                 # A transaction is rolled back at most once, so no copy has to remain.
-                self.points.pop(point, None)
+                self.points = points
                 break
             ours, theirs = socket.socketpair()
             try:
                 copy = self._fork_detached()
             except CannotCopy:
+                _close_points(points)
                 ours.close()
                 theirs.close()
                 sock.send(b"?")
                 continue
             if not copy:
                 theirs.close()
-                self.points[point] = _receive_copy(ours)
+                self.points = {**points, point: _receive_copy(ours)}
                 break
+            _close_points(points)
             ours.close()
             sock.close()
-            sock = theirs
+            sock, receiver = theirs, channel.ControlReceiver(theirs)
             self._announce_copy(sock)
         self.worker_loop.channel.restore_unprocessed(command["unread"])
         self.announce_successor()
@@ -263,9 +277,7 @@ class ProcessSnapshots:
                 os.close(fd)
             channel.send(SnapshotMessage(of=message.id, action="fork", hazards=hazards))
             return
-        for point in self.points.values():
-            point.sock.close()
-        self.points.clear()
+        self._forget_points()
         os.dup2(fds[0], channel.sock.fileno(), inheritable=False)
         os.dup2(fds[1], 1)
         os.dup2(fds[2], 2)
@@ -283,6 +295,57 @@ def _receive_copy(sock: socket.socket) -> Copy:
     with contextlib.suppress(OSError):
         data = sock.recv(_PID.size)
     return Copy(sock, _PID.unpack(data)[0] if len(data) == _PID.size else 0)
+
+
+def _send_points(sock: socket.socket, points: dict[str, Copy]) -> None:
+    """Give the sockets of copies to the process that takes over, a few at a time."""
+    names = list(points)
+    for start in range(0, len(names), channel.MAX_DESCRIPTORS):
+        batch = {name: points[name] for name in names[start : start + channel.MAX_DESCRIPTORS]}
+        fds = tuple(copy.sock.fileno() for copy in batch.values())
+        channel.send_control(sock, {"points": [(name, copy.pid) for name, copy in batch.items()]}, fds)
+
+
+def _receive_command(receiver: channel.ControlReceiver) -> tuple[dict[str, Any], dict[str, Copy] | None]:
+    """Wait for the command to take over. Returns it with the other copies, or None if there are too many to open.
+
+    An empty command means that this copy was dropped.
+    """
+    import msgspec
+
+    announced: list[tuple[str, int]] = []
+    while True:
+        payload = receiver.receive()
+        command = msgspec.msgpack.decode(payload) if payload else {}
+        if "points" not in command:
+            break
+        announced += command["points"]
+    fds = receiver.take_fds()
+    if len(fds) != len(announced):
+        for fd in fds:
+            os.close(fd)
+        return command, None
+    return command, {name: Copy(socket.socket(fileno=fd), pid) for (name, pid), fd in zip(announced, fds, strict=True)}
+
+
+def _close_points(points: dict[str, Copy]) -> None:
+    for copy in points.values():
+        copy.sock.close()
+
+
+def _get_random_state() -> Any:
+    """Return the state of ``random``'s generator, which Python seeds anew in a forked child."""
+    random = sys.modules.get("random")
+    with contextlib.suppress(Exception):
+        return random._inst.getstate() if random is not None else None
+    return None
+
+
+def _set_random_state(state: Any) -> None:
+    random = sys.modules.get("random")
+    if random is not None and state is not None:
+        with contextlib.suppress(Exception):
+            random._inst.setstate(state)
 
 
 def _is_running(pid: int) -> bool:
