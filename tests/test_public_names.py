@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src"
-PACKAGES = sorted(".".join(file.parent.relative_to(SRC).parts) for file in SRC.rglob("__init__.pyi"))
+PACKAGES = sorted(".".join(file.parent.relative_to(SRC).parts) for file in (SRC / "standfast").rglob("__init__.pyi"))
 
 SESSION_PROGRAM = """\
 import standfast
@@ -33,6 +33,29 @@ def rules(request: FunctionRequest) -> str | dict[str, Any]:
     return FunctionModel.call("find", order="7")
 
 model = FunctionModel(rules)
+"""
+
+MOVED_PROGRAM = """\
+from standfast import Agent, Runner
+from standfast.decorators import tool
+from standfast.extensions.memory import SQLAlchemySession
+from standfast.lifecycle import RunHooks, RunHooksBase
+from standfast.models.interface import Model
+from standfast.models.openai_responses import OpenAIResponsesModel
+from standfast.run_context import RunContextWrapper
+
+@tool
+def weather(city: str) -> str:
+    return city
+
+class Hooks(RunHooksBase[str, Agent[str]]):
+    async def on_agent_start(self, context: RunContextWrapper[str], agent: Agent[str]) -> None:
+        agent.name.casefold()
+
+async def main(session: SQLAlchemySession) -> None:
+    reveal_type(weather)
+    await Runner.run(Agent[str](name="a", tools=[weather]), "x", hooks=Hooks(), session=session)
+    OpenAIResponsesModel(model=1, openai_client=None)
 """
 
 
@@ -62,6 +85,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     programs = {
         "session": SESSION_PROGRAM,
         "model": MODEL_PROGRAM,
+        "moved": MOVED_PROGRAM,
         "names": "\n".join([*imports, *(f"reveal_type({name})" for name in list_values())]),
     }
     files = [folder / f"{name}_program.py" for name in programs]
@@ -82,6 +106,13 @@ def test_a_type_checker_knows_the_types_of_a_session(reports: dict[str, list[str
 
 def test_the_rules_of_a_function_model_can_be_typed(reports: dict[str, list[str]]) -> None:
     assert reports["model"] == []
+
+
+def test_a_type_checker_knows_the_module_paths_of_openai_agents(reports: dict[str, list[str]]) -> None:
+    revealed, *wrong = reports["moved"]
+    assert 'Revealed type is "standfast.agents.tools.FunctionTool"' in revealed
+    assert len(wrong) == 2
+    assert all("[arg-type]" in line for line in wrong)
 
 
 def test_no_public_name_has_the_type_any(reports: dict[str, list[str]]) -> None:

@@ -10,6 +10,8 @@ from standfast.agents.approvals import Approvals as Approvals
 from standfast.agents.approvals import ApprovalDecision as ApprovalDecision
 from standfast.agents.approvals import RecordedDecision as RecordedDecision
 from standfast.agents.context import AgentHookContext as AgentHookContext
+from standfast.agents.context import AgentHooksBase as AgentHooksBase
+from standfast.agents.context import RunHooksBase as RunHooksBase
 from standfast.agents.context import RunContextWrapper as RunContextWrapper
 from standfast.agents.context import ToolContext as ToolContext
 from standfast.agents.function_schema import DocstringStyle as DocstringStyle
@@ -107,3 +109,5 @@ from standfast.agents.tools import default_tool_error_function as default_tool_e
 from standfast.agents.tools import tool_namespace as tool_namespace
 from standfast.agents.types import TContext as TContext
 from standfast.agents.types import TResponseInputItem as TResponseInputItem
+from standfast.agents.handoff_prompt import RECOMMENDED_PROMPT_PREFIX as RECOMMENDED_PROMPT_PREFIX
+from standfast.agents.handoff_prompt import prompt_with_handoff_instructions as prompt_with_handoff_instructions

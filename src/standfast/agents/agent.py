@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, NotRequired, TypeAlias, TypedDict, TypeVar, get_origin
 
 from standfast.agents.agent_tool import AgentTool, AgentToolStreamEvent, StructuredToolInputBuilder, refuse_direct_call
-from standfast.agents.context import AgentHooks, RunContextWrapper, RunHooks
+from standfast.agents.context import AgentHooks, AgentHooksBase, RunContextWrapper, RunHooks
 from standfast.agents.errors import InvalidDeclaration, UserError
 from standfast.agents.guardrails import InputGuardrail, OutputGuardrail
 from standfast.agents.handoffs import Handoff, as_handoff
@@ -140,7 +140,7 @@ class Agent(AgentBase[TContext]):
         for name in ("handoffs", "input_guardrails", "output_guardrails"):
             _check_type(name, getattr(self, name), list)
         _check_type("model", self.model, str | ModelLike | None)
-        _check_type("hooks", self.hooks, AgentHooks | None)
+        _check_type("hooks", self.hooks, AgentHooksBase | None)
         _check_type("reset_tool_choice", self.reset_tool_choice, bool)
         for name, kind in (("instructions", str), ("prompt", dict)):
             value = getattr(self, name)

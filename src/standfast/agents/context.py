@@ -1,12 +1,12 @@
 """Contexts, the argument of tools, hooks and guardrails with the program's own object, and the hooks themselves."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from standfast.agents.approvals import ApprovalDecision, Approvals, digest_arguments
 from standfast.agents.errors import InvalidDeclaration, ModelBehaviorError
 from standfast.agents.tool_identity import FunctionToolLookupKey, ToolRef, get_field
-from standfast.agents.types import TContext
+from standfast.agents.types import TAgent, TContext
 from standfast.base.items import Item
 from standfast.base.usage import Usage
 
@@ -196,7 +196,7 @@ def _make_tool_ref(name: str, namespace: str | None, key: FunctionToolLookupKey 
     return ToolRef.from_approval(item) if item is not None else ToolRef.from_call(name, namespace)
 
 
-class RunHooks(Generic[TContext]):
+class RunHooksBase(Generic[TContext, TAgent]):
     """Hooks of a run, called for all its agents. An exception in a hook ends the run."""
 
     async def on_llm_start(
@@ -223,7 +223,10 @@ class RunHooks(Generic[TContext]):
         """Called after a local tool has returned."""
 
 
-class AgentHooks(Generic[TContext]):
+RunHooks: TypeAlias = RunHooksBase[TContext, Any]
+
+
+class AgentHooksBase(Generic[TContext, TAgent]):
     """Hooks of one agent, set as its ``hooks``. An exception in a hook ends the run."""
 
     async def on_start(self, context: "AgentHookContext[TContext]", agent: Any) -> None:
@@ -248,3 +251,6 @@ class AgentHooks(Generic[TContext]):
 
     async def on_llm_end(self, context: "RunContextWrapper[TContext]", agent: Any, response: Any) -> None:
         """Called after the response of the agent's model."""
+
+
+AgentHooks: TypeAlias = AgentHooksBase[TContext, Any]

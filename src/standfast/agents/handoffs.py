@@ -11,14 +11,13 @@ from typing_extensions import TypeVar
 from standfast.agents.errors import InvalidDeclaration, ModelBehaviorError, UserError
 from standfast.agents.strict_schema import to_strict_schema
 from standfast.agents.tool_identity import to_function_name
-from standfast.agents.types import Enabled, MaybeAwaitable, RunItemLike, TContext, maybe_await
+from standfast.agents.types import Enabled, MaybeAwaitable, RunItemLike, TAgent, TContext, maybe_await
 from standfast.base.items import Item
 
 if TYPE_CHECKING:
     from standfast.agents.agent import Agent, AgentBase
     from standfast.agents.context import RunContextWrapper
 
-TAgent = TypeVar("TAgent", default=Any)
 THandoffInput = TypeVar("THandoffInput", default=Any)
 
 OnHandoffWithInput: TypeAlias = Callable[["RunContextWrapper[Any]", Any], MaybeAwaitable[Any]]

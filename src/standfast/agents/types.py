@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TContext = TypeVar("TContext", default=Any)
+TAgent = TypeVar("TAgent", default=Any)
 
 MaybeAwaitable: TypeAlias = Awaitable[T] | T
 TResponseInputItem: TypeAlias = Item

@@ -15,7 +15,7 @@ from standfast.mcp.http import MCPServerSse as MCPServerSse
 from standfast.mcp.http import MCPServerSseParams as MCPServerSseParams
 from standfast.mcp.http import MCPServerStreamableHttp as MCPServerStreamableHttp
 from standfast.mcp.http import MCPServerStreamableHttpParams as MCPServerStreamableHttpParams
-from standfast.mcp.server import MCPServer as MCPServer
+from standfast.mcp.interface import MCPServer as MCPServer
 from standfast.mcp.manager import MCPServerManager as MCPServerManager
 from standfast.mcp.stdio import MCPServerStdio as MCPServerStdio
 from standfast.mcp.stdio import MCPServerStdioParams as MCPServerStdioParams

@@ -7,7 +7,7 @@ from typing import Self
 from standfast.base.log import get_logger
 from standfast.lifecycle import Scope
 from standfast.mcp.errors import MCPUnavailable
-from standfast.mcp.server import MCPServer
+from standfast.mcp.interface import MCPServer
 
 _log = get_logger("standfast.mcp")
 

@@ -8,8 +8,8 @@ from standfast.agents.errors import InvalidDeclaration
 from standfast.agents.types import ToolErrorFunction
 from standfast.mcp._client.client_server import DEFAULT_MAX_MESSAGE_BYTES, ClientSessionServer
 from standfast.mcp._client.tools import DEFAULT_MAX_OUTPUT_CHARS, MCPToolCustomDataExtractor, MCPToolMetaResolver
+from standfast.mcp.interface import UNSET
 from standfast.mcp.permissions import RequireApprovalSetting, ToolFilter
-from standfast.mcp.server import UNSET
 
 if TYPE_CHECKING:
     from mcp.client.session import MessageHandlerFnT

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias, TypeVar, cast
 
 from standfast.agents.agent import AgentBase, Prompt
-from standfast.agents.context import AgentHooks, RunContextWrapper, RunHooks
+from standfast.agents.context import AgentHooks, AgentHooksBase, RunContextWrapper, RunHooks
 from standfast.agents.errors import InvalidDeclaration
 from standfast.agents.guardrails import OutputGuardrail
 from standfast.agents.handoffs import Handoff, OnHandoffWithInput, OnHandoffWithoutInput, handoff
@@ -44,7 +44,7 @@ class RealtimeAgent(AgentBase[TContext]):
             raise InvalidDeclaration(
                 "RealtimeAgent", f"instructions must be a string or a function, got {self.instructions!r}"
             )
-        if self.hooks is not None and not isinstance(self.hooks, AgentHooks):
+        if self.hooks is not None and not isinstance(self.hooks, AgentHooksBase):
             raise InvalidDeclaration("RealtimeAgent", f"hooks must be RealtimeAgentHooks, got {self.hooks!r}")
 
     def clone(self, **kwargs: Any) -> "RealtimeAgent[TContext]":

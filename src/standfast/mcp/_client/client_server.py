@@ -25,8 +25,8 @@ from standfast.mcp._client.tools import (
     is_idempotent,
 )
 from standfast.mcp.errors import DEFAULT_HINT, MCPCallUncertain, MCPNotConnected, MCPUnavailable
+from standfast.mcp.interface import UNSET, MCPServer
 from standfast.mcp.permissions import RequireApprovalSetting, ToolFilter, filter_tools, validate_tool_filter
-from standfast.mcp.server import UNSET, MCPServer
 
 if TYPE_CHECKING:
     from mcp import ClientSession

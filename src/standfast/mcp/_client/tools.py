@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mcp.types import CallToolResult
     from mcp.types import Tool as MCPTool
 
-    from standfast.mcp.server import MCPServer
+    from standfast.mcp.interface import MCPServer
 
 MAX_NAME_LENGTH = 64
 _DIGEST_LENGTH = 8

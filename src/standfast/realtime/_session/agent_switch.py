@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from standfast.agents.context import AgentHooks
+from standfast.agents.context import AgentHooksBase
 from standfast.base.errors import Closed
 from standfast.realtime._session.agent_transitions import (
     AgentTransitions,
@@ -150,5 +150,5 @@ class AgentSwitcher:
         context = self._ctx.run_context
         if self._ctx.hooks is not None:
             await self._ctx.hooks.on_handoff(context, old, new)
-        if isinstance(new.hooks, AgentHooks):
+        if isinstance(new.hooks, AgentHooksBase):
             await new.hooks.on_handoff(context, new, old)

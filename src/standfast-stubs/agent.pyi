@@ -1,0 +1,10 @@
+from standfast.agents import Agent as Agent
+from standfast.agents import AgentBase as AgentBase
+from standfast.agents import AgentToolStreamEvent as AgentToolStreamEvent
+from standfast.agents import MCPConfig as MCPConfig
+from standfast.agents import StopAtTools as StopAtTools
+from standfast.agents import StructuredToolInputBuilder as StructuredToolInputBuilder
+from standfast.agents import Tool as Tool
+from standfast.agents import ToolsToFinalOutputFunction as ToolsToFinalOutputFunction
+from standfast.agents import ToolsToFinalOutputResult as ToolsToFinalOutputResult
+from standfast.agents.types import MaybeAwaitable as MaybeAwaitable

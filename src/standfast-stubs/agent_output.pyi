@@ -1,0 +1,2 @@
+from standfast.agents import AgentOutputSchema as AgentOutputSchema
+from standfast.agents import AgentOutputSchemaBase as AgentOutputSchemaBase

@@ -1,0 +1,3 @@
+from standfast.agents import StructuredToolInputBuilder as StructuredToolInputBuilder
+from standfast.agents import StructuredToolInputBuilderOptions as StructuredToolInputBuilderOptions
+from standfast.agents.agent_tool import default_tool_input_builder as default_tool_input_builder

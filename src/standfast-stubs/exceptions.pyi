@@ -1,0 +1,13 @@
+from standfast.agents import AgentsException as AgentsException
+from standfast.agents import InputGuardrailTripwireTriggered as InputGuardrailTripwireTriggered
+from standfast.agents import MCPToolCancellationError as MCPToolCancellationError
+from standfast.agents import MaxTurnsExceeded as MaxTurnsExceeded
+from standfast.agents import ModelBehaviorError as ModelBehaviorError
+from standfast.agents import ModelRefusalError as ModelRefusalError
+from standfast.agents import ModelTimeoutError as ModelTimeoutError
+from standfast.agents import OutputGuardrailTripwireTriggered as OutputGuardrailTripwireTriggered
+from standfast.agents import RunErrorDetails as RunErrorDetails
+from standfast.agents import ToolInputGuardrailTripwireTriggered as ToolInputGuardrailTripwireTriggered
+from standfast.agents import ToolOutputGuardrailTripwireTriggered as ToolOutputGuardrailTripwireTriggered
+from standfast.agents import ToolTimeoutError as ToolTimeoutError
+from standfast.agents import UserError as UserError

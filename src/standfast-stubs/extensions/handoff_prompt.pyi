@@ -1,0 +1,2 @@
+from standfast.agents import RECOMMENDED_PROMPT_PREFIX as RECOMMENDED_PROMPT_PREFIX
+from standfast.agents import prompt_with_handoff_instructions as prompt_with_handoff_instructions

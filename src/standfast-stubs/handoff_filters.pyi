@@ -1,0 +1,3 @@
+from standfast.agents import default_handoff_history_mapper as default_handoff_history_mapper
+from standfast.agents import nest_handoff_history as nest_handoff_history
+from standfast.agents import remove_all_tools as remove_all_tools

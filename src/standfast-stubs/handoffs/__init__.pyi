@@ -1,0 +1,12 @@
+from standfast.agents import Handoff as Handoff
+from standfast.agents import HandoffHistoryMapper as HandoffHistoryMapper
+from standfast.agents import HandoffInputData as HandoffInputData
+from standfast.agents import HandoffInputFilter as HandoffInputFilter
+from standfast.agents import default_handoff_history_mapper as default_handoff_history_mapper
+from standfast.agents import get_conversation_history_wrappers as get_conversation_history_wrappers
+from standfast.agents import handoff as handoff
+from standfast.agents import nest_handoff_history as nest_handoff_history
+from standfast.agents import reset_conversation_history_wrappers as reset_conversation_history_wrappers
+from standfast.agents import set_conversation_history_wrappers as set_conversation_history_wrappers
+from standfast.agents.handoffs import OnHandoffWithInput as OnHandoffWithInput
+from standfast.agents.handoffs import OnHandoffWithoutInput as OnHandoffWithoutInput

@@ -1,0 +1,11 @@
+from standfast.mcp import LocalMCPApprovalCallable as LocalMCPApprovalCallable
+from standfast.mcp import MCPServer as MCPServer
+from standfast.mcp import MCPServerSse as MCPServerSse
+from standfast.mcp import MCPServerSseParams as MCPServerSseParams
+from standfast.mcp import MCPServerStdio as MCPServerStdio
+from standfast.mcp import MCPServerStdioParams as MCPServerStdioParams
+from standfast.mcp import MCPServerStreamableHttp as MCPServerStreamableHttp
+from standfast.mcp import MCPServerStreamableHttpParams as MCPServerStreamableHttpParams
+from standfast.mcp import RequireApprovalSetting as RequireApprovalSetting
+from standfast.mcp.permissions import RequireApprovalObject as RequireApprovalObject
+from standfast.mcp.permissions import RequireApprovalToolList as RequireApprovalToolList

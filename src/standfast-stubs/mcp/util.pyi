@@ -1,0 +1,10 @@
+from standfast.mcp import MCPToolCustomDataContext as MCPToolCustomDataContext
+from standfast.mcp import MCPToolCustomDataExtractor as MCPToolCustomDataExtractor
+from standfast.mcp import MCPToolMetaContext as MCPToolMetaContext
+from standfast.mcp import MCPToolMetaResolver as MCPToolMetaResolver
+from standfast.mcp import MCPUtil as MCPUtil
+from standfast.mcp import ToolFilter as ToolFilter
+from standfast.mcp import ToolFilterCallable as ToolFilterCallable
+from standfast.mcp import ToolFilterContext as ToolFilterContext
+from standfast.mcp import ToolFilterStatic as ToolFilterStatic
+from standfast.mcp import create_static_tool_filter as create_static_tool_filter

@@ -1,0 +1,10 @@
+from standfast.history import OpenAIConversationsSession as OpenAIConversationsSession
+from standfast.history import OpenAIResponsesCompactionArgs as OpenAIResponsesCompactionArgs
+from standfast.history import OpenAIResponsesCompactionAwareSession as OpenAIResponsesCompactionAwareSession
+from standfast.history import OpenAIResponsesCompactionSession as OpenAIResponsesCompactionSession
+from standfast.history import SQLiteSession as SQLiteSession
+from standfast.history import Session as Session
+from standfast.history import SessionABC as SessionABC
+from standfast.history import SessionInputCallback as SessionInputCallback
+from standfast.history import SessionSettings as SessionSettings
+from standfast.history import is_openai_responses_compaction_aware_session as is_openai_responses_compaction_aware_session

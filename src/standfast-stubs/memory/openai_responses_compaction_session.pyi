@@ -1,0 +1,2 @@
+from standfast.history import OpenAIResponsesCompactionSession as OpenAIResponsesCompactionSession
+from standfast.history.openai.compaction import OpenAIResponsesCompactionMode as OpenAIResponsesCompactionMode

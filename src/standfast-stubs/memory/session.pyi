@@ -1,0 +1,5 @@
+from standfast.history import OpenAIResponsesCompactionArgs as OpenAIResponsesCompactionArgs
+from standfast.history import OpenAIResponsesCompactionAwareSession as OpenAIResponsesCompactionAwareSession
+from standfast.history import Session as Session
+from standfast.history import SessionABC as SessionABC
+from standfast.history import is_openai_responses_compaction_aware_session as is_openai_responses_compaction_aware_session

@@ -1,0 +1,2 @@
+from standfast.models import OpenAIProvider as OpenAIProvider
+from standfast.models.openai.provider import DEFAULT_MODEL as DEFAULT_MODEL

@@ -1,0 +1,3 @@
+from standfast.agents.handoffs import OnHandoffWithInput as OnHandoffWithInput
+from standfast.agents.handoffs import OnHandoffWithoutInput as OnHandoffWithoutInput
+from standfast.realtime import realtime_handoff as realtime_handoff

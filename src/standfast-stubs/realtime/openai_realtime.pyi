@@ -1,0 +1,6 @@
+from standfast.realtime import DEFAULT_MODEL_SETTINGS as DEFAULT_MODEL_SETTINGS
+from standfast.realtime import OpenAIRealtimeSIPModel as OpenAIRealtimeSIPModel
+from standfast.realtime import OpenAIRealtimeWebSocketModel as OpenAIRealtimeWebSocketModel
+from standfast.realtime import TransportConfig as TransportConfig
+from standfast.realtime import get_api_key as get_api_key
+from standfast.realtime.openai._protocol.session_settings import DEFAULT_REALTIME_MODEL as DEFAULT_REALTIME_MODEL

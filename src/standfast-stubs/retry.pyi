@@ -1,0 +1,10 @@
+from standfast.agents import ModelRetryBackoffSettings as ModelRetryBackoffSettings
+from standfast.agents import ModelRetrySettings as ModelRetrySettings
+from standfast.agents.model_settings import ModelRetryBackoffInput as ModelRetryBackoffInput
+from standfast.models import ModelRetryAdvice as ModelRetryAdvice
+from standfast.models import ModelRetryAdviceRequest as ModelRetryAdviceRequest
+from standfast.models import ModelRetryNormalizedError as ModelRetryNormalizedError
+from standfast.models import RetryDecision as RetryDecision
+from standfast.models import RetryPolicy as RetryPolicy
+from standfast.models import RetryPolicyContext as RetryPolicyContext
+from standfast.models import retry_policies as retry_policies

@@ -1,0 +1,16 @@
+from standfast.agents import RunContextWrapper as RunContextWrapper
+from standfast.runs import CallModelData as CallModelData
+from standfast.runs import CallModelInputFilter as CallModelInputFilter
+from standfast.runs import ModelInputData as ModelInputData
+from standfast.runs import ReasoningItemIdPolicy as ReasoningItemIdPolicy
+from standfast.runs import RunConfig as RunConfig
+from standfast.runs import RunResult as RunResult
+from standfast.runs import RunResultStreaming as RunResultStreaming
+from standfast.runs import RunState as RunState
+from standfast.runs import Runner as Runner
+from standfast.runs import ToolErrorFormatter as ToolErrorFormatter
+from standfast.runs import ToolErrorFormatterArgs as ToolErrorFormatterArgs
+from standfast.runs import ToolExecutionConfig as ToolExecutionConfig
+from standfast.runs import ToolNameCollisionPolicy as ToolNameCollisionPolicy
+from standfast.runs import ToolNotFoundBehavior as ToolNotFoundBehavior
+from standfast.runs.config import DEFAULT_MAX_TURNS as DEFAULT_MAX_TURNS

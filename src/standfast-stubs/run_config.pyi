@@ -1,0 +1,11 @@
+from standfast.runs import CallModelData as CallModelData
+from standfast.runs import CallModelInputFilter as CallModelInputFilter
+from standfast.runs import ModelInputData as ModelInputData
+from standfast.runs import ReasoningItemIdPolicy as ReasoningItemIdPolicy
+from standfast.runs import RunConfig as RunConfig
+from standfast.runs import ToolErrorFormatter as ToolErrorFormatter
+from standfast.runs import ToolErrorFormatterArgs as ToolErrorFormatterArgs
+from standfast.runs import ToolExecutionConfig as ToolExecutionConfig
+from standfast.runs import ToolNameCollisionPolicy as ToolNameCollisionPolicy
+from standfast.runs import ToolNotFoundBehavior as ToolNotFoundBehavior
+from standfast.runs.config import DEFAULT_MAX_TURNS as DEFAULT_MAX_TURNS

@@ -1,0 +1,4 @@
+from standfast.runs import CURRENT_SCHEMA_VERSION as CURRENT_SCHEMA_VERSION
+from standfast.runs import RunState as RunState
+from standfast.runs import SCHEMA_VERSION_SUMMARIES as SCHEMA_VERSION_SUMMARIES
+from standfast.runs import SUPPORTED_SCHEMA_VERSIONS as SUPPORTED_SCHEMA_VERSIONS

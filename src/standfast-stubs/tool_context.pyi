@@ -1,0 +1,1 @@
+from standfast.agents import ToolContext as ToolContext

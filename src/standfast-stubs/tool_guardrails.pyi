@@ -1,0 +1,12 @@
+from standfast.agents import ToolGuardrailFunctionOutput as ToolGuardrailFunctionOutput
+from standfast.agents import ToolInputGuardrail as ToolInputGuardrail
+from standfast.agents import ToolInputGuardrailData as ToolInputGuardrailData
+from standfast.agents import ToolInputGuardrailResult as ToolInputGuardrailResult
+from standfast.agents import ToolOutputGuardrail as ToolOutputGuardrail
+from standfast.agents import ToolOutputGuardrailData as ToolOutputGuardrailData
+from standfast.agents import ToolOutputGuardrailResult as ToolOutputGuardrailResult
+from standfast.agents import tool_input_guardrail as tool_input_guardrail
+from standfast.agents import tool_output_guardrail as tool_output_guardrail
+from standfast.agents.guardrails import AllowBehavior as AllowBehavior
+from standfast.agents.guardrails import RaiseExceptionBehavior as RaiseExceptionBehavior
+from standfast.agents.guardrails import RejectContentBehavior as RejectContentBehavior

@@ -1,0 +1,1 @@
+from standfast.tracing import TracingProcessor as TracingProcessor

@@ -1,0 +1,1 @@
+from standfast.tracing import set_trace_provider as set_trace_provider

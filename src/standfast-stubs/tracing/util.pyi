@@ -1,0 +1,2 @@
+from standfast.tracing import gen_span_id as gen_span_id
+from standfast.tracing import gen_trace_id as gen_trace_id

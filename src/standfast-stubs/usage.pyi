@@ -1,0 +1,2 @@
+from standfast import RequestUsage as RequestUsage
+from standfast import Usage as Usage
