@@ -1,6 +1,7 @@
 """What a worker can make its host keep or compute: its messages are forged by code that writes to its own socket."""
 
 import asyncio
+import sys
 import tracemalloc
 
 import msgspec
@@ -257,4 +258,75 @@ def test_a_frame_is_measured_exactly():
     ]  # fmt: skip
     containers = 1 + 2 + 21 + 70_001
     parts = len(values) + 20 + 2 * 70_000 + 70_000
-    assert measure_weight(msgspec.msgpack.encode(values), limit=10**9) == 8 * containers + parts
+    long_parts = 7  # texts of 32 bytes and more, longer bytes, extensions
+    assert measure_weight(msgspec.msgpack.encode(values), limit=10**9) == 8 * (containers + long_parts) + parts
+
+
+OVERSIZED = {
+    "value": "m.ResultMessage(execution_id=worker.current_execution, value='x' * 3_000_000)",
+    "value in a list": "m.ResultMessage(execution_id=worker.current_execution, value=[['x' * 3_000_000]])",
+    "bytes": "m.ResultMessage(execution_id=worker.current_execution, value={'a': bytes(3_000_000)})",
+    "repr": "m.ResultMessage(execution_id=worker.current_execution, repr='x' * 3_000_000)",
+    "representation": "m.ResultMessage(execution_id=worker.current_execution, data={'text/html': 'x' * 3_000_000})",
+    "warnings": "m.ResultMessage(execution_id=worker.current_execution, warnings=('x' * 3_000_000,))",
+    "error": "m.ErrorMessage(execution_id=worker.current_execution, exception_type='x' * 3_000_000)",
+    "traceback": "m.ErrorMessage(execution_id=worker.current_execution, exception_type='E', traceback='x' * 3_000_000)",
+    "display": "m.DisplayMessage(execution_id=worker.current_execution, data={'text/plain': 'x' * 3_000_000})",
+    "metadata": "m.DisplayMessage(execution_id=worker.current_execution, data={}, metadata={'a': 'x' * 3_000_000})",
+    "prompt": "m.InputMessage(execution_id=worker.current_execution, prompt='x' * 3_000_000)",
+}
+
+
+@pytest.mark.parametrize("message", OVERSIZED.values(), ids=OVERSIZED)
+async def test_texts_and_values_above_their_limits_are_refused(launch, message):
+    session = await launch()
+    async for item in session.execute(ExecuteMessage(code=forge(f"forge({message})\n'end'")), timeout=120):
+        assert len(msgspec.msgpack.encode(item)) < 500_000
+    assert session.info.telemetry["violations"] >= 1
+    assert (await session.run("1", timeout=60)).value == 1
+
+
+async def test_texts_that_the_worker_has_cut_arrive(launch):
+    session = await launch(repr_limit=2000)
+    result = await session.run("'\\u20ac' * 300_000")
+    assert (len(result.value), len(result.repr) < 2100) == (300_000, True)
+    result = await session.run("class Long(Exception): pass\nLong.__name__ = 'x' * 100_000\nraise Long('y' * 100_000)")
+    assert (len(result.error.exception_type), len(result.error.exception_message)) == (1000, 10_000)
+    assert session.info.telemetry["violations"] == 0
+
+
+# Each of these has millions of parts that are not counted by any array or map.
+ENDLESS = {
+    "empty bytes": "b'\\xc4\\x00' * (8 * MB - 8)",
+    "empty texts": "b'\\xd9\\x00' * (8 * MB - 8)",
+    "extensions": "b'\\xd4\\x00\\x00' * (5 * MB)",
+    "numbers": "b'\\xcc\\x01' * (8 * MB - 8)",
+    "behind an array": "b'\\x91' + b'\\xc4\\x00' * (8 * MB - 8)",
+    "behind a message": "m.encode(m.HelloMessage()) + b'\\xc4\\x00' * (8 * MB - 1000)",
+}
+
+
+@pytest.mark.parametrize("payload", ENDLESS.values(), ids=ENDLESS)
+async def test_parts_behind_a_message_are_not_looked_at(launch, payload):
+    session = await launch()
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event == "c_call"
+
+    sys.setprofile(count)
+    try:
+        result = await session.run(forge(f"MB = 1 << 20\nwrite({payload})\n'end'"), timeout=120)
+    finally:
+        sys.setprofile(None)
+    assert (result.value, session.info.telemetry["violations"]) == ("end", 1)
+    assert calls < 200_000, "the event loop looked at each of the parts"
+
+
+def test_long_texts_weigh_more_than_short_ones():
+    from standfast.workers._host.frame_weight import measure_weight
+
+    for part in (b"\xc5\0\0", b"\xc6\0\0\0\0", b"\xda\0\0", b"\xdb\0\0\0\0", b"\xd4\0\0", b"\xc7\0\0"):
+        assert measure_weight(b"\x9f" + part * 15, limit=10**9) == 8 + 15 + 15 * 8
+    assert measure_weight(b"\x9f" + b"\xc4\x01a" * 15, limit=10**9) == 8 + 15

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from factories.workers import wait_until
 from standfast.base.errors import InvalidInput
 from standfast.workers import SandboxPolicy
 from standfast.workers._host.proxy import HttpProxy
@@ -84,7 +85,8 @@ async def get(port: int, url: str, *headers: str) -> int:
 @pytest.mark.parametrize(
     "address",
     ["127.0.0.1", "::ffff:127.0.0.1", "0.0.0.0", "::1", "::", "10.1.2.3", "192.168.1.1", "172.16.0.1", "169.254.169.254",
-     "fe80::1", "fd00::1", "224.0.0.1", "ff02::1", "100.64.0.1", "2002:7f00:1::", "64:ff9b::7f00:1"],
+     "fe80::1", "fd00::1", "224.0.0.1", "ff02::1", "100.64.0.1", "2002:7f00:1::", "64:ff9b::7f00:1",
+     "::127.0.0.1", "fec0::1", "64:ff9b:1::7f00:1", "::ffff:0:127.0.0.1", "192.0.0.8", "192.88.99.1", "3fff::1"],
 )  # fmt: skip
 async def test_a_name_that_leads_to_an_address_that_is_not_public_is_refused(names, address):
     names.table["api.attacker.example"] = [address]
@@ -210,3 +212,39 @@ def test_a_port_may_be_listed(name):
 def test_a_wrong_port_is_refused_before_anything_is_started(name):
     with pytest.raises(InvalidInput, match="host name"):
         SandboxPolicy(network=(name,))
+
+
+async def test_answers_that_the_worker_does_not_read_keep_their_place(names):
+    """Otherwise every connection would cost the host a descriptor, and there would be no limit for them."""
+    served = 0
+
+    async def answer(reader, writer):
+        nonlocal served
+        await reader.readuntil(b"\r\n\r\n")
+        served += 1
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b"x" * 60_000)
+        await writer.drain()
+        writer.close()
+
+    clients = []
+    listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+    # The accepted sockets inherit it: the answer does not fit, and the proxy has to keep the rest.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    port = listener.getsockname()[1]
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        upstream_port = server.sockets[0].getsockname()[1]
+        async with HttpProxy.open(listener.detach(), (f"127.0.0.1:{upstream_port}",)):
+            for _ in range(40):
+                client = socket.socket()
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+                client.connect(("127.0.0.1", port))
+                client.send(f"GET http://127.0.0.1:{upstream_port}/ HTTP/1.1\r\n\r\n".encode())
+                clients.append(client)
+            await wait_until(lambda: served == 32)
+            clients[0].settimeout(60)
+            await asyncio.to_thread(lambda: [None for _ in iter(lambda: clients[0].recv(65536), b"")])
+            await wait_until(lambda: served == 33)
+            assert served == 33
+            for client in clients:
+                client.close()
+            await wait_until(lambda: served == 40)

@@ -7,6 +7,9 @@ from typing import NamedTuple
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _DEFAULT_PORTS = (80, 443)
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+# All that is routed in the Internet. What is_global leaves out of it are the special networks that it knows.
+_GLOBAL_IPV6 = ipaddress.IPv6Network("2000::/3")
+_SPECIAL_NETWORKS = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20")))
 
 
 class AllowedHost(NamedTuple):
@@ -56,7 +59,7 @@ class AllowedHosts:
 
     def allows_address(self, address: Address, port: int) -> bool:
         address = unwrap_address(address)
-        if address.is_global and not address.is_multicast:
+        if is_public(address):
             return True
         return any(entry.names_address(address) and entry.matches_port(port) for entry in self._entries)
 
@@ -66,6 +69,14 @@ def parse_address(text: str) -> Address | None:
         return unwrap_address(ipaddress.ip_address(text))
     except ValueError:
         return None
+
+
+def is_public(address: Address) -> bool:
+    """Whether this is an address of the Internet: not of this machine, its network, or a group of machines."""
+    if isinstance(address, ipaddress.IPv6Address) and address not in _GLOBAL_IPV6:
+        return False
+    is_special = any(network.version == address.version and address in network for network in _SPECIAL_NETWORKS)
+    return address.is_global and not address.is_multicast and not is_special
 
 
 def unwrap_address(address: Address) -> Address:

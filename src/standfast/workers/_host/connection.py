@@ -15,6 +15,7 @@ import msgspec
 
 from standfast.workers._host.frame_socket import FrameSocket
 from standfast.workers._host.frame_weight import measure_weight
+from standfast.workers._host.message_limits import MessageLimits
 from standfast.workers._host.output import StreamName
 from standfast.workers._host.process_group import ProcessGroup
 from standfast.workers.errors import Cause
@@ -28,6 +29,7 @@ _CHUNK_SIZE = 65536
 _DISCONNECT_GRACE = 0.25
 # A frame of this size cannot become much, whatever its parts are, and nearly all frames are smaller.
 _UNMEASURED_SIZE = 16384
+_MAX_PROBLEM_LENGTH = 1000
 # More than a socket buffer holds.
 _MAX_LAST_READS = 256
 
@@ -35,10 +37,12 @@ _MAX_LAST_READS = 256
 class ConnectionListener(Protocol):
     """Receives what a connection reads. The methods run in callbacks of the event loop and must not block.
 
-    Of a frame above ``frame_weight_limit``, only the header is decoded.
+    Of a frame above ``frame_weight_limit``, only the header is decoded, and a message above ``message_limits`` is
+    dropped: ``on_heavy_frame`` gets what it belonged to.
     """
 
     frame_weight_limit: int
+    message_limits: MessageLimits
 
     def on_message(self, message: AnyMessage) -> None: ...
     def on_output(self, stream: StreamName, data: bytes) -> None: ...
@@ -242,16 +246,22 @@ class WorkerConnection:
         if self._ignores_messages:
             return
         try:
-            if len(payload) > _UNMEASURED_SIZE and self._is_heavy(payload):
-                self._listener.on_heavy_frame(decode_header(payload))
+            header = decode_header(payload) if len(payload) > _UNMEASURED_SIZE else None
+            if header is not None and self._is_heavy(payload):
+                self._listener.on_heavy_frame(header)
                 return
             message = decode(payload)
         except (msgspec.DecodeError, RecursionError, ValueError) as problem:
-            self._listener.on_decode_error(str(problem))
+            self._listener.on_decode_error(str(problem)[:_MAX_PROBLEM_LENGTH])
             return
-        self._listener.on_message(message)
+        limits = self._listener.message_limits
+        if header is not None and len(payload) > limits.harmless_size and limits.are_exceeded_by(message):
+            self._listener.on_heavy_frame(header)
+        else:
+            self._listener.on_message(message)
 
     def _is_heavy(self, payload: bytes) -> bool:
+        """Whether a payload has too many parts. Its header was decoded, so that it is one complete object."""
         limit = self._listener.frame_weight_limit
         return measure_weight(payload, limit=limit) > limit
 

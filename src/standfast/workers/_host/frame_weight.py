@@ -1,18 +1,22 @@
 """How much memory a MessagePack payload will need, found out before anything is built from it.
 
 One byte can stand for an empty map, which takes 64 bytes as an object. A message is therefore limited not only by its
-length, but also by its weight: one for each part, and eight more for each array and map.
+length, but also by its weight: one for each part, and eight more for each array, map, extension and long text, since
+these are the parts that are looked at one by one.
 """
 
 import re
 import struct
 
 CONTAINER_WEIGHT = 8
+_LONG_PART_WEIGHT = 8
 _U8, _U16, _U32 = struct.Struct(">B"), struct.Struct(">H"), struct.Struct(">I")
-# Numbers, nil, booleans and strings of less than 32 bytes, as many as there are in a row. Possessive, since a greedy
-# repetition keeps a state for each part.
+# Numbers, nil, booleans, and strings and bytes of less than 32 bytes, as many as there are in a row. Possessive, since
+# a greedy repetition keeps a state for each part.
 _SMALL_PARTS = re.compile(
-    rb"(?:[\x00-\x7f\xa0\xc0\xc2\xc3\xe0-\xff]++|[\xcc\xd0].|[\xcd\xd1]..|[\xca\xce\xd2].{4}|[\xcb\xcf\xd3].{8}|"
+    rb"(?:[\x00-\x7f\xa0\xc0\xc2\xc3\xe0-\xff]++|[\xcc\xd0].|[\xcd\xd1]..|[\xca\xce\xd2].{4}|[\xcb\xcf\xd3].{8}|\xc4(?:"
+    + b"|".join(b"\\x%02x.{%d}" % (size, size) for size in range(32))
+    + rb")|"
     + b"|".join(b"%c.{%d}" % (0xA0 + size, size) for size in range(1, 32))
     + rb")*+",
     re.DOTALL,
@@ -30,7 +34,8 @@ _CONTAINERS = {0xDC: (_U16, 1), 0xDD: (_U32, 1), 0xDE: (_U16, 2), 0xDF: (_U32, 2
 def measure_weight(payload: bytes, *, limit: int) -> int:
     """Return the weight of a payload, or a number above ``limit`` as soon as it is known to be above.
 
-    Raises ValueError for a payload that is cut off.
+    The payload must be one object: parts behind its end would take time without a weight. Raises ValueError for a
+    payload that is cut off.
     """
     weight = position = 0
     end = len(payload)
@@ -42,12 +47,14 @@ def measure_weight(payload: bytes, *, limit: int) -> int:
                 position += 1
             elif first in _DATA:
                 kind, extra = _DATA[first]
+                weight += _LONG_PART_WEIGHT
                 position += 1 + kind.size + extra + kind.unpack_from(payload, position + 1)[0]
             elif first in _CONTAINERS:
                 kind, factor = _CONTAINERS[first]
                 weight += CONTAINER_WEIGHT + factor * kind.unpack_from(payload, position + 1)[0]
                 position += 1 + kind.size
             else:
+                weight += _LONG_PART_WEIGHT
                 position += _FIXED_EXTENSIONS[first]
     except (struct.error, KeyError):
         raise ValueError("the message is cut off or not MessagePack") from None

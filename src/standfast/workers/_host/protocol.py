@@ -158,8 +158,11 @@ class WorkerProtocol:
         return *self._record_violation(), *self._end_with_error("FrameTooLarge", text)
 
     def receive_heavy_frame(self, header: m.MessageHeader) -> tuple[RoutingAction, ...]:
-        """Handle a frame that was not decoded, because it has too many parts. What it belongs to fails."""
-        text = "the worker sent a message of too many parts; see SessionConfig.value_limit"
+        """Handle a message that was refused for its parts, texts or values. What it belongs to fails."""
+        text = (
+            "the worker sent a message of too many parts, or with a text or a value above its limit; see "
+            "SessionConfig.value_limit and repr_limit"
+        )
         violation = self._record_violation()
         if header.of in self.pending_requests:
             error = m.ErrorMessage(exception_type="FrameTooLarge", exception_message=text)

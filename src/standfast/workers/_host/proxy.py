@@ -123,10 +123,11 @@ class HttpProxy:
             raise
         try:
             await self._serve(reader, writer)
+            await _close(writer)
         except (OSError, TimeoutError):
             pass
         finally:
-            writer.close()
+            _abort(writer)
             self._slots.release()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -145,7 +146,7 @@ class HttpProxy:
                 upstream.write(request.head)
             await _relay(reader, writer, upstream_reader, upstream)
         finally:
-            upstream.close()
+            _abort(upstream)
 
     async def _connect(self, request: ProxyRequest) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if not self._allowed.allows_host(request.host, request.port):
@@ -196,6 +197,20 @@ async def _relay(
         sending = group.create_task(_copy(reader, upstream, idle))
         await _copy(upstream_reader, writer, idle)
         sending.cancel()
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    """Send what is buffered and close. Raises TimeoutError when the other side does not read it for a while."""
+    writer.close()
+    async with asyncio.timeout(_IDLE_TIMEOUT):
+        await writer.wait_closed()
+
+
+def _abort(writer: asyncio.StreamWriter) -> None:
+    """Close without sending the rest. A transport that is only closed keeps its descriptor until all was read."""
+    transport = writer.transport
+    if not transport.is_closing() or transport.get_write_buffer_size():
+        transport.abort()
 
 
 async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter, idle: asyncio.Timeout) -> None:

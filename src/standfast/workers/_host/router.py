@@ -9,6 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from standfast.workers._host.connection import WorkerConnection
+from standfast.workers._host.message_limits import MessageLimits
 from standfast.workers._host.output import BoundedQueue, MessageQueue, OutputLimiter, StreamName
 from standfast.workers._host.protocol import (
     DRAIN_OUTPUT,
@@ -81,6 +82,7 @@ class MessageRouter:
         self.config, self.interceptors = config, interceptors
         # The worker counts the value of a result in the same way. The rest is for representations and listings.
         self.frame_weight_limit = config.value_limit + 65536
+        self.message_limits = MessageLimits(repr_limit=config.repr_limit, value_limit=config.value_limit)
         self.loop = asyncio.get_running_loop()
         self.protocol = WorkerProtocol()
         self.execution: ActiveExecution | None = None

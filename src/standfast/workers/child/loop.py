@@ -286,7 +286,7 @@ class WorkerLoop:
             )
         return m.ErrorMessage(
             execution_id=message.id,
-            exception_type=type(error).__name__,
+            exception_type=type(error).__name__[:1000],
             exception_message=format_exception_message(error),
             traceback=format_traceback(error, limit=self.settings.get("repr_limit", 100_000)),
             execution_time=elapsed,

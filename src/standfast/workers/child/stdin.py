@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from queue import SimpleQueue
 
 
+_MAX_PROMPT_LENGTH = 10_000
+
+
 class InputContext(Protocol):
     """What an input request needs of the message loop."""
 
@@ -57,7 +60,10 @@ class InputHandler:
         sys.stderr.flush()
         timeout = worker_loop.settings.get("input_timeout")
         request = InputMessage(
-            prompt=prompt, execution_id=worker_loop.current_execution, password=password, timeout=timeout
+            prompt=prompt[:_MAX_PROMPT_LENGTH],
+            execution_id=worker_loop.current_execution,
+            password=password,
+            timeout=timeout,
         )
         in_main_thread = threading.current_thread() is threading.main_thread()
         response: InputResponseMessage | None = None
