@@ -1,6 +1,7 @@
 """``standfast`` as a program: help, usage errors, pipes, what it imports."""
 
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -68,6 +69,37 @@ def test_a_usage_error_is_json_on_request(words, monkeypatch, capfd):
     printed = capfd.readouterr()
     assert (exited.value.code, printed.out) == (2, "")
     assert json.loads(printed.err)["error"]["code"] == "usage"
+
+
+def test_nothing_is_hidden_from_the_log_after_a_command(monkeypatch, caplog):
+    monkeypatch.setattr(sys, "argv", ["standfast", "version", "--json"])
+    with pytest.raises(SystemExit):
+        main()
+    logging.getLogger("standfast.failures").error("a failed run")
+    assert caplog.messages == ["a failed run"]
+
+
+def test_ctrl_c_just_after_the_prompt_appears_interrupts_the_prompt():
+    code = """
+import asyncio, builtins, os, signal, sys, threading
+from standfast.cli.commands._prompt import PromptInterrupted, ask
+
+def show_and_press(prompt):
+    os.kill(os.getpid(), signal.SIGINT)
+    threading.Event().wait()
+
+async def prompt():
+    try:
+        await ask("> ")
+    except PromptInterrupted:
+        print("interrupted")
+
+builtins.input = show_and_press
+sys.setswitchinterval(60)  # the thread that shows the prompt runs before the one that waits for the line
+asyncio.run(prompt())
+"""
+    completed = program("-c", code)
+    assert (completed.stdout, completed.stderr) == ("interrupted\n", "")
 
 
 def test_a_closed_pipe_is_not_an_error():

@@ -3,6 +3,8 @@
 import importlib
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Self
 
 import typer
@@ -120,12 +122,31 @@ def version(as_json: AsJson = False) -> None:
 def main() -> None:
     """Run ``standfast``. With ``--json``, usage errors are printed as JSON, too."""
     words = move_debug_first(sys.argv[1:])
-    # A failed run is reported in one line; its traceback is logged only with --debug.
-    logging.getLogger("standfast.failures").addFilter(lambda _: Tracebacks.enabled)
+    with log_failures_only_in_debug_mode():
+        sys.exit(run_command(words))
+
+
+@contextmanager
+def log_failures_only_in_debug_mode() -> Iterator[None]:
+    """Report a failed run in one line: its traceback is logged only with ``--debug``."""
+
+    def is_logged(record: logging.LogRecord) -> bool:
+        return Tracebacks.enabled
+
+    log = logging.getLogger("standfast.failures")
+    log.addFilter(is_logged)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_logged)
+
+
+def run_command(words: list[str]) -> int | None:
+    """Return the exit code. Raises SystemExit for a command without ``--json``."""
     try:
         if "--json" not in words:
             app(words)
-        code = app(words, standalone_mode=False)
+        code: int | None = app(words, standalone_mode=False)
     except OSError as error:  # for example, standard output is on a full disk
         from standfast.cli.commands._errors import FAILED, discard_stdout, format_error, get_error_code, print_error
 
@@ -139,7 +160,7 @@ def main() -> None:
 
         print_error("usage", error.format_message(), as_json=True)
         code = USAGE
-    sys.exit(code)
+    return code
 
 
 def move_debug_first(args: list[str]) -> list[str]:

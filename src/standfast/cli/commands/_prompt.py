@@ -59,6 +59,12 @@ class Reader:
         threading.Thread(target=read_into, args=(source, prompt, cls.line), daemon=True).start()
         return cls.line
 
+    @classmethod
+    def interrupt(cls) -> None:
+        """Make the line that is being read raise :class:`PromptInterrupted`."""
+        if cls.line is not None and not cls.line.done():
+            cls.line.set_exception(PromptInterrupted())
+
 
 async def ask(prompt: str, *, secret: bool = False, obsolete: Coroutine[Any, Any, object] | None = None) -> str:
     """Read a line. Raises EOFError at the end of input and :class:`PromptInterrupted` on Ctrl-C.
@@ -68,8 +74,9 @@ async def ask(prompt: str, *, secret: bool = False, obsolete: Coroutine[Any, Any
     watcher = None if obsolete is None else asyncio.ensure_future(obsolete)
     try:
         with restore_terminal():
-            answer = Reader.start(prompt, secret=secret)
-            with handle_interrupt(lambda: None if answer.done() else answer.set_exception(PromptInterrupted())):
+            # Before the prompt is shown, so that Ctrl-C at the prompt never ends the program.
+            with handle_interrupt(Reader.interrupt):
+                answer = Reader.start(prompt, secret=secret)
                 awaited: set[asyncio.Future[Any]] = {answer} if watcher is None else {answer, watcher}
                 await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
