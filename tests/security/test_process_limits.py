@@ -162,6 +162,15 @@ async def test_snapshots_survive_when_the_processes_of_stopped_code_are_ended(la
     assert (await session.run(PIDS, timeout=60)).value == []
 
 
+async def test_a_rollback_returns_when_the_process_it_replaces_has_ended(launch):
+    session = await launch(policy={"memory_mb": None})
+    point = await session.snapshot()
+    await session.run("block = b'x' * (400 << 20)", timeout=60)  # a process with much memory ends slowly
+    await session.rollback(point)
+    await session.drop(point)
+    assert (await session.run(PIDS, timeout=60)).value == []
+
+
 async def test_a_stopped_transaction_leaves_no_process(launch):
     session = await launch()
     await session.run("x = 1")

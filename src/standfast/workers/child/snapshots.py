@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from standfast.workers.child.loop import WorkerLoop
 
 
-_REAP_TIMEOUT = 0.1
-_DROP_TIMEOUT = 30.0
+_FORK_TIMEOUT = 0.1
+_REAP_TIMEOUT = 30.0
 _PID = struct.Struct("=i")
 SNAPSHOT_TOKEN = "snapshot"  # noqa: S105 - marks the announcement of a copy that waits
 _SIGCHLD, _SIG_DFL = int(signal.SIGCHLD), int(signal.SIG_DFL)
@@ -99,7 +99,8 @@ class ProcessSnapshots:
         """Let a copy take over and exit. Raises CannotCopy, and this process continues, when it cannot."""
         sock = self.points[point].sock
         flush_streams()
-        command = {"word": request_id, "unread": self.worker_loop.channel.unprocessed_data}
+        unread = self.worker_loop.channel.unprocessed_data
+        command = {"word": request_id, "unread": unread, "predecessor": os.getpid()}
         reply = b""
         with contextlib.suppress(OSError):
             _send_points(sock, {name: copy for name, copy in self.points.items() if name != point})
@@ -119,9 +120,7 @@ class ProcessSnapshots:
         copy = self.points.pop(point)
         with copy.sock, contextlib.suppress(OSError):
             channel.send_control(copy.sock, {})
-        deadline = time.monotonic() + _DROP_TIMEOUT
-        while _is_running(copy.pid) and time.monotonic() < deadline:
-            time.sleep(0.0005)
+        _wait_until_reaped(copy.pid)
 
     def find_hazards(self) -> tuple[str, ...]:
         """Return descriptions of what a fork does not copy."""
@@ -163,7 +162,7 @@ class ProcessSnapshots:
         self._is_forking = True
         # User code may reap child processes in a SIGCHLD handler or ignore the signal, which must not affect this one.
         previous = syscalls.set_signal(_SIGCHLD, _SIG_DFL)
-        deadline = time.monotonic() + _REAP_TIMEOUT
+        deadline = time.monotonic() + _FORK_TIMEOUT
         try:
             while True:
                 try:
@@ -245,6 +244,7 @@ class ProcessSnapshots:
         # The process before this one may still write to the protocol socket until it sends a byte here.
         sock.recv(1)
         sock.close()
+        _wait_until_reaped(command["predecessor"])
         request_id: str = command["word"]
         return request_id
 
@@ -346,6 +346,13 @@ def _set_random_state(state: Any) -> None:
     if random is not None and state is not None:
         with contextlib.suppress(Exception):
             random._inst.setstate(state)
+
+
+def _wait_until_reaped(pid: int) -> None:
+    """Wait until a process that is about to exit no longer counts as a process."""
+    deadline = time.monotonic() + _REAP_TIMEOUT
+    while _is_running(pid) and time.monotonic() < deadline:
+        time.sleep(0.0005)
 
 
 def _is_running(pid: int) -> bool:
