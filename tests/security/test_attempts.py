@@ -49,6 +49,8 @@ FILES = {
     "memory of the supervisor": "open('/proc/1/mem', 'rb')",
     "memory map of the supervisor": "open('/proc/1/maps').read()",
     "environment of the supervisor": "open('/proc/1/environ').read()",
+    "programs that were unpacked": "os.listdir('/usr/src')",
+    "programs of this machine": "os.listdir('/usr/local/src')",
     "kernel memory": "open('/proc/kcore', 'rb').read(1)",
     "kernel messages": "open('/dev/kmsg')",
     "physical memory": "open('/dev/mem', 'rb')",
@@ -85,6 +87,9 @@ PROCESSES = {
     "fork into a namespace": call(56, 220, 0x10000011, 0, 0, 0, 0),
     "raise a limit": "resource.setrlimit(resource.RLIMIT_NOFILE, (1 << 20, 1 << 20))",
     "raise the memory limit": "resource.setrlimit(resource.RLIMIT_DATA, (1 << 40, 1 << 40))",
+    "queue the signals of its user": (
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [40])\nfor _ in range(2000): check(libc.sigqueue(os.getpid(), 40, None))"
+    ),
     "a real-time priority": "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))",
     "a higher priority": "os.nice(-5)",
 }
@@ -125,6 +130,7 @@ KERNEL = {
     "msgget": call(68, 186, 0, 0o1600),
     "semget": call(64, 190, 0, 1, 0o1600),
     "mq_open": call(240, 180, "b'q'", 0o102, 0o600, 0),
+    "io_setup": call(206, 0, 60000, "ctypes.byref(ctypes.c_ulong(0))"),
     "memfd_secret": call(447, 447, 0),
     "memfd_create": call(319, 279, "b'x'", 0),
     "openat2": call(437, 437, -100, "b'.'", "b'\\0' * 24", 24),

@@ -1,4 +1,4 @@
-"""Reading what is not a file loses no descriptor of the host."""
+"""What a worker can do to a host that reads its directory."""
 
 import os
 
@@ -20,3 +20,35 @@ async def test_reading_something_else_than_a_file_is_refused_and_loses_no_descri
             with pytest.raises(InvalidInput):
                 await session.files.read("x")
         assert set(os.listdir("/proc/self/fd")) == before
+
+
+LONG_PATHS = """
+import os
+top = os.getcwd()
+for _ in range(60):
+    os.mkdir("d" * 250)
+    os.chdir("d" * 250)
+for n in range(2000):
+    MAKE
+os.chdir(top)
+"""
+
+
+async def test_a_listing_of_long_paths_is_refused():
+    async with open_launcher() as launch:
+        session = await launch()
+        assert (await session.run(LONG_PATHS.replace("MAKE", "open(str(n), 'w').close()"), timeout=120)).ok
+        with pytest.raises(InvalidInput, match="too long to be listed"):
+            await session.files.list()
+        assert (await session.run("import shutil; shutil.rmtree('d' * 250)", timeout=120)).ok
+        assert await session.files.list() == []
+
+
+async def test_the_list_of_what_was_left_behind_is_bounded():
+    async with open_launcher() as launch:
+        session = await launch()
+        assert (await session.run(LONG_PATHS.replace("MAKE", "os.mkfifo(str(n))"), timeout=120)).ok
+        await session.restart()
+        left = session.info.metadata["left_behind"]
+        assert left[-1] == "..."
+        assert sum(map(len, left)) < 17 << 20

@@ -19,30 +19,45 @@ from standfast.lifecycle.scope import run_to_end
 
 MAX_DEPTH = 64
 """How deep directories may be nested. User code can create thousands of levels, and each one needs a descriptor."""
+MAX_LISTING = 16 << 20
+"""How many characters the paths of a listing may have. A path of 64 levels can be repeated for each of many files."""
 
 
 async def copy_work_directory(source: int, target: int) -> tuple[str, ...]:
     """Copy the files of one worker's directory into that of its successor. Symbolic links are copied as links.
 
     Returns the paths that were not copied: sockets and pipes, files that cannot be read or do not fit, and
-    directories nested deeper than ``MAX_DEPTH``.
+    directories nested deeper than ``MAX_DEPTH``. Above ``MAX_LISTING``, ``...`` stands for the others.
     """
 
     def work() -> tuple[str, ...]:
-        skipped: list[str] = []
+        skipped = _PathList()
         try:
             with _open_at("work", os.O_DIRECTORY, source) as old, _open_at("work", os.O_DIRECTORY, target) as new:
                 _copy_tree(old, new, ".", skipped)
         except OSError:
             # User code has moved the directory away.
             skipped.append(".")
-        return tuple(skipped)
+        return tuple(skipped.paths)
 
     # Also when the caller is cancelled: it closes the descriptors then, and their numbers may be used again.
     return await run_to_end(asyncio.to_thread(work), grace=None)
 
 
-def _copy_tree(source: int, target: int, prefix: str, skipped: list[str], depth: int = 0) -> None:
+class _PathList:
+    """Paths of at most ``MAX_LISTING`` characters together; then ``...``, which stands for all others."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self._remaining = MAX_LISTING
+
+    def append(self, path: str) -> None:
+        if self._remaining >= 0:
+            self._remaining -= len(path)
+            self.paths.append(path if self._remaining >= 0 else "...")
+
+
+def _copy_tree(source: int, target: int, prefix: str, skipped: _PathList, depth: int = 0) -> None:
     for name in os.listdir(source):
         path = os.path.normpath(f"{prefix}/{name}")
         try:
@@ -117,7 +132,10 @@ class Files:
         return await asyncio.to_thread(self._read, path, limit)
 
     async def list(self, path: str = ".") -> FileEntries:
-        """Return all regular files below ``path``, sorted by path."""
+        """Return all regular files below ``path``, sorted by path.
+
+        Raises InvalidInput when directories are nested too deep, or the paths together are too long.
+        """
         return await asyncio.to_thread(self._list, path)
 
     async def remove(self, path: str) -> None:
@@ -168,8 +186,13 @@ class Files:
 
     def _list(self, path: str) -> FileEntries:
         entries: FileEntries = []
+        remaining = MAX_LISTING
         with self._open_parent(f"{path}/_", create=False) as (top, _):
-            _collect_files(top, os.path.normpath(path), entries)
+            for entry in _iterate_files(top, os.path.normpath(path)):
+                remaining -= len(entry.path)
+                if remaining < 0:
+                    raise InvalidInput(f"the paths of the files below {path!r} are too long to be listed")
+                entries.append(entry)
         return sorted(entries, key=lambda entry: entry.path)
 
     @contextlib.contextmanager
@@ -213,29 +236,31 @@ def _split_path(path: str) -> list[str]:
     return components
 
 
-def _collect_files(directory: int, prefix: str, entries: FileEntries, depth: int = 0) -> None:
-    """Add the regular files in and below an open directory. Files that are removed meanwhile are skipped."""
+def _iterate_files(directory: int, prefix: str, depth: int = 0) -> Iterator[FileEntry]:
+    """Yield the regular files in and below an open directory. Files that are removed meanwhile are skipped."""
     for name in os.listdir(directory):
         path = os.path.normpath(os.path.join(prefix, name))
-        with contextlib.suppress(FileNotFoundError):
+        try:
             status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-            if stat.S_ISREG(status.st_mode):
-                entries.append(FileEntry(path, status.st_size, status.st_mtime))
-            elif stat.S_ISDIR(status.st_mode):
-                _collect_subdirectory(directory, name, path, entries, depth)
+        except FileNotFoundError:
+            continue
+        if stat.S_ISREG(status.st_mode):
+            yield FileEntry(path, status.st_size, status.st_mtime)
+        elif stat.S_ISDIR(status.st_mode):
+            yield from _iterate_subdirectory(directory, name, path, depth)
 
 
-def _collect_subdirectory(directory: int, name: str, path: str, entries: FileEntries, depth: int) -> None:
+def _iterate_subdirectory(directory: int, name: str, path: str, depth: int) -> Iterator[FileEntry]:
     if depth >= MAX_DEPTH:
         raise InvalidInput(f"directories are nested more than {MAX_DEPTH} levels deep: {path!r}")
     try:
         inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
-    except NotADirectoryError:
+    except (NotADirectoryError, FileNotFoundError):
         return
     except PermissionError as problem:
         raise InvalidInput(f"{path!r} cannot be listed: {problem.strerror}") from problem
     try:
-        _collect_files(inner, path, entries, depth + 1)
+        yield from _iterate_files(inner, path, depth + 1)
     finally:
         os.close(inner)
 

@@ -28,6 +28,7 @@ _FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEVICE
 _RIGHTS_BITS = {1: 13, 2: 14, 3: 15, 4: 15}
 _TCP_BIND_CONNECT = 3
 _ABSTRACT_SOCKETS_AND_SIGNALS = 3
+_MAX_PENDING_SIGNALS = 1024
 
 
 def get_landlock_version() -> int:
@@ -151,6 +152,9 @@ def apply_limits(spec: SandboxSpec, *, own_user_namespace: bool, processes_count
     # Not RLIMIT_AS, since libraries reserve much more address space than they use.
     _set_limit(resource.RLIMIT_DATA, spec.memory)
     _set_limit(resource.RLIMIT_NOFILE, spec.open_files)
+    if hasattr(resource, "RLIMIT_SIGPENDING"):
+        # Queued signals and timers count for the user, also those of other workers and of the program.
+        _set_limit(resource.RLIMIT_SIGPENDING, _MAX_PENDING_SIGNALS)
     _set_limit(resource.RLIMIT_FSIZE, spec.file_size)
     if spec.file_size is not None and not own_user_namespace:
         notes.append("the disk limit applies to each file: all files together are not limited")

@@ -9,7 +9,13 @@ import sys
 import sysconfig
 from collections.abc import Iterable
 
-_SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt/python")
+_FOLDERS_OF_PROGRAMS = "bin sbin lib lib32 lib64 libx32 libexec"
+# Not all of /usr: programs are often unpacked in /usr/src or /usr/local.
+_SYSTEM_PATHS = (
+    "/opt/python",
+    *(f"/{name}" for name in _FOLDERS_OF_PROGRAMS.split()),
+    *(f"{base}/{name}" for base in ("/usr", "/usr/local") for name in f"{_FOLDERS_OF_PROGRAMS} share include".split()),
+)
 # Of /etc/ssl and /etc/pki only what is public: private keys are beside it.
 _ETC_FILES = (
     "passwd group hosts host.conf resolv.conf nsswitch.conf localtime timezone ld.so.cache ld.so.conf ld.so.conf.d "

@@ -83,7 +83,7 @@ DENIED: dict[str, tuple[int, int]] = {
     "statmount": (457, 457),
     "listmount": (458, 458),
     "file_setattr": (469, 469),
-    # These allocate memory that no limit of a process covers, or what all processes of a user have to share.
+    # These allocate memory that no limit of a process covers, or what all processes of a user or of the machine share.
     "shmget": (29, 194),
     "semget": (64, 190),
     "msgget": (68, 186),
@@ -92,6 +92,7 @@ DENIED: dict[str, tuple[int, int]] = {
     "memfd_secret": (447, 447),
     "inotify_init": (253, -1),
     "inotify_init1": (294, 26),
+    "io_setup": (206, 0),
 }
 # Landlock has no say over these, so that without namespaces they would reach every file of the user.
 DENIED_WITHOUT_NAMESPACES: dict[str, tuple[int, int]] = {
