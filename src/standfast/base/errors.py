@@ -27,6 +27,7 @@ Each exception has a stable ``code`` and its facts as attributes; the message is
     └── HistoryTampered         an encrypted history was changed without the key
 """
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 
@@ -116,6 +117,27 @@ class ApprovalMoved(Conflict):
 
     def __init__(self, approval_id: str, *, expected: Any, found: Any) -> None:
         super().__init__("approval", approval_id, expected=expected, found=found)
+
+
+class WorkspaceMoved(Conflict):
+    """The workspace has another version, or is another one. Nothing was written; read and retry."""
+
+    code = "workspace-moved"
+
+    def __init__(self, key: str, *, expected: Any, found: Any) -> None:
+        super().__init__("workspace", key, expected=expected, found=found)
+
+
+class BlobsMissing(StandfastError):
+    """A checkpoint refers to blobs that are not stored. Nothing was written; store them and retry."""
+
+    code = "blobs-missing"
+
+    def __init__(self, digests: Sequence[str]) -> None:
+        super().__init__(
+            f"{len(digests)} blobs of the checkpoint are not stored, such as {digests[0]}: store them first"
+        )
+        self.digests = tuple(digests)
 
 
 class FenceLost(Conflict):

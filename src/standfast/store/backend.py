@@ -12,6 +12,8 @@ import msgspec
 from standfast.store.operations import Op, OpResult
 from standfast.store.records import (
     ApprovalRecord,
+    BlobRecord,
+    CheckpointRecord,
     Generation,
     Lease,
     LogEntry,
@@ -20,6 +22,8 @@ from standfast.store.records import (
     RunRecord,
     SearchCandidate,
     SessionRecord,
+    VersionRecord,
+    WorkspaceRecord,
 )
 
 
@@ -123,6 +127,22 @@ class Backend(Protocol):
     ) -> list[ApprovalRecord]:
         """List approvals that expire at or before ``at``, earliest first, those that follow ``after``."""
         ...
+
+    async def get_workspace(self, key: str) -> WorkspaceRecord | None: ...
+
+    async def list_workspaces(self, *, limit: int, after: str) -> list[WorkspaceRecord]:
+        """List workspaces by key, those with a key above ``after``."""
+        ...
+
+    async def read_versions(self, key: str, *, after: int = 0, upto: int | None = None) -> list[VersionRecord]: ...
+
+    async def get_checkpoint(self, key: str, version: int) -> CheckpointRecord | None: ...
+
+    async def find_blobs(self, digests: Sequence[str]) -> list[BlobRecord]:
+        """Return those of the blobs that are completely stored, in the order of ``digests``."""
+        ...
+
+    async def read_blob(self, blob: BlobRecord, part: int) -> bytes | None: ...
 
     async def get_time(self) -> float:
         """Return the time of the clock that leases expire by: the server's, if there is a server."""

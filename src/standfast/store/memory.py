@@ -13,6 +13,8 @@ from standfast.store.memory_tables import MemoryTables, copy_metadata
 from standfast.store.operations import Op, OpResult
 from standfast.store.records import (
     ApprovalRecord,
+    BlobRecord,
+    CheckpointRecord,
     Generation,
     Lease,
     LogEntry,
@@ -22,6 +24,8 @@ from standfast.store.records import (
     RunRecord,
     SearchCandidate,
     SessionRecord,
+    VersionRecord,
+    WorkspaceRecord,
 )
 from standfast.store.tape import compute_length, slice_spans
 
@@ -186,6 +190,37 @@ class MemoryBackend:
             if approval.status == status and approval.expires_at is not None and approval.expires_at <= at
         ]
         return [one for *place, one in sorted(found, key=lambda row: row[:2]) if tuple(place) > last][:limit]
+
+    async def get_workspace(self, key: str) -> WorkspaceRecord | None:
+        self.check_open()
+        return self.tables.workspaces.get(key)
+
+    async def list_workspaces(self, *, limit: int, after: str) -> list[WorkspaceRecord]:
+        self.check_open()
+        return [self.tables.workspaces[key] for key in sorted(self.tables.workspaces) if key > after][:limit]
+
+    async def read_versions(self, key: str, *, after: int = 0, upto: int | None = None) -> list[VersionRecord]:
+        workspace = await self.get_workspace(key)
+        last = 0 if workspace is None else min(workspace.version, workspace.version if upto is None else upto)
+        return [self.get_version(key, number) for number in range(after + 1, last + 1)]
+
+    def get_version(self, key: str, number: int) -> VersionRecord:
+        version, checkpoint = self.tables.versions[key, number], self.tables.checkpoints.get((key, number))
+        if checkpoint is None:
+            return version
+        return msgspec.structs.replace(version, checkpoint_id=checkpoint.checkpoint_id, size=checkpoint.size)
+
+    async def get_checkpoint(self, key: str, version: int) -> CheckpointRecord | None:
+        self.check_open()
+        return self.tables.checkpoints.get((key, version))
+
+    async def find_blobs(self, digests: Sequence[str]) -> list[BlobRecord]:
+        self.check_open()
+        return [self.tables.blobs[digest][0] for digest in digests if digest in self.tables.blobs]
+
+    async def read_blob(self, blob: BlobRecord, part: int) -> bytes | None:
+        self.check_open()
+        return self.tables.chunks.get((blob.digest, part), (None, 0))[0]
 
     async def get_time(self) -> float:
         self.check_open()

@@ -1,12 +1,13 @@
 """The tables of the in-memory backend, and every operation of a commit on them."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from standfast.base.errors import KeyReused, NotFound, RunShared
 from standfast.store import operations
+from standfast.store.memory_workspaces import WorkspaceTables
 from standfast.store.operations import Op, OpResult
 from standfast.store.records import (
     EMPTY_HEAD,
@@ -21,14 +22,12 @@ from standfast.store.records import (
 )
 from standfast.store.tape import get_ranges_on_tape, iter_gaps
 
-K = TypeVar("K")
-V = TypeVar("V")
 
-
-class MemoryTables:
+class MemoryTables(WorkspaceTables):
     """Dictionaries, and an undo log of the running commit."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.records: dict[str, SessionRecord] = {}
         self.erased_upto: dict[int, int] = {}
         self.tapes: dict[tuple[int, int], bytes | None] = {}
@@ -41,7 +40,6 @@ class MemoryTables:
         self.logs: dict[tuple[str, str, int], LogEntry] = {}
         self.approvals: dict[str, ApprovalRecord] = {}
         self.leases: dict[str, Lease] = {}
-        self.undo_steps: list[Callable[[], None]] = []
 
     def apply(self, ops: Iterable[Op], now: float) -> list[OpResult]:
         """Apply the operations in order. An exception undoes those before it."""
@@ -52,19 +50,6 @@ class MemoryTables:
             for step in reversed(self.undo_steps):
                 step()
             raise
-
-    def put(self, table: dict[K, V], key: K, value: V) -> None:
-        """Set an entry, and log how to undo it."""
-        if key in table:
-            old = table[key]
-            self.undo_steps.append(lambda: table.__setitem__(key, old))
-        else:
-            self.undo_steps.append(lambda: table.__delitem__(key))
-        table[key] = value
-
-    def delete(self, table: dict[K, V], key: K) -> None:
-        old = table.pop(key)
-        self.undo_steps.append(lambda: table.__setitem__(key, old))
 
     def splice(self, op: operations.Splice, now: float) -> Head:
         operations.check_view_update(op)
@@ -298,6 +283,12 @@ _APPLIERS: dict[type, Callable[[MemoryTables, Any, float], OpResult]] = {
     operations.AppendJournal: MemoryTables.append_journal,
     operations.AppendEvents: MemoryTables.append_events,
     operations.SaveApproval: MemoryTables.save_approval,
+    operations.AppendVersions: MemoryTables.append_versions,
+    operations.SaveCheckpoint: MemoryTables.save_checkpoint,
+    operations.DropCheckpoint: MemoryTables.drop_checkpoint,
+    operations.DeleteWorkspace: MemoryTables.delete_workspace,
+    operations.PutBlob: MemoryTables.put_blob,
+    operations.SweepBlobs: MemoryTables.sweep_blobs,
     operations.AcquireLease: MemoryTables.acquire_lease,
     operations.RenewLease: MemoryTables.renew_lease,
     operations.ReleaseLease: MemoryTables.release_lease,

@@ -15,9 +15,10 @@ from standfast.base.errors import (
     InvalidInput,
     RunMoved,
     StandfastError,
+    WorkspaceMoved,
     WrongKey,
 )
-from standfast.store.records import Head, Lease
+from standfast.store.records import FreedBlobs, Head, Lease, WorkspaceRecord
 from standfast.store.tape import TapeSpans, generate_tape_id
 
 # --- histories ----------------------------------------------------------------------------------
@@ -163,6 +164,71 @@ class SaveApproval(msgspec.Struct, frozen=True, kw_only=True, tag="save-approval
     expires_at: float | None = None
 
 
+# --- workspaces ---------------------------------------------------------------------------------
+
+
+class AppendVersions(msgspec.Struct, frozen=True, kw_only=True, tag="append-versions"):
+    """Add versions to the workspace ``key``, which is at version ``expected``; ``expected=0`` creates it.
+
+    :class:`WorkspaceMoved` if it is at another version, or if its ``workspace_id`` differs: it was deleted meanwhile.
+    """
+
+    key: str
+    workspace_id: str
+    expected: int
+    versions: tuple[bytes, ...]
+
+
+class SaveCheckpoint(msgspec.Struct, frozen=True, kw_only=True, tag="save-checkpoint"):
+    """Store the manifest of a version. A version that has a checkpoint keeps it.
+
+    :class:`NotFound` if there is no such version, :class:`BlobsMissing` if one of ``blobs`` is not stored.
+    """
+
+    key: str
+    workspace_id: str
+    version: int
+    checkpoint_id: str
+    data: bytes
+    blobs: tuple[str, ...]
+    size: int
+
+
+class DropCheckpoint(msgspec.Struct, frozen=True, kw_only=True, tag="drop-checkpoint"):
+    """Delete the checkpoint of a version, if it has one, and the blobs that no other checkpoint refers to."""
+
+    key: str
+    version: int
+
+
+class DeleteWorkspace(msgspec.Struct, frozen=True, tag="delete-workspace"):
+    """Destroy a workspace, if there is one, with the blobs that no checkpoint of another workspace refers to."""
+
+    key: str
+
+
+class PutBlob(msgspec.Struct, frozen=True, kw_only=True, tag="put-blob"):
+    """Store one part of a blob; the last part completes it. A blob that is complete only gets a new time.
+
+    Parts may come from several writers: a part of a digest is always the same content. With ``place`` the parts are in
+    an object store. A blob that no checkpoint refers to is deleted by :class:`SweepBlobs`.
+    """
+
+    digest: str
+    size: int
+    part: int = 0
+    parts: int = 1
+    data: bytes = b""
+    place: str | None = None
+
+
+class SweepBlobs(msgspec.Struct, frozen=True, kw_only=True, tag="sweep-blobs"):
+    """Delete up to ``limit`` blobs, and parts of incomplete ones, stored before ``before`` and without reference."""
+
+    before: float
+    limit: int = 100
+
+
 # --- leases -------------------------------------------------------------------------------------
 
 
@@ -207,13 +273,20 @@ Op: TypeAlias = (
     | AppendJournal
     | AppendEvents
     | SaveApproval
+    | AppendVersions
+    | SaveCheckpoint
+    | DropCheckpoint
+    | DeleteWorkspace
+    | PutBlob
+    | SweepBlobs
     | AcquireLease
     | RenewLease
     | ReleaseLease
     | CheckFence
 )
-OpResult: TypeAlias = Head | Lease | None
-"""The result of an operation: a Head for Splice, Erase and Annotate, a Lease for AcquireLease and RenewLease."""
+OpResult: TypeAlias = Head | Lease | FreedBlobs | None
+"""The result of an operation: a Head for Splice, Erase and Annotate, a Lease for AcquireLease and RenewLease, and
+FreedBlobs for DropCheckpoint, DeleteWorkspace and SweepBlobs."""
 
 # --- preconditions, for the backends that check them in Python ------------------------------------
 
@@ -259,6 +332,13 @@ def check_revision(op: SaveRun | DeleteRun | SaveApproval, *, found: int) -> Non
     if isinstance(op, (SaveRun, DeleteRun)):
         raise RunMoved(op.run_id, expected=op.expected, found=found)
     raise ApprovalMoved(op.approval_id, expected=op.expected, found=found)
+
+
+def check_workspace(op: AppendVersions, *, found: WorkspaceRecord | None) -> None:
+    """Refuse versions that do not follow the latest one, or that belong to a deleted workspace of the same key."""
+    version = found.version if found else 0
+    if op.expected != version or (found is not None and found.workspace_id != op.workspace_id):
+        raise WorkspaceMoved(op.key, expected=op.expected, found=version)
 
 
 def grant_lease(op: AcquireLease, held: Lease | None, now: float) -> Lease:

@@ -1,4 +1,4 @@
-"""The records that a backend returns: sessions and their items, runs with their logs, approvals and leases."""
+"""The records that a backend returns: sessions with items, runs with logs, approvals, workspaces and leases."""
 
 from typing import Any
 
@@ -162,6 +162,54 @@ class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes
     requested_at: float
     expires_at: float | None
+
+
+class WorkspaceRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The workspace of a conversation. ``version`` is its latest; ``workspace_id`` tells it from others of its key."""
+
+    key: str
+    workspace_id: str
+    version: int
+    created_at: float
+    updated_at: float
+
+
+class VersionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One version of a workspace: how it was made, and the id and size of its checkpoint if it has one."""
+
+    version: int
+    data: bytes
+    created_at: float
+    checkpoint_id: str | None = None
+    size: int = 0
+
+
+class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The stored form of one version: a manifest, and the digests of the blobs that it refers to."""
+
+    checkpoint_id: str
+    key: str
+    version: int
+    data: bytes
+    blobs: tuple[str, ...]
+    size: int
+    created_at: float
+
+
+class BlobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Content by digest, in ``parts`` of the store, or at ``place`` in an object store."""
+
+    digest: str
+    size: int
+    parts: int
+    place: str | None = None
+
+
+class FreedBlobs(msgspec.Struct, frozen=True):
+    """How many blobs an operation deleted, and the places in an object store that nothing refers to any more."""
+
+    count: int = 0
+    places: tuple[str, ...] = ()
 
 
 class Lease(msgspec.Struct, frozen=True):

@@ -11,6 +11,8 @@ from standfast.store.backend import Cursor
 from standfast.store.operations import Annotate, Op, OpResult, RequireVersion, Splice, check_view_update
 from standfast.store.records import (
     ApprovalRecord,
+    BlobRecord,
+    CheckpointRecord,
     Generation,
     Lease,
     LogEntry,
@@ -19,6 +21,8 @@ from standfast.store.records import (
     RunRecord,
     SearchCandidate,
     SessionRecord,
+    VersionRecord,
+    WorkspaceRecord,
 )
 from standfast.store.redis import encoding
 from standfast.store.redis.connection import Client, RedisConnection, Script, open_client
@@ -370,6 +374,24 @@ class RedisBackend:
         raise Unsupported(_RUNS_UNSUPPORTED)
 
     async def get_time(self) -> float:
+        raise Unsupported(_RUNS_UNSUPPORTED)
+
+    async def get_workspace(self, key: str) -> WorkspaceRecord | None:
+        raise Unsupported(_RUNS_UNSUPPORTED)
+
+    async def list_workspaces(self, *, limit: int, after: str) -> list[WorkspaceRecord]:
+        raise Unsupported(_RUNS_UNSUPPORTED)
+
+    async def read_versions(self, key: str, *, after: int = 0, upto: int | None = None) -> list[VersionRecord]:
+        raise Unsupported(_RUNS_UNSUPPORTED)
+
+    async def get_checkpoint(self, key: str, version: int) -> CheckpointRecord | None:
+        raise Unsupported(_RUNS_UNSUPPORTED)
+
+    async def find_blobs(self, digests: Sequence[str]) -> list[BlobRecord]:
+        raise Unsupported(_RUNS_UNSUPPORTED)
+
+    async def read_blob(self, blob: BlobRecord, part: int) -> bytes | None:
         raise Unsupported(_RUNS_UNSUPPORTED)
 
 

@@ -1,6 +1,7 @@
 """Apply the operations of a commit, inside a transaction that the caller begins and ends.
 
-The operations on histories are in :mod:`~standfast.store.sql.history_writes`.
+The operations on histories are in :mod:`~standfast.store.sql.history_writes`, those on workspaces in
+:mod:`~standfast.store.sql.workspace_writes`.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,7 +11,7 @@ from standfast.base.errors import NotFound, RunShared
 from standfast.store import operations
 from standfast.store.operations import Op, OpResult
 from standfast.store.records import Lease
-from standfast.store.sql import history_writes
+from standfast.store.sql import history_writes, workspace_writes
 from standfast.store.sql.connection import DatabaseConnection
 
 
@@ -184,6 +185,12 @@ _APPLIERS: dict[type, Callable[[DatabaseConnection, Any, float], OpResult]] = {
     operations.AppendJournal: append_journal,
     operations.AppendEvents: append_events,
     operations.SaveApproval: save_approval,
+    operations.AppendVersions: workspace_writes.append_versions,
+    operations.SaveCheckpoint: workspace_writes.save_checkpoint,
+    operations.DropCheckpoint: workspace_writes.drop_checkpoint,
+    operations.DeleteWorkspace: workspace_writes.delete_workspace,
+    operations.PutBlob: workspace_writes.put_blob,
+    operations.SweepBlobs: workspace_writes.sweep_blobs,
     operations.AcquireLease: acquire_lease,
     operations.RenewLease: renew_lease,
     operations.ReleaseLease: release_lease,

@@ -15,6 +15,8 @@ from standfast.base.log import get_logger
 from standfast.store.backend import Cursor
 from standfast.store.records import (
     ApprovalRecord,
+    BlobRecord,
+    CheckpointRecord,
     Generation,
     Lease,
     LogEntry,
@@ -23,7 +25,10 @@ from standfast.store.records import (
     Row,
     RunRecord,
     SessionRecord,
+    VersionRecord,
+    WorkspaceRecord,
 )
+from standfast.store.sql import workspace_queries
 from standfast.store.sql.connection import DatabaseConnection
 from standfast.store.sql.run_queries import (
     get_approval,
@@ -307,3 +312,21 @@ class RelationalQueries(ABC):
 
     async def get_lease(self, name: str) -> Lease | None:
         return await self.run_query(get_lease, name)
+
+    async def get_workspace(self, key: str) -> WorkspaceRecord | None:
+        return await self.run_query(workspace_queries.get_workspace, key)
+
+    async def list_workspaces(self, *, limit: int, after: str) -> list[WorkspaceRecord]:
+        return await self.run_query(workspace_queries.list_workspaces, limit=limit, after=after)
+
+    async def read_versions(self, key: str, *, after: int = 0, upto: int | None = None) -> list[VersionRecord]:
+        return await self.run_query(workspace_queries.read_versions, key, after=after, upto=upto)
+
+    async def get_checkpoint(self, key: str, version: int) -> CheckpointRecord | None:
+        return await self.run_query(workspace_queries.get_checkpoint, key, version)
+
+    async def find_blobs(self, digests: Sequence[str]) -> list[BlobRecord]:
+        return await self.run_query(workspace_queries.find_blobs, digests) if digests else []
+
+    async def read_blob(self, blob: BlobRecord, part: int) -> bytes | None:
+        return await self.run_query(workspace_queries.read_blob, blob.digest, part)

@@ -242,6 +242,60 @@ POSTGRESQL_RUN_DELETION = Migration(
     scripts=_COMMIT_SCRIPTS,
 )
 
+WORKSPACES = Migration(
+    "workspaces",
+    (
+        """CREATE TABLE {_workspaces} (
+            name <NAME> NOT NULL PRIMARY KEY,
+            workspace_id <NAME> NOT NULL,
+            version BIGINT NOT NULL,
+            created_at <TIME> NOT NULL,
+            updated_at <TIME> NOT NULL
+        ) <CLUSTERED>""",
+        """CREATE TABLE {_versions} (
+            name <NAME> NOT NULL,
+            version BIGINT NOT NULL,
+            data <BYTES> NOT NULL,
+            created_at <TIME> NOT NULL,
+            PRIMARY KEY (name, version)
+        ) <CLUSTERED>""",
+        """CREATE TABLE {_checkpoints} (
+            name <NAME> NOT NULL,
+            version BIGINT NOT NULL,
+            checkpoint_id <NAME> NOT NULL,
+            data <BYTES> NOT NULL,
+            blobs <TEXT> NOT NULL,
+            size BIGINT NOT NULL,
+            created_at <TIME> NOT NULL,
+            PRIMARY KEY (name, version)
+        ) <CLUSTERED>""",
+        """CREATE TABLE {_blobs} (
+            digest <NAME> NOT NULL PRIMARY KEY,
+            size BIGINT NOT NULL,
+            parts BIGINT NOT NULL,
+            refs BIGINT NOT NULL,
+            place <NAME>,
+            stored_at <TIME> NOT NULL
+        ) <CLUSTERED>""",
+        "CREATE INDEX {_blobs}_by_refs ON {_blobs} (refs, stored_at)",
+        # With row ids: rows of this size do not fit into the pages of a clustered index.
+        """CREATE TABLE {_chunks} (
+            digest <NAME> NOT NULL,
+            part BIGINT NOT NULL,
+            data <BYTES> NOT NULL,
+            stored_at <TIME> NOT NULL,
+            PRIMARY KEY (digest, part)
+        )""",
+        "CREATE INDEX {_chunks}_by_time ON {_chunks} (stored_at)",
+    ),
+)
+
+POSTGRESQL_WORKSPACES = Migration(
+    "workspaces_on_postgresql",
+    only_dialect="postgresql",
+    scripts=(*_COMMIT_SCRIPTS, "sqlalchemy/postgres_workspaces.sql"),
+)
+
 MIGRATIONS = (
     HISTORIES,
     RUNS,
@@ -255,6 +309,8 @@ MIGRATIONS = (
     SQLITE_RUN_PARENTS,
     MYSQL_RUN_PARENTS,
     POSTGRESQL_RUN_DELETION,
+    WORKSPACES,
+    POSTGRESQL_WORKSPACES,
 )
 LATEST_VERSION = len(MIGRATIONS)
 

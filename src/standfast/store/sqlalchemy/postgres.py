@@ -10,6 +10,7 @@ import msgspec
 
 from standfast.base.errors import (
     ApprovalMoved,
+    BlobsMissing,
     FenceLost,
     HistoryMoved,
     KeyReused,
@@ -17,10 +18,11 @@ from standfast.base.errors import (
     RunMoved,
     RunShared,
     StandfastError,
+    WorkspaceMoved,
 )
 from standfast.store import operations
 from standfast.store.operations import LeaseHeld, Op, OpResult, make_wrong_key_error
-from standfast.store.records import Head, Lease, SearchCandidate
+from standfast.store.records import FreedBlobs, Head, Lease, SearchCandidate
 from standfast.store.sql.connection import DatabaseConnection
 from standfast.store.sql.history_writes import encode_closed_spans, encode_held_ranges
 from standfast.store.sql.queries import as_bytes
@@ -86,7 +88,16 @@ class CommitPayload:
         metadata = msgspec.json.encode(op.metadata).decode()
         return {"session_id": op.session_id, "metadata": metadata, "owner": op.owner, "tape": op.tape}
 
-    def encode_save(self, op: operations.SaveRun | operations.SaveApproval) -> Fields:
+    def encode_append_versions(self, op: operations.AppendVersions) -> Fields:
+        return {**self.encode_fields(op), "versions": len(op.versions), "blob": self.add_blobs(*op.versions)}
+
+    def encode_save_checkpoint(self, op: operations.SaveCheckpoint) -> Fields:
+        # As text, which is stored as it is; the function parses it.
+        return {**self.encode_save(op), "blobs": msgspec.json.encode(op.blobs).decode()}
+
+    def encode_save(
+        self, op: operations.SaveRun | operations.SaveApproval | operations.SaveCheckpoint | operations.PutBlob
+    ) -> Fields:
         return {**self.encode_fields(op), "data": None, "blob": self.add_blobs(op.data)}
 
     def encode_append_journal(self, op: operations.AppendJournal) -> Fields:
@@ -117,6 +128,12 @@ _ENCODERS: dict[type, Callable[[CommitPayload, Any], Fields]] = {
     operations.AppendJournal: CommitPayload.encode_append_journal,
     operations.AppendEvents: CommitPayload.encode_append_events,
     operations.SaveApproval: CommitPayload.encode_save,
+    operations.AppendVersions: CommitPayload.encode_append_versions,
+    operations.SaveCheckpoint: CommitPayload.encode_save_checkpoint,
+    operations.DropCheckpoint: CommitPayload.encode_fields,
+    operations.DeleteWorkspace: CommitPayload.encode_fields,
+    operations.PutBlob: CommitPayload.encode_save,
+    operations.SweepBlobs: CommitPayload.encode_fields,
     operations.AcquireLease: CommitPayload.encode_fields,
     operations.RenewLease: CommitPayload.encode_fields,
     operations.ReleaseLease: CommitPayload.encode_fields,
@@ -134,6 +151,8 @@ def parse_result(op: Op, fields: list[Any] | None) -> OpResult:
     if isinstance(op, (operations.AcquireLease, operations.RenewLease)):
         owner, token, expires_at = fields
         return Lease(op.name, owner, token, float(expires_at))
+    if isinstance(op, (operations.DropCheckpoint, operations.DeleteWorkspace, operations.SweepBlobs)):
+        return FreedBlobs(fields[0], tuple(fields[1]))
     return Head(*fields)
 
 
@@ -150,6 +169,8 @@ _ERRORS_BY_SQLSTATE: dict[str, Callable[..., StandfastError]] = {
     "HF007": lambda name, owner, expires_at: LeaseHeld(name, owner=owner, expires_at=float(expires_at)),
     "HF008": make_wrong_key_error,
     "HF009": lambda name, fork: RunShared(name, fork_id=fork),
+    "HF010": lambda name, expected, found: WorkspaceMoved(name, expected=expected, found=found),
+    "HF011": lambda digests: BlobsMissing(digests),
 }
 
 

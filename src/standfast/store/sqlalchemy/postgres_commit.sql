@@ -25,6 +25,12 @@ BEGIN
             WHEN 'journal' THEN outcome := {_commit_journal}(op, blobs, moment);
             WHEN 'emit' THEN outcome := {_commit_emit}(op, blobs, moment);
             WHEN 'save-approval' THEN outcome := {_commit_save_approval}(op, blobs, moment);
+            WHEN 'append-versions' THEN outcome := {_commit_append_versions}(op, blobs, moment);
+            WHEN 'save-checkpoint' THEN outcome := {_commit_save_checkpoint}(op, blobs, moment);
+            WHEN 'drop-checkpoint' THEN outcome := {_commit_drop_checkpoint}(op);
+            WHEN 'delete-workspace' THEN outcome := {_commit_delete_workspace}(op);
+            WHEN 'put-blob' THEN outcome := {_commit_put_blob}(op, blobs, moment);
+            WHEN 'sweep-blobs' THEN outcome := {_commit_sweep_blobs}(op);
             WHEN 'take-lease' THEN outcome := {_commit_take_lease}(op, moment);
             WHEN 'renew-lease' THEN outcome := {_commit_renew_lease}(op, moment);
             WHEN 'drop-lease' THEN outcome := {_commit_drop_lease}(op);

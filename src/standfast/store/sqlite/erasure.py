@@ -7,7 +7,7 @@ merges its segments, and the write-ahead log copies of pages from before the era
 import sqlite3
 from collections.abc import Sequence
 
-from standfast.store.operations import DeleteRun, Erase, Op
+from standfast.store.operations import DeleteRun, DeleteWorkspace, Erase, Op
 from standfast.store.sql.connection import DatabaseConnection
 
 SECURE_DELETE = "secure_delete = ON"
@@ -19,7 +19,7 @@ _INDEX_FORGETS_AT_ONCE = sqlite3.sqlite_version_info >= (3, 42, 0)
 
 
 def is_erasing(ops: Sequence[Op]) -> bool:
-    return any(isinstance(op, (Erase, DeleteRun)) for op in ops)
+    return any(isinstance(op, (Erase, DeleteRun, DeleteWorkspace)) for op in ops)
 
 
 def has_index(db: DatabaseConnection) -> bool:

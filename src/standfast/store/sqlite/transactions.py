@@ -16,12 +16,18 @@ from standfast.store.operations import (
     Annotate,
     AppendEvents,
     AppendJournal,
+    AppendVersions,
     DeleteRun,
+    DeleteWorkspace,
+    DropCheckpoint,
     Erase,
     Op,
+    PutBlob,
     SaveApproval,
+    SaveCheckpoint,
     SaveRun,
     Splice,
+    SweepBlobs,
 )
 from standfast.store.sql.connection import TableNames
 
@@ -296,10 +302,11 @@ def estimate_size(ops: Sequence[Op]) -> float:
 
 
 def estimate_op_size(op: Op) -> float:
-    if isinstance(op, (Erase, Annotate, DeleteRun)):
+    if isinstance(op, (Erase, Annotate, DeleteRun, DropCheckpoint, DeleteWorkspace, SweepBlobs)):
         return math.inf
-    spans = len(op.view_update.closed) if isinstance(op, Splice) and op.view_update else 0
-    return sum(_ROW_OVERHEAD + len(blob) for blob in iter_blobs(op)) + _ROW_OVERHEAD * spans
+    rows = len(op.view_update.closed) if isinstance(op, Splice) and op.view_update else 0
+    rows += len(op.blobs) if isinstance(op, SaveCheckpoint) else 0
+    return sum(_ROW_OVERHEAD + len(blob) for blob in iter_blobs(op)) + _ROW_OVERHEAD * rows
 
 
 def iter_blobs(op: Op) -> Iterable[bytes]:
@@ -307,7 +314,9 @@ def iter_blobs(op: Op) -> Iterable[bytes]:
         return op.add
     if isinstance(op, (AppendJournal, AppendEvents)):
         return (data for _, data in (op.entries if isinstance(op, AppendJournal) else op.events))
-    return (op.data,) if isinstance(op, (SaveRun, SaveApproval)) else ()
+    if isinstance(op, AppendVersions):
+        return op.versions
+    return (op.data,) if isinstance(op, (SaveRun, SaveApproval, SaveCheckpoint, PutBlob)) else ()
 
 
 # A connection must not be open while the process forks: the child inherits it without its file locks, and connections

@@ -17,6 +17,8 @@ from standfast.store.operations import (
     AppendJournal,
     BatchKey,
     CheckFence,
+    DeleteWorkspace,
+    DropCheckpoint,
     Erase,
     Op,
     Quarantine,
@@ -37,6 +39,7 @@ from standfast.testing.store.fixtures import (
     make_rewind,
     read_data,
 )
+from standfast.testing.store.workspaces import make_blob, make_checkpoint, make_versions
 
 
 def make_tape_id(tag: str, number: int) -> int:
@@ -71,6 +74,13 @@ class AtomicityClauses(StoreFixtures):
                 AppendEvents(run_id=f"{tag}-r", events=(("message", b"1"),)),
                 SaveApproval(approval_id=f"{tag}-a", expected=0, run_id=f"{tag}-r", status="pending", data=b"?"),
             )
+            await backend.commit(
+                *(make_versions(f"{tag}-{name}", 0, b"1", b"2") for name in ("w", "x", "y")),
+                *(make_blob(f"{tag}-{name}") for name in ("d1", "d2")),
+                make_checkpoint(f"{tag}-w", 1, f"{tag}-d1"),
+                make_checkpoint(f"{tag}-x", 1, f"{tag}-d1"),
+                make_checkpoint(f"{tag}-x", 2, f"{tag}-d2"),
+            )
 
     async def make_ops_of_every_kind(self, backend: Backend, tag: str = "one") -> list[Op]:
         """Return operations of every kind, each of which changes something."""
@@ -93,6 +103,12 @@ class AtomicityClauses(StoreFixtures):
                 AppendEvents(run_id=f"{tag}-r", events=(("message", b"2"),)),
                 SaveApproval(approval_id=f"{tag}-a", expected=1, run_id=f"{tag}-r", status="approved", data=b"!"),
                 SaveApproval(approval_id=f"{tag}-b", expected=0, run_id=f"{tag}-r", status="pending", data=b"?"),
+                make_versions(f"{tag}-w", 2, b"3"),
+                make_versions(f"{tag}-z", 0, b"1"),
+                make_blob(f"{tag}-d3"),
+                make_checkpoint(f"{tag}-w", 3, f"{tag}-d3", f"{tag}-d1"),
+                DropCheckpoint(key=f"{tag}-x", version=2),
+                DeleteWorkspace(f"{tag}-y"),
             ]
         return ops
 

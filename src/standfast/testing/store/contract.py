@@ -39,6 +39,8 @@ from standfast.store.operations import (
     BatchKey,
     CheckFence,
     DeleteRun,
+    DeleteWorkspace,
+    DropCheckpoint,
     Erase,
     Op,
     Quarantine,
@@ -61,6 +63,13 @@ from standfast.testing.store.forks import StoreForkClauses
 from standfast.testing.store.histories import AnnotationClauses, AppendClauses, ViewUpdateClauses
 from standfast.testing.store.reads import ReadClauses
 from standfast.testing.store.runs import LeaseClauses, RunClauses
+from standfast.testing.store.workspaces import (
+    WorkspaceClauses,
+    make_blob,
+    make_checkpoint,
+    make_versions,
+    read_workspace,
+)
 
 
 class OpIntent(msgspec.Struct, frozen=True):
@@ -78,6 +87,7 @@ intents = st.builds(
         [
             *("append", "append", "keyed", "reshape", "erase", "forget", "annotate", "require", "quarantine", "fork"),
             *("run", "run", "fork run", "delete run", "journal", "emit", "approval", "take", "renew", "drop", "fence"),
+            *("version", "version", "blob", "blob", "checkpoint", "checkpoint", "uncheckpoint", "unwork"),
         ]
     ),
     which=st.integers(0, 2),
@@ -177,6 +187,23 @@ class CommitMachine(DifferentialStateMachine):
                 return SaveApproval(
                     approval_id=name, expected=revision % 2, run_id=name, status="s", data=b"?", expires_at=expires
                 )
+        return self.build_workspace_op(intent, name, revision)
+
+    def build_workspace_op(self, intent: OpIntent, name: str, revision: int) -> Op | None:
+        digests = [f"{self.prefix}-d{index}" for index in range(intent.number + 1)]
+        match intent.kind:
+            case "version":
+                stored = self.reference.tables.workspaces.get(name)
+                latest = stored.version if stored and intent.expected is None else revision % 2
+                return make_versions(name, latest, *(b"%d" % index for index in range(intent.number + 1)))
+            case "blob":
+                return make_blob(digests[-1])
+            case "checkpoint":
+                return make_checkpoint(name, revision, *digests[:2])
+            case "uncheckpoint":
+                return DropCheckpoint(key=name, version=revision)
+            case "unwork":
+                return DeleteWorkspace(name)
         return None
 
     @invariant()
@@ -221,6 +248,8 @@ class CommitMachine(DifferentialStateMachine):
             reads["journals"] = [await backend.read_journal(name, after=1) for name in names]
             reads["events"] = [await backend.read_events(name, after=0, limit=5) for name in names]
             reads["approvals"] = [await backend.get_approval(name) for name in names]
+            digests = [f"{self.prefix}-d{index}" for index in range(4)]
+            reads["workspaces"] = [await read_workspace(backend, name, *digests) for name in names]
         return reads
 
     async def list_owned(self, backend: Backend) -> list[str]:
@@ -277,6 +306,7 @@ class StoreContract(
     RunClauses,
     RunDeletionClauses,
     LeaseClauses,
+    WorkspaceClauses,
     ConcurrencyClauses,
     LifetimeClauses,
     RandomCommitClauses,

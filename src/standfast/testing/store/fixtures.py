@@ -103,5 +103,11 @@ async def dump_backend(
             dump[f"journal {run.run_id}"] = await backend.read_journal(run.run_id, after=0)
             dump[f"events {run.run_id}"] = await backend.read_events(run.run_id, after=0, limit=1000)
         dump["approvals"] = [approval for approval in approvals if name_contains in approval.approval_id]
+        workspaces = await backend.list_workspaces(limit=1000, after="")
+        for workspace in [one for one in workspaces if name_contains in one.key]:
+            versions = await backend.read_versions(workspace.key)
+            checkpoints = [await backend.get_checkpoint(workspace.key, one.version) for one in versions]
+            blobs = [await backend.find_blobs(one.blobs) for one in checkpoints if one is not None]
+            dump[f"workspace {workspace.key}"] = [workspace, versions, checkpoints, blobs]
     dump["leases"] = [await backend.get_lease(name) for name in leases]
     return dump

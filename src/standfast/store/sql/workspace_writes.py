@@ -1,0 +1,152 @@
+"""The operations on workspaces, inside a transaction that the caller begins and ends.
+
+A blob counts the checkpoints that refer to it, in ``refs``: a checkpoint and the deletion of its blobs change the same
+row, so that one waits for the other.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from standfast.base.errors import BlobsMissing, NotFound
+from standfast.store import operations
+from standfast.store.records import FreedBlobs
+from standfast.store.sql.connection import DatabaseConnection
+from standfast.store.sql.workspace_queries import get_workspace
+
+
+def append_versions(db: DatabaseConnection, op: operations.AppendVersions, now: float) -> None:
+    found = get_workspace(db, op.key, lock_clause=db.lock_clause)
+    operations.check_workspace(op, found=found)
+    version = op.expected + len(op.versions)
+    values = {"name": op.key, "workspace_id": op.workspace_id, "version": version, "now": now}
+    if found is None:
+        db.execute(
+            "INSERT INTO {_workspaces} (name, workspace_id, version, created_at, updated_at)"
+            " VALUES (:name, :workspace_id, :version, :now, :now)",
+            values,
+        )
+    else:
+        db.execute("UPDATE {_workspaces} SET version = :version, updated_at = :now WHERE name = :name", values)
+    db.execute_many(
+        "INSERT INTO {_versions} (name, version, data, created_at) VALUES (:name, :version, :data, :now)",
+        [
+            {"name": op.key, "version": number, "data": data, "now": now}
+            for number, data in enumerate(op.versions, start=op.expected + 1)
+        ],
+    )
+
+
+def save_checkpoint(db: DatabaseConnection, op: operations.SaveCheckpoint, now: float) -> None:
+    found, place = get_workspace(db, op.key, lock_clause=db.lock_clause), {"name": op.key, "version": op.version}
+    if found is None or found.workspace_id != op.workspace_id or not 1 <= op.version <= found.version:
+        raise NotFound("workspace version", f"{op.key} {op.version}")
+    if db.fetch_one("SELECT 1 FROM {_checkpoints} WHERE name = :name AND version = :version", place) is not None:
+        return
+    missing = [digest for digest in sorted(op.blobs) if not change_references(db, digest, 1)]
+    if missing:
+        raise BlobsMissing(missing)
+    db.execute(
+        "INSERT INTO {_checkpoints} (name, version, checkpoint_id, data, blobs, size, created_at)"
+        " VALUES (:name, :version, :checkpoint_id, :data, :blobs, :size, :now)",
+        {
+            **place,
+            "checkpoint_id": op.checkpoint_id,
+            "data": op.data,
+            "blobs": msgspec.json.encode(op.blobs).decode(),
+            "size": op.size,
+            "now": now,
+        },
+    )
+
+
+def change_references(db: DatabaseConnection, digest: str, change: int) -> bool:
+    """Change the number of references to a blob; return False if there is no such blob."""
+    target = {"digest": digest}
+    if db.fetch_one("SELECT refs FROM {_blobs} WHERE digest = :digest" + db.lock_clause, target) is None:
+        return False
+    db.execute("UPDATE {_blobs} SET refs = refs + :change WHERE digest = :digest", {**target, "change": change})
+    return True
+
+
+def drop_checkpoint(db: DatabaseConnection, op: operations.DropCheckpoint, now: float) -> FreedBlobs:
+    return drop_checkpoints(db, op.key, op.version, op.version)
+
+
+def delete_workspace(db: DatabaseConnection, op: operations.DeleteWorkspace, now: float) -> FreedBlobs:
+    found = get_workspace(db, op.key, lock_clause=db.lock_clause)
+    if found is None:
+        return FreedBlobs()
+    freed = drop_checkpoints(db, op.key, 1, found.version)
+    for table in ("{_versions}", "{_workspaces}"):
+        db.execute(f"DELETE FROM {table} WHERE name = :name", {"name": op.key})
+    return freed
+
+
+def drop_checkpoints(db: DatabaseConnection, key: str, first: int, last: int) -> FreedBlobs:
+    """Delete the checkpoints of these versions, and the blobs that no other checkpoint refers to."""
+    where, params = "name = :name AND version >= :first AND version <= :last", dict[str, object](name=key)
+    params |= {"first": first, "last": last}
+    rows = db.fetch_all(f"SELECT blobs FROM {{_checkpoints}} WHERE {where}" + db.lock_clause, params)
+    released = [digest for (blobs,) in rows for digest in msgspec.json.decode(blobs, type=list[str])]
+    for digest in sorted(released):
+        change_references(db, digest, -1)
+    db.execute(f"DELETE FROM {{_checkpoints}} WHERE {where}", params)
+    return delete_blobs(db, sorted(set(released)))
+
+
+def delete_blobs(db: DatabaseConnection, digests: Iterable[str]) -> FreedBlobs:
+    """Delete those of the blobs that no checkpoint refers to."""
+    places: list[str | None] = []
+    for digest in digests:
+        row = db.fetch_one(
+            "SELECT place FROM {_blobs} WHERE digest = :digest AND refs <= 0" + db.lock_clause, {"digest": digest}
+        )
+        if row is not None:
+            for table in ("{_blobs}", "{_chunks}"):
+                db.execute(f"DELETE FROM {table} WHERE digest = :digest", {"digest": digest})
+            places.append(row[0])
+    return FreedBlobs(len(places), tuple(place for place in places if place is not None))
+
+
+def put_blob(db: DatabaseConnection, op: operations.PutBlob, now: float) -> None:
+    values = {"digest": op.digest, "part": op.part, "now": now}
+    if db.fetch_one("SELECT 1 FROM {_blobs} WHERE digest = :digest" + db.lock_clause, values) is not None:
+        db.execute("UPDATE {_blobs} SET stored_at = :now WHERE digest = :digest", values)
+        return
+    if op.place is None:
+        db.execute("DELETE FROM {_chunks} WHERE digest = :digest AND part = :part", values)
+        db.execute(
+            "INSERT INTO {_chunks} (digest, part, data, stored_at) VALUES (:digest, :part, :data, :now)",
+            {**values, "data": op.data},
+        )
+        if op.part < op.parts - 1:
+            return
+        row = db.fetch_one("SELECT COUNT(*) FROM {_chunks} WHERE digest = :digest", values)
+        if row is None or row[0] != op.parts:
+            raise BlobsMissing([op.digest])
+    db.execute(
+        "INSERT INTO {_blobs} (digest, size, parts, refs, place, stored_at)"
+        " VALUES (:digest, :size, :parts, 0, :place, :now)",
+        {**values, "size": op.size, "parts": op.parts, "place": op.place},
+    )
+
+
+def sweep_blobs(db: DatabaseConnection, op: operations.SweepBlobs, now: float) -> FreedBlobs:
+    params = {"before": op.before, "limit": op.limit}
+    aged = db.fetch_all(
+        "SELECT digest FROM {_blobs} WHERE refs <= 0 AND stored_at < :before ORDER BY stored_at, digest LIMIT :limit",
+        params,
+    )
+    freed = delete_blobs(db, [digest for (digest,) in aged])
+    abandoned = db.fetch_all(
+        "SELECT digest, part FROM {_chunks} WHERE stored_at < :before"
+        " AND NOT EXISTS (SELECT 1 FROM {_blobs} WHERE {_blobs}.digest = {_chunks}.digest)"
+        " ORDER BY digest, part LIMIT :limit",
+        params,
+    )
+    db.execute_many(
+        "DELETE FROM {_chunks} WHERE digest = :digest AND part = :part",
+        [{"digest": digest, "part": part} for digest, part in abandoned],
+    )
+    return FreedBlobs(freed.count + len(abandoned), freed.places)
