@@ -22,6 +22,7 @@ ACTIVE = ("queued", "woken", "running", "waiting", "blocked")
 INDEX = "standfast_runs_by_session_status"
 LATER_INDEXES = (INDEX, "standfast_approvals_by_expiry", "standfast_runs_by_parent")
 LATER_COLUMNS = (("standfast_links", "held"), ("standfast_runs", "parent"))
+LATER_TABLES = tuple(f"standfast_{name}" for name in ("workspaces", "versions", "checkpoints", "blobs", "blob_data"))
 BEFORE = schema.MIGRATIONS.index(schema.RUNS_BY_SESSION_STATUS)  # the newest version without the index
 BEFORE_PARENTS = schema.MIGRATIONS.index(schema.RUN_PARENTS)
 
@@ -79,6 +80,8 @@ async def test_a_file_of_an_earlier_version_gets_the_index(tmp_path: Path) -> No
             raw.execute(f"DROP INDEX {index}")
         for table, column in LATER_COLUMNS:
             raw.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        for table in LATER_TABLES:
+            raw.execute(f"DROP TABLE {table}")
         raw.execute("DELETE FROM standfast_schema WHERE version >= ?", (BEFORE + 1,))
     async with closing_backend(SqliteBackend(path)) as backend:
         assert len(await backend.list_runs(status=None, session_id="s", limit=9, after=0)) == 2
@@ -97,6 +100,8 @@ async def test_a_database_of_an_earlier_version_gets_the_index(postgres_url: str
             await admin.execute(f"DROP INDEX {index}")
         for table, column in LATER_COLUMNS:
             await admin.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        for table in LATER_TABLES:
+            await admin.execute(f"DROP TABLE {table}")
         await admin.execute("DELETE FROM standfast_schema WHERE version >= $1", BEFORE + 1)
         async with closing_backend(await open_backend(postgres_url)) as backend:
             assert len(await backend.list_runs(status=("completed",), session_id="s", limit=9, after=0)) == 2
@@ -115,6 +120,8 @@ async def test_a_fork_that_an_earlier_version_stored_keeps_its_parent(tmp_path: 
     with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("DROP INDEX standfast_runs_by_parent")
         raw.execute("ALTER TABLE standfast_runs DROP COLUMN parent")
+        for table in LATER_TABLES:
+            raw.execute(f"DROP TABLE {table}")
         raw.execute("DELETE FROM standfast_schema WHERE version > ?", (BEFORE_PARENTS,))
     async with closing_backend(SqliteBackend(path)) as backend:
         await check_parent_is_kept(backend)
@@ -126,6 +133,8 @@ async def test_a_fork_that_an_earlier_version_stored_on_a_server_keeps_its_paren
     admin = await asyncpg.connect(dsn(postgres_url))
     try:
         await admin.execute("ALTER TABLE standfast_runs DROP COLUMN parent")
+        for table in LATER_TABLES:
+            await admin.execute(f"DROP TABLE {table}")
         await admin.execute("DELETE FROM standfast_schema WHERE version > $1", BEFORE_PARENTS)
     finally:
         await admin.close()

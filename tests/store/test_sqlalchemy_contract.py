@@ -19,6 +19,9 @@ from standfast.testing.store.contract import RandomCommitClauses
 from standfast.testing.store.fixtures import ListStoredItems, append, make_fork, make_rewind, read_data
 
 
+WORKSPACE_TABLES = ("workspaces", "versions", "checkpoints", "blobs", "blob_data")
+
+
 class FaultyCursor(sqlite3.Cursor):
     def execute(self, *args: Any) -> sqlite3.Cursor:
         faults: SqliteFaults = self.connection.faults
@@ -92,6 +95,7 @@ class SqlContract(SqlFixtures, StoreContract):
                     "ALTER TABLE standfast_links DROP COLUMN held",
                     "DROP INDEX standfast_runs_by_parent",
                     "ALTER TABLE standfast_runs DROP COLUMN parent",
+                    *(f"DROP TABLE standfast_{name}" for name in WORKSPACE_TABLES),
                     "DELETE FROM standfast_schema WHERE version > 6",
                 ):
                     await connection.execute(sqlalchemy.text(statement))

@@ -218,9 +218,9 @@ class MemoryBackend:
         self.check_open()
         return [self.tables.blobs[digest][0] for digest in digests if digest in self.tables.blobs]
 
-    async def read_blob(self, blob: BlobRecord, part: int) -> bytes | None:
+    async def read_blob(self, blob: BlobRecord) -> bytes | None:
         self.check_open()
-        return self.tables.chunks.get((blob.digest, part), (None, 0))[0]
+        return self.tables.blob_data.get(blob.digest)
 
     async def get_time(self) -> float:
         self.check_open()

@@ -32,7 +32,7 @@ class UndoLog:
 
 
 class WorkspaceTables(UndoLog):
-    """Dictionaries of workspaces. Blobs and chunks are stored with their time."""
+    """Dictionaries of workspaces. A blob has the time at which it was stored last."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class WorkspaceTables(UndoLog):
         self.versions: dict[tuple[str, int], VersionRecord] = {}
         self.checkpoints: dict[tuple[str, int], CheckpointRecord] = {}
         self.blobs: dict[str, tuple[BlobRecord, float]] = {}
-        self.chunks: dict[tuple[str, int], tuple[bytes, float]] = {}
+        self.blob_data: dict[str, bytes] = {}
 
     def append_versions(self, op: operations.AppendVersions, now: float) -> None:
         old = self.workspaces.get(op.key)
@@ -88,13 +88,14 @@ class WorkspaceTables(UndoLog):
         return {digest for checkpoint in self.checkpoints.values() for digest in checkpoint.blobs}
 
     def delete_blobs(self, digests: Sequence[str]) -> FreedBlobs:
-        places = []
+        places: list[str] = []
         for digest in digests:
             blob, _ = self.blobs[digest]
             self.delete(self.blobs, digest)
-            for part in [part for owner, part in self.chunks if owner == digest]:
-                self.delete(self.chunks, (digest, part))
-            places += [blob.place] if blob.place is not None else []
+            if blob.place is None:
+                self.delete(self.blob_data, digest)
+            else:
+                places.append(blob.place)
         return FreedBlobs(len(digests), tuple(places))
 
     def delete_workspace(self, op: operations.DeleteWorkspace, now: float) -> FreedBlobs:
@@ -111,13 +112,8 @@ class WorkspaceTables(UndoLog):
             self.put(self.blobs, op.digest, (stored[0], now))
             return
         if op.place is None:
-            self.put(self.chunks, (op.digest, op.part), (op.data, now))
-            if op.part < op.parts - 1:
-                return
-            if sum(owner == op.digest for owner, _ in self.chunks) != op.parts:
-                raise BlobsMissing([op.digest])
-        blob = BlobRecord(digest=op.digest, size=op.size, parts=op.parts, place=op.place)
-        self.put(self.blobs, op.digest, (blob, now))
+            self.put(self.blob_data, op.digest, op.data)
+        self.put(self.blobs, op.digest, (BlobRecord(digest=op.digest, size=op.size, place=op.place), now))
 
     def sweep_blobs(self, op: operations.SweepBlobs, now: float) -> FreedBlobs:
         referenced = self.list_referenced_blobs()
@@ -126,12 +122,4 @@ class WorkspaceTables(UndoLog):
             for digest, (_, stored_at) in self.blobs.items()
             if stored_at < op.before and digest not in referenced
         ]
-        freed = self.delete_blobs([digest for _, digest in sorted(aged)[: op.limit]])
-        abandoned = [
-            place
-            for place, (_, stored_at) in sorted(self.chunks.items())
-            if place[0] not in self.blobs and stored_at < op.before
-        ]
-        for place in abandoned[: op.limit]:
-            self.delete(self.chunks, place)
-        return FreedBlobs(freed.count + len(abandoned[: op.limit]), freed.places)
+        return self.delete_blobs([digest for _, digest in sorted(aged)[: op.limit]])

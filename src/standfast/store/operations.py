@@ -208,22 +208,19 @@ class DeleteWorkspace(msgspec.Struct, frozen=True, tag="delete-workspace"):
 
 
 class PutBlob(msgspec.Struct, frozen=True, kw_only=True, tag="put-blob"):
-    """Store one part of a blob; the last part completes it. A blob that is complete only gets a new time.
+    """Store content under its digest, or note its ``place`` in an object store. A stored blob only gets a new time.
 
-    Parts may come from several writers: a part of a digest is always the same content. With ``place`` the parts are in
-    an object store. A blob that no checkpoint refers to is deleted by :class:`SweepBlobs`.
+    A blob that no checkpoint refers to is deleted by :class:`SweepBlobs`.
     """
 
     digest: str
     size: int
-    part: int = 0
-    parts: int = 1
     data: bytes = b""
     place: str | None = None
 
 
 class SweepBlobs(msgspec.Struct, frozen=True, kw_only=True, tag="sweep-blobs"):
-    """Delete up to ``limit`` blobs, and parts of incomplete ones, stored before ``before`` and without reference."""
+    """Delete up to ``limit`` blobs that no checkpoint refers to and that were stored before ``before``."""
 
     before: float
     limit: int = 100

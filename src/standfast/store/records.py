@@ -197,11 +197,10 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlobRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Content by digest, in ``parts`` of the store, or at ``place`` in an object store."""
+    """Content by its digest, in the store, or at ``place`` in an object store."""
 
     digest: str
     size: int
-    parts: int
     place: str | None = None
 
 

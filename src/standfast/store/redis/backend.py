@@ -391,7 +391,7 @@ class RedisBackend:
     async def find_blobs(self, digests: Sequence[str]) -> list[BlobRecord]:
         raise Unsupported(_RUNS_UNSUPPORTED)
 
-    async def read_blob(self, blob: BlobRecord, part: int) -> bytes | None:
+    async def read_blob(self, blob: BlobRecord) -> bytes | None:
         raise Unsupported(_RUNS_UNSUPPORTED)
 
 

@@ -328,5 +328,5 @@ class RelationalQueries(ABC):
     async def find_blobs(self, digests: Sequence[str]) -> list[BlobRecord]:
         return await self.run_query(workspace_queries.find_blobs, digests) if digests else []
 
-    async def read_blob(self, blob: BlobRecord, part: int) -> bytes | None:
-        return await self.run_query(workspace_queries.read_blob, blob.digest, part)
+    async def read_blob(self, blob: BlobRecord) -> bytes | None:
+        return await self.run_query(workspace_queries.read_blob, blob.digest)

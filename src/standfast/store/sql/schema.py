@@ -272,21 +272,17 @@ WORKSPACES = Migration(
         """CREATE TABLE {_blobs} (
             digest <NAME> NOT NULL PRIMARY KEY,
             size BIGINT NOT NULL,
-            parts BIGINT NOT NULL,
             refs BIGINT NOT NULL,
             place <NAME>,
             stored_at <TIME> NOT NULL
         ) <CLUSTERED>""",
         "CREATE INDEX {_blobs}_by_refs ON {_blobs} (refs, stored_at)",
-        # With row ids: rows of this size do not fit into the pages of a clustered index.
-        """CREATE TABLE {_chunks} (
-            digest <NAME> NOT NULL,
-            part BIGINT NOT NULL,
-            data <BYTES> NOT NULL,
-            stored_at <TIME> NOT NULL,
-            PRIMARY KEY (digest, part)
+        # Apart, so that counting references does not write the content again; with row ids, as rows of this size do
+        # not fit into the pages of a clustered index.
+        """CREATE TABLE {_blob_data} (
+            digest <NAME> NOT NULL PRIMARY KEY,
+            data <BYTES> NOT NULL
         )""",
-        "CREATE INDEX {_chunks}_by_time ON {_chunks} (stored_at)",
     ),
 )
 

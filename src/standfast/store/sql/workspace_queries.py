@@ -70,15 +70,11 @@ def find_blobs(db: DatabaseConnection, digests: Sequence[str]) -> list[BlobRecor
     for start in range(0, len(digests), 100):
         names = {f"d{index}": digest for index, digest in enumerate(digests[start : start + 100])}
         placeholders = ", ".join(f":{name}" for name in names)
-        rows = db.fetch_all(
-            f"SELECT digest, size, parts, place FROM {{_blobs}} WHERE digest IN ({placeholders})", names
-        )
-        found |= {row[0]: BlobRecord(digest=row[0], size=row[1], parts=row[2], place=row[3]) for row in rows}
+        rows = db.fetch_all(f"SELECT digest, size, place FROM {{_blobs}} WHERE digest IN ({placeholders})", names)
+        found |= {row[0]: BlobRecord(digest=row[0], size=row[1], place=row[2]) for row in rows}
     return [found[digest] for digest in digests if digest in found]
 
 
-def read_blob(db: DatabaseConnection, digest: str, part: int) -> bytes | None:
-    row = db.fetch_one(
-        "SELECT data FROM {_chunks} WHERE digest = :digest AND part = :part", {"digest": digest, "part": part}
-    )
+def read_blob(db: DatabaseConnection, digest: str) -> bytes | None:
+    row = db.fetch_one("SELECT data FROM {_blob_data} WHERE digest = :digest", {"digest": digest})
     return None if row is None else bytes(row[0])

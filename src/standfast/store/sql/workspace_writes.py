@@ -103,50 +103,30 @@ def delete_blobs(db: DatabaseConnection, digests: Iterable[str]) -> FreedBlobs:
             "SELECT place FROM {_blobs} WHERE digest = :digest AND refs <= 0" + db.lock_clause, {"digest": digest}
         )
         if row is not None:
-            for table in ("{_blobs}", "{_chunks}"):
+            for table in ("{_blobs}", "{_blob_data}"):
                 db.execute(f"DELETE FROM {table} WHERE digest = :digest", {"digest": digest})
             places.append(row[0])
     return FreedBlobs(len(places), tuple(place for place in places if place is not None))
 
 
 def put_blob(db: DatabaseConnection, op: operations.PutBlob, now: float) -> None:
-    values = {"digest": op.digest, "part": op.part, "now": now}
-    if db.fetch_one("SELECT 1 FROM {_blobs} WHERE digest = :digest" + db.lock_clause, values) is not None:
-        db.execute("UPDATE {_blobs} SET stored_at = :now WHERE digest = :digest", values)
+    target = {"digest": op.digest, "now": now}
+    if db.fetch_one("SELECT 1 FROM {_blobs} WHERE digest = :digest" + db.lock_clause, target) is not None:
+        db.execute("UPDATE {_blobs} SET stored_at = :now WHERE digest = :digest", target)
         return
-    if op.place is None:
-        db.execute("DELETE FROM {_chunks} WHERE digest = :digest AND part = :part", values)
-        db.execute(
-            "INSERT INTO {_chunks} (digest, part, data, stored_at) VALUES (:digest, :part, :data, :now)",
-            {**values, "data": op.data},
-        )
-        if op.part < op.parts - 1:
-            return
-        row = db.fetch_one("SELECT COUNT(*) FROM {_chunks} WHERE digest = :digest", values)
-        if row is None or row[0] != op.parts:
-            raise BlobsMissing([op.digest])
     db.execute(
-        "INSERT INTO {_blobs} (digest, size, parts, refs, place, stored_at)"
-        " VALUES (:digest, :size, :parts, 0, :place, :now)",
-        {**values, "size": op.size, "parts": op.parts, "place": op.place},
+        "INSERT INTO {_blobs} (digest, size, refs, place, stored_at) VALUES (:digest, :size, 0, :place, :now)",
+        {**target, "size": op.size, "place": op.place},
     )
+    if op.place is None:
+        db.execute(
+            "INSERT INTO {_blob_data} (digest, data) VALUES (:digest, :data)", {"digest": op.digest, "data": op.data}
+        )
 
 
 def sweep_blobs(db: DatabaseConnection, op: operations.SweepBlobs, now: float) -> FreedBlobs:
-    params = {"before": op.before, "limit": op.limit}
     aged = db.fetch_all(
         "SELECT digest FROM {_blobs} WHERE refs <= 0 AND stored_at < :before ORDER BY stored_at, digest LIMIT :limit",
-        params,
+        {"before": op.before, "limit": op.limit},
     )
-    freed = delete_blobs(db, [digest for (digest,) in aged])
-    abandoned = db.fetch_all(
-        "SELECT digest, part FROM {_chunks} WHERE stored_at < :before"
-        " AND NOT EXISTS (SELECT 1 FROM {_blobs} WHERE {_blobs}.digest = {_chunks}.digest)"
-        " ORDER BY digest, part LIMIT :limit",
-        params,
-    )
-    db.execute_many(
-        "DELETE FROM {_chunks} WHERE digest = :digest AND part = :part",
-        [{"digest": digest, "part": part} for digest, part in abandoned],
-    )
-    return FreedBlobs(freed.count + len(abandoned), freed.places)
+    return delete_blobs(db, [digest for (digest,) in aged])

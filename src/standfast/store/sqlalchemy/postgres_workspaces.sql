@@ -117,58 +117,37 @@ BEGIN
     )
     SELECT array_agg(digest), coalesce(jsonb_agg(place ORDER BY digest) FILTER (WHERE place IS NOT NULL), '[]')
     INTO gone, places FROM deleted;
-    DELETE FROM {_chunks} WHERE digest = ANY (gone);
+    DELETE FROM {_blob_data} WHERE digest = ANY (gone);
     RETURN jsonb_build_array(coalesce(cardinality(gone), 0), places);
 END
 $$;
 
 CREATE OR REPLACE FUNCTION {_commit_put_blob}(op jsonb, blobs bytea[], now double precision) RETURNS jsonb
 LANGUAGE plpgsql AS $$
-DECLARE
-    who text := op->>'digest';
-    number bigint := (op->>'part')::bigint;
-    total bigint := (op->>'parts')::bigint;
 BEGIN
-    UPDATE {_blobs} SET stored_at = now WHERE digest = who;
-    IF FOUND THEN
-        RETURN NULL;
-    END IF;
-    IF NOT op ? 'place' THEN
-        INSERT INTO {_chunks} (digest, part, data, stored_at)
-        VALUES (who, number, blobs[(op->>'blob')::integer], now)
-        ON CONFLICT (digest, part) DO UPDATE SET data = excluded.data, stored_at = excluded.stored_at;
-        IF number < total - 1 THEN
-            RETURN NULL;
+    LOOP
+        UPDATE {_blobs} SET stored_at = now WHERE digest = op->>'digest';
+        EXIT WHEN FOUND;
+        INSERT INTO {_blobs} (digest, size, refs, place, stored_at)
+        VALUES (op->>'digest', (op->>'size')::bigint, 0, op->>'place', now)
+        ON CONFLICT (digest) DO NOTHING;
+        IF FOUND THEN
+            IF NOT op ? 'place' THEN
+                INSERT INTO {_blob_data} (digest, data) VALUES (op->>'digest', blobs[(op->>'blob')::integer]);
+            END IF;
+            EXIT;
         END IF;
-        IF (SELECT count(*) FROM {_chunks} WHERE digest = who) <> total THEN
-            RAISE EXCEPTION USING ERRCODE = 'HF011', MESSAGE = 'standfast: blobs missing',
-                DETAIL = jsonb_build_object('digests', jsonb_build_array(who))::text;
-        END IF;
-    END IF;
-    INSERT INTO {_blobs} (digest, size, parts, refs, place, stored_at)
-    VALUES (who, (op->>'size')::bigint, total, 0, op->>'place', now)
-    ON CONFLICT (digest) DO UPDATE SET stored_at = excluded.stored_at;
+    END LOOP;
     RETURN NULL;
 END
 $$;
 
 CREATE OR REPLACE FUNCTION {_commit_sweep_blobs}(op jsonb) RETURNS jsonb
 LANGUAGE plpgsql AS $$
-DECLARE
-    since double precision := (op->>'before')::double precision;
-    freed jsonb;
-    abandoned bigint;
 BEGIN
-    freed := {_commit_delete_blobs}(ARRAY(
-        SELECT digest FROM {_blobs} WHERE refs <= 0 AND stored_at < since
+    RETURN {_commit_delete_blobs}(ARRAY(
+        SELECT digest FROM {_blobs} WHERE refs <= 0 AND stored_at < (op->>'before')::double precision
         ORDER BY stored_at, digest LIMIT (op->>'limit')::bigint FOR UPDATE SKIP LOCKED
     ));
-    DELETE FROM {_chunks} WHERE (digest, part) IN (
-        SELECT c.digest, c.part FROM {_chunks} AS c
-        WHERE c.stored_at < since AND NOT EXISTS (SELECT 1 FROM {_blobs} AS b WHERE b.digest = c.digest)
-        ORDER BY c.digest, c.part LIMIT (op->>'limit')::bigint
-    );
-    GET DIAGNOSTICS abandoned = ROW_COUNT;
-    RETURN jsonb_build_array((freed->>0)::bigint + abandoned, freed->1);
 END
 $$;

@@ -52,7 +52,7 @@ async def read_workspace(backend: Backend, key: str, *digests: str) -> dict[str,
         "workspace": await backend.get_workspace(key),
         "versions": versions,
         "checkpoints": [await backend.get_checkpoint(key, version.version) for version in versions],
-        "blobs": [(blob, [await backend.read_blob(blob, part) for part in range(blob.parts)]) for blob in blobs],
+        "blobs": [(blob, await backend.read_blob(blob)) for blob in blobs],
     }
 
 
@@ -134,22 +134,13 @@ class WorkspaceClauses(StoreFixtures):
         assert missing.value.digests == ("d2", "d3")
         assert await run_backend.get_checkpoint("k", 1) is None
 
-    async def test_a_blob_exists_when_its_last_part_is_stored(self, run_backend: Backend) -> None:
-        for part in range(2):
-            await run_backend.commit(PutBlob(digest="big", size=9, part=part, parts=3, data=b"%d" % part))
-            assert await run_backend.find_blobs(["big"]) == []
-        await run_backend.commit(PutBlob(digest="big", size=9, part=2, parts=3, data=b"2"), make_blob("small"))
-        small, big = await run_backend.find_blobs(["small", "none", "big"])
-        assert big == BlobRecord(digest="big", size=9, parts=3)
-        assert [await run_backend.read_blob(big, part) for part in range(4)] == [b"0", b"1", b"2", None]
-        await run_backend.commit(PutBlob(digest="big", size=9, part=0, parts=3, data=b"other"))
-        assert await run_backend.read_blob(big, 0) == b"0"
-        assert await run_backend.read_blob(small, 0) == b"small"
-
-    async def test_a_blob_without_all_its_parts_is_refused(self, run_backend: Backend) -> None:
-        with pytest.raises(BlobsMissing):
-            await run_backend.commit(PutBlob(digest="big", size=9, part=1, parts=2, data=b"1"))
-        assert await run_backend.find_blobs(["big"]) == []
+    async def test_a_blob_is_stored_once(self, run_backend: Backend) -> None:
+        await run_backend.commit(make_blob("one"), make_blob("two"))
+        await run_backend.commit(PutBlob(digest="one", size=9, data=b"the same content, packed otherwise"))
+        two, one = await run_backend.find_blobs(["two", "none", "one"])
+        assert one == BlobRecord(digest="one", size=4)
+        assert [await run_backend.read_blob(blob) for blob in (one, two)] == [b"one", b"two"]
+        assert await run_backend.read_blob(BlobRecord(digest="none", size=4)) is None
 
     async def test_a_dropped_checkpoint_takes_the_blobs_along_that_only_it_had(self, run_backend: Backend) -> None:
         await run_backend.commit(
@@ -195,15 +186,12 @@ class WorkspaceClauses(StoreFixtures):
         await run_backend.commit(
             make_versions("k", 0, b"a"),
             *map(make_blob, ("used", "lost-1", "lost-2")),
-            PutBlob(digest="half", size=9, part=0, parts=2, data=b"0"),
         )
         await run_backend.commit(make_checkpoint("k", 1, "used"))
         clock.advance(100)
         await run_backend.commit(make_blob("fresh"), make_blob("lost-2"))
-        assert await run_backend.commit(SweepBlobs(before=clock.now - 50)) == [FreedBlobs(2)]
+        assert await run_backend.commit(SweepBlobs(before=clock.now - 50)) == [FreedBlobs(1)]
         assert await list_blobs(run_backend, "used", "lost-1", "lost-2", "fresh") == ["used", "lost-2", "fresh"]
-        with pytest.raises(BlobsMissing):
-            await run_backend.commit(PutBlob(digest="half", size=9, part=1, parts=2, data=b"1"))
         assert await run_backend.commit(SweepBlobs(before=clock.now + 1, limit=1)) == [FreedBlobs(1)]
         assert await run_backend.commit(SweepBlobs(before=clock.now + 1)) == [FreedBlobs(1)]
         assert await list_blobs(run_backend, "used", "lost-1", "lost-2", "fresh") == ["used"]
@@ -218,7 +206,7 @@ class WorkspaceClauses(StoreFixtures):
             PutBlob(digest="d2", size=5, place="x/d2"),
         )
         await run_backend.commit(make_checkpoint("k", 1, "d1"))
-        assert await run_backend.find_blobs(["d1"]) == [BlobRecord(digest="d1", size=5, parts=1, place="x/d1-1")]
+        assert await run_backend.find_blobs(["d1"]) == [BlobRecord(digest="d1", size=5, place="x/d1-1")]
         clock.advance(1)
         assert await run_backend.commit(SweepBlobs(before=clock.now)) == [FreedBlobs(1, ("x/d2",))]
         assert await run_backend.commit(DeleteWorkspace("k")) == [FreedBlobs(1, ("x/d1-1",))]
