@@ -35,6 +35,7 @@ LIBRARY_USERS = {
     "redis": {"store", "history"},
     "cryptography": {"history"},
     "cloudpickle": {"workers"},
+    "obstore": {"store"},
     "typer": {"cli"},
     "rich": {"cli"},
     "websockets": {"realtime"},

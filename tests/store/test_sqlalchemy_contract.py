@@ -18,7 +18,6 @@ from standfast.testing.store.concurrency import ConcurrencyClauses
 from standfast.testing.store.contract import RandomCommitClauses
 from standfast.testing.store.fixtures import ListStoredItems, append, make_fork, make_rewind, read_data
 
-
 WORKSPACE_TABLES = ("workspaces", "versions", "checkpoints", "blobs", "blob_data")
 
 

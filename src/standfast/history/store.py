@@ -211,7 +211,8 @@ def open_store(url: Any, **options: Any) -> _StoreOpener:
     ``memory://`` · ``sqlite:///path`` · ``postgresql+asyncpg://...`` (any SQLAlchemy asyncio URL) · ``redis://...``;
     or an SQLAlchemy ``AsyncEngine`` or a redis-py asyncio client, which the caller closes. ``SQLiteSession`` and
     ``SQLAlchemySession`` use tables with other names; open those with
-    ``sqlite:///path?tables=agent_sessions,agent_messages``.
+    ``sqlite:///path?tables=agent_sessions,agent_messages``. With ``blobs="s3://bucket/prefix"``, or the URL of another
+    object store or of a directory (``file:///path``), the content of workspaces is kept there.
     """
     return _StoreOpener(lambda: open_backend(url, **options))
 

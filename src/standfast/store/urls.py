@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 SUPPORTED_URLS = "memory:// · sqlite:///path · postgresql+asyncpg://... · mysql+asyncmy://... · redis://..."
 
 
-async def open_backend(url: Any, **options: Any) -> Backend:
-    """Open a backend. ``options`` are the keyword arguments of its class."""
+async def open_backend(url: Any, *, blobs: str | None = None, **options: Any) -> Backend:
+    """Open a backend. ``options`` are the keyword arguments of its class; ``blobs`` is the URL of an object store."""
+    if blobs is not None:
+        from standfast.store.object_blobs import ObjectBlobs, open_objects
+
+        objects = open_objects(blobs)
+        stacked: Any = ObjectBlobs(await open_backend(url, **options), objects)
+        return stacked  # type: ignore[no-any-return]
     if not isinstance(url, str):
         return await open_existing(url, options)
     scheme, separator, _ = url.partition("://")  # errors must not quote the rest, which may contain a password
