@@ -1,7 +1,11 @@
+from standfast.workers.captures import Capture as Capture
+from standfast.workers.chunks import decode_chunk as decode_chunk
 from standfast.workers.config import PoolConfig as PoolConfig
 from standfast.workers.config import SandboxPolicy as SandboxPolicy
 from standfast.workers.config import SessionConfig as SessionConfig
 from standfast.workers.errors import Cause as Cause
+from standfast.workers.errors import CaptureFailed as CaptureFailed
+from standfast.workers.errors import WorkspaceRefused as WorkspaceRefused
 from standfast.workers.errors import ExecutionTimeout as ExecutionTimeout
 from standfast.workers.errors import PoolBroken as PoolBroken
 from standfast.workers.errors import PoolExhausted as PoolExhausted
@@ -20,6 +24,7 @@ from standfast.workers.results import RestoreResult as RestoreResult
 from standfast.workers.results import SessionInfo as SessionInfo
 from standfast.workers.results import SnapshotPoint as SnapshotPoint
 from standfast.workers.results import WorkerUsage as WorkerUsage
+from standfast.workers.results import WorkspaceReport as WorkspaceReport
 from standfast.workers._host.forkserver import fork_server as fork_server
 from standfast.workers.session import WorkerSession as WorkerSession
 from standfast.workers.state import SessionState as SessionState
@@ -28,6 +33,11 @@ from standfast.workers.python_sessions import PythonCallResult as PythonCallResu
 from standfast.workers.python_sessions import current_conversation as current_conversation
 from standfast.workers.python_sessions import python_function as python_function
 from standfast.workers.wire.frames import FrameTooLarge as FrameTooLarge
+from standfast.workers.wire.manifests import Content as Content
+from standfast.workers.wire.manifests import InvalidManifest as InvalidManifest
+from standfast.workers.wire.manifests import VariableGroup as VariableGroup
+from standfast.workers.wire.manifests import WorkspaceFile as WorkspaceFile
+from standfast.workers.wire.manifests import WorkspaceManifest as WorkspaceManifest
 from standfast.workers.wire.messages import AckMessage as AckMessage
 from standfast.workers.wire.messages import CancelMessage as CancelMessage
 from standfast.workers.wire.messages import CheckpointMessage as CheckpointMessage

@@ -7,6 +7,9 @@ from standfast.base.errors import StandfastError, Unsupported
 
 CauseKind = Literal["exit", "signal", "memory-limit", "cpu-limit", "sandbox", "killed", "protocol", "shutdown", "start"]
 
+CaptureProblem = Literal["worker", "too-large", "timeout", "protocol", "closed", "unsupported"]
+WorkspaceProblem = Literal["foreign", "too-new", "damaged", "unsafe", "missing", "python-version", "too-large"]
+
 
 @dataclass(frozen=True)
 class Cause:
@@ -50,6 +53,34 @@ class WorkerRequestFailed(WorkerError):
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(f"{kind}: {detail}")
+        self.kind, self.detail = kind, detail
+
+
+class CaptureFailed(WorkerError):
+    """The workspace could not be captured. The session goes on, and what was stored before is untouched.
+
+    ``kind`` is ``worker`` (the copy of the worker failed or was killed), ``too-large``, ``timeout``, ``protocol`` (the
+    copy sent what it may not), ``closed`` (the session ended, or the capture was given up) or ``unsupported``.
+    """
+
+    code = "capture-failed"
+
+    def __init__(self, kind: CaptureProblem, detail: str) -> None:
+        super().__init__(f"the workspace was not captured: {detail}")
+        self.kind, self.detail = kind, detail
+
+
+class WorkspaceRefused(WorkerError):
+    """A stored workspace cannot be restored here. Nothing was loaded, and the session is as it was.
+
+    ``kind`` is ``foreign``, ``too-new``, ``damaged`` (also a chunk that does not match its digest), ``unsafe`` (paths
+    outside of the directory, for example), ``missing`` (a chunk is not stored), ``python-version`` or ``too-large``.
+    """
+
+    code = "workspace-refused"
+
+    def __init__(self, kind: WorkspaceProblem, detail: str) -> None:
+        super().__init__(f"the workspace was not restored: {detail}")
         self.kind, self.detail = kind, detail
 
 

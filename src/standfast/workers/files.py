@@ -10,7 +10,7 @@ import ctypes
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -150,7 +150,29 @@ class Files:
         except OSError as problem:
             raise InvalidInput(f"{path!r} cannot be removed: {problem.strerror}") from problem
 
-    def _write(self, path: str, content: bytes) -> None:
+    def write_entries(self, entries: Iterable[tuple[str, int, bytes | None]]) -> dict[str, str]:
+        """Write files with their modes, and directories, whose content is None. Blocks.
+
+        Returns the reason for each path that could not be written.
+        """
+        failed: dict[str, str] = {}
+        directories: list[tuple[str, int]] = []
+        for path, mode, content in entries:
+            try:
+                if content is None:
+                    with self._open_parent(f"{path}/_", create=True):
+                        directories.append((path, mode))
+                else:
+                    self._write(path, content, mode)
+            except (InvalidInput, NotFound) as problem:
+                failed[path] = str(problem)
+        # Last and from below, since a mode may forbid to write or to look inside.
+        for path, mode in reversed(directories):
+            with contextlib.suppress(InvalidInput, NotFound), self._open_parent(f"{path}/_", create=False) as (top, _):
+                os.fchmod(top, mode)
+        return failed
+
+    def _write(self, path: str, content: bytes, mode: int | None = None) -> None:
         with self._open_parent(path, create=True) as (parent, name):
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
             try:
@@ -161,6 +183,8 @@ class Files:
                     remaining = memoryview(content)
                     while remaining:
                         remaining = remaining[file.write(remaining) :]
+                    if mode is not None:
+                        os.fchmod(file.fileno(), mode)
             except OSError as problem:
                 raise InvalidInput(f"{path!r} cannot be written: {problem.strerror}") from problem
 

@@ -101,6 +101,19 @@ class RestoreResult:
 
 
 @dataclass(frozen=True)
+class WorkspaceReport:
+    """What a workspace restored, and the reason for each variable and file that it could not.
+
+    ``lost`` includes what was not in the workspace, because it could not be captured.
+    """
+
+    kept: tuple[str, ...] = ()
+    lost: dict[str, str] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    lost_files: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class WorkerUsage:
     """Resources of all processes of a worker: proportional set size (PSS) and private memory in bytes, CPU seconds.
 

@@ -7,17 +7,19 @@ Every method may be called from any task at any time. A method that the session 
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Self
 
 from standfast.base.errors import Closed
 from standfast.lifecycle.scope import is_cancelling
+from standfast.workers._host.captures import DEFAULT_WORKSPACE_BYTES, Captures
 from standfast.workers._host.executor import UNSET, Executor
 from standfast.workers._host.forkserver import list_candidate_levels
 from standfast.workers._host.variables import Inspector, Snapshots
 from standfast.workers._host.worker import Worker
+from standfast.workers.captures import Capture
 from standfast.workers.config import SandboxPolicy, SessionConfig
 from standfast.workers.errors import Cause, ExecutionTimeout, SandboxUnavailable, StartFailed, WorkerDied
 from standfast.workers.files import Files
@@ -30,10 +32,12 @@ from standfast.workers.results import (
     SessionInfo,
     SnapshotPoint,
     WorkerUsage,
+    WorkspaceReport,
 )
 from standfast.workers.state import SessionState, WorkerSessionEvent
 from standfast.workers.wire import messages as m
 from standfast.workers.wire.control import SANDBOX_LEVELS, SandboxLevel
+from standfast.workers.wire.manifests import WorkspaceManifest
 
 
 class WorkerSession:
@@ -48,6 +52,7 @@ class WorkerSession:
         self._executor = Executor(self.config, self._worker)
         self._inspector = Inspector(self.config, self._worker, self._executor, self.interceptors)
         self._snapshots = Snapshots(self.config, self._worker, self._executor)
+        self._captures = Captures(self._worker, self._executor, self.files)
         self._lifecycle_lock = asyncio.Lock()
         self._launch_task: asyncio.Task[None] | None = None
         self._close_task: asyncio.Task[None] | None = None
@@ -289,6 +294,43 @@ class WorkerSession:
         """Load a checkpoint inside the worker. An invalid one raises WorkerRequestFailed and changes nothing."""
         data = checkpoint if isinstance(checkpoint, bytes) else checkpoint.data
         return await self._snapshots.restore(data, clear_existing=clear_existing)
+
+    async def capture(
+        self,
+        known: WorkspaceManifest | Collection[bytes] = (),
+        *,
+        max_bytes: int = DEFAULT_WORKSPACE_BYTES,
+        timeout: float = 60.0,
+    ) -> Capture:
+        """Capture variables, files and the state of random generators as chunks and a manifest, to be stored.
+
+        The worker is forked, and its copy pickles and sends while the worker goes on. Returns as soon as code may run
+        again: after the fork, and after the files that have changed were read. What the capture holds is what was there
+        at that moment. ``known`` is the manifest of the previous capture, or the digests that are stored already: only
+        what is new is sent. With a manifest, files that have not changed are not even read. Threads and processes that
+        user code has left running may still change a file that is being read.
+
+        Raises CaptureFailed, here or in the iteration: if all content together has more than ``max_bytes``, or takes
+        longer than ``timeout`` seconds, or if the copy fails or is killed. The session goes on.
+        """
+        return await self._captures.start(known, max_bytes=max_bytes, timeout=timeout)
+
+    async def restore_workspace(
+        self,
+        manifest: WorkspaceManifest | bytes,
+        fetch: Callable[[bytes], Awaitable[bytes]],
+        *,
+        max_bytes: int = DEFAULT_WORKSPACE_BYTES,
+        timeout: float | None = None,
+    ) -> WorkspaceReport:
+        """Restore a captured workspace in this session, which should be new. ``fetch`` gets a chunk by its digest.
+
+        All chunks are fetched and verified first. Raises WorkspaceRefused, with nothing loaded, when one is missing or
+        wrong, or when the manifest is damaged, foreign, too new, unsafe or from another version of Python. Variables
+        that share objects are restored together or not at all; the report says which are there, and why others are
+        not. Other variables and files stay. After a TimeoutError the worker may still be loading: terminate it.
+        """
+        return await self._captures.restore(manifest, fetch, max_bytes=max_bytes, timeout=timeout)
 
     # -- messages
 

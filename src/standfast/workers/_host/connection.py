@@ -190,10 +190,10 @@ class WorkerConnection:
         if not self.exit_future.done():
             self.process_group.kill(self.token, reason)
 
-    async def end_processes(self, *, snapshots: int) -> None:
-        """Kill what the code has started, but not the worker and this many snapshots of it."""
+    async def end_processes(self, *, snapshots: int, captures: tuple[str, ...]) -> None:
+        """Kill what the code has started, but not the worker, this many snapshots of it, and these captures."""
         if not self.exit_future.done():
-            await self.process_group.end_processes(self.token, snapshots=snapshots)
+            await self.process_group.end_processes(self.token, snapshots=snapshots, captures=captures)
 
     def ignore_messages(self) -> None:
         """Read and drop what the worker still sends, because it is being killed."""

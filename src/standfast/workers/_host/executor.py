@@ -100,6 +100,12 @@ class Executor:
         self, message: m.Message, *, fds: tuple[int, ...] = (), router: MessageRouter | None = None
     ) -> m.Message:
         """Send a request that must not run beside user code: it waits in the queue of the executions."""
+        async with self.hold_idle() as current:
+            return await (router or current).request(message, fds=fds)
+
+    @contextlib.asynccontextmanager
+    async def hold_idle(self) -> AsyncIterator[MessageRouter]:
+        """Wait until no code runs, and let none run until the block ends."""
         self._worker.require_router()
         self.waiting_count += 1
         try:
@@ -107,7 +113,7 @@ class Executor:
         finally:
             self.waiting_count -= 1
         try:
-            return await (router or self._worker.require_router()).request(message, fds=fds)
+            yield self._worker.require_router()
         finally:
             self._lock.release()
 
@@ -185,7 +191,9 @@ class Executor:
         """End what the stopped code has started, before the next execution may start anything."""
         router = self._worker.router
         if router is not None and router.connection is not None and router.cause is None:
-            await router.connection.end_processes(snapshots=len(self._worker.snapshot_points))
+            await router.connection.end_processes(
+                snapshots=len(self._worker.snapshot_points), captures=tuple(self._worker.captures)
+            )
 
     async def _wait_for_cleanup(self) -> None:
         if self._cleanup is not None:

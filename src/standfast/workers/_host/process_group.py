@@ -13,6 +13,7 @@ from standfast.workers._host.cgroups import ControlGroups
 from standfast.workers._host.frame_socket import FrameSocket
 from standfast.workers.errors import Cause, StartFailed
 from standfast.workers.wire.control import (
+    EndCaptureCommand,
     EndProcessesCommand,
     KillCommand,
     ProcessesEnded,
@@ -102,14 +103,20 @@ class ProcessGroup:
         else:
             self._frame_socket.send(encode_control(KillCommand(token=token)))
 
-    async def end_processes(self, token: str, *, snapshots: int) -> None:
-        """Kill what the code of a worker has started, but not the worker and this many snapshots of it.
+    def end_capture(self, capture_id: str) -> None:
+        """Kill the copy of a worker that captures its workspace."""
+        self._frame_socket.send(encode_control(EndCaptureCommand(capture_id=capture_id)))
+
+    async def end_processes(self, token: str, *, snapshots: int, captures: tuple[str, ...]) -> None:
+        """Kill what the code of a worker has started, but not the worker, this many snapshots of it, and captures.
 
         Returns when none is left, or when the worker has exited.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ending.setdefault(token, []).append(future)
-        self._frame_socket.send(encode_control(EndProcessesCommand(token=token, snapshots=snapshots)))
+        self._frame_socket.send(
+            encode_control(EndProcessesCommand(token=token, snapshots=snapshots, captures=captures))
+        )
         await future
 
     def kill_all(self, reason: Cause) -> None:

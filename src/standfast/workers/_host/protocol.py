@@ -140,6 +140,8 @@ class WorkerProtocol:
                 m.CheckpointMessage()
                 | m.RestoreMessage()
                 | m.SnapshotMessage()
+                | m.CaptureMessage()
+                | m.RestoreWorkspaceMessage()
                 | m.NamespaceMessage()
                 | m.CompletionMessage()
             ):

@@ -17,6 +17,7 @@ from standfast.workers._host.connection import WorkerConnection
 from standfast.workers._host.launcher import WorkerResources, start_worker
 from standfast.workers._host.resource_watch import ResourceWatch
 from standfast.workers._host.router import MessageRouter
+from standfast.workers.captures import Capture
 from standfast.workers.config import SessionConfig
 from standfast.workers.errors import Cause, WorkerDied
 from standfast.workers.files import copy_work_directory
@@ -39,6 +40,7 @@ class Worker:
         self.resources: WorkerResources | None = None
         self.resource_watch: ResourceWatch | None = None
         self.snapshot_points: list[str] = []
+        self.captures: dict[str, Capture] = {}
         self.exit_cause: Cause | None = None
         self.last_heartbeat: m.HeartbeatMessage | None = None
         self._interceptors = interceptors

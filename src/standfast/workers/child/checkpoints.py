@@ -32,13 +32,13 @@ def list_user_names(namespace: dict[str, Any]) -> list[str]:
 def describe_namespace(namespace: dict[str, Any]) -> tuple[NamespaceEntry, ...]:
     """Return name, type and size of every variable. Runs no user code: no ``__repr__``, no ``__len__``."""
     return tuple(
-        _describe_variable(name, namespace[name])
+        describe_variable(name, namespace[name])
         for name in list_user_names(namespace)[:_MAX_ENTRIES]
         if name in namespace
     )
 
 
-def _describe_variable(name: str, value: Any) -> NamespaceEntry:
+def describe_variable(name: str, value: Any) -> NamespaceEntry:
     kind = type(value)
     module = kind.__module__ if isinstance(kind.__module__, str) else "?"
     label = kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from standfast.workers.child import checkpoints, resources, signals
+from standfast.workers.child import captures, checkpoints, resources, signals
 from standfast.workers.child.cells import CellRunner, format_exception_message, format_traceback, make_error_reply
 from standfast.workers.child.channel import HostChannel, HostDisconnected
 from standfast.workers.child.display import DisplayPublisher
@@ -45,6 +45,8 @@ class RequestHandlers:
             m.CheckpointMessage: self._reply_with_errors(self._save_checkpoint),
             m.RestoreMessage: self._reply_with_errors(self._restore_checkpoint),
             m.SnapshotMessage: self._reply_with_errors(worker_loop.snapshots.handle_request),
+            m.CaptureMessage: self._reply_with_errors(lambda message: captures.capture(worker_loop, message)),
+            m.RestoreWorkspaceMessage: self._reply_with_errors(lambda message: captures.restore(worker_loop, message)),
         }
 
     def _reply_with_errors(self, handler: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -96,7 +98,7 @@ _HOST_DETECTS_RECEIPT = sys.platform.startswith("linux")
 _INTERRUPT_KEY = 0
 FEATURES: tuple[str, ...] = ("ack", "display", "input", "checkpoint", "namespace", "completion")
 if SNAPSHOTS_SUPPORTED:
-    FEATURES += ("snapshot", "transactions")
+    FEATURES += ("snapshot", "transactions", "capture")
 
 
 class ShutdownRequested(Exception):
@@ -124,6 +126,7 @@ class WorkerLoop:
         self.input_handler = InputHandler(self)
         self.display_publisher = DisplayPublisher(self)
         self.current_execution: str | None = None
+        self.work_directory = ""
         self.meter = resources.UsageMeter()
         self._handlers: dict[type, Callable[[Any], None]] = {
             **RequestHandlers(self).handlers,
@@ -143,6 +146,7 @@ class WorkerLoop:
     @signals.report_signal_errors
     def serve(self) -> int:
         """Handle messages until the host asks the worker to exit or disconnects. Returns the exit status."""
+        self.work_directory = os.getcwd()
         signals.install()
         set_signal(WAKE_SIGNAL, self._on_wake_signal)
         set_signal(_SIGINT, signals.DeferrableHandler(self._on_sigint))

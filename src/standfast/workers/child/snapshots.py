@@ -31,6 +31,7 @@ _FORK_TIMEOUT = 0.1
 _REAP_TIMEOUT = 30.0
 _PID = struct.Struct("=i")
 SNAPSHOT_TOKEN = "snapshot"  # noqa: S105 - marks the announcement of a copy that waits
+CAPTURE_TOKEN = "capture:"  # noqa: S105 - and of one that captures the workspace, with its id
 _SIGCHLD, _SIG_DFL = int(signal.SIGCHLD), int(signal.SIG_DFL)
 
 
@@ -122,6 +123,15 @@ class ProcessSnapshots:
             channel.send_control(copy.sock, {})
         _wait_until_reaped(copy.pid)
 
+    def fork_capture(self, capture_id: str) -> bool:
+        """Fork a copy that captures the workspace and exits. Returns True in the copy."""
+        if not (self._fork_detached() if resources.count_threads() > 1 else self._fork_sibling()):
+            return False
+        self._forget_points()
+        with contextlib.suppress(OSError):
+            self.handover_socket.send(f"{CAPTURE_TOKEN}{capture_id} {os.getpid()}".encode())
+        return True
+
     def find_hazards(self) -> tuple[str, ...]:
         """Return descriptions of what a fork does not copy."""
         hazards = []
@@ -176,6 +186,31 @@ class ProcessSnapshots:
             self._is_forking = False
             if previous is not None:
                 syscalls.set_signal(_SIGCHLD, previous)
+
+    def _fork_sibling(self) -> bool:
+        """Fork a copy as a child of the supervisor directly, which takes half the time. Returns True in the copy."""
+        if not SNAPSHOTS_SUPPORTED:
+            raise CannotCopy("captures of a worker need Linux; checkpoints do not")
+        flush_streams()
+        supervisor, random_state, self._is_forking = os.getppid(), _get_random_state(), True
+        try:
+            is_copy = syscalls.fork_sibling() == 0
+        except OSError as problem:
+            if problem.errno == errno.EAGAIN:
+                raise CannotCopy(f"cannot copy the worker: {problem.strerror}") from problem
+            # The sandbox of another system may forbid it.
+            return self._fork_detached()
+        finally:
+            self._is_forking = False
+        if is_copy:
+            self.worker_loop.channel.reset_after_fork()
+            os.setsid()
+            syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != supervisor:
+                os._exit(0)
+            reset_id_prefix()
+            _set_random_state(random_state)
+        return is_copy
 
     def _double_fork(self) -> bool:
         has_threads = threading.active_count() > 1

@@ -18,8 +18,9 @@ import msgspec
 
 from standfast.workers.child import bootstrap, channel, cleanup, resources
 from standfast.workers.child.sandbox import namespaces, syscalls
-from standfast.workers.child.snapshots import SNAPSHOT_TOKEN
+from standfast.workers.child.snapshots import CAPTURE_TOKEN, SNAPSHOT_TOKEN
 from standfast.workers.wire.control import (
+    EndCaptureCommand,
     EndProcessesCommand,
     KillCommand,
     ProcessesEnded,
@@ -31,13 +32,14 @@ from standfast.workers.wire.control import (
     WorkerExited,
 )
 
-Command = WakeCommand | SignalProcessesCommand | KillCommand | EndProcessesCommand
+Command = WakeCommand | SignalProcessesCommand | KillCommand | EndProcessesCommand | EndCaptureCommand
 _command_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 
 _start_decoder = msgspec.msgpack.Decoder(StartWorkerCommand)
 
 _SIGCHLD, _SIGTERM, _SIG_IGN = int(signal.SIGCHLD), int(signal.SIGTERM), int(signal.SIG_IGN)
 _MAX_SNAPSHOTS = 4096
+_MAX_CAPTURES = 256
 _IGNORED_SIGNALS = (int(signal.SIGINT), int(signal.SIGHUP))
 # Not SOCK_DGRAM where there is a choice: user code could send datagrams to any socket with it.
 _HANDOVER_KIND = socket.SOCK_SEQPACKET if sys.platform.startswith("linux") else socket.SOCK_DGRAM
@@ -65,6 +67,8 @@ class Supervisor:
         self.receiver = channel.ControlReceiver(host_socket)
         self.worker_tokens: dict[int, str] = {}
         self.snapshot_pids: list[int] = []
+        self.capture_pids: dict[str, int] = {}
+        self.ended_captures: list[str] = []
         self.handover_socket, self._worker_handover_socket = socket.socketpair(socket.AF_UNIX, _HANDOVER_KIND)
 
     def run(self, protocol: int, out: int, err: int) -> NoReturn:
@@ -186,6 +190,9 @@ class Supervisor:
         if isinstance(command, SignalProcessesCommand):
             self._signal_processes(command)
             return
+        if isinstance(command, EndCaptureCommand):
+            self._end_capture(command)
+            return
         number = signal.SIGKILL if isinstance(command, KillCommand) else bootstrap.WAKE_SIGNAL
         for pid, token in list(self.worker_tokens.items()):
             if command.token in (None, token):
@@ -199,7 +206,8 @@ class Supervisor:
         """End what user code has started, and report it."""
         self._reap_workers()
         # User code can announce its own processes as snapshots, but no more of them than there are snapshots.
-        keep = {*self.worker_tokens, *self.snapshot_pids[: command.snapshots]}
+        captures = (pid for capture_id, pid in self.capture_pids.items() if capture_id in command.captures)
+        keep = {*self.worker_tokens, *self.snapshot_pids[: command.snapshots], *captures}
         # The processes of a fork of the session must not end, and orphans belong to either of the two.
         is_only_worker = len(self.worker_tokens) == 1
         roots = (
@@ -212,6 +220,12 @@ class Supervisor:
             cleanup.end_processes(root, keep=keep, reap=self._reap_workers, can_stop_all=can_stop_all)
         with contextlib.suppress(OSError):
             channel.send_control(self.host_socket, ProcessesEnded(token=command.token))
+
+    def _end_capture(self, command: EndCaptureCommand) -> None:
+        self._reap_workers()
+        self.ended_captures = [*self.ended_captures, command.capture_id][-_MAX_CAPTURES:]
+        if command.capture_id in self.capture_pids:
+            cleanup.signal_processes([self.capture_pids[command.capture_id]], signal.SIGKILL)
 
     def _signal_processes(self, command: SignalProcessesCommand) -> None:
         for pid, token in self.worker_tokens.items():
@@ -237,12 +251,22 @@ class Supervisor:
             if token == SNAPSHOT_TOKEN:
                 self.snapshot_pids = [*self.snapshot_pids, int(number)][-_MAX_SNAPSHOTS:]
                 continue
+            if token.startswith(CAPTURE_TOKEN):
+                self._add_capture(token.removeprefix(CAPTURE_TOKEN), int(number))
+                continue
             if int(number) in self.snapshot_pids:
                 self.snapshot_pids.remove(int(number))
             for pid, name in list(self.worker_tokens.items()):
                 if name == token:
                     del self.worker_tokens[pid]
             self.worker_tokens[int(number)] = token
+
+    def _add_capture(self, capture_id: str, pid: int) -> None:
+        if capture_id in self.ended_captures:
+            # The host has given it up before it was announced.
+            cleanup.signal_processes([pid], signal.SIGKILL)
+        elif len(self.capture_pids) < _MAX_CAPTURES:
+            self.capture_pids.setdefault(capture_id, pid)
 
     def _reap_workers(self) -> None:
         self._read_handovers()
@@ -257,6 +281,7 @@ class Supervisor:
             self._read_handovers()
             if pid in self.snapshot_pids:
                 self.snapshot_pids.remove(pid)
+            self.capture_pids = {name: number for name, number in self.capture_pids.items() if number != pid}
             token = self.worker_tokens.pop(pid, None)
             if token is not None:
                 cpu = rusage.ru_utime + rusage.ru_stime

@@ -119,10 +119,20 @@ class KillCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class EndProcessesCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="end_processes"):
-    """Kill what the code of the worker ``token`` has started: all processes but workers and ``snapshots`` copies."""
+    """Kill what the code of the worker ``token`` has started.
+
+    All processes but workers, ``snapshots`` copies, and the copies that capture the workspace for one of ``captures``.
+    """
 
     token: str
     snapshots: int = 0
+    captures: tuple[str, ...] = ()
+
+
+class EndCaptureCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="end_capture"):
+    """Kill the copy that captures the workspace under this id, now or as soon as it announces itself."""
+
+    capture_id: str
 
 
 class ProcessesEnded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="processes_ended"):

@@ -186,6 +186,21 @@ class SnapshotMessage(Message, frozen=True, tag="snapshot"):
     hazards: tuple[str, ...] = ()
 
 
+class CaptureMessage(Message, frozen=True, tag="capture"):
+    """A request to copy the worker and send its workspace over the descriptor that comes with it; and the reply."""
+
+    of: str = ""
+    capture_id: str = ""
+
+
+class RestoreWorkspaceMessage(Message, frozen=True, tag="restore_workspace"):
+    """A request to restore what is sent over the descriptor that comes with it; and the reply."""
+
+    of: str = ""
+    kept: tuple[str, ...] = ()
+    lost: dict[str, str] = {}
+
+
 class NamespaceEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """The name, type and size of one variable, never its value."""
 
@@ -256,6 +271,8 @@ AnyMessage = (
     | CheckpointMessage
     | RestoreMessage
     | SnapshotMessage
+    | CaptureMessage
+    | RestoreWorkspaceMessage
     | NamespaceMessage
     | CompletionMessage
     | HeartbeatMessage
