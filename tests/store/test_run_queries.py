@@ -21,7 +21,7 @@ from standfast.testing import closing_backend
 ACTIVE = ("queued", "woken", "running", "waiting", "blocked")
 INDEX = "standfast_runs_by_session_status"
 LATER_INDEXES = (INDEX, "standfast_approvals_by_expiry", "standfast_runs_by_parent")
-LATER_COLUMNS = (("standfast_links", "held"), ("standfast_runs", "parent"))
+LATER_COLUMNS = (("standfast_links", "held"), ("standfast_runs", "parent"), ("standfast_runs", "seal"))
 LATER_TABLES = tuple(f"standfast_{name}" for name in ("workspaces", "versions", "checkpoints", "blobs", "blob_data"))
 BEFORE = schema.MIGRATIONS.index(schema.RUNS_BY_SESSION_STATUS)  # the newest version without the index
 BEFORE_PARENTS = schema.MIGRATIONS.index(schema.RUN_PARENTS)
@@ -122,6 +122,7 @@ async def test_a_fork_that_an_earlier_version_stored_keeps_its_parent(tmp_path: 
         raw.execute("ALTER TABLE standfast_runs DROP COLUMN parent")
         for table in LATER_TABLES:
             raw.execute(f"DROP TABLE {table}")
+        raw.execute("ALTER TABLE standfast_runs DROP COLUMN seal")
         raw.execute("DELETE FROM standfast_schema WHERE version > ?", (BEFORE_PARENTS,))
     async with closing_backend(SqliteBackend(path)) as backend:
         await check_parent_is_kept(backend)
@@ -135,6 +136,7 @@ async def test_a_fork_that_an_earlier_version_stored_on_a_server_keeps_its_paren
         await admin.execute("ALTER TABLE standfast_runs DROP COLUMN parent")
         for table in LATER_TABLES:
             await admin.execute(f"DROP TABLE {table}")
+        await admin.execute("ALTER TABLE standfast_runs DROP COLUMN seal")
         await admin.execute("DELETE FROM standfast_schema WHERE version > $1", BEFORE_PARENTS)
     finally:
         await admin.close()

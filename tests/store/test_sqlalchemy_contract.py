@@ -95,6 +95,7 @@ class SqlContract(SqlFixtures, StoreContract):
                     "DROP INDEX standfast_runs_by_parent",
                     "ALTER TABLE standfast_runs DROP COLUMN parent",
                     *(f"DROP TABLE standfast_{name}" for name in WORKSPACE_TABLES),
+                    "ALTER TABLE standfast_runs DROP COLUMN seal",
                     "DELETE FROM standfast_schema WHERE version > 6",
                 ):
                     await connection.execute(sqlalchemy.text(statement))

@@ -12,6 +12,7 @@ Each exception has a stable ``code`` and its facts as attributes; the message is
     ├── Conflict                another writer was first; nothing was written; read and retry
     │   ├── HistoryMoved
     │   ├── RunMoved
+    │   ├── JournalMoved
     │   ├── ApprovalMoved
     │   └── FenceLost           the lease of a fencing token was taken over or ended
     ├── KeyReused               an idempotency key was reused with different content
@@ -108,6 +109,15 @@ class RunMoved(Conflict):
 
     def __init__(self, run_id: str, *, expected: Any, found: Any) -> None:
         super().__init__("run", run_id, expected=expected, found=found)
+
+
+class JournalMoved(Conflict):
+    """The journal of the run has a different length. Nothing was written; read and retry."""
+
+    code = "journal-moved"
+
+    def __init__(self, run_id: str, *, expected: Any, found: Any) -> None:
+        super().__init__("journal of run", run_id, expected=expected, found=found)
 
 
 class ApprovalMoved(Conflict):

@@ -177,6 +177,7 @@ class MemoryTables(WorkspaceTables):
             journal_length=old.journal_length if old else 0,
             event_length=old.event_length if old else 0,
             parent=old.parent if old else op.parent,
+            seal=old.seal if old else None,
             created_at=old.created_at if old else now,
             updated_at=now,
         )
@@ -207,6 +208,10 @@ class MemoryTables(WorkspaceTables):
         self.put(self.runs, run_id, msgspec.structs.replace(run, **{counter: before + len(entries)}))
 
     def append_journal(self, op: operations.AppendJournal, now: float) -> None:
+        run = self.runs.get(op.run_id)
+        if run is not None:
+            operations.check_journal(op, sealed=run.seal is not None, found=run.journal_length)
+            self.put(self.runs, op.run_id, msgspec.structs.replace(run, seal=op.seal))
         self.append_log("journal", op.run_id, op.entries, now)
 
     def append_events(self, op: operations.AppendEvents, now: float) -> None:

@@ -13,6 +13,7 @@ from standfast.base.errors import (
     FenceLost,
     HistoryMoved,
     InvalidInput,
+    JournalMoved,
     RunMoved,
     StandfastError,
     WorkspaceMoved,
@@ -136,10 +137,17 @@ class DeleteRun(msgspec.Struct, frozen=True, kw_only=True, tag="delete-run"):
 
 
 class AppendJournal(msgspec.Struct, frozen=True, kw_only=True, tag="journal"):
-    """Append (kind, data) entries to a run's journal."""
+    """Append (kind, data) entries to a run's journal.
+
+    The journal of an encrypted run has a seal, which is computed for one length: a sealed journal only accepts entries
+    with the next seal (:class:`WrongKey` otherwise), and ``expected`` is the length before them
+    (:class:`JournalMoved`).
+    """
 
     run_id: str
     entries: tuple[tuple[str, bytes], ...]
+    expected: int | None = None
+    seal: bytes | None = None
 
 
 class AppendEvents(msgspec.Struct, frozen=True, kw_only=True, tag="emit"):
@@ -302,6 +310,12 @@ def make_wrong_key_error(session_id: str) -> WrongKey:
     return WrongKey(f"session {session_id!r} is encrypted: open it with EncryptedSession and its key")
 
 
+def make_encrypted_run_error(run_id: str) -> WrongKey:
+    return WrongKey(
+        f"run {run_id!r} is encrypted: open the runtime with encryption_key=, the key that it was written with"
+    )
+
+
 def check_view_update(op: Splice) -> None:
     if op.view_update is not None and op.expected is None:
         raise InvalidInput("a view update requires 'expected', the version of the record it was computed from")
@@ -336,6 +350,14 @@ def check_workspace(op: AppendVersions, *, found: WorkspaceRecord | None) -> Non
     version = found.version if found else 0
     if op.expected != version or (found is not None and found.workspace_id != op.workspace_id):
         raise WorkspaceMoved(op.key, expected=op.expected, found=version)
+
+
+def check_journal(op: AppendJournal, *, sealed: bool, found: int) -> None:
+    """Refuse entries that would invalidate the seal of the journal, whose length is ``found``."""
+    if sealed and op.seal is None:
+        raise make_encrypted_run_error(op.run_id)
+    if op.expected is not None and op.expected != found:
+        raise JournalMoved(op.run_id, expected=op.expected, found=found)
 
 
 def grant_lease(op: AcquireLease, held: Lease | None, now: float) -> Lease:

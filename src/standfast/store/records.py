@@ -138,6 +138,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     journal_length: int
     event_length: int
     parent: str | None = None
+    seal: bytes | None = None
+    """Of an encrypted run: a proof of its header and of the entries of its journal."""
     created_at: float
     updated_at: float
 

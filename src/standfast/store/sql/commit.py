@@ -60,38 +60,50 @@ def delete_run(db: DatabaseConnection, op: operations.DeleteRun, now: float) -> 
         db.execute(f"DELETE FROM {table} WHERE run_id = :run_id", target)
 
 
-def append_log(
+def append_journal(db: DatabaseConnection, op: operations.AppendJournal, now: float) -> None:
+    row = db.fetch_one(
+        "SELECT journal_length, seal FROM {_runs} WHERE run_id = :run_id" + db.lock_clause, {"run_id": op.run_id}
+    )
+    if row is None:
+        raise NotFound("run", op.run_id)
+    operations.check_journal(op, sealed=row[1] is not None, found=row[0])
+    insert_log(db, op.run_id, table="{_journal}", entries=op.entries, length=row[0], now=now)
+    db.execute(
+        "UPDATE {_runs} SET journal_length = :length, seal = :seal WHERE run_id = :run_id",
+        {"run_id": op.run_id, "length": row[0] + len(op.entries), "seal": op.seal},
+    )
+
+
+def append_events(db: DatabaseConnection, op: operations.AppendEvents, now: float) -> None:
+    row = db.fetch_one(
+        "SELECT event_length FROM {_runs} WHERE run_id = :run_id" + db.lock_clause, {"run_id": op.run_id}
+    )
+    if row is None:
+        raise NotFound("run", op.run_id)
+    insert_log(db, op.run_id, table="{_events}", entries=op.events, length=row[0], now=now)
+    db.execute(
+        "UPDATE {_runs} SET event_length = :length WHERE run_id = :run_id",
+        {"run_id": op.run_id, "length": row[0] + len(op.events)},
+    )
+
+
+def insert_log(
     db: DatabaseConnection,
-    *,
     run_id: str,
+    *,
     table: str,
-    counter: str,
     entries: tuple[tuple[str, bytes], ...],
+    length: int,
     now: float,
 ) -> None:
-    """Append to one of a run's two logs. The row of the run is locked, so that the sequence has no gaps."""
-    row = db.fetch_one(f"SELECT {counter} FROM {{_runs}} WHERE run_id = :run_id" + db.lock_clause, {"run_id": run_id})
-    if row is None:
-        raise NotFound("run", run_id)
+    """Insert the entries after the first ``length``. The row of the run is locked, so the sequence has no gaps."""
     db.execute_many(
         f"INSERT INTO {table} (run_id, seq, kind, data, logged_at) VALUES (:run_id, :seq, :kind, :data, :now)",
         [
             {"run_id": run_id, "seq": seq, "kind": kind, "data": data, "now": now}
-            for seq, (kind, data) in enumerate(entries, start=row[0] + 1)
+            for seq, (kind, data) in enumerate(entries, start=length + 1)
         ],
     )
-    db.execute(
-        f"UPDATE {{_runs}} SET {counter} = :length WHERE run_id = :run_id",
-        {"run_id": run_id, "length": row[0] + len(entries)},
-    )
-
-
-def append_journal(db: DatabaseConnection, op: operations.AppendJournal, now: float) -> None:
-    append_log(db, run_id=op.run_id, table="{_journal}", counter="journal_length", entries=op.entries, now=now)
-
-
-def append_events(db: DatabaseConnection, op: operations.AppendEvents, now: float) -> None:
-    append_log(db, run_id=op.run_id, table="{_events}", counter="event_length", entries=op.events, now=now)
 
 
 def save_approval(db: DatabaseConnection, op: operations.SaveApproval, now: float) -> None:

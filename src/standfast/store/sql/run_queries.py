@@ -7,7 +7,8 @@ from standfast.store.records import ApprovalRecord, Lease, LogEntry, RunRecord
 from standfast.store.sql.connection import DatabaseConnection
 
 _RUN_COLUMNS = (
-    "run_id, position, session_id, status, revision, data, journal_length, event_length, parent, created_at, updated_at"
+    "run_id, position, session_id, status, revision, data, journal_length, event_length, parent, seal, created_at,"
+    " updated_at"
 )
 
 
@@ -22,8 +23,9 @@ def run_record_from_row(row: Sequence[Any]) -> RunRecord:
         journal_length=row[6],
         event_length=row[7],
         parent=row[8],
-        created_at=row[9],
-        updated_at=row[10],
+        seal=None if row[9] is None else bytes(row[9]),
+        created_at=row[10],
+        updated_at=row[11],
     )
 
 

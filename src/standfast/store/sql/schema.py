@@ -292,6 +292,10 @@ POSTGRESQL_WORKSPACES = Migration(
     scripts=(*_COMMIT_SCRIPTS, "sqlalchemy/postgres_workspaces.sql"),
 )
 
+RUN_SEALS = Migration("seals_of_runs", ("ALTER TABLE {_runs} ADD COLUMN seal <BYTES>",))
+
+POSTGRESQL_RUN_SEALS = Migration("seals_of_runs_on_postgresql", only_dialect="postgresql", scripts=_COMMIT_SCRIPTS)
+
 MIGRATIONS = (
     HISTORIES,
     RUNS,
@@ -307,6 +311,8 @@ MIGRATIONS = (
     POSTGRESQL_RUN_DELETION,
     WORKSPACES,
     POSTGRESQL_WORKSPACES,
+    RUN_SEALS,
+    POSTGRESQL_RUN_SEALS,
 )
 LATEST_VERSION = len(MIGRATIONS)
 

@@ -13,6 +13,7 @@ from standfast.base.errors import (
     BlobsMissing,
     FenceLost,
     HistoryMoved,
+    JournalMoved,
     KeyReused,
     NotFound,
     RunMoved,
@@ -21,7 +22,7 @@ from standfast.base.errors import (
     WorkspaceMoved,
 )
 from standfast.store import operations
-from standfast.store.operations import LeaseHeld, Op, OpResult, make_wrong_key_error
+from standfast.store.operations import LeaseHeld, Op, OpResult, make_encrypted_run_error, make_wrong_key_error
 from standfast.store.records import FreedBlobs, Head, Lease, SearchCandidate
 from standfast.store.sql.connection import DatabaseConnection
 from standfast.store.sql.history_writes import encode_closed_spans, encode_held_ranges
@@ -101,7 +102,8 @@ class CommitPayload:
         return {**self.encode_fields(op), "data": None, "blob": self.add_blobs(op.data)}
 
     def encode_append_journal(self, op: operations.AppendJournal) -> Fields:
-        return self.encode_log_entries(op.run_id, op.entries)
+        seal = None if op.seal is None else self.add_blobs(op.seal)
+        return {**self.encode_log_entries(op.run_id, op.entries), "expected": op.expected, "seal": seal}
 
     def encode_append_events(self, op: operations.AppendEvents) -> Fields:
         return self.encode_log_entries(op.run_id, op.events)
@@ -171,6 +173,8 @@ _ERRORS_BY_SQLSTATE: dict[str, Callable[..., StandfastError]] = {
     "HF009": lambda name, fork: RunShared(name, fork_id=fork),
     "HF010": lambda name, expected, found: WorkspaceMoved(name, expected=expected, found=found),
     "HF011": lambda digests: BlobsMissing(digests),
+    "HF012": lambda name, expected, found: JournalMoved(name, expected=expected, found=found),
+    "HF013": make_encrypted_run_error,
 }
 
 

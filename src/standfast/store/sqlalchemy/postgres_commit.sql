@@ -333,14 +333,26 @@ LANGUAGE plpgsql AS $$
 DECLARE
     added bigint := jsonb_array_length(op->'kinds');
     first_blob integer := (op->>'blob')::integer;
+    wanted bigint := (op->>'expected')::bigint;
+    new_seal bytea := blobs[(op->>'seal')::integer];
+    old_seal bytea;
     total bigint;
 BEGIN
-    UPDATE {_runs} SET journal_length = journal_length + added WHERE run_id = op->>'run_id'
-    RETURNING journal_length INTO total;
+    SELECT journal_length, seal INTO total, old_seal FROM {_runs} WHERE run_id = op->>'run_id' FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'HF006', MESSAGE = 'standfast: no such run',
             DETAIL = jsonb_build_object('what', 'run', 'name', op->>'run_id')::text;
     END IF;
+    IF old_seal IS NOT NULL AND new_seal IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF013', MESSAGE = 'standfast: run encrypted',
+            DETAIL = jsonb_build_object('run_id', op->>'run_id')::text;
+    END IF;
+    IF wanted <> total THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF012', MESSAGE = 'standfast: journal moved',
+            DETAIL = jsonb_build_object('name', op->>'run_id', 'expected', wanted, 'found', total)::text;
+    END IF;
+    total := total + added;
+    UPDATE {_runs} SET journal_length = total, seal = new_seal WHERE run_id = op->>'run_id';
     INSERT INTO {_journal} (run_id, seq, kind, data, logged_at)
     SELECT op->>'run_id', total - added + entry.n, entry.kind, entry.data, now
     FROM ROWS FROM (

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from standfast.base.errors import ApprovalMoved, FenceLost, NotFound, RunMoved
+from standfast.base.errors import ApprovalMoved, FenceLost, JournalMoved, NotFound, RunMoved, WrongKey
 from standfast.store.backend import Backend
 from standfast.store.operations import (
     AcquireLease,
@@ -143,6 +143,24 @@ class RunClauses(StoreFixtures):
             with pytest.raises(NotFound):
                 await run_backend.commit(op)
         assert await run_backend.read_journal("r", after=0) == []
+
+    async def test_a_sealed_journal_accepts_only_entries_with_the_next_seal(self, run_backend: Backend) -> None:
+        entries = (("started", b"1"), ("ended", b"2"))
+        await run_backend.commit(
+            make_run("r"), AppendJournal(run_id="r", entries=entries, expected=0, seal=b"\x00first")
+        )
+        run = await run_backend.get_run("r")
+        assert run is not None
+        assert run.seal == b"\x00first"
+        with pytest.raises(WrongKey, match="encryption_key"):
+            await run_backend.commit(AppendJournal(run_id="r", entries=entries))
+        with pytest.raises(JournalMoved) as moved:
+            await run_backend.commit(AppendJournal(run_id="r", entries=entries, expected=1, seal=b"stale"))
+        assert (moved.value.expected, moved.value.found) == (1, 2)
+        assert await run_backend.get_run("r") == run
+        await run_backend.commit(AppendJournal(run_id="r", entries=entries, expected=2, seal=b"second"))
+        [listed] = await run_backend.list_runs(status=None, session_id=None, limit=9, after=0)
+        assert (listed.seal, listed.journal_length, listed.revision) == (b"second", 4, 1)
 
     async def test_an_event_number_is_not_used_up_by_a_failed_commit(self, run_backend: Backend) -> None:
         await run_backend.commit(make_run("r"))
