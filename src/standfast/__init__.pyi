@@ -207,6 +207,7 @@ from standfast.runtime import RunEnded as RunEnded
 from standfast.runtime import RunHandle as RunHandle
 from standfast.runtime import RunInfo as RunInfo
 from standfast.runtime import RunKeyReused as RunKeyReused
+from standfast.runtime import RunTampered as RunTampered
 from standfast.runtime import RunOutcome as RunOutcome
 from standfast.runtime import Runtime as Runtime
 from standfast.runtime import SessionBusy as SessionBusy

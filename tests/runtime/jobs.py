@@ -13,7 +13,7 @@ from standfast.store.urls import open_backend
 from standfast.testing import CrashingBackend
 
 
-async def charge(url: str, ledger: str, scenario: str, point: str) -> None:
+async def charge(url: str, ledger: str, scenario: str, point: str, key: str | None = None) -> None:
     """Drive the run of a scenario to its end, approving what it asks, and die at the point on the way.
 
     ``point`` is what :class:`CrashingBackend` takes, or ``tool:before:n`` and ``tool:after:n`` for a death inside the
@@ -23,7 +23,7 @@ async def charge(url: str, ledger: str, scenario: str, point: str) -> None:
     backend = await open_backend(url)
     counted: Any = CrashingBackend(backend, "" if inside else point)
     known = agents(Ledger(ledger, deadly=inside), scenario)
-    async with Runtime.open(Store(counted), agents=known, lease=LEASE) as runtime:
+    async with Runtime.open(Store(counted), agents=known, lease=LEASE, encryption_key=key) as runtime:
         run = await runtime.start("shop", "charge", session_id="s", key="order-7")
         while not await _ended(runtime, run, scenario):
             pass

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from shop import LEASE, SCENARIOS, Ledger, agents, charged
 
+from factories.history import KEY
 from factories.runtime import wait_for
 from servers import SHARED, prepare_database
 from standfast import Runtime
@@ -15,16 +16,16 @@ from standfast.testing import assert_replayable
 AT_ONCE = 6
 
 
-async def commits(spawn, url, ledger, scenario):
+async def commits(spawn, url, ledger, scenario, key=None):
     """Return the number of commits of a run without a crash."""
-    async with spawn("charge", url, str(ledger), scenario, "") as child:
+    async with spawn("charge", url, str(ledger), scenario, "", key) as child:
         line = await child.line()
         assert await child.end() == 0
         return int(line)
 
 
-async def killed(spawn, url, ledger, scenario, point):
-    async with spawn("charge", url, str(ledger), scenario, point) as child:
+async def killed(spawn, url, ledger, scenario, point, key=None):
+    async with spawn("charge", url, str(ledger), scenario, point, key) as child:
         assert await child.end() == -9, point
 
 
@@ -56,13 +57,13 @@ def normalize(items):
     return [outputs.pop(0) if "output" in item else item for item in plain]
 
 
-async def finished(url, ledger, scenario):
+async def finished(url, ledger, scenario, key=None):
     """Let another process finish the run, and hold it to everything that was promised; gives the conversation."""
-    async with Runtime.open(url, agents=agents(ledger, scenario), lease=LEASE) as runtime:
+    async with Runtime.open(url, agents=agents(ledger, scenario), lease=LEASE, encryption_key=key) as runtime:
         run = await runtime.start("shop", "charge", session_id="s", key="order-7")
         outcome = await wait_for(completed(runtime, run, ledger), 20)
         assert outcome.final_output == "done"
-        session = runtime.store.session("s")
+        session = runtime.session("s")
         items = await session.get_items()
         assert (await session.check()).ok
         assert_replayable(items)
@@ -122,19 +123,19 @@ def databases(tmp_path, postgres_server):
     return Databases(tmp_path, postgres_server)
 
 
-async def every_point(spawn, places, scenario, *, step=1):
+async def every_point(spawn, places, scenario, *, step=1, key=None):
     """Kill the run at each point, each in a store of its own: several at once, for most of the time is waiting."""
     async with places.empty() as (url, ledger):
-        number = await commits(spawn, url, ledger.path, scenario)
-        whole = await finished(url, ledger, scenario)
+        number = await commits(spawn, url, ledger.path, scenario, key)
+        whole = await finished(url, ledger, scenario, key)
     assert number > 5
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def survives(point):
         async with gate, places.empty() as (url, ledger):
             try:
-                await killed(spawn, url, ledger.path, scenario, point)
-                assert await finished(url, ledger, scenario) == whole
+                await killed(spawn, url, ledger.path, scenario, point, key)
+                assert await finished(url, ledger, scenario, key) == whole
             except Exception as problem:
                 problem.add_note(f"{scenario}, killed at {point}")
                 raise
@@ -162,3 +163,11 @@ async def test_a_kill_at_any_point_of_any_run_costs_nothing(spawn, files, scenar
 @pytest.mark.parametrize("scenario", SCENARIOS)
 async def test_a_kill_at_any_point_of_any_run_costs_nothing_on_a_server(spawn, databases, scenario):
     await every_point(spawn, databases, scenario)
+
+
+async def test_a_kill_at_any_point_of_an_encrypted_run_costs_nothing(spawn, files):
+    await every_point(spawn, files, "approval", key=KEY)
+
+
+async def test_a_kill_of_an_encrypted_run_costs_nothing_on_a_server(spawn, databases):
+    await every_point(spawn, databases, "approval", step=4, key=KEY)

@@ -5,10 +5,9 @@ import secrets
 from datetime import timedelta
 
 import pytest
-import sqlalchemy
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from factories.runtime import Refunds, only_approval, reply, text_agent, tool_calls, wait_for
+from factories.stored_rows import list_rows
 from standfast import (
     Agent,
     FunctionModel,
@@ -36,20 +35,6 @@ async def finish_refund(runtime, session_id, **decision):
     await runtime.decide((await only_approval(runtime)).id, "approve", by="ann", **decision)
     assert (await wait_for(run.wait())).status == "completed"
     return run
-
-
-async def list_rows(url) -> str:
-    """The content of all tables, as text."""
-    engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
-    try:
-        async with engine.connect() as connection:
-            names = await connection.run_sync(lambda raw: sqlalchemy.inspect(raw).get_table_names())
-            rows = [(await connection.execute(sqlalchemy.text(f'SELECT * FROM "{name}"'))).all() for name in names]
-            return repr(
-                [[bytes(one) if isinstance(one, memoryview) else one for one in row] for t in rows for row in t]
-            )
-    finally:
-        await engine.dispose()
 
 
 async def test_a_session_is_deleted_with_the_runs_that_have_ended(shared_url):

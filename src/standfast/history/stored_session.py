@@ -40,16 +40,10 @@ class StoredSession(StoredSessionReader, SessionABC):
             await self.check_head(expected)
             return
         batch_key = None if key is None else BatchKey(validate_name("key", key), self.codec.digest(data))
-        words = tuple(" ".join(extract_words(extract_text(item))) for item in items) if self.is_indexed else ()
+        words = self.extract_words(items)
 
         async def append(record: SessionRecord | None) -> list[Op]:
-            tape, seq = (record.tape, record.next_seq) if record else (generate_tape_id(), 0)
-            added = self.codec.encode(data, tape=tape, seq=seq, before=record)
-            return [
-                self.complete_splice(
-                    record, Splice(session_id=self.session_id, add=added, tape=tape, words=words, key=batch_key)
-                )
-            ]
+            return [self.build_append(record, data, words=words, key=batch_key)]
 
         await self.commit_with_retry(append, expected=expected, read_first=self.codec.location_bound)
 
@@ -131,7 +125,7 @@ class StoredSession(StoredSessionReader, SessionABC):
                 archive=record.length > 0,
             )
             added = self.codec.encode(data, tape=record.tape, seq=seq, before=record)
-            words = tuple(" ".join(extract_words(extract_text(item))) for item in items) if self.is_indexed else ()
+            words = self.extract_words(items)
             return [
                 self.complete_splice(
                     record,
@@ -259,6 +253,24 @@ class StoredSession(StoredSessionReader, SessionABC):
             )
             tags |= {(row.tape, row.seq): row.data[-TAG_SIZE:] for row in (page.rows if page else ()) if row.data}
         return tags
+
+    def extract_words(self, items: Sequence[Item]) -> tuple[str, ...]:
+        """Return the words of each item, for the index of the backend; none if it has no index."""
+        return tuple(" ".join(extract_words(extract_text(item))) for item in items) if self.is_indexed else ()
+
+    def build_append(
+        self,
+        record: SessionRecord | None,
+        data: Sequence[bytes],
+        *,
+        words: tuple[str, ...] = (),
+        key: BatchKey | None = None,
+    ) -> Splice:
+        """Return the operation that appends a batch to the session, which a plain codec need not have read."""
+        tape, seq = (record.tape, record.next_seq) if record else (generate_tape_id(), 0)
+        added = self.codec.encode(data, tape=tape, seq=seq, before=record)
+        splice = Splice(session_id=self.session_id, add=added, tape=tape, words=words, key=key)
+        return self.complete_splice(record, splice)
 
     def complete_splice(
         self,

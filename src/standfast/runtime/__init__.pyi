@@ -8,6 +8,7 @@ from standfast.runtime.errors import ApprovalSettled as ApprovalSettled
 from standfast.runtime.errors import RunActive as RunActive
 from standfast.runtime.errors import RunEnded as RunEnded
 from standfast.runtime.errors import RunKeyReused as RunKeyReused
+from standfast.runtime.errors import RunTampered as RunTampered
 from standfast.runtime.errors import SessionBusy as SessionBusy
 from standfast.runtime.errors import SessionEncrypted as SessionEncrypted
 from standfast.runtime.handle import RunHandle as RunHandle

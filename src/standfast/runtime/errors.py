@@ -1,7 +1,8 @@
 """The errors of durable runs.
 
 StandfastError
-├── SessionEncrypted        the session is encrypted, and durable runs are not
+├── SessionEncrypted        the session is encrypted, and the runtime has no key
+├── RunTampered             an encrypted run was changed without the key
 ├── RunEnded                the operation is not possible in the status of the run
 ├── RunActive               the run has not ended
 ├── RunKeyReused            a key was used before, for another request
@@ -15,16 +16,28 @@ from standfast.base.errors import SessionBusy as SessionBusy
 
 
 class SessionEncrypted(StandfastError):
-    """The session is encrypted, and the journal of a durable run is not. Nothing was written."""
+    """The session is encrypted, and the runtime was opened without a key. Nothing was written."""
 
     code = "session-encrypted"
 
     def __init__(self, session_id: str) -> None:
         super().__init__(
-            f"session {session_id!r} is encrypted, and a durable run would store its words in clear: run the agent with"
-            " Runner.run(..., session=EncryptedSession(...)), or start the run in another session"
+            f"session {session_id!r} is encrypted, and this runtime would store its words in clear: open the runtime"
+            " with encryption_key=, the key of the session"
         )
         self.session_id = session_id
+
+
+class RunTampered(StandfastError):
+    """The records of an encrypted run were altered, exchanged or removed without its key. Nothing was changed."""
+
+    code = "run-tampered"
+
+    def __init__(self, run_id: str, what: str) -> None:
+        super().__init__(
+            f"run {run_id!r} was changed without its encryption key: {what}. Restore a backup, or delete the run"
+        )
+        self.run_id = run_id
 
 
 class RunEnded(StandfastError):

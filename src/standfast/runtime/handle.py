@@ -11,6 +11,7 @@ from standfast.runtime._engine.approvals import decode_approval
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.events import follow_events
 from standfast.runtime._engine.records import ENDED_STATUSES, PUBLIC_STATUS, STOPPED_STATUSES, RunHeader, decode_header
+from standfast.runtime._engine.run_cipher import is_locked, require_unlocked
 from standfast.runtime.types import Approval, CancelMode, Event, RunInfo, RunOutcome
 from standfast.store.records import RunRecord
 
@@ -58,6 +59,7 @@ class RunHandle:
         with self._ctx.subscriptions.subscribe(self.run_id, until_stopped=True) as subscription:
             while True:
                 record = await self._ctx.get_run(self.run_id)
+                require_unlocked(record)
                 if record.status in STOPPED_STATUSES:
                     return await load_outcome(self._ctx, record)
                 await subscription.wait(timeout=backoff.next_delay())
@@ -74,18 +76,19 @@ class RunHandle:
 
 
 def make_run_info(record: RunRecord) -> RunInfo:
-    header = decode_header(record)
+    header = None if is_locked(record) else decode_header(record)
     return RunInfo(
         run_id=record.run_id,
-        agent=header.agent,
+        agent=header.agent if header else "",
         session_id=record.session_id,
         status=PUBLIC_STATUS[record.status],
-        reason=header.problem,
-        key=header.key,
-        parent=header.parent,
+        reason=header.problem if header else None,
+        key=header.key if header else None,
+        parent=header.parent if header else record.parent,
         steps=record.journal_length,
         created_at=record.created_at,
         updated_at=record.updated_at,
+        locked=header is None,
     )
 
 

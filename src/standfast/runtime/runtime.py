@@ -11,8 +11,11 @@ from standfast.agents.context import RunContextWrapper
 from standfast.base.errors import InvalidInput, Unsupported
 from standfast.base.ids import validate_name, validate_owner
 from standfast.base.items import Item
+from standfast.history.encryption.codec import EncryptingCodec
+from standfast.history.reader import PLAIN_CODEC
 from standfast.history.session import SessionABC, validate_listing_limit
 from standfast.history.store import Store
+from standfast.history.stored_session import StoredSession
 from standfast.lifecycle.scope import Scope
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
@@ -20,12 +23,14 @@ from standfast.runs.core.context import restore_context, save_context
 from standfast.runs.run_state import RunState
 from standfast.runs.session_io import validate_input
 from standfast.runtime._engine import approvals, control, deletion
-from standfast.runtime._engine.approvals import APPROVAL_PREFIX, decode_approval
+from standfast.runtime._engine.approvals import APPROVAL_PREFIX, decode_approval, describe_approval
 from standfast.runtime._engine.context import RetryingBackend, RuntimeContext, ShutdownFlag, build_graphs
+from standfast.runtime._engine.encrypting_backend import encrypt_backend
 from standfast.runtime._engine.leases import LeaseRenewer
 from standfast.runtime._engine.records import PUBLIC_STATUS, decode_header
 from standfast.runtime._engine.recovery import RecoveryLoop
 from standfast.runtime._engine.replay import replay, validate_step
+from standfast.runtime._engine.run_cipher import RunCipher
 from standfast.runtime._engine.scheduler import Scheduler
 from standfast.runtime.handle import RunHandle, make_run_info
 from standfast.runtime.types import (
@@ -51,7 +56,7 @@ class Runtime:
     def __init__(self, ctx: RuntimeContext, scheduler: Scheduler) -> None:
         self._ctx, self._scheduler = ctx, scheduler
         self.store = Store(ctx.backend)
-        """The sessions of the runs."""
+        """The store of the runs and their sessions."""
 
     @classmethod
     @asynccontextmanager
@@ -63,25 +68,33 @@ class Runtime:
         lease: float = 30.0,
         approval_ttl: float | None = None,
         run_config: RunConfig | dict[str, Any] | None = None,
+        encryption_key: str | Sequence[str] | None = None,
     ) -> AsyncIterator["Runtime"]:
         """Open a runtime on the store at ``url``. An open :class:`Store` may be passed instead and is not closed.
 
         ``agents`` are the agents that runs start with, found by name. A run whose process died is resumed by another
         runtime within twice the ``lease`` seconds. Approvals expire after ``approval_ttl`` seconds.
+
+        With ``encryption_key`` the runs and their sessions are encrypted as by an :class:`EncryptedSession` with that
+        key; of several keys, the first encrypts and all decrypt. The runtime then executes encrypted runs only, and one
+        without a key executes the others. Both list all runs.
         """
         graphs = build_graphs(agents)
         for name, seconds in (("lease", lease), ("approval_ttl", approval_ttl)):
             if seconds is not None and not seconds > 0:
                 raise InvalidInput(f"{name} must be a positive number of seconds, not {seconds!r}")
+        codec = None if encryption_key is None else EncryptingCodec(encryption_key)
         opened = url.backend if isinstance(url, Store) else await open_backend(url)
         try:
             await _check_supports_runs(opened)
             shutdown = ShutdownFlag()
-            backend: Any = RetryingBackend(opened, shutdown)
+            cipher = None if codec is None else RunCipher(codec.keyring)
+            backend: Any = RetryingBackend(encrypt_backend(opened, cipher), shutdown)
             renewer = LeaseRenewer(backend, ttl=lease)
             ctx = RuntimeContext(
                 backend, graphs, renewer, RunConfig.coerce(run_config), lease, approval_ttl, shutdown=shutdown
             )
+            ctx.codec, ctx.cipher = codec or PLAIN_CODEC, cipher
             await ctx.sync_clock()
             async with Scope() as scope:
                 scheduler = Scheduler(ctx, scope)
@@ -136,6 +149,10 @@ class Runtime:
         return self._make_handle(await control.start_run(self._scheduler, request))
 
     # --- queries ------------------------------------------------------------------------------------
+
+    def session(self, session_id: str) -> StoredSession:
+        """Return the session with this id as the runs read and write it: encrypted if the runtime has a key."""
+        return self._ctx.open_session(session_id)
 
     def is_executing(self, run_id: str) -> bool:
         """Return whether this runtime executes the run at the moment."""
@@ -198,7 +215,7 @@ class Runtime:
             after=after or APPROVAL_PREFIX,
             owner=validate_owner(owner),
         )
-        return [decode_approval(record) for record in records]
+        return [describe_approval(record) for record in records]
 
     async def approval(self, approval_id: str) -> Approval:
         return decode_approval(await self._ctx.get_approval(approval_id))

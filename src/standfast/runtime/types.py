@@ -52,6 +52,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     agent_path: str = "root"
     tool_key: tuple[str, ...] = ()
     route: tuple[str, ...] = ()
+    locked: bool = False
+    """Whether it is encrypted and this runtime cannot read it: only its ids, status and times are known."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,11 @@ class Event:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """A run in a listing. ``steps`` is the number of its events so far, ``reason`` why it failed or is blocked."""
+    """A run in a listing. ``steps`` is the number of its events so far, ``reason`` why it failed or is blocked.
+
+    A ``locked`` run is encrypted and cannot be read by this runtime: ``agent`` is empty, ``reason`` and ``key`` are
+    unknown.
+    """
 
     run_id: str
     agent: str
@@ -83,6 +89,7 @@ class RunInfo:
     steps: int
     created_at: float
     updated_at: float
+    locked: bool = False
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from standfast.runs.core.state import CallRecord, State, make_idempotency_key
 from standfast.runs.core.steps import CallDecided
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.records import ENDED_STATUSES, ApprovalDecided, JournalEntry, decode_header, encode_entry
+from standfast.runtime._engine.run_cipher import is_locked, require_unlocked
 from standfast.runtime.errors import ApprovalSettled
 from standfast.runtime.types import Approval, Verdict
 from standfast.store.backend import Backend
@@ -34,7 +35,29 @@ _approval_decoder = msgspec.json.Decoder(Approval)
 
 
 def decode_approval(record: ApprovalRecord) -> Approval:
+    require_unlocked(record)
     return _approval_decoder.decode(record.data)
+
+
+def describe_approval(record: ApprovalRecord) -> Approval:
+    """Return the approval for a listing: a locked one has only its ids, status and times."""
+    if not is_locked(record):
+        return decode_approval(record)
+    return Approval(
+        id=record.approval_id,
+        kind="approval",
+        status=record.status,  # type: ignore[arg-type]
+        run_id=record.run_id,
+        session_id=record.session_id,
+        agent="",
+        tool="",
+        call_id="",
+        arguments="",
+        digest="",
+        requested_at=record.requested_at,
+        expires_at=record.expires_at,
+        locked=True,
+    )
 
 
 def make_approval(state: State, call: CallRecord, record: RunRecord, *, agent: str, route: tuple[str, ...]) -> Approval:

@@ -15,11 +15,14 @@ from standfast.base.errors import InvalidInput, NotFound, StoreUnavailable
 from standfast.base.ids import new_id, validate_name
 from standfast.base.log import get_logger
 from standfast.base.time import Backoff, Clock
+from standfast.history.codec import Codec
+from standfast.history.reader import PLAIN_CODEC
 from standfast.history.stored_session import StoredSession
 from standfast.models.interface import as_item
 from standfast.runs.config import RunConfig
 from standfast.runs.items import RawResponsesStreamEvent, StreamEvent
 from standfast.runtime._engine.leases import LeaseRenewer
+from standfast.runtime._engine.run_cipher import RunCipher
 from standfast.runtime.types import Event
 from standfast.store.backend import Backend
 from standfast.store.operations import Op, OpResult
@@ -168,6 +171,10 @@ class RuntimeContext:
     """Its name as the owner of leases."""
     subscriptions: RunSubscriptions = field(default_factory=RunSubscriptions)
     shutdown: ShutdownFlag = field(default_factory=ShutdownFlag)
+    codec: Codec = PLAIN_CODEC
+    """Of the sessions."""
+    cipher: RunCipher | None = None
+    """Of the runs; ``None`` without encryption."""
 
     @property
     def closing(self) -> bool:
@@ -209,7 +216,7 @@ class RuntimeContext:
         return graph
 
     def open_session(self, session_id: str) -> StoredSession:
-        return StoredSession(session_id, self.backend)
+        return StoredSession(session_id, self.backend, codec=self.codec)
 
 
 def build_graphs(agents: Sequence[Agent[Any]]) -> dict[str, AgentGraph]:

@@ -30,12 +30,13 @@ from standfast.runtime._engine.records import (
     encode_entry,
 )
 from standfast.runtime._engine.replay import replay, validate_step
+from standfast.runtime._engine.run_cipher import require_unlocked
 from standfast.runtime._engine.scheduler import (
     Scheduler,
     build_create_ops,
     find_next_queued,
     find_session_holder,
-    make_run_id,
+    make_run_ids,
 )
 from standfast.runtime.errors import RunEnded, RunKeyReused, SessionBusy, SessionEncrypted
 from standfast.runtime.types import CancelMode, OnBusy
@@ -83,10 +84,11 @@ class StartRequest:
 async def start_run(scheduler: Scheduler, request: StartRequest) -> str:
     """Create the run, start it if its session is free, and return its id."""
     backend = scheduler.ctx.backend
-    run_id = make_run_id(request.key)
-    if request.key is not None and (existing := await backend.get_run(run_id)) is not None:
-        return request.check_same_request(existing)
-    await _refuse_encrypted(scheduler.ctx, request.session_id)
+    run_id, *others = make_run_ids(scheduler.ctx, request.key)
+    for one in (run_id, *others) if request.key is not None else ():
+        if (existing := await backend.get_run(one)) is not None:
+            return request.check_same_request(existing)
+    await _check_session(scheduler.ctx, request.session_id)
     labels = await _build_owner_ops(scheduler.ctx, request)
     if request.on_busy == "reject" and request.session_id is not None:
         await _reject_if_busy(scheduler, run_id, request.session_id)
@@ -104,10 +106,14 @@ async def start_run(scheduler: Scheduler, request: StartRequest) -> str:
     return run_id
 
 
-async def _refuse_encrypted(ctx: RuntimeContext, session_id: str | None) -> None:
+async def _check_session(ctx: RuntimeContext, session_id: str | None) -> None:
+    """Refuse a session that this runtime cannot read, or would not encrypt, before anything is written."""
     record = None if session_id is None else await ctx.backend.get_session(session_id)
-    if record is not None and record.seal is not None:
+    if record is None:
+        return
+    if record.seal is not None and ctx.cipher is None:
         raise SessionEncrypted(record.session_id)
+    ctx.codec.verify(record)
 
 
 async def _build_owner_ops(ctx: RuntimeContext, request: StartRequest) -> list[Op]:
@@ -225,7 +231,8 @@ async def update_run(
 
 async def fork_run(ctx: RuntimeContext, parent: RunRecord, *, at: int | None, session_id: str | None) -> RunRecord:
     """Create a queued run that continues from a step of its parent. Its journal begins with its parent's, uncopied."""
-    await _refuse_encrypted(ctx, parent.session_id)
+    require_unlocked(parent)
+    await _check_session(ctx, parent.session_id)
     step = parent.journal_length if at is None else validate_step(parent, at)
     replayed = await replay(ctx.backend, parent, upto=step)
     header, run_id = decode_header(parent), new_id("run")

@@ -21,6 +21,7 @@ from standfast.runtime._engine.records import (
     RunStopped,
     decode_row,
 )
+from standfast.runtime._engine.run_cipher import require_unlocked
 from standfast.runtime.types import Event
 from standfast.store.records import LogEntry
 
@@ -156,6 +157,7 @@ class EventReader:
         """Fetch new entries of the journal; return True when there is nothing new and the run has stopped."""
         # The record is read first, so that every entry it counts is in the journal by then.
         record = await self._ctx.get_run(self._run_id)
+        require_unlocked(record)
         if record.journal_length <= self._fetched:
             return record.status in self._stop
         for row in await self._ctx.backend.read_journal(self._run_id, after=self._fetched):

@@ -257,17 +257,17 @@ class RunExecutor:
         if status == "waiting" and self.active_run is not None:
             writer.request_approvals(self.active_run.state, self.active_run)
         writer.add_note(RunStopped(status, problem, answer))
-        self._stopping = True
+        self._stopping, refused = True, False
         while True:
-            ops = (
-                await build_withdrawal_ops(self.ctx.backend, self.record.run_id)
-                if status in ENDED_STATUSES and writer.pending_approvals
-                else []
-            )
-            if status == "cancelled" and self.header.rollback_requested:
-                writer.discard_items()
-                ops += await build_rewind_ops(self.ctx, self.record.session_id, self.header.session_length_before)
             try:
+                ops = (
+                    await build_withdrawal_ops(self.ctx.backend, self.record.run_id)
+                    if status in ENDED_STATUSES and writer.pending_approvals
+                    else []
+                )
+                if status == "cancelled" and self.header.rollback_requested:
+                    writer.discard_items()
+                    ops += await build_rewind_ops(self.ctx, self.record.session_id, self.header.session_length_before)
                 # Approvals before the run, as in every commit: with another order two commits could deadlock.
                 await writer.flush(*ops, self._build_save(status, problem, answer), release=True)
                 return True
@@ -284,6 +284,9 @@ class RunExecutor:
                     return False
             except StandfastError as refusal:
                 # The store refuses the writes of the run, for example to a session that is encrypted.
+                if refused:
+                    raise
+                refused = True
                 writer.discard_all()
                 status, problem, answer = "failed", make_problem(refusal), None
                 writer.add_note(RunStopped(status, problem))

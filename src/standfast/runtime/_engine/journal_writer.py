@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from standfast.base.errors import FenceLost, StoreUnavailable
+from standfast.base.errors import FenceLost, HistoryMoved, StoreUnavailable
 from standfast.base.items import Item, encode_items
 from standfast.base.log import get_logger
-from standfast.base.text import extract_text, extract_words
 from standfast.base.time import Backoff
 from standfast.history.stored_session import StoredSession
 from standfast.lifecycle.scope import run_to_end
@@ -49,12 +48,15 @@ async def build_rewind_ops(ctx: RuntimeContext, session_id: str | None, to: int 
 
     They must be part of that commit: until then the run holds the session, and no other run has added items.
     """
-    before = None if session_id is None else await ctx.backend.get_session(session_id)
-    if session_id is None or before is None or to is None or to >= before.length:
+    if session_id is None or to is None:
+        return []
+    session = ctx.open_session(session_id)
+    before = await session.read_verified_record()
+    if before is None or to >= before.length:
         return []
     view = ViewUpdate(closed=slice_spans(before.view, 0, to), open_from=before.next_seq, length=to, archive=True)
     splice = Splice(session_id=session_id, view_update=view, tape=before.tape)
-    return [ctx.open_session(session_id).complete_splice(before, splice)]
+    return [session.complete_splice(before, splice, tags=await session.read_tags(to - 1))]
 
 
 MAX_CONTEXT_BYTES = 16 * 1024
@@ -262,14 +264,21 @@ class JournalWriter:
 
     async def _commit(self, extra: tuple[Op, ...], release: bool) -> None:
         entries, items, approvals = list(self._entries), list(self._items), list(self._ops)
-        ops: list[Op] = [*self.leases.build_fence_ops(), *self._build_splice(items), *approvals, *extra]
+        ops: list[Op] = [*approvals, *extra]
         rows = tuple(encode_entry(entry) for entry in entries)
         if rows:
             ops.append(AppendJournal(run_id=self.record.run_id, entries=rows))
             ops += await self.snapshot_writer.build_due_ops() if self.snapshot_writer is not None else ()
         if release:
             ops += self.leases.build_release_ops()
-        await self._commit_with_retry(ops, entries)
+        while True:
+            splice = await self._build_splice(items)
+            try:
+                await self._commit_with_retry([*self.leases.build_fence_ops(), *splice, *ops], entries)
+                break
+            except HistoryMoved:
+                if not splice:  # an operation of the caller is out of date
+                    raise
         self._journal_length += len(entries)
         if self.snapshot_writer is not None:
             self.snapshot_writer.add_written(data for _, data in rows)
@@ -308,13 +317,13 @@ class JournalWriter:
         rows = await self.ctx.backend.read_journal(self.record.run_id, after=self._journal_length)
         return any(decode_row(row).mark == entries[-1].mark for row in rows)
 
-    def _build_splice(self, items: list[Item]) -> list[Op]:
-        if self.session is None or not items:
+    async def _build_splice(self, items: list[Item]) -> list[Op]:
+        """Return the operation that appends the items; for an encrypted session it fits the current version only."""
+        session = self.session
+        if session is None or not items:
             return []
-        words: tuple[str, ...] = ()
-        if self.session.is_indexed:
-            words = tuple(" ".join(extract_words(extract_text(item))) for item in items)
-        return [Splice(session_id=self.session.session_id, add=tuple(encode_items(items)), words=words)]
+        record = await session.read_verified_record() if session.codec.location_bound else None
+        return [session.build_append(record, encode_items(items), words=session.extract_words(items))]
 
 
 def _is_empty(outcome: Outcome, *, changed: bool) -> bool:

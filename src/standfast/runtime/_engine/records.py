@@ -15,6 +15,7 @@ from standfast.base.text import describe_error
 from standfast.runs.core.context import SavedContext
 from standfast.runs.core.state import FinalOutput, PersistedStruct, decode_hook, encode_hook
 from standfast.runs.core.steps import CallDecided, Outcome
+from standfast.runtime._engine.run_cipher import require_unlocked
 from standfast.runtime.types import CancelMode
 from standfast.runtime.types import RunProblem as RunProblem
 from standfast.runtime.types import RunStatus as RunStatus
@@ -177,6 +178,7 @@ def decode_row(row: LogEntry) -> JournalEntry:
 
 
 def decode_entry(data: bytes) -> JournalEntry:
+    """Return the entry of decrypted bytes."""
     try:
         return _entry_decoder.decode(data)
     except msgspec.ValidationError:
@@ -184,6 +186,7 @@ def decode_entry(data: bytes) -> JournalEntry:
 
 
 def decode_header(record: RunRecord) -> RunHeader:
+    require_unlocked(record)
     try:
         return _header_decoder.decode(record.data)
     except msgspec.ValidationError:

@@ -16,6 +16,7 @@ from standfast.runtime._engine.control import resume_run, update_run
 from standfast.runtime._engine.executor import RunExecutor, make_unknown_agent_problem
 from standfast.runtime._engine.leases import make_run_lease_name
 from standfast.runtime._engine.records import QUEUED_STATUSES, RunStopped, decode_header, list_runs
+from standfast.runtime._engine.run_cipher import is_locked
 from standfast.runtime._engine.scheduler import Scheduler, find_session_holder
 from standfast.store.records import RunRecord
 
@@ -57,6 +58,8 @@ class RecoveryLoop:
         Runs in a crash loop are not retried: they could end this process too, so a person has to resume them.
         """
         for record in await list_runs(self.ctx.backend, status=("blocked",)):
+            if is_locked(record):
+                continue
             header = decode_header(record)
             code = None if header.problem is None else header.problem.code
             retry = code == "agent-unknown" or (include_all and code != crash_loop.CRASH_LOOP_CODE)
@@ -69,12 +72,13 @@ class RecoveryLoop:
         self._forget_missing(records)
         busy = {record.session_id for record in records if record.status not in QUEUED_STATUSES and record.session_id}
         for record in sorted(records, key=lambda record: record.status == "queued"):
-            if record.status not in QUEUED_STATUSES:
+            if record.status not in QUEUED_STATUSES and not is_locked(record):
                 await self._run_logging_errors(partial(self._check_run, record))
             elif record.session_id not in busy:
                 if record.session_id is not None:
                     busy.add(record.session_id)
-                await self._run_logging_errors(partial(self._start_queued, record))
+                if not is_locked(record):
+                    await self._run_logging_errors(partial(self._start_queued, record))
         await self._sweep()
 
     async def _check_run(self, record: RunRecord) -> None:
@@ -151,7 +155,7 @@ class RecoveryLoop:
 
     async def _expire(self, approval_id: str) -> None:
         record = await self.ctx.backend.get_approval(approval_id)
-        run_id = None if record is None else await expire_approval(self.ctx, record)
+        run_id = None if record is None or is_locked(record) else await expire_approval(self.ctx, record)
         run = None if run_id is None else await self.ctx.backend.get_run(run_id)
         if run is not None and run.status == "woken":
             await self._claim_or_block(run)

@@ -25,6 +25,7 @@ from standfast.runtime._engine.records import (
     encode,
     encode_entry,
 )
+from standfast.runtime._engine.run_cipher import is_locked
 from standfast.store.backend import Backend
 from standfast.store.operations import AppendJournal, Op, SaveRun
 from standfast.store.records import RunRecord
@@ -32,9 +33,13 @@ from standfast.store.records import RunRecord
 CLAIMABLE_STATUSES = ("woken", "running", *QUEUED_STATUSES)
 
 
-def make_run_id(key: str | None) -> str:
-    """Return the id of a new run. The same key gives the same id in every process."""
-    return new_id("run") if key is None else f"run_{hashlib.sha256(key.encode()).hexdigest()[:32]}"
+def make_run_ids(ctx: RuntimeContext, key: str | None) -> list[str]:
+    """Return the id of a new run, and others that a run with this key may have. They are the same in every process."""
+    if key is None:
+        return [new_id("run")]
+    if ctx.cipher is not None:
+        return ctx.cipher.make_run_ids(key)
+    return [f"run_{hashlib.sha256(key.encode()).hexdigest()[:32]}"]
 
 
 def build_create_ops(
@@ -142,7 +147,7 @@ class Scheduler:
     async def claim(self, record: RunRecord) -> bool:
         """Execute the run here, if it is its turn and no other runtime owns it; return whether it was started."""
         run_id = record.run_id
-        if self.ctx.closing or run_id in self.executors or run_id in self._claiming:
+        if self.ctx.closing or run_id in self.executors or run_id in self._claiming or is_locked(record):
             return False
         self._claiming.add(run_id)
         try:
@@ -165,7 +170,7 @@ class Scheduler:
     async def claim_if_runnable(self, run_id: str) -> None:
         """Claim the run if it is runnable and this runtime has its agent."""
         record = await self.ctx.get_run(run_id)
-        if record.status in ("woken", *QUEUED_STATUSES) and decode_header(record).agent in self.ctx.graphs:
+        if record.status in ("woken", *QUEUED_STATUSES) and self.has_agent(record):
             await self.claim(record)
 
     async def start_next(self, session_id: str | None) -> None:
@@ -174,8 +179,12 @@ class Scheduler:
             return
         with suppress(StoreUnavailable):
             queued = await find_next_queued(self.ctx.backend, session_id)
-            if queued is not None and decode_header(queued).agent in self.ctx.graphs:
+            if queued is not None and self.has_agent(queued):
                 await self.claim(queued)
+
+    def has_agent(self, record: RunRecord) -> bool:
+        """Return whether this runtime can read the run and has its agent."""
+        return not is_locked(record) and decode_header(record).agent in self.ctx.graphs
 
     async def _execute(self, executor: RunExecutor) -> None:
         run_id = executor.record.run_id

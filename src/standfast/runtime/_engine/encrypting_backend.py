@@ -1,0 +1,160 @@
+"""A backend that encrypts runs before they are written and decrypts them when they are read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from standfast.base.errors import JournalMoved
+from standfast.runtime._engine.run_cipher import (
+    NO_LINK,
+    RunCipher,
+    get_tag,
+    locate_approval,
+    locate_entry,
+    locate_header,
+    locate_snapshot,
+)
+from standfast.runtime.errors import RunTampered
+from standfast.store.backend import Backend
+from standfast.store.operations import AppendEvents, AppendJournal, Op, OpResult, SaveApproval, SaveRun
+from standfast.store.records import ApprovalRecord, LogEntry, RunRecord
+
+
+def encrypt_backend(backend: Backend, cipher: RunCipher | None) -> Any:
+    """Return the backend that encrypts runs with the cipher, or the same backend without one."""
+    return backend if cipher is None else EncryptingBackend(backend, cipher)
+
+
+class EncryptingBackend:
+    """Encrypts runs and approvals with a :class:`RunCipher`. Sessions are encrypted by the codec of their objects.
+
+    What cannot be decrypted is returned locked, so that listings work, and is never written. Runs that were stored
+    without encryption count as changed.
+    """
+
+    def __init__(self, backend: Backend, cipher: RunCipher) -> None:
+        self._backend, self._cipher = backend, cipher
+        self.indexes_words, self.location = backend.indexes_words, backend.location
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    async def commit(self, *ops: Op) -> list[OpResult]:
+        """Encrypt and apply the operations. Entries are encrypted again when the journal has grown meanwhile."""
+        while True:
+            batch = CommitEncryption(self._backend, self._cipher)
+            encrypted = [await batch.encrypt(op) for op in ops]
+            batch.check_sealed()
+            try:
+                return await self._backend.commit(*encrypted)
+            except JournalMoved:
+                continue
+
+    async def get_run(self, run_id: str) -> RunRecord | None:
+        record = await self._backend.get_run(run_id)
+        return None if record is None else self._cipher.open_run(record)
+
+    async def list_runs(self, **filters: Any) -> list[RunRecord]:
+        return [self._cipher.open_run(record) for record in await self._backend.list_runs(**filters)]
+
+    async def read_journal(self, run_id: str, *, after: int) -> list[LogEntry]:
+        # The record is read first, so that every entry it counts is in the journal by then.
+        record = await self._backend.get_run(run_id)
+        rows = await self._backend.read_journal(run_id, after=after)
+        if record is None:
+            return rows
+        try:
+            return self._cipher.open_journal(record, rows, after=after)
+        except RunTampered:
+            if await self._backend.get_run(run_id) is None:  # deleted between the two reads
+                return []
+            raise
+
+    async def read_events(self, run_id: str, *, after: int, limit: int) -> list[LogEntry]:
+        rows = await self._backend.read_events(run_id, after=after, limit=limit)
+        return [self._cipher.open_snapshot(run_id, row) for row in rows]
+
+    async def get_approval(self, approval_id: str) -> ApprovalRecord | None:
+        record = await self._backend.get_approval(approval_id)
+        return None if record is None else self._cipher.open_approval(record)
+
+    async def list_approvals(self, **filters: Any) -> list[ApprovalRecord]:
+        return self._open_approvals(await self._backend.list_approvals(**filters))
+
+    async def list_due_approvals(self, **filters: Any) -> list[ApprovalRecord]:
+        return self._open_approvals(await self._backend.list_due_approvals(**filters))
+
+    def _open_approvals(self, records: Sequence[ApprovalRecord]) -> list[ApprovalRecord]:
+        return [self._cipher.open_approval(record) for record in records]
+
+
+class CommitEncryption:
+    """Encrypts the operations of one commit. The runs that it changes are read and verified first."""
+
+    def __init__(self, backend: Backend, cipher: RunCipher) -> None:
+        self._backend, self._cipher = backend, cipher
+        self._seals: dict[str, NextSeal] = {}
+        self._unsealed: set[str] = set()
+
+    async def encrypt(self, op: Op) -> Op:
+        match op:
+            case SaveRun():
+                return await self._encrypt_header(op)
+            case AppendJournal():
+                return await self._encrypt_entries(op)
+            case AppendEvents():
+                encrypt = self._cipher.encrypt
+                events = [(kind, encrypt(data, op.run_id, locate_snapshot(kind))) for kind, data in op.events]
+                return replace(op, events=tuple(events))
+            case SaveApproval():
+                place = locate_approval(op, op.expected + 1)
+                return replace(op, data=self._cipher.encrypt(op.data, op.run_id, place))
+        return op
+
+    def check_sealed(self) -> None:
+        assert not self._unsealed, "a header is written together with an entry, which carries the seal"  # noqa: S101
+
+    async def _encrypt_header(self, op: SaveRun) -> SaveRun:
+        if op.expected == 0:
+            self._seals[op.run_id] = NextSeal()
+        seal = await self._load_seal(op.run_id)
+        data = self._cipher.encrypt(op.data, op.run_id, locate_header(op, op.expected + 1))
+        seal.header = get_tag(data)
+        self._unsealed.add(op.run_id)
+        return replace(op, data=data)
+
+    async def _encrypt_entries(self, op: AppendJournal) -> AppendJournal:
+        seal, entries = await self._load_seal(op.run_id), []
+        expected = seal.length
+        for seq, (kind, data) in enumerate(op.entries, start=expected + 1):
+            record = self._cipher.encrypt(data, op.run_id, locate_entry(seq, kind), link=seal.tip)
+            seal.tip = get_tag(record)
+            entries.append((kind, record))
+        seal.length += len(entries)
+        self._unsealed.discard(op.run_id)
+        sealed = self._cipher.build_seal(
+            op.run_id, keys=seal.keys, length=seal.length, tip=seal.tip, header=seal.header
+        )
+        return replace(op, entries=tuple(entries), expected=expected, seal=sealed)
+
+    async def _load_seal(self, run_id: str) -> "NextSeal":
+        if run_id not in self._seals:
+            record = await self._backend.get_run(run_id)
+            if record is None:  # the backend will refuse the operation
+                self._seals[run_id] = NextSeal()
+            else:
+                seal = self._cipher.verify(record)
+                self._seals[run_id] = NextSeal(seal.keys, seal.length, seal.tip, seal.header)
+        return self._seals[run_id]
+
+
+@dataclass
+class NextSeal:
+    """What the seal of a run will cover after the operations so far."""
+
+    keys: tuple[bytes, ...] = ()
+    length: int = 0
+    tip: bytes = NO_LINK
+    header: bytes = b""
