@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from standfast.base.errors import JournalMoved
+from standfast.base.errors import JournalMoved, Unsupported
 from standfast.runtime._engine.run_cipher import (
     NO_LINK,
     RunCipher,
@@ -18,7 +18,17 @@ from standfast.runtime._engine.run_cipher import (
 )
 from standfast.runtime.errors import RunTampered
 from standfast.store.backend import Backend
-from standfast.store.operations import AppendEvents, AppendJournal, Op, OpResult, SaveApproval, SaveRun
+from standfast.store.operations import (
+    AppendEvents,
+    AppendJournal,
+    AppendVersions,
+    Op,
+    OpResult,
+    PutBlob,
+    SaveApproval,
+    SaveCheckpoint,
+    SaveRun,
+)
 from standfast.store.records import ApprovalRecord, LogEntry, RunRecord
 
 
@@ -111,6 +121,11 @@ class CommitEncryption:
             case SaveApproval():
                 place = locate_approval(op, op.expected + 1)
                 return replace(op, data=self._cipher.encrypt(op.data, op.run_id, place))
+            case AppendVersions() | SaveCheckpoint() | PutBlob():
+                raise Unsupported(
+                    "a runtime with an encryption key cannot store workspaces, which are not encrypted: use a tool"
+                    " whose state is not durable"
+                )
         return op
 
     def check_sealed(self) -> None:
