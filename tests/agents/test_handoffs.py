@@ -134,30 +134,33 @@ async def test_only_enabled_handoffs_are_offered_and_plain_agents_become_handoff
     assert [one.agent_name for one in await agent.get_handoffs(RunContextWrapper("bob"))] == ["Billing Desk", "other"]
 
 
-def test_the_history_becomes_one_message() -> None:
+def test_the_history_becomes_a_summary_around_the_messages_of_the_last_turn() -> None:
     reasoning = StubRunItem("reasoning_item", {"type": "reasoning", "id": "r"})
-    data = HandoffInputData("hi there", (reasoning, call(), output()), (message("one moment"),))
+    data = HandoffInputData("hi there", (reasoning, call(), output()), (message("one moment"), call(), output()))
     nested = nest_handoff_history(data)
     assert nested.new_items == data.new_items
     assert (nested.pre_handoff_items, nested.input_items) == ((), ())
-    (summary,) = nested.input_history
+    summary, said, rest = nested.input_history
+    assert said == message("one moment").to_input_item()
+    assert len(rest["content"].splitlines()) == 5  # type: ignore[index]
     assert summary["role"] == "assistant"  # type: ignore[index]
     lines = summary["content"].splitlines()  # type: ignore[index]
     start, end = get_conversation_history_wrappers()
     assert (lines[1], lines[-1]) == (start, end)
     assert lines[2] == "1. user: hi there"
-    assert [json.loads(line.split(". ", 1)[1])["type"] for line in lines[3:5]] == [
+    assert [json.loads(line.split(". ", 1)[1])["type"] for line in lines[3:-1]] == [
+        "reasoning",
         "function_call",
         "function_call_output",
     ]
-    assert lines[5] == "4. assistant: one moment"
 
 
 def test_a_history_is_never_nested_twice() -> None:
     once = nest_handoff_history(HandoffInputData("hi", (), (message("a"),)))
     twice = nest_handoff_history(once.clone(new_items=(message("b"),), input_items=None))
-    (summary,) = twice.input_history
-    assert summary["content"].splitlines()[2:-1] == ["1. user: hi", "2. assistant: a", "3. assistant: b"]  # type: ignore[index]
+    summary, said = twice.input_history
+    assert summary["content"].splitlines()[2:-1] == ["1. user: hi", "2. assistant: a"]  # type: ignore[index]
+    assert said == message("b").to_input_item()
 
 
 def test_a_user_message_that_looks_like_a_nested_history_is_not_unpacked() -> None:

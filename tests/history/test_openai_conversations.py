@@ -48,9 +48,8 @@ async def make_filled_session(server: OpenAIServer, *contents: object, **options
 # --- reading and writing --------------------------------------------------------------------------
 
 
-async def test_there_is_no_conversation_before_the_first_write(server: OpenAIServer) -> None:
+async def test_there_is_no_conversation_before_the_first_read_or_write(server: OpenAIServer) -> None:
     session = make_session(server)
-    assert await session.get_items() == []
     assert await session.pop_item() is None
     await session.clear_session()
     await session.add_items([])
@@ -59,6 +58,9 @@ async def test_there_is_no_conversation_before_the_first_write(server: OpenAISer
     with pytest.raises(ValueError):
         _ = session.session_id
     assert server.requests == []
+    assert await session.get_items(limit=0) == []
+    assert session.session_id
+    assert server.log() == ["POST /conversations"]
 
 
 async def test_the_first_write_creates_the_conversation_and_the_session_id(server: OpenAIServer) -> None:
@@ -591,7 +593,7 @@ import asyncio, sys
 from standfast.history.openai.conversations import OpenAIConversationsSession
 from standfast.history.openai.compaction import OpenAIResponsesCompactionSession
 session = OpenAIConversationsSession()
-assert asyncio.run(session.get_items()) == []
+assert asyncio.run(session.pop_item()) is None
 assert not {"openai", "httpx", "httpx2"} & set(sys.modules), "imported too early"
 sys.modules["openai"] = None
 try:

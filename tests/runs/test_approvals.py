@@ -190,7 +190,11 @@ async def test_a_nested_agent_that_fails_is_explained_or_resumed() -> None:
         steps = [[call("ask", "1", input="x")], [assistant_message("out")]]
         return Agent("outer", tools=[tool], model=ScriptedModel(steps))
 
-    assert "down" in outputs(await Runner.run(pair(), "q"))[0]
+    def quote(context: Any, error: Exception) -> str:
+        return f"it says: {error}"
+
+    assert "error occurred" in outputs(await Runner.run(pair(), "q"))[0]
+    assert outputs(await Runner.run(pair(failure_error_function=quote), "q")) == ["it says: down"]
     agent = pair(failure_error_function=None)
     with pytest.raises(UserError, match="down") as raised:
         await Runner.run(agent, "q")
@@ -287,7 +291,10 @@ async def test_hosted_mcp_servers_ask_a_function_or_a_person(answer: bool | None
     sent = model.last_call.input[-1]
     assert (sent["approval_request_id"], sent["approve"]) == ("m1", bool(answer))
     assert sent.get("reason") == (None if answer else "no way")
-    assert [item.type for item in result.new_items][:2] == ["mcp_approval_request_item", "mcp_approval_response_item"]
+    assert [item.type for item in result.new_items][:2] == [
+        "mcp_approval_request_item",
+        "mcp_approval_response_item" if answer is not None else "tool_approval_item",
+    ]
 
 
 async def test_the_words_for_a_tool_that_there_is_not() -> None:

@@ -90,7 +90,7 @@ async def test_hooks_are_called_in_order() -> None:
         "answer resp-789",
         "a to b",
         "own a to b",
-        "start b 5",
+        "start b 1",
         "own start b",
         "ask B 5",
         "answer resp-789",

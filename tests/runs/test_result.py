@@ -47,7 +47,7 @@ async def test_the_conversation_as_input_is_whole_or_as_the_last_agent_saw_it(wa
     agent = Agent("a", tools=[add], handoffs=[handoff(second, input_filter=remove_all_tools)], model=model)
     result = await run_agent(way, agent, "q")
     whole, seen = result.to_input_list(), result.to_input_list(mode="normalized")
-    kinds = ["user", "function_call", "function_call_output", "function_call", "function_call_output", "message"]
+    kinds = ["user", "function_call", "function_call_output", "message"]
     assert [item.get("type", item.get("role")) for item in whole] == kinds
     assert [item.get("type", item.get("role")) for item in seen] == ["user", "message"]
     second.model = ScriptedModel([[assistant_message("again")]])
@@ -116,7 +116,7 @@ async def test_a_deferred_tool_is_found_again() -> None:
     assert item.tool_lookup_key == ("deferred_top_level", "rare")
     state.approve(item)
     result = await Runner.run(agent, await RunState.from_string(agent, state.to_string()))
-    assert result.new_items[1].output == "rare"
+    assert result.new_items[2].output == "rare"
 
 
 async def test_a_nested_agent_is_given_the_fields_of_its_parameters() -> None:
@@ -175,7 +175,7 @@ async def test_a_trace_is_saved_without_its_key() -> None:
 
 async def test_a_nested_agent_has_its_own_number_of_turns() -> None:
     inner = Agent("inner", tools=[add], model=ScriptedModel([[call("add", str(n), a=1, b=1)] for n in range(2)]))
-    tool = inner.as_tool("ask", "asks", max_turns=2)
+    tool = inner.as_tool("ask", "asks", max_turns=2, failure_error_function=lambda context, error: str(error))
     model = ScriptedModel([[call("ask", "1", input="x")], [assistant_message("ok")]])
     result = await Runner.run(Agent("outer", tools=[tool], model=model), "q", run_config=RunConfig())
     assert "Max turns (2) exceeded" in result.new_items[1].output

@@ -240,7 +240,7 @@ async def test_decisions_and_their_messages_are_saved_with_the_run() -> None:
     state.reject(state.get_interruptions()[0], rejection_message="too much")
     loaded = await RunState.from_string(agent, state.to_string())
     result = await Runner.run(agent, loaded)
-    assert result.new_items[1].output == "too much"
+    assert result.new_items[2].output == "too much"
 
 
 async def test_a_decision_is_about_the_arguments_that_were_seen() -> None:
@@ -289,7 +289,7 @@ async def test_added_input_precedes_the_next_model_call() -> None:
     assert state.pending_input == [{"role": "user", "content": "and be quick"}]
     result = await Runner.run(agent, state)
     assert agent.model.last_call.input[-1] == {"role": "user", "content": "and be quick"}
-    assert [item.type for item in result.new_items][2] == "input_item"
+    assert [item.type for item in result.new_items][3] == "input_item"
     with pytest.raises(UserError, match="ended"):
         result.to_state().add_input("more")
 

@@ -96,7 +96,10 @@ class RunContextWrapper(Generic[TContext]):
 
 @dataclass(eq=False)
 class AgentHookContext(RunContextWrapper[TContext]):
-    """The context of agent start and end hooks; ``turn_input`` is the input of the agent's next turn."""
+    """The context of agent start and end hooks.
+
+    ``turn_input`` is the input of the run, or what a handoff filter made of it.
+    """
 
 
 class ToolContext(RunContextWrapper[TContext]):
@@ -208,7 +211,7 @@ class RunHooksBase(Generic[TContext, TAgent]):
         """Called after the response of the model."""
 
     async def on_agent_start(self, context: "AgentHookContext[TContext]", agent: Any) -> None:
-        """Called before an agent becomes active, including the first."""
+        """Called before an agent becomes active, including the first, and when its run is resumed."""
 
     async def on_agent_end(self, context: "AgentHookContext[TContext]", agent: Any, output: Any) -> None:
         """Called after an agent has produced the final output."""
@@ -230,13 +233,13 @@ class AgentHooksBase(Generic[TContext, TAgent]):
     """Hooks of one agent, set as its ``hooks``. An exception in a hook ends the run."""
 
     async def on_start(self, context: "AgentHookContext[TContext]", agent: Any) -> None:
-        """Called before the agent becomes active."""
+        """Called before the agent becomes active, and when its run is resumed."""
 
     async def on_end(self, context: "AgentHookContext[TContext]", agent: Any, output: Any) -> None:
         """Called after the agent has produced the final output."""
 
     async def on_handoff(self, context: "RunContextWrapper[TContext]", agent: Any, source: Any) -> None:
-        """Called when ``source`` hands off to this agent."""
+        """Called when ``source`` hands off to ``agent``, on the hooks of both; once if they share them."""
 
     async def on_tool_start(self, context: "RunContextWrapper[TContext]", agent: Any, tool: "Tool") -> None:
         """Called before one of the agent's local tools."""

@@ -13,6 +13,7 @@ AgentsException
 ├── ModelTimeoutError               the model did not respond within the time limit
 ├── MaxTurnsExceeded                the run reached its limit of turns
 ├── ToolTimeoutError                a tool did not return within its time limit
+├── ToolCancelled                   a tool was cancelled, but not by the run
 ├── MCPToolCancellationError        an MCP server cancelled a call
 ├── InputGuardrailTripwireTriggered, OutputGuardrailTripwireTriggered
 └── ToolInputGuardrailTripwireTriggered, ToolOutputGuardrailTripwireTriggered
@@ -159,6 +160,16 @@ class ToolTimeoutError(AgentsException):
     def __init__(self, tool_name: str, timeout_seconds: float) -> None:
         super().__init__(f"Tool '{tool_name}' timed out after {timeout_seconds:g} seconds.")
         self.tool_name, self.timeout_seconds = tool_name, timeout_seconds
+
+
+class ToolCancelled(AgentsException):
+    """The tool ended with ``asyncio.CancelledError``, although the run was not cancelled."""
+
+    code = "tool-cancelled"
+
+    def __init__(self, tool_name: str, reason: str) -> None:
+        super().__init__(f"Tool '{tool_name}' was cancelled{f': {reason}' if reason else '.'}")
+        self.tool_name, self.reason = tool_name, reason
 
 
 class MCPToolCancellationError(AgentsException):

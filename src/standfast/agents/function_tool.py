@@ -1,5 +1,6 @@
 """The ``function_tool`` decorator, which makes a tool from a Python function."""
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
@@ -21,6 +22,7 @@ from standfast.agents.tools import (
     ToolTimeoutBehavior,
     default_tool_error_function,
     explain_tool_error,
+    make_cancellation_error,
 )
 from standfast.agents.types import Enabled, NeedsApproval, ToolErrorFunction
 
@@ -147,10 +149,13 @@ def _make_invoker(
     async def on_invoke_tool(context: "ToolContext[Any]", arguments: str) -> Any:
         try:
             return await schema.call(function, context, arguments)
-        except Exception as error:
-            if error_function is None:
-                raise
-            return await explain_tool_error(error_function, context, error)
+        except asyncio.CancelledError as cancelled:
+            failure: Exception = make_cancellation_error(schema.name, cancelled)
+        except Exception as error:  # noqa: BLE001 - raised below unless it is explained to the model
+            failure = error
+        if error_function is None:
+            raise failure
+        return await explain_tool_error(error_function, context, failure)
 
     return on_invoke_tool
 

@@ -1,4 +1,4 @@
-"""Input filters for handoffs: the history as one message, or the history without tool calls."""
+"""Input filters for handoffs: the history as a summary, or the history without tool calls."""
 
 import json
 import re
@@ -18,9 +18,9 @@ class _HistoryWrappers:
 
 
 _wrappers = _HistoryWrappers()
-_PREAMBLE = "What was said before, between the user and the agents in charge until now:"
-_LINE_PATTERN = re.compile(r"\d+\. (?:(\w+): )?(.*)", re.DOTALL)
-_OMITTED_ITEM_TYPES = frozenset(["reasoning_item", "tool_approval_item"])
+_PREAMBLE = "For context, here is the conversation so far between the user and the previous agent:"
+_EMPTY = "(no previous turns recorded)"
+_LINE_PATTERN = re.compile(r"\d+\. (?:(\w+)(?: \(([^()]*)\))?: )?(.*)", re.DOTALL)
 _MESSAGE_ITEM_TYPES = frozenset(["message_output_item", "input_item", "compaction_item"])
 
 
@@ -43,21 +43,24 @@ def get_conversation_history_wrappers() -> tuple[str, str]:
 def nest_handoff_history(
     handoff_input_data: HandoffInputData, *, history_mapper: HandoffHistoryMapper | None = None
 ) -> HandoffInputData:
-    """Replace the history by one message, so that the next agent does not take it for turns of its own.
+    """Summarise the history, so that the next agent does not take it for turns of its own.
 
-    A history that is already nested is unpacked first, so it is never nested twice. ``new_items``, the record of
-    the run, stays complete.
+    The messages of the last turn stay as they are, with a summary of what is before, between and after them; a
+    ``history_mapper`` gets everything. A history that is already nested is unpacked first, so it is never nested twice.
+    ``new_items``, the record of the run, stays complete.
     """
     data = handoff_input_data
-    transcript = _flatten_history(_as_items(data.input_history))
-    transcript += [item.to_input_item() for item in (*data.pre_handoff_items, *data.new_items) if _is_included(item)]
-    mapped = (history_mapper or default_handoff_history_mapper)([dict(item) for item in transcript])
+    earlier = _flatten_history(_as_items(data.input_history)) + _to_items(data.pre_handoff_items)
+    if history_mapper is not None:
+        mapped = history_mapper([dict(item) for item in earlier + _to_items(data.new_items)])
+    else:
+        mapped = _summarise_around_messages(earlier, data.new_items)
     return data.clone(input_history=tuple(mapped), pre_handoff_items=(), input_items=())
 
 
 def default_handoff_history_mapper(transcript: list[Item]) -> list[Item]:
     """Return the transcript as one assistant message with one line for each item."""
-    lines = [f"{number}. {_format_item(item)}" for number, item in enumerate(transcript, 1)] or ["(nothing yet)"]
+    lines = [f"{number}. {_format_item(item)}" for number, item in enumerate(transcript, 1)] or [_EMPTY]
     return [{"role": "assistant", "content": "\n".join([_PREAMBLE, _wrappers.start, *lines, _wrappers.end])}]
 
 
@@ -79,8 +82,21 @@ def _as_items(history: str | Sequence[Item]) -> list[Item]:
     return [{"role": "user", "content": history}] if isinstance(history, str) else list(history)
 
 
-def _is_included(item: RunItemLike) -> bool:
-    return item.type not in _OMITTED_ITEM_TYPES
+def _to_items(items: Iterable[RunItemLike]) -> list[Item]:
+    return [item.to_input_item() for item in items if item.type != "tool_approval_item"]
+
+
+def _summarise_around_messages(earlier: list[Item], new_items: Sequence[RunItemLike]) -> list[Item]:
+    result: list[Item] = []
+    unsaid = list(earlier)
+    for item in new_items:
+        if item.type != "message_output_item":
+            unsaid += _to_items([item])
+            continue
+        result += default_handoff_history_mapper(unsaid) if unsaid else []
+        result.append(item.to_input_item())
+        unsaid = []
+    return result + (default_handoff_history_mapper(unsaid) if unsaid or not result else [])
 
 
 def _filter_messages(items: Iterable[RunItemLike]) -> tuple[RunItemLike, ...]:
@@ -98,11 +114,13 @@ def _is_tool_item(item: Item) -> bool:
 
 
 def _format_item(item: Item) -> str:
-    """Return an item as one line: ``role: content`` if that can be parsed again, else JSON."""
-    role, content = item.get("role"), item.get("content")
-    if item.keys() <= {"role", "content", "type"} and isinstance(role, str) and isinstance(content, str):
-        plain = f"{role}: {content}"
-        if _parse_line(f"1. {plain}") == {"role": role, "content": content} and "\n" not in plain:
+    """Return an item as one line: ``role (name): content`` if that can be parsed again, else JSON."""
+    said = {name: part for name, part in item.items() if name != "type"}
+    said["content"] = item.get("content") or ""
+    if said.keys() <= {"role", "content", "name"} and all(isinstance(part, str) for part in said.values()):
+        name = f" ({said['name']})" if "name" in said else ""
+        plain = f"{said.get('role')}{name}: {said['content']}"
+        if _parse_line(f"1. {plain}") == said and "\n" not in plain:
             return plain
     return json.dumps(item, ensure_ascii=False, default=str)
 
@@ -110,8 +128,8 @@ def _format_item(item: Item) -> str:
 def _flatten_history(items: list[Item]) -> list[Item]:
     flat: list[Item] = []
     for item in items:
-        if get_item_type(item) != "reasoning":
-            flat.extend(_parse_nested_history(item) or [item])
+        nested = _parse_nested_history(item)
+        flat.extend([item] if nested is None else nested)
     return flat
 
 
@@ -130,10 +148,11 @@ def _parse_line(line: str) -> Item | None:
     match = _LINE_PATTERN.fullmatch(line)
     if match is None:
         return None
-    if match[1]:
-        return {"role": match[1], "content": match[2]}
+    role, name, content = match.groups()
+    if role:
+        return {"role": role, "content": content} | ({} if name is None else {"name": name})
     try:
-        item = json.loads(match[2])
+        item = json.loads(content)
     except ValueError:
         return None
     return item if isinstance(item, dict) else None

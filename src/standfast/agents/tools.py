@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from inspect import isawaitable, iscoroutine
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NotRequired, TypeAlias, TypeVar
 
 from typing_extensions import TypedDict
 
-from standfast.agents.errors import InvalidDeclaration, ToolTimeoutError, UserError
+from standfast.agents.errors import InvalidArguments, InvalidDeclaration, ToolCancelled, ToolTimeoutError, UserError
 from standfast.agents.guardrails import ToolInputGuardrail, ToolOutputGuardrail, check_callable
 from standfast.agents.strict_schema import to_strict_schema
 from standfast.agents.tool_arguments import ArgumentsParser
-from standfast.agents.types import Enabled, MaybeAwaitable, NeedsApproval, ToolErrorFunction, maybe_await
+from standfast.agents.types import Enabled, MaybeAwaitable, NeedsApproval, TContext, ToolErrorFunction, maybe_await
 from standfast.tracing.create import record_span_exception
 
 if TYPE_CHECKING:
@@ -247,20 +247,60 @@ ToolsToFinalOutputFunction: TypeAlias = Callable[
 ]
 
 
+@dataclass
+class ToolErrorFormatterArgs(Generic[TContext]):
+    """The argument of a :data:`ToolErrorFormatter`: a call without an output, and the default message about it.
+
+    ``error`` is the exception of a tool that failed; in the other cases the call was not made.
+    """
+
+    kind: Literal["approval_rejected", "tool_not_found", "tool_exception"]
+    tool_type: Literal["function", "computer", "shell", "apply_patch", "custom"]
+    tool_name: str
+    call_id: str
+    default_message: str
+    run_context: "RunContextWrapper[TContext]"
+    error: Exception | None = None
+
+
+ToolErrorFormatter: TypeAlias = Callable[[ToolErrorFormatterArgs[Any]], MaybeAwaitable[str | None]]
+
+
 def default_tool_error_function(ctx: "RunContextWrapper[Any]", error: Exception) -> str:
-    """Return the default message that the model receives when a tool raised an exception."""
-    return f"An error occurred while running the tool. Please try again. Error: {error}"
+    """Return the default message that the model receives when a tool raised an exception.
+
+    The text of the exception is not part of it, because it may contain what the model must not see. Only arguments
+    that do not fit the tool are explained: that text is about what the model wrote.
+    """
+    text = "An error occurred while running the tool. Please try again."
+    return f"{text} Error: {error}" if isinstance(error, InvalidArguments) else text
 
 
 async def explain_tool_error(
     error_function: ToolErrorFunction, context: "RunContextWrapper[Any]", error: Exception
 ) -> str:
-    """Return the message that the user's error function makes of an exception."""
+    """Return the message that the user's error function makes of an exception.
+
+    The message of the default function can be replaced by the run's ``tool_error_formatter``.
+    """
     record_span_exception(error)
     text = await maybe_await(error_function(context, error))
     if not isinstance(text, str):
         raise UserError(f"an error function must return a string, got {type(text).__name__}")
-    return text
+    formatter = getattr(getattr(context, "run_config", None), "tool_error_formatter", None)
+    if formatter is None or error_function is not default_tool_error_function:
+        return text
+    call: Any = context
+    args = ToolErrorFormatterArgs("tool_exception", "function", call.tool_name, call.tool_call_id, text, context, error)
+    return await maybe_await(formatter(args)) or text
+
+
+def make_cancellation_error(tool_name: str, cancelled: asyncio.CancelledError) -> ToolCancelled:
+    """Return the error of a tool that ended with ``cancelled``. If the task itself is cancelled, raise that instead."""
+    task = asyncio.current_task()
+    if task is None or task.cancelling():
+        raise cancelled
+    return ToolCancelled(tool_name, str(cancelled))
 
 
 def tool_namespace(*, name: str, description: str | None, tools: list[FunctionTool]) -> list[FunctionTool]:

@@ -132,6 +132,14 @@ def with_run_context(method: M) -> M:
     return cast("M", partial(method, wrapper=context))
 
 
+def find_session_id(session: object) -> str | None:
+    """Return the id of the session; ``None`` if it has none yet, because a provider assigns it on first use."""
+    try:
+        return getattr(session, "session_id", None)
+    except Exception:  # noqa: BLE001 - sessions of other libraries raise errors of their own
+        return None
+
+
 def get_conversation_key(session: object, session_id: str) -> str:
     """Return the key under which tools keep state for a session: its id, and the store or class that it belongs to.
 

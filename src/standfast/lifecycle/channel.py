@@ -128,6 +128,11 @@ class Channel(Generic[T]):
             self._wake_readers()
             self._wake_senders()
 
+    def discard_items(self) -> None:
+        """Remove all queued items."""
+        self._items.clear()
+        self._wake_senders()
+
     async def _wait_for_item(self) -> bool:
         """Wait until the caller may take an item. Return False at the end of the channel."""
         if not self._items and self._closed:

@@ -8,8 +8,7 @@ from standfast.agents.context import RunHooks
 from standfast.agents.guardrails import OutputGuardrail
 from standfast.agents.handoffs import Handoff
 from standfast.agents.model_settings import ToolChoice
-from standfast.agents.tools import Tool
-from standfast.tool_calls.output import ToolErrorFormatter
+from standfast.agents.tools import Tool, ToolErrorFormatter
 
 if TYPE_CHECKING:
     from openai.types.realtime.realtime_audio_formats import RealtimeAudioFormats as OpenAIRealtimeAudioFormats

@@ -15,12 +15,14 @@ from standfast.agents.graph import AgentGraph
 from standfast.agents.handoffs import Handoff
 from standfast.agents.tool_identity import ToolRef, match_tool
 from standfast.agents.tools import FunctionTool, HostedMCPTool, Tool, ToolOriginType
+from standfast.base.items import Item
 from standfast.history.session import Session, get_conversation_key
 from standfast.models.interface import wrap_attributes
 from standfast.runs._loop.model_input import ModelInputBuilder
 from standfast.runs.config import RunConfig
 from standfast.runs.core.conversion import make_guardrail_record, to_usage_record
 from standfast.runs.core.state import (
+    CallRecord,
     GuardrailRecord,
     SessionConversation,
     State,
@@ -100,6 +102,7 @@ def _report_collision(agent: Agent[Any], name: str, strict: bool) -> None:
 
 
 EmitCallback: TypeAlias = Callable[[StreamEvent], Awaitable[None]]
+CatchUpCallback: TypeAlias = Callable[[bool], Awaitable[None]]
 
 UNSET: Any = object()
 
@@ -150,6 +153,8 @@ class ActiveRun:
         self.state, self.graph, self.context, self.config = state, graph, context, config
         self.hooks, self.session, self.error_handlers = hooks, session, error_handlers or {}
         self.emit, self.recorder, self.route = emit, recorder, route
+        self.catch_up: CatchUpCallback | None = None
+        """Lets the reader of the events handle them, and with ``True`` waits until it has."""
         self._outer_conversation_key = outer_conversation_key
         self.model_input = ModelInputBuilder()
         self.raw_items: dict[int, Any] = {}
@@ -161,10 +166,13 @@ class ActiveRun:
         self.stop_after_turn = False
         self.stop_after_step = False
         self.resumed = False
+        self.start_hooks_due = False
+        """Whether the start hooks of the agent run before the next model call, although they have run before."""
         self.invocation: Any = None
         self.origin: RunOrigin | None = None
         self.origin_data: State | None = None
         self._item_cache: dict[int, RunItem] = {}
+        self._approval_items: dict[int, tuple[int, ToolApprovalItem]] = {}
         self._toolboxes: dict[str, Toolbox] = {}
         self._unlisted_agents: dict[str, Agent[Any]] = {}
 
@@ -201,10 +209,10 @@ class ActiveRun:
             self._unlisted_agents[path] = agent
             return path
 
-    def make_hook_context(self) -> AgentHookContext[Any]:
+    def make_hook_context(self, turn_input: list[Item]) -> AgentHookContext[Any]:
         """Return the context for the start and end hooks of an agent."""
         run = self.context
-        return AgentHookContext(run.context, run.usage, run.turn_input, run.approvals, run.tool_input)
+        return AgentHookContext(run.context, run.usage, turn_input, run.approvals, run.tool_input)
 
     def share_unlisted_agents(self, other: "ActiveRun") -> None:
         """Use the same table of agents outside of the graph as the other run."""
@@ -214,7 +222,7 @@ class ActiveRun:
         """Take over the objects of an earlier run of the same state that are not part of the state."""
         self._unlisted_agents, self._toolboxes = earlier._unlisted_agents, dict(earlier._toolboxes)
         self.raw_items, self.guardrail_results = dict(earlier.raw_items), dict(earlier.guardrail_results)
-        self.final_output = earlier.final_output
+        self.final_output, self._approval_items = earlier.final_output, dict(earlier._approval_items)
         self._item_cache = {
             place: item for place, item in earlier._item_cache.items() if place < len(self.state.transcript)
         }
@@ -231,8 +239,27 @@ class ActiveRun:
 
     def get_items(self) -> list[RunItem]:
         """Return the items that the run has produced so far, without its input."""
-        positions = range(len(self.state.transcript))
-        return [self.get_item(place) for place in positions if self.state.transcript[place].kind != "given"]
+        self.note_approvals()
+        items: list[RunItem] = []
+        for place, entry in enumerate(self.state.transcript):
+            items += [approval for before, approval in self._approval_items.values() if before == place]
+            if entry.kind != "given" and not entry.hidden:
+                items.append(self.get_item(place))
+        end = len(self.state.transcript)
+        items += [approval for before, approval in self._approval_items.values() if before == end]
+        return items
+
+    def note_approvals(self) -> None:
+        """Remember the calls that wait for approval now, as items before the outputs of the calls that follow them."""
+        for index, call in enumerate(self.state.calls):
+            asks = call.status == "waiting" and call.child is None and not call.uncertain
+            if not asks or call.position in self._approval_items:
+                continue
+            later = {other.id for other in self.state.calls[index + 1 :]}
+            places = range(self.state.responses[-1].stop, len(self.state.transcript))
+            before = [place for place in places if self.state.transcript[place].item.get("call_id") in later]
+            item = self._make_approval_item(self.state, call, self.route)
+            self._approval_items[call.position] = min(before, default=len(self.state.transcript)), item
 
     def get_item(self, position: int) -> RunItem:
         """Return the item at a position of the transcript: always the same object for the same position."""
@@ -293,17 +320,20 @@ class ActiveRun:
             if call.child is not None:
                 yield from self._iter_interruptions(call.child, (*route, call.id))
                 continue
-            item = state.transcript[call.position].item
-            yield ToolApprovalItem(
-                self.get_agent(state.agent),
-                wrap_attributes(item if call.shown is None else {**item, "arguments": call.shown}),
-                tool_name=call.tool.name,
-                tool_namespace=call.tool.namespace if call.tool.kind == "namespaced" else None,
-                tool_lookup_key=call.tool.lookup_key,
-                agent_path=state.agent,
-                route=route,
-                uncertain=call.uncertain,
-            )
+            yield self._make_approval_item(state, call, route)
+
+    def _make_approval_item(self, state: State, call: CallRecord, route: tuple[str, ...]) -> ToolApprovalItem:
+        item = state.transcript[call.position].item
+        return ToolApprovalItem(
+            self.get_agent(state.agent),
+            wrap_attributes(item if call.shown is None else {**item, "arguments": call.shown}),
+            tool_name=call.tool.name,
+            tool_namespace=call.tool.namespace if call.tool.kind == "namespaced" else None,
+            tool_lookup_key=call.tool.lookup_key,
+            agent_path=state.agent,
+            route=route,
+            uncertain=call.uncertain,
+        )
 
     def capture_state(self) -> State:
         """Return the state with the decisions and the usage of the run context in it."""

@@ -8,12 +8,12 @@ from standfast.agents.errors import InvalidDeclaration
 from standfast.agents.guardrails import InputGuardrail, OutputGuardrail
 from standfast.agents.handoffs import HandoffHistoryMapper, HandoffInputFilter
 from standfast.agents.model_settings import ModelSettings
+from standfast.agents.tools import ToolErrorFormatter as ToolErrorFormatter
+from standfast.agents.tools import ToolErrorFormatterArgs as ToolErrorFormatterArgs
 from standfast.agents.types import MaybeAwaitable, ModelLike, TContext
 from standfast.base.items import Item
 from standfast.history.session import SessionInputCallback, SessionSettings
 from standfast.models.interface import Model, ModelProvider
-from standfast.tool_calls.output import ToolErrorFormatter as ToolErrorFormatter
-from standfast.tool_calls.output import ToolErrorFormatterArgs as ToolErrorFormatterArgs
 from standfast.tracing.create import TracingConfig
 
 ReasoningItemIdPolicy: TypeAlias = Literal["preserve", "omit"]

@@ -51,6 +51,8 @@ async def drive(run: ActiveRun, *, max_steps: int | None = None) -> None:
         with make_run_spans(run) as spans, use_run_context(run.context):
             await _begin_drive(run)
             while (step := choose_next_step(run.state)) is not None:
+                if run.catch_up is not None and not isinstance(step, InvokeCalls):
+                    await run.catch_up(run.state.turn > 0 and isinstance(step, AskModel | StopAtMaxTurns))
                 # Calls that are recorded as started are still made: for the process that resumes the run they would be
                 # uncertain, and a person would have to decide about each.
                 halting = run.stop_after_step and not isinstance(step, InvokeCalls)
@@ -100,7 +102,8 @@ async def _begin_drive(run: ActiveRun) -> None:
     if run.emit is not None:
         await run.emit(AgentUpdatedStreamEvent(run.current_agent))
     if run.state.input_taken:
-        run.resumed = True
+        run.resumed, run.start_hooks_due = True, run.recorder is None
+        run.note_approvals()
         if run.recorder is None and (missing := await find_missing_calls(run)):
             await record_outcome(run, await reject_missing_calls(run, missing))
         await record_outcome(run, Resumed(find_runnable_calls(run.state, run.context.approvals)))

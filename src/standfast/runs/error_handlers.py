@@ -8,6 +8,7 @@ from standfast.agents.agent import Agent
 from standfast.agents.context import RunContextWrapper
 from standfast.agents.errors import MaxTurnsExceeded, ModelBehaviorError, ModelRefusalError, RunErrorDetails, UserError
 from standfast.agents.output import as_output_schema
+from standfast.agents.tools import ToolErrorFormatterArgs
 from standfast.agents.types import TContext, maybe_await
 from standfast.base.items import Item
 from standfast.models.interface import ModelResponse
@@ -17,7 +18,7 @@ from standfast.runs.items import RunItem
 from standfast.runs.result import get_guardrail_results, get_responses
 from standfast.runs.run_state import RunState
 from standfast.runs.session_io import as_items
-from standfast.tool_calls.output import ToolErrorFormatterArgs, format_output, to_plain_value
+from standfast.tool_calls.output import format_output, to_plain_value
 
 
 @dataclass

@@ -15,6 +15,7 @@ from standfast.agents.guardrails import (
 from standfast.agents.output import as_output_schema
 from standfast.base.items import Item
 from standfast.models.interface import ModelResponse, wrap_attributes
+from standfast.runs._loop.model_input import strip_reasoning_id
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.core.conversion import from_usage_record, restore_guardrail_result
 from standfast.runs.items import RunItem, ToolApprovalItem
@@ -27,7 +28,10 @@ ToInputListMode: TypeAlias = Literal["preserve_all", "normalized"]
 
 @dataclass(eq=False)
 class RunResultBase:
-    """The common part of results. ``input`` is the input that the first model received."""
+    """The common part of results.
+
+    ``input`` is the input that the first model received, or what a handoff with a filter made of it.
+    """
 
     input: str | list[Item]
     new_items: list[RunItem]
@@ -68,7 +72,10 @@ class RunResultBase:
         """Return the conversation as input for another run: all of it, or what the last agent's model was shown."""
         if mode == "normalized":
             return self._run.model_input.build_input(self._run.state)
-        return [*as_items(self.input), *(item.to_input_item() for item in self.new_items)]
+        run = self._run
+        policy, shown = run.state.reasoning_item_id_policy, get_items_in_input(run)
+        new = [item for item in self.new_items if item.type != "tool_approval_item" and item not in shown]
+        return [*as_items(self.input), *(strip_reasoning_id(item.to_input_item(), policy) for item in new)]
 
     def to_state(self) -> RunState[Any, Any]:
         """Return a state to save, to decide about and to resume from. It is independent of this result."""
@@ -109,10 +116,36 @@ def collect_result_fields(run: ActiveRun) -> dict[str, Any]:
 
 
 def get_first_input(run: ActiveRun) -> str | list[Item]:
-    """Return the input as the first model received it: after the session's history, if that is still known."""
+    """Return the input as the first model received it: after the session's history, if that is still known.
+
+    After a handoff with a filter, it is what the filter made of it.
+    """
+    filtered = _get_filtered_input(run)
+    if filtered is not None:
+        unchanged = isinstance(run.state.input, str) and filtered == as_items(run.state.input)
+        return run.state.input if unchanged else filtered
     if not run.model_input.history or run.model_input.history_contains_own_items:
         return run.state.input
     return [*run.model_input.history, *(entry.item for entry in run.state.transcript if entry.kind == "given")]
+
+
+def _get_filtered_input(run: ActiveRun) -> list[Item] | None:
+    view, state = run.state.view, run.state
+    if view is None or view.input_length is None or run.model_input.needs_history(state):
+        return None
+    if run.model_input.history_changed(state):
+        return None
+    parts = view.shown[: view.input_length]
+    return [run.model_input.get_item(state, part) if isinstance(part, int) else part for part in parts]
+
+
+def get_items_in_input(run: ActiveRun) -> list[RunItem]:
+    """Return the items of the run that a handoff filter made part of the input."""
+    view, before = run.state.view, len(run.model_input.history)
+    if view is None or view.input_length is None or _get_filtered_input(run) is None:
+        return []
+    parts = [part - before for part in view.shown[: view.input_length] if isinstance(part, int) and part >= before]
+    return [run.get_item(place) for place in parts if run.state.transcript[place].kind != "given"]
 
 
 def get_final_output(run: ActiveRun) -> Any:

@@ -34,7 +34,9 @@ MAX_BUFFERED_EVENTS = 1024
 class RunResultStreaming(RunResultBase):
     """A running run. ``current_agent`` and ``current_turn`` are always up to date; the other fields are set at its end.
 
-    Leaving the iteration early cancels the run. A cancelled run can be resumed from ``to_state()``.
+    While the events are read, the next turn starts when the reader has handled those of this turn. Leaving the
+    iteration early cancels the run. A cancelled run can be resumed from ``to_state()``. ``run_loop_task`` ends with the
+    run and raises its error.
     """
 
     is_complete: bool = False
@@ -42,12 +44,14 @@ class RunResultStreaming(RunResultBase):
     _channel: Channel[StreamEvent] = field(default_factory=lambda: Channel(MAX_BUFFERED_EVENTS), repr=False)
     _error: BaseException | None = field(default=None, repr=False)
     _cancelled: bool = False
+    _readers: int = 0
+    _caught_up: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
 
     @classmethod
     def start(cls, run: ActiveRun) -> "RunResultStreaming":
         """Start the run in its own task."""
         result = cls(**collect_result_fields(run))
-        run.emit = result._emit
+        run.emit, run.catch_up = result._emit, result._catch_up
         result.run_loop_task = asyncio.create_task(result._drive(), name=f"run {run.state.run_id}")
         result.run_loop_task.add_done_callback(result._mark_complete)
         return result
@@ -67,19 +71,35 @@ class RunResultStreaming(RunResultBase):
         return self._error
 
     async def stream_events(self) -> AsyncIterator[StreamEvent]:
-        """Yield every event in order, then raise the run's error, if any. The run has ended when the iteration ends."""
+        """Yield every event in order, then raise the run's error, if any. The run has ended when the iteration ends.
+
+        After :meth:`cancel` nothing more is yielded or raised.
+        """
+        self._readers += 1
         try:
-            async for event in self._channel:
+            while not self._cancelled:
+                if not self._channel.size:
+                    self._caught_up.set()
+                try:
+                    event = await self._channel.receive()
+                except Closed:
+                    break
+                self._caught_up.clear()
                 yield event
         finally:
+            self._readers -= 1
+            self._caught_up.set()
             if not self.is_complete:
                 self.cancel()
             await self._wait_ended()
-        if self._error is not None:
+        if self._error is not None and not self._cancelled:
             raise self._error
 
     def cancel(self, mode: Literal["immediate", "after_turn"] = "immediate") -> None:
-        """Stop the run: now, or when the current turn is complete and stored. It can be resumed from ``to_state()``."""
+        """Stop the run: now, or when the current turn is complete and stored. It can be resumed from ``to_state()``.
+
+        After ``"immediate"`` no further event is delivered, and nothing that the model asked for is begun.
+        """
         if mode == "after_turn":
             self._run.stop_after_turn = True
             return
@@ -87,6 +107,7 @@ class RunResultStreaming(RunResultBase):
             raise ValueError(f"mode must be 'immediate' or 'after_turn', not {mode!r}")
         self._cancelled = True
         self._channel.close()
+        self._channel.discard_items()
         if self.run_loop_task is not None:
             self.run_loop_task.cancel()
 
@@ -100,6 +121,13 @@ class RunResultStreaming(RunResultBase):
             # The reader has left and the task is being cancelled; what it does until then is still recorded.
             return
 
+    async def _catch_up(self, wait: bool) -> None:
+        """Give the reader a chance to handle the events so far and to cancel, or wait until it has handled them."""
+        if self._readers and not self._caught_up.is_set() and wait:
+            await self._caught_up.wait()
+        elif self._readers:
+            await asyncio.sleep(0)
+
     async def _drive(self) -> None:
         try:
             await drive(self._run)
@@ -107,16 +135,19 @@ class RunResultStreaming(RunResultBase):
             if not self._cancelled:
                 self._error = error
                 raise
-        except BaseException as error:  # noqa: BLE001 - raised to the reader of the events
+        except BaseException as error:
             self._error = error
+            raise
         finally:
             self.is_complete = True
             for name, value in collect_result_fields(self._run).items():
                 setattr(self, name, value)
             self._channel.close()
 
-    def _mark_complete(self, _: "asyncio.Task[Any]") -> None:
+    def _mark_complete(self, task: "asyncio.Task[Any]") -> None:
         self.is_complete = True  # a task that is cancelled before it starts never runs _drive
+        if not task.cancelled():
+            task.exception()  # marks it as retrieved: it is raised to the reader of the events
 
     async def _wait_ended(self) -> None:
         if self.run_loop_task is not None and not self.run_loop_task.done():

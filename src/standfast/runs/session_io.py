@@ -47,7 +47,7 @@ async def take_input(run: ActiveRun) -> InputTaken:
     else:
         read = await with_run_context(session.get_items)(limit=limit)
         history, window = drop_unpaired(read), len(read)
-    run.model_input.start(history)
+    run.model_input.start(history, policy=state.reasoning_item_id_policy)
     conversation = SessionConversation(session.session_id, window=window, limit=limit)
     callback = run.config.session_input_callback
     if callback is None:
@@ -79,11 +79,11 @@ async def load_history(run: ActiveRun) -> None:
     if start is not None:
         before = items[max(start - window, 0) : start]
         if len(before) == window or not run.model_input.uses_history_positions(state):
-            run.model_input.start(drop_unpaired(before))
+            run.model_input.start(drop_unpaired(before), policy=state.reasoning_item_id_policy)
             return
     # A write that raised an error may still have been applied: items yet to be stored are the run's own as well.
     others, first = _separate_own_items(items, [to_stored_item(run, entry.item) for entry in state.transcript])
-    run.model_input.start(drop_unpaired(others))
+    run.model_input.start(drop_unpaired(others), policy=state.reasoning_item_id_policy)
     run.model_input.skip_stored(state, min(first, state.stored, state.turn_start if state.calls else state.stored))
 
 
@@ -179,7 +179,7 @@ def _make_input_entries(items: Sequence[Item]) -> tuple[TranscriptEntry, ...]:
 
 def to_stored_item(run: ActiveRun, item: Item) -> Item:
     """Return the item as it is stored in a session."""
-    return strip_reasoning_id(run.state, item)
+    return strip_reasoning_id(item, run.state.reasoning_item_id_policy)
 
 
 def _has_limit(session: Session) -> bool:

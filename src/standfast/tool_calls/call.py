@@ -73,20 +73,24 @@ class ToolCall:
 
     def make_context(self, run_context: RunContextWrapper[Any]) -> ToolContext[Any]:
         """Return the context that is passed to the tool and its guardrails; its arguments are those the tool gets."""
-        context = ToolContext.from_agent_context(
+        context = self.make_unchecked_context(run_context)
+        context.tool_arguments, context.parsed_arguments = self.shown_arguments, self.parsed
+        return context
+
+    def make_unchecked_context(self, run_context: RunContextWrapper[Any]) -> ToolContext[Any]:
+        """Return the context with the arguments as they are, whether they fit the tool or not."""
+        return ToolContext.from_agent_context(
             run_context,
             self.id,
             self.raw,
             self.agent,
             tool_name=self.tool.name,
-            tool_arguments=self.shown_arguments,
+            tool_arguments=self.arguments,
             tool_namespace=self.tool.namespace,
             run_config=self.run_config,
             idempotency_key=self.idempotency_key,
             conversation_key=self.conversation_key,
         )
-        context.parsed_arguments = self.parsed
-        return context
 
 
 @dataclass
@@ -190,7 +194,7 @@ async def explain_invalid_arguments(call: ToolCall, context: RunContextWrapper[A
     with maybe_tool_span(tool.qualified_name, call.id, call.arguments, description=tool.description):
         if explain is None:
             raise error
-        return await explain_tool_error(explain, context, error) or str(error)
+        return await explain_tool_error(explain, call.make_unchecked_context(context), error) or str(error)
 
 
 def _apply_decision(call: ToolCall, context: RunContextWrapper[Any]) -> ApprovalCheck | None:

@@ -9,9 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from standfast.agents.context import RunContextWrapper, RunHooks, ToolContext
-from standfast.agents.errors import AgentsException, InvalidArguments, ToolOutputGuardrailTripwireTriggered, UserError
+from standfast.agents.errors import (
+    AgentsException,
+    InvalidArguments,
+    ToolCancelled,
+    ToolOutputGuardrailTripwireTriggered,
+    UserError,
+)
 from standfast.agents.guardrails import ToolOutputGuardrailData, ToolOutputGuardrailResult
-from standfast.agents.tools import FunctionToolCustomDataContext
+from standfast.agents.tools import FunctionToolCustomDataContext, make_cancellation_error
 from standfast.agents.types import maybe_await
 from standfast.base.ids import current_conversation
 from standfast.base.items import Item
@@ -120,8 +126,13 @@ async def _call_invoker(call: ToolCall, context: ToolContext[Any], invoker: Tool
     token = current_conversation.set(call.conversation_key or current_conversation.get())
     try:
         return await invoker(context, call.arguments)
+    except ToolCancelled as error:
+        raise ToolFailed(call.tool.qualified_name, call.id, error) from error
     except (AgentsException, CallSuspended):
         raise
+    except asyncio.CancelledError as cancelled:
+        failure = make_cancellation_error(call.tool.qualified_name, cancelled)
+        raise ToolFailed(call.tool.qualified_name, call.id, failure) from cancelled
     except Exception as error:
         raise ToolFailed(call.tool.qualified_name, call.id, error) from error
     finally:

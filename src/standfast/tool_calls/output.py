@@ -1,11 +1,9 @@
-"""Conversion of tool outputs to items, and the messages for calls that are not made."""
+"""Conversion of tool outputs to items."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, is_dataclass
-from typing import Any, Generic, Literal, TypeAlias
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from typing import Any
 
-from standfast.agents.context import RunContextWrapper
-from standfast.agents.types import MaybeAwaitable, TContext
 from standfast.base.items import Item
 from standfast.base.text import sanitize_json, sanitize_text
 
@@ -65,18 +63,3 @@ def _as_part(value: Any) -> Item | None:
     if not any(isinstance(value.get(name), str) for name in _PART_CONTENT_FIELDS[kind]):
         return None
     return {**{name: part for name, part in value.items() if part is not None}, "type": _PART_TYPES[kind]}
-
-
-@dataclass
-class ToolErrorFormatterArgs(Generic[TContext]):
-    """The argument of a :data:`ToolErrorFormatter`: a call that was not made, and the default message about it."""
-
-    kind: Literal["approval_rejected", "tool_not_found"]
-    tool_type: Literal["function", "computer", "shell", "apply_patch", "custom"]
-    tool_name: str
-    call_id: str
-    default_message: str
-    run_context: RunContextWrapper[TContext]
-
-
-ToolErrorFormatter: TypeAlias = Callable[[ToolErrorFormatterArgs[Any]], MaybeAwaitable[str | None]]

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from standfast.agents.context import ToolContext
+from standfast.agents.context import RunContextWrapper, ToolContext
 from standfast.agents.function_tool import function_tool
 from standfast.agents.tool_outputs import ToolOutputImage, ToolOutputText
-from standfast.agents.tools import FunctionTool
+from standfast.agents.tools import FunctionTool, default_tool_error_function
 from standfast.agents.types import NeedsApproval
+from standfast.base.errors import StandfastError
 from standfast.base.ids import current_conversation
 from standfast.workers.pool import SessionPool
 from standfast.workers.python_sessions import CarriedOver, PythonCallResult, PythonSessions
@@ -44,7 +45,15 @@ def python_tool(
         nothing_lost = result.is_first_call and not _has_run_before(context)
         return _format_result(result, carried_over="variables" if nothing_lost else result.carried_over)
 
-    return function_tool(run_python, name_override=name, needs_approval=needs_approval)
+    return function_tool(
+        run_python, name_override=name, needs_approval=needs_approval, failure_error_function=_explain_failure
+    )
+
+
+def _explain_failure(context: RunContextWrapper[Any], error: Exception) -> str:
+    """Return the message for the model. What happened to its session is for the model; other errors are not."""
+    text = default_tool_error_function(context, error)
+    return f"{text} Error: {error}" if isinstance(error, StandfastError) and str(error) not in text else text
 
 
 def _format_result(

@@ -35,7 +35,7 @@ _MAX_ATTEMPTS = 100
 
 
 class OpenAIConversationsSession(SessionABC):
-    """A session whose history is a conversation of the OpenAI API. The first batch creates it unless one is given.
+    """A session whose history is a conversation of the OpenAI API. The first read or write creates it unless given.
 
     A batch of up to 20 items is one request. A longer one takes several: if one of them fails, or the caller is
     cancelled, the items already written are deleted again; if that is not possible,
@@ -60,9 +60,9 @@ class OpenAIConversationsSession(SessionABC):
 
     @property
     def session_id(self) -> str:  # type: ignore[override]  # read-only, because the server assigns it
-        """The id of the conversation. Raises :class:`InvalidInput` before the first write has created it."""
+        """The id of the conversation. Raises :class:`InvalidInput` before a read or write has created it."""
         if self._conversation_id is None:
-            raise InvalidInput("there is no conversation yet: the first add_items() creates it")
+            raise InvalidInput("there is no conversation yet: the first get_items() or add_items() creates it")
         return self._conversation_id
 
     async def aclose(self) -> None:
@@ -75,13 +75,10 @@ class OpenAIConversationsSession(SessionABC):
         """Return the latest ``limit`` items, oldest first. The default is the limit of the settings, else all items."""
         limit = validate_limit(limit)
         limit = self.session_settings.limit if limit is None and self.session_settings else limit
-        if limit == 0:
-            return []
         async with self._lock:
-            if self._conversation_id is None:
-                return []
-            conversation = ConversationClient(self._api.get(), self._conversation_id)
-            return await conversation.list_latest(limit)
+            created = self._conversation_id is None
+            conversation = await self._open_conversation()
+            return [] if created or limit == 0 else await conversation.list_latest(limit)
 
     async def add_items(self, items: Sequence[Item]) -> None:
         """Append a batch. It is removed again if it cannot be written completely; see the class for the exception."""

@@ -9,7 +9,7 @@ from standfast.agents.errors import AgentsException, UserError
 from standfast.agents.function_schema import is_async
 from standfast.agents.handoffs import Handoff
 from standfast.agents.tool_identity import ToolRef
-from standfast.agents.tools import FunctionTool, filter_enabled
+from standfast.agents.tools import FunctionTool, ToolErrorFormatterArgs, filter_enabled
 from standfast.agents.types import maybe_await
 from standfast.realtime._session.agent_switch import AgentSwitcher
 from standfast.realtime._session.context import SessionContext
@@ -20,7 +20,7 @@ from standfast.realtime.events import RealtimeToolStart
 from standfast.realtime.model_events import RealtimeModelToolCallEvent
 from standfast.tool_calls.call import REJECTION_MESSAGE, ApprovalCheck, ToolCall
 from standfast.tool_calls.execution import ToolCallOutcome, ToolInvoker, invoke_tool
-from standfast.tool_calls.output import ToolErrorFormatterArgs, to_plain_value
+from standfast.tool_calls.output import to_plain_value
 from standfast.tracing.create import maybe_handoff_span
 
 TOOL_FAILED_MESSAGE = "An error occurred while running the tool."

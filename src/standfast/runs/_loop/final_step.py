@@ -20,7 +20,8 @@ from standfast.runs.active_run import ActiveRun
 from standfast.runs.core.state import FinalOutput, TranscriptEntry
 from standfast.runs.core.steps import Finished, ToolOutputChecked
 from standfast.runs.error_handlers import call_error_handler
-from standfast.runs.result import parse_output
+from standfast.runs.result import get_first_input, parse_output
+from standfast.runs.session_io import as_items
 from standfast.tool_calls.output import to_plain_value
 from standfast.tracing.create import maybe_guardrail_span
 
@@ -155,7 +156,7 @@ async def _run_output_guardrail(
 async def _run_end_hooks(run: ActiveRun, agent: Agent[Any]) -> None:
     if run.hooks is None and agent.hooks is None:
         return
-    context = run.make_hook_context()
+    context = run.make_hook_context(as_items(get_first_input(run)))
     if run.hooks is not None:
         await run.hooks.on_agent_end(context, agent, run.final_output)
     if agent.hooks is not None:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from standfast.agents.agent import Agent
 from standfast.agents.errors import ModelBehaviorError, UserError
 from standfast.agents.handoff_filters import nest_handoff_history
@@ -12,6 +14,7 @@ from standfast.base.items import Item
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.core.state import CallRecord, InputSelection, ServerConversation, TranscriptEntry
 from standfast.runs.core.steps import HandoffPerformed
+from standfast.runs.items import ItemTypes
 from standfast.runs.session_io import load_history
 from standfast.tool_calls.output import make_output_item
 from standfast.tracing.create import maybe_handoff_span
@@ -35,7 +38,7 @@ async def perform_handoff(run: ActiveRun, calls: tuple[CallRecord, ...]) -> Hand
     ]
     output = make_output_item(first.id, handoff.get_transfer_message(target))
     entries.insert(0, TranscriptEntry(output, "handed", agent=state.agent, target=path))
-    return HandoffPerformed(tuple(entries), path, await _select_model_input(run, handoff, tuple(entries)))
+    return await _filter_input(run, handoff, HandoffPerformed(tuple(entries), path))
 
 
 async def _invoke_handoff(run: ActiveRun, source: Agent[Any], handoff: Handoff[Any, Any], arguments: str) -> Agent[Any]:
@@ -48,29 +51,27 @@ async def _invoke_handoff(run: ActiveRun, source: Agent[Any], handoff: Handoff[A
             span.span_data.to_agent = target.name
         if run.hooks is not None:
             await run.hooks.on_handoff(run.context, source, target)
-        if target.hooks is not None:
-            await target.hooks.on_handoff(run.context, target, source)
+        for hooks in {id(hooks): hooks for hooks in (source.hooks, target.hooks) if hooks is not None}.values():
+            await hooks.on_handoff(run.context, target, source)
         return target
 
 
-async def _select_model_input(
-    run: ActiveRun, handoff: Handoff[Any, Any], entries: tuple[TranscriptEntry, ...]
-) -> InputSelection | None:
-    """Return what the new agent's model is shown, or ``None`` if that is the whole conversation."""
+async def _filter_input(run: ActiveRun, handoff: Handoff[Any, Any], outcome: HandoffPerformed) -> HandoffPerformed:
+    """Return the outcome with what the filter of the handoff, if any, left for the new agent and for the record."""
     config = run.config
     nest = config.nest_handoff_history if handoff.nest_handoff_history is None else handoff.nest_handoff_history
     edit = handoff.input_filter or config.handoff_input_filter
     if edit is None and not nest:
-        return None
+        return outcome
     if isinstance(run.state.conversation, ServerConversation):
         if edit is not None:
             raise UserError(
                 f"the handoff {handoff.tool_name} filters its input, but the provider stores this conversation: "
                 "items that it has stored cannot be removed"
             )
-        return None
+        return outcome
     await load_history(run)
-    shown = _HandoffInput(run, entries)
+    shown = _HandoffInput(run, outcome.entries)
     data = shown.build_data()
     if edit is not None:
         data = await maybe_await(edit(data))
@@ -78,7 +79,15 @@ async def _select_model_input(
             raise UserError(f"the input filter of {handoff.tool_name} must return HandoffInputData, not {data!r}")
     else:
         data = nest_handoff_history(data, history_mapper=config.handoff_history_mapper)
-    return InputSelection(shown.select_positions(data), len(run.state.transcript) + len(entries))
+    return shown.apply_filter(data, outcome)
+
+
+def make_entry(item: Any, *, agent: str) -> TranscriptEntry:
+    """Return the entry for an item that a filter made."""
+    kinds = {"tool_call_item": "call", "tool_call_output_item": "output", "input_item": "input"}
+    others = (kind for kind, cls in ItemTypes.by_kind.items() if isinstance(item, cls))
+    kind: Any = kinds.get(item.type) or next(others, "message")
+    return TranscriptEntry(item.to_input_item(), kind, agent=agent)
 
 
 class _HandoffInput:
@@ -116,20 +125,44 @@ class _HandoffInput:
             run_context=self.run.context,
         )
 
-    def select_positions(self, data: HandoffInputData) -> tuple[int | Item, ...]:
-        """Return the filtered data: the positions of unchanged items, and changed items themselves."""
+    def apply_filter(self, data: HandoffInputData, outcome: HandoffPerformed) -> HandoffPerformed:
+        """Return the outcome with the filtered data: what the model is shown, and the items of the turn that are left.
+
+        Unchanged items are shown by their position. Of the turn, items that the filter removed are hidden; items that
+        it replaced are hidden, too, and the replacements are added.
+        """
         history = data.input_history
         items = [{"content": history, "role": "user"}] if isinstance(history, str) else list(history)
         if isinstance(history, str) and history == self.run.state.input and self.history:
             selected: list[int | Item] = list(self.history)
         else:
-            selected = [self.positions.get(id(item), item) for item in items]
+            selected = [self._find_position(item) for item in items]
+        input_length = len(selected)
         last = data.new_items if data.input_items is None else data.input_items
         for item in (*data.pre_handoff_items, *last):
-            selected.append(self.positions.get(id(item)) if id(item) in self.positions else item.to_input_item())  # type: ignore[arg-type]
-        return tuple(
-            map(self._get_item, selected) if self.run.model_input.history_changed(self.run.state) else selected
-        )
+            selected.append(self.positions[id(item)] if id(item) in self.positions else item.to_input_item())
+        if self.run.model_input.history_changed(self.run.state):
+            selected = [self._get_item(part) for part in selected]
+        removed, added = self._find_changes(data.new_items)
+        entries = (*outcome.entries, *added)
+        view = InputSelection(tuple(selected), len(self.run.state.transcript) + len(entries), input_length)
+        return replace(outcome, entries=entries, view=view, removed=removed)
+
+    def _find_position(self, item: Item) -> int | Item:
+        if id(item) in self.positions:
+            return self.positions[id(item)]
+        messages = [place for place in self.new_items if self._get_entry(place).kind == "message"]
+        return next((place for place in messages if self._get_entry(place).item == item), item)
+
+    def _find_changes(self, left: Sequence[Any]) -> tuple[frozenset[int], list[TranscriptEntry]]:
+        """Return the positions of the turn's entries that are not left in the transcript, and entries to add."""
+        stored = self.run.state.stored
+        turn = [place - self.history_length for place in self.new_items]
+        kept = [self.positions[id(item)] - self.history_length if id(item) in self.positions else None for item in left]
+        if None not in kept and kept == [place for place in turn if place in kept]:
+            return frozenset(place for place in turn if place not in kept and place >= stored), []
+        added = [make_entry(item, agent=self.run.state.agent) for item in left]
+        return frozenset(place for place in turn if place >= stored), added
 
     def _is_history(self, place: int) -> bool:
         return place < self.history_length or self._get_entry(place).kind == "given"

@@ -37,9 +37,9 @@ class ModelInputBuilder:
         """The session's items before this run, without unpaired calls and outputs."""
         return self._history
 
-    def start(self, history: list[Item]) -> None:
+    def start(self, history: list[Item], *, policy: str | None = None) -> None:
         """Start with the session's items before this run, without unpaired calls and outputs."""
-        self._history = history
+        self._history = [strip_reasoning_id(item, policy) for item in history] if policy == "omit" else history
         self._items, self._position, self._selection, self.loaded = list(self._history), 0, None, True
 
     def skip_stored(self, state: State, stored: int) -> None:
@@ -90,18 +90,19 @@ class ModelInputBuilder:
     def _rebuild(self, state: State) -> None:
         self._selection, view = state.view, self.get_selection(state)
         shown = [self.get_item(state, part) if isinstance(part, int) else part for part in view.shown]
-        self._items, self._position = [strip_reasoning_id(state, item) for item in shown], view.since
+        self._items, self._position = (
+            [strip_reasoning_id(item, state.reasoning_item_id_policy) for item in shown],
+            view.since,
+        )
 
     @staticmethod
     def _to_items(state: State, entries: Sequence[TranscriptEntry]) -> list[Item]:
-        if state.reasoning_item_id_policy != "omit":
-            return [entry.item for entry in entries]
-        return [strip_reasoning_id(state, entry.item) for entry in entries]
+        return [strip_reasoning_id(entry.item, state.reasoning_item_id_policy) for entry in entries]
 
 
-def strip_reasoning_id(state: State, item: Item) -> Item:
+def strip_reasoning_id(item: Item, policy: str | None) -> Item:
     """Return the item, without its id if it is a reasoning item and the run's policy omits these ids."""
-    if state.reasoning_item_id_policy != "omit" or item.get("type") != "reasoning":
+    if policy != "omit" or item.get("type") != "reasoning":
         return item
     return {name: part for name, part in item.items() if name != "id"}
 

@@ -37,7 +37,8 @@ from standfast.runs.core.state import (
 from standfast.runs.core.steps import ModelAnswered
 from standfast.runs.error_handlers import format_tool_error
 from standfast.runs.items import ItemHelpers, RawResponsesStreamEvent
-from standfast.runs.session_io import load_history
+from standfast.runs.result import get_first_input
+from standfast.runs.session_io import as_items, load_history
 from standfast.tool_calls.output import to_plain_value
 from standfast.tracing.create import maybe_guardrail_span
 
@@ -166,7 +167,8 @@ async def ask_model(run: ActiveRun) -> ModelAnswered:
     await load_history(run)
     items = run.model_input.build_input(state)
     run.context.turn_input = items
-    if not state.start_hooks_run:
+    if not state.start_hooks_run or run.start_hooks_due:
+        run.start_hooks_due = False
         await _run_start_hooks(run, agent)
     toolbox = await run.get_toolbox(state.agent, refresh=True)
     schema = as_output_schema(agent.output_type)
@@ -246,7 +248,7 @@ def _resolve_model(run: ActiveRun, agent: Agent[Any]) -> Model:
 async def _run_start_hooks(run: ActiveRun, agent: Agent[Any]) -> None:
     if run.hooks is None and agent.hooks is None:
         return
-    context = run.make_hook_context()
+    context = run.make_hook_context(as_items(get_first_input(run)))
     if run.hooks is not None:
         await run.hooks.on_agent_start(context, agent)
     if agent.hooks is not None:
@@ -268,7 +270,9 @@ async def _call_model(run: ActiveRun, agent: Agent[Any], model: Model, request: 
         )
         if span is not None:
             record_response(span, response)
-        return response
+    if run.catch_up is not None:
+        await run.catch_up(False)  # a reader that cancels while the response arrives does not want it
+    return response
 
 
 async def _emit_raw_event(emit: EmitCallback, event: TResponseStreamEvent) -> None:

@@ -206,7 +206,8 @@ async def emit_items(run: ActiveRun, start: int, stop: int | None = None) -> Non
     if run.emit is None:
         return
     for position in range(start, len(run.state.transcript) if stop is None else stop):
-        name = EVENT_NAMES.get(run.state.transcript[position].kind)
+        entry = run.state.transcript[position]
+        name = None if entry.hidden else EVENT_NAMES.get(entry.kind)
         if name is not None:
             await run.emit(RunItemStreamEvent(name, run.get_item(position)))
 

@@ -7,6 +7,7 @@ from typing import Any, Self
 from msgspec.structs import replace
 
 from standfast.agents.agent import Agent
+from standfast.history.session import find_session_id
 from standfast.models.interface import Model, ModelResponse, ModelTracing
 from standfast.models.request import ModelRequest
 from standfast.runs.active_run import ActiveRun
@@ -169,7 +170,7 @@ def get_conversation_id(run: ActiveRun) -> str | None:
         return conversation.conversation_id
     if isinstance(conversation, SessionConversation):
         return conversation.session_id
-    return getattr(run.session, "session_id", None)
+    return find_session_id(run.session)
 
 
 def _make_trace(run: ActiveRun, saved: Mapping[str, Any]) -> Trace:

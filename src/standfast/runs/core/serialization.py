@@ -65,8 +65,13 @@ def upgrade_to_2_0(saved: dict[str, Any]) -> dict[str, Any]:
     return saved
 
 
+def upgrade_to_2_1(saved: dict[str, Any]) -> dict[str, Any]:
+    """Version 2.1: what a handoff made of the input is part of what the model is shown."""
+    return saved
+
+
 # Each function makes its version from the one before it. A new major version has another shape; a minor one adds to it.
-UPGRADES: dict[str, Upgrade] = {"1.0": upgrade_to_1_0, "2.0": upgrade_to_2_0}
+UPGRADES: dict[str, Upgrade] = {"1.0": upgrade_to_1_0, "2.0": upgrade_to_2_0, "2.1": upgrade_to_2_1}
 # Versions were written without the minor number at first.
 _FORMER_SPELLINGS = {"1": "1.0", "2": "2.0"}
 

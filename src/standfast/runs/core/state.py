@@ -15,6 +15,7 @@ from standfast.agents.graph import ROOT
 from standfast.agents.tool_identity import ToolRef
 from standfast.base.collections import AppendOnlyList
 from standfast.base.items import Item
+from standfast.history.session import find_session_id
 
 EntryKind: TypeAlias = Literal[
     "given",  # the input that the run started with
@@ -45,8 +46,8 @@ class TranscriptEntry(PersistedStruct, frozen=True):
     All others were produced by the run.
 
     ``tool`` refers to the tool of a call. ``value`` is the return value of a tool as far as JSON can represent it, if
-    the item itself differs; ``target`` is the agent that a handoff led to. A ``hidden`` entry is not stored in a
-    session.
+    the item itself differs; ``target`` is the agent that a handoff led to. A ``hidden`` entry was refused by
+    a guardrail or removed by a handoff filter: it is not stored in a session and is no new item of the result.
     """
 
     item: Item
@@ -134,11 +135,13 @@ class InputSelection(PersistedStruct, frozen=True):
     """The part of the conversation that the model is shown, if that is not all of it.
 
     ``shown`` has positions and replacement items; positions count the session's items that this run has read, followed
-    by the transcript. From ``since`` on, the transcript is shown unchanged.
+    by the transcript. From ``since`` on, the transcript is shown unchanged. The first ``input_length`` parts are the
+    input of the run as a handoff left it.
     """
 
     shown: tuple[int | Item, ...]
     since: int
+    input_length: int | None = None
 
 
 class InlineConversation(PersistedStruct, frozen=True, tag="inline"):
@@ -241,7 +244,7 @@ def decode_hook(kind: Any, value: Any) -> Any:
     raise NotImplementedError(f"a saved run cannot hold {kind}")
 
 
-SESSION_ATTRIBUTES = ("session_id", "get_items", "add_items", "pop_item", "clear_session")
+SESSION_METHODS = ("get_items", "add_items", "pop_item", "clear_session")
 
 
 def make_conversation(
@@ -271,7 +274,9 @@ def check_session(state: State, session: Any) -> None:
         if isinstance(state.conversation, SessionConversation) and not state.ended:
             raise UserError(f"this run belongs to the session {state.conversation.session_id!r}: pass that session")
         return
-    missing = [name for name in SESSION_ATTRIBUTES if not hasattr(session, name)]
+    missing = [name for name in SESSION_METHODS if not hasattr(session, name)]
+    if find_session_id(session) is None and not hasattr(type(session), "session_id"):
+        missing.insert(0, "session_id")
     if missing:
         raise UserError(f"{session!r} is not a session: it has no {', '.join(missing)}")
     if isinstance(state.conversation, ServerConversation):

@@ -151,11 +151,15 @@ class CallsInvoked(PersistedStruct, frozen=True, tag="calls-made"):
 
 
 class HandoffPerformed(PersistedStruct, frozen=True, tag="handed-over"):
-    """Another agent is active; ``view`` is set if a filter changed what its model is shown."""
+    """Another agent is active; ``view`` is set if a filter changed what its model is shown.
+
+    ``removed`` are the positions of entries of this turn that the filter removed from the record of the run.
+    """
 
     entries: tuple[TranscriptEntry, ...]
     agent: str
     view: InputSelection | None = None
+    removed: frozenset[int] = frozenset()
 
 
 class ToolOutputChecked(PersistedStruct, frozen=True, tag="weighed"):

@@ -203,7 +203,7 @@ def _(outcome: CallsInvoked, state: State) -> State:
 def _(outcome: HandoffPerformed, state: State) -> State:
     return replace(
         state,
-        transcript=state.transcript.concat(outcome.entries),
+        transcript=_hide_entries(state.transcript.concat(outcome.entries), outcome.removed),
         agent=outcome.agent,
         view=outcome.view or state.view,
         start_hooks_run=False,
@@ -277,6 +277,17 @@ def _withhold_output(state: State, replacement: str) -> RunTranscript:
     if state.stored <= state.turn_start:
         turn = _hide_undelivered(turn)
     return state.transcript.slice_to(state.turn_start).concat(turn)
+
+
+def _hide_entries(transcript: RunTranscript, positions: Collection[int]) -> RunTranscript:
+    if not positions:
+        return transcript
+    first = min(positions)
+    tail = [
+        replace(entry, hidden=True) if place in positions else entry
+        for place, entry in enumerate(transcript.slice_from(first), first)
+    ]
+    return transcript.slice_to(first).concat(tail)
 
 
 def _hide_undelivered(turn: list[TranscriptEntry]) -> list[TranscriptEntry]:

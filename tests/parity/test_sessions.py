@@ -1,0 +1,44 @@
+"""Sessions in runs."""
+
+from typing import Any
+
+import pytest
+
+from openai_server import OpenAIServer
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_conversation_is_created_by_the_first_run(lib: Any, streamed: bool) -> None:
+    agent = lib.Agent(name="a", model=lib.ScriptedModel([[lib.assistant_message("hello")]] * 2))
+    async with OpenAIServer.running() as server:
+        session = lib.OpenAIConversationsSession(openai_client=server.client())
+        if streamed:
+            result = lib.Runner.run_streamed(agent, "hi", session=session)
+            assert [event async for event in result.stream_events()]
+        else:
+            await lib.Runner.run(agent, "hi", session=session)
+        created = session.session_id
+        await lib.Runner.run(agent, "again", session=session)
+        assert session.session_id == created
+        assert len(await session.get_items()) == 4
+    assert len(agent.model.calls[-1].input) == 3
+
+
+async def test_reading_makes_the_id_of_a_conversation_available(lib: Any) -> None:
+    async with OpenAIServer.running() as server:
+        session = lib.OpenAIConversationsSession(openai_client=server.client())
+        with pytest.raises(ValueError):
+            _ = session.session_id
+        assert await session.get_items() == []
+        assert session.session_id
+
+
+async def test_ids_of_reasoning_are_omitted_from_stored_items_and_from_the_list(lib: Any) -> None:
+    session = lib.SQLiteSession("s")
+    await session.add_items([{"type": "reasoning", "id": "rs_1", "summary": []}, {"role": "user", "content": "q"}])
+    model = lib.ScriptedModel([[lib.assistant_message("x")]])
+    config = lib.RunConfig(reasoning_item_id_policy="omit")
+    result = await lib.Runner.run(lib.Agent(name="a", model=model), "hi", session=session, run_config=config)
+    for items in (model.calls[0].input, result.to_input_list()):
+        assert [item.get("id") for item in items if item.get("type") == "reasoning"] in ([None], [])
+    session.close()
