@@ -22,6 +22,7 @@ from standfast.runs.active_run import ActiveRun
 from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
 from standfast.runs.core.context import ContextDeserializer, ContextSerializer, restore_context, save_context
 from standfast.runs.core.conversion import from_usage_record, to_usage_record
+from standfast.runs.core.openai_agents.saved_run import is_openai_agents_run, read_openai_agents_run
 from standfast.runs.core.serialization import UnreadableState, decode_run, encode_run, list_agent_paths
 from standfast.runs.core.state import State, make_conversation
 from standfast.runs.core.steps import InputStaged
@@ -304,9 +305,15 @@ class RunState(Generic[TContext, TAgent]):
 
         Raises :class:`AgentMissing` or :class:`AgentChanged` when they are not the agents it was saved with; changes
         of the parts named in ``tolerate`` (such as ``"instructions"``) are accepted.
+
+        A run that openai-agents saved (schema 1.0 to 1.21) is loaded, too. Its agents are found by their names, and
+        what cannot be carried on raises :class:`UnreadableState`.
         """
         graph = AgentGraph(initial_agent)
-        saved = decode_run(state_json, graph, tolerate=tolerate)
+        if is_openai_agents_run(state_json):
+            saved = read_openai_agents_run(state_json, graph)
+        else:
+            saved = decode_run(state_json, graph, tolerate=tolerate)
         data = saved.run
         inner = context_override.context if isinstance(context_override, RunContextWrapper) else context_override
         if context_override is None:

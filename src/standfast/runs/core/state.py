@@ -288,5 +288,6 @@ def check_session(state: State, session: Any) -> None:
         raise UserError(
             f"this run belongs to the session {state.conversation.session_id!r}, not to {session.session_id!r}"
         )
-    if state.input_taken and isinstance(state.conversation, InlineConversation):
+    # A run of openai-agents has the whole conversation in it and can continue in its session.
+    if state.input_taken and isinstance(state.conversation, InlineConversation) and not state.stored:
         raise UserError("this run was started without a session and cannot continue in one")
