@@ -5,13 +5,21 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from standfast.workers import ExecuteMessage, InputMessage, Message, OutputMessage, WorkerSession
+from standfast.workers import (
+    ExecuteMessage,
+    InputMessage,
+    Message,
+    OutputMessage,
+    WorkerSession,
+    list_idle_fork_servers,
+)
 
 
 def list_child_pids() -> set[int]:
-    """Return the child processes of this process."""
+    """Return the child processes of this process, without fork servers that no session uses."""
     with open(f"/proc/self/task/{os.getpid()}/children") as file:
-        return {int(word) for word in file.read().split()}
+        children = {int(word) for word in file.read().split()}
+    return children - {server.pid for server in list_idle_fork_servers()}
 
 
 async def wait_until(condition: Callable[[], bool], *, within: float = 30.0) -> None:

@@ -1,8 +1,12 @@
 """``python_function`` with the tool decorator and runner of another framework."""
 
+import asyncio
+import gc
+import json
+
 import pytest
 
-from standfast.workers import PoolConfig, SessionPool, python_function
+from standfast.workers import PoolConfig, SessionPool, current_conversation, python_function
 
 agents = pytest.importorskip("agents")
 
@@ -57,8 +61,81 @@ async def test_an_agent_of_another_framework_runs_python_that_persists():
         run_python.sessions.close()
 
 
+class Teller(Scripted):
+    """A model whose calls set a variable, wait for other runs, and then read what is there."""
+
+    def __init__(self, secret, *, reads_only=False):
+        super().__init__()
+        self.secret, self.reads_only = secret, reads_only
+
+    async def get_response(self, system_instructions, input, model_settings, tools, *args, **kwargs):
+        response = await super().get_response(system_instructions, input, model_settings, tools, *args, **kwargs)
+        codes = {1: "1" if self.reads_only else f"secret = {self.secret!r}", 2: "print(globals().get('secret'))"}
+        if self.turn in codes:
+            response.output[0].arguments = json.dumps({"code": codes[self.turn]})
+        return response
+
+
+async def run_teller(tool, secret, **options):
+    agent = agents.Agent(name="teller", tools=[tool], model=Teller(secret, **options))
+    return (await agents.Runner.run(agent, "go")).final_output
+
+
+@pytest.fixture
+async def pool():
+    agents.set_tracing_disabled(True)
+    async with SessionPool(PoolConfig(min_idle=1, max_sessions=4)) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("traced", [False, True])
+async def test_concurrent_runs_of_another_framework_share_nothing(pool, traced):
+    tool = agents.function_tool(python_function(pool))
+    with agents.trace("several runs", disabled=not traced):
+        told = await asyncio.gather(*(run_teller(tool, name) for name in ("ann", "bob", "cleo")))
+    assert told == ["ann", "bob", "cleo"]
+
+
+@pytest.mark.parametrize("traced", [False, True])
+async def test_consecutive_runs_of_another_framework_share_nothing(pool, traced):
+    tool = agents.function_tool(python_function(pool))
+    with agents.trace("several runs", disabled=not traced):
+        assert await run_teller(tool, "ann") == "ann"
+        assert await run_teller(tool, "", reads_only=True) == "None"
+
+
+async def test_the_sessions_of_ended_runs_are_given_back(pool):
+    run_python = python_function(pool)
+    tool = agents.function_tool(run_python)
+    for number in range(6):
+        assert await run_teller(tool, f"user {number}") == f"user {number}"
+    while gc.collect() and run_python.sessions._slots:
+        await asyncio.sleep(0.01)
+
+
+async def test_runs_share_variables_if_the_conversation_is_named(pool):
+    tool = agents.function_tool(python_function(pool, conversation="ann"))
+    assert await run_teller(tool, "kept") == "kept"
+    assert await run_teller(tool, "", reads_only=True) == "kept"
+    other = agents.function_tool(python_function(pool))
+    token = current_conversation.set("ann")
+    assert await run_teller(other, "", reads_only=True) == "kept"
+    current_conversation.reset(token)
+
+
+async def test_calls_of_one_task_share_variables_and_those_of_two_do_not(pool):
+    run_python = python_function(pool)
+
+    async def tell(name):
+        await run_python(f"secret = {name!r}")
+        return await run_python("print(secret)")
+
+    assert await asyncio.gather(tell("ann"), tell("bob")) == ["ann", "bob"]
+    assert "NameError" in await run_python("secret")
+
+
 def test_current_conversation_is_exported():
-    from standfast.workers import WorkerSession, current_conversation
+    from standfast.workers import WorkerSession
 
     assert WorkerSession
     current_conversation.reset(current_conversation.set("user-7"))

@@ -3,6 +3,8 @@
 Enable it with ``pytest_plugins = ["standfast.testing.leaks"]`` in the top ``conftest.py``. After each test and the
 teardown of its fixtures there must be no pending task, no new child process (zombies included), no new thread and no
 new file descriptor. Resources of fixtures with a wider scope do not count as leaks of the test that used them first.
+Neither do fork servers of workers that wait for the next session, since that may come in another test: they end by
+themselves, at the latest with the program. A test that needs them gone calls ``close_idle_fork_servers()``.
 
 Mark a test that leaks on purpose with the kinds of resources: ``@pytest.mark.leaks("process", "fd")``.
 """
@@ -10,12 +12,16 @@ Mark a test that leaks on purpose with the kinds of resources: ``@pytest.mark.le
 import asyncio
 import gc
 import os
+import sys
 import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from standfast.workers import IdleForkServer
 
 FD_DIR = Path("/proc/self/fd")
 TASK_DIR = Path("/proc/self/task")
@@ -75,17 +81,35 @@ class LeakCheck:
         self._fail_on_leaks(item, {thing: now[thing] for thing in now.keys() - self._before.keys()})
 
     def _take_snapshot(self) -> Resources:
+        idle = _list_idle_fork_servers()
+        pids, descriptors = {server.pid for server in idle}, {server.descriptor for server in idle}
         return {
             **_find_pending_tasks(self._loops),
-            **{("process", pid): f"child process {pid} ({_get_command(pid)})" for pid in _iter_children()},
+            **{
+                ("process", pid): f"child process {pid} ({_get_command(pid)})"
+                for pid in _iter_children()
+                if pid not in pids
+            },
             **{("thread", t): f"thread {t.name!r}" for t in threading.enumerate()},
-            **{("fd", (n, what)): f"file descriptor {n} ({what})" for n, what in _iter_descriptors()},
+            **{
+                ("fd", (n, what)): f"file descriptor {n} ({what})"
+                for n, what in _iter_descriptors()
+                if n not in descriptors
+            },
         }
 
     def _fail_on_leaks(self, item: pytest.Item, leaked: Resources) -> None:
         allowed = {kind for mark in item.iter_markers("leaks") for kind in mark.args}
         if leaks := sorted(text for (kind, _), text in leaked.items() if kind not in allowed):
             pytest.fail("the test leaked: " + ", ".join(leaks), pytrace=False)
+
+
+def _list_idle_fork_servers() -> "list[IdleForkServer]":
+    if "standfast.workers._host.idle_servers" not in sys.modules:
+        return []
+    from standfast.workers import list_idle_fork_servers
+
+    return list_idle_fork_servers()
 
 
 def _find_pending_tasks(loops: list[asyncio.AbstractEventLoop]) -> Resources:

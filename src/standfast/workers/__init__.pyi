@@ -26,6 +26,9 @@ from standfast.workers.results import SnapshotPoint as SnapshotPoint
 from standfast.workers.results import WorkerUsage as WorkerUsage
 from standfast.workers.results import WorkspaceReport as WorkspaceReport
 from standfast.workers._host.forkserver import fork_server as fork_server
+from standfast.workers._host.idle_servers import IdleForkServer as IdleForkServer
+from standfast.workers._host.idle_servers import close_idle_fork_servers as close_idle_fork_servers
+from standfast.workers._host.idle_servers import list_idle_fork_servers as list_idle_fork_servers
 from standfast.workers.session import WorkerSession as WorkerSession
 from standfast.workers.state import SessionState as SessionState
 from standfast.workers.python_sessions import PythonSessions as PythonSessions

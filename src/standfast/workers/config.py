@@ -132,6 +132,11 @@ class SessionConfig:
     """``fork`` forks workers from a fork server; ``spawn`` starts a new interpreter for each."""
     python: str = sys.executable
     """The path of the interpreter."""
+    fork_server_idle: float = 60.0
+    """Seconds for which the fork server is kept after its last session, so that the next one starts in milliseconds.
+
+    With 0, it ends with its last session.
+    """
     preload: tuple[str, ...] = ()
     """Names of modules that are imported once, before workers are forked."""
     import_path: tuple[str, ...] = ()
@@ -191,6 +196,8 @@ class SessionConfig:
             "general_queue", "heartbeat_interval", "interceptor_budget", "interceptor_strikes",
         ):  # fmt: skip
             _require_positive(name, getattr(self, name))
+        if self.fork_server_idle < 0:
+            raise InvalidInput("fork_server_idle must not be negative")
         if self.frame_limit < 4096:
             raise InvalidInput("frame_limit must be at least 4096 bytes")
         _check_environment(self.environment)

@@ -11,6 +11,7 @@ from standfast.base.ids import current_conversation
 from standfast.workers.errors import WorkerError
 from standfast.workers.pool import SessionPool
 from standfast.workers.results import ExecutionResult, as_text
+from standfast.workers.run_conversations import RunConversations
 from standfast.workers.session import WorkerSession
 
 __all__ = ["PythonCallResult", "PythonSessions", "current_conversation", "python_function"]
@@ -171,14 +172,18 @@ class PythonSessions:
 _sessions_by_pool: dict[SessionPool, PythonSessions] = {}
 
 
-def python_function(pool: SessionPool, *, timeout: float = 30.0) -> Callable[[str], Awaitable[str]]:
+def python_function(
+    pool: SessionPool, *, conversation: str | None = None, timeout: float = 30.0
+) -> Callable[[str], Awaitable[str]]:
     """Return a plain ``async (code) -> str`` function for any framework's tool decorator.
 
-    Variables persist between the calls of one conversation. Runs of standfast set the conversation themselves; other
-    programs set ``current_conversation``, and without it all calls share one session. The text contains the output,
-    the last value or the traceback, and a note when the variables were lost.
+    Variables persist between the calls of one conversation: that of the context (``current_conversation``, which runs
+    of standfast set themselves), or else ``conversation``. Without either, each run of openai-agents or pydantic-ai has
+    a session of its own, which ends with it, and elsewhere each asyncio task has. The text contains the output, the
+    last value or the traceback, and a note when the variables were lost.
     """
     sessions = PythonSessions.for_pool(pool)
+    runs = RunConversations(sessions.end_conversation)
 
     async def run_python(code: str) -> str:
         """Run Python code in a persistent, sandboxed session. Returns printed text and the last value.
@@ -186,7 +191,8 @@ def python_function(pool: SessionPool, *, timeout: float = 30.0) -> Callable[[st
         Args:
             code: The Python code to run. Variables, imports and files stay for the next call.
         """
-        call = await sessions.run(code, timeout=timeout)
+        key = current_conversation.get() or conversation or runs.find_current()
+        call = await sessions.run(code, key=key, timeout=timeout)
         return as_text(call.result, carried_over="variables" if call.is_first_call else call.carried_over)
 
     run_python.sessions = sessions  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
 """The host's side of a fork server: a process that is started by exec, forks workers on command, and is shared.
 
-Sessions with the same configuration share one server, which ends with its last user.
+Sessions with the same configuration share one server. After its last user it is kept for a while (``idle_servers``).
 """
 
 import asyncio
@@ -20,6 +20,7 @@ import msgspec
 
 from standfast.base.log import get_logger
 from standfast.workers._host.frame_socket import FrameSocket
+from standfast.workers._host.idle_servers import IdleServer, add_idle_server, take_idle_server
 from standfast.workers._host.sandbox_remedies import describe_remedies
 from standfast.workers.config import MB, SessionConfig
 from standfast.workers.errors import SandboxUnavailable, StartFailed
@@ -28,6 +29,7 @@ from standfast.workers.wire.control import (
     SINGLE_THREAD_ENVIRONMENT,
     ForkCommand,
     ForkReply,
+    IdleCommand,
     SandboxLevel,
     SandboxSpec,
     ServerMessage,
@@ -45,7 +47,12 @@ _BOOTSTRAP = (
 )
 _ENVIRONMENT = {"LANG": "C.UTF-8", "MPLBACKEND": "agg", **SINGLE_THREAD_ENVIRONMENT}
 _START_TIMEOUT = 30.0
+# An idle server that does not answer in this time is replaced. On a busy machine that can be a mistake.
+_WAKE_TIMEOUT = 5.0
 _log = get_logger("standfast.workers")
+
+
+ServerKey = tuple[Any, ...]
 
 
 class LevelUnavailable(StartFailed):
@@ -93,7 +100,7 @@ class ForkServer:
 
     def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
         self.process = process
-        self._is_retired = False
+        self._is_retired = self._is_parked = False
         self._ready: asyncio.Future[ServerReady] = asyncio.get_running_loop().create_future()
         self._pending_forks: dict[int, asyncio.Future[ForkedSupervisor]] = {}
         self._last_id = 0
@@ -129,6 +136,28 @@ class ForkServer:
         finally:
             await server._close()
 
+    @classmethod
+    @asynccontextmanager
+    async def reopen(cls, idle: IdleServer) -> AsyncIterator["ForkServer"]:
+        """Use a server again that was parked, in this loop. Raises StartFailed if it is gone."""
+        server = cls(idle.process, idle.sock)
+        try:
+            server._frame_socket.send(encode_control(IdleCommand()))
+            try:
+                async with asyncio.timeout(_WAKE_TIMEOUT):
+                    await asyncio.shield(server._ready)
+            except TimeoutError as problem:
+                raise StartFailed("the idle fork server does not answer") from problem
+            yield server
+        finally:
+            await server._close()
+
+    def park(self, seconds: float) -> IdleServer:
+        """Let go of the process without ending it. It exits by itself after this time."""
+        self._frame_socket.send(encode_control(IdleCommand(seconds=seconds)))
+        self._is_parked = True
+        return IdleServer(self.process, self._frame_socket.detach())
+
     @property
     def ready_message(self) -> ServerReady:
         """The message with which the server reported that it is ready."""
@@ -142,6 +171,11 @@ class ForkServer:
     def accepts_sessions(self) -> bool:
         """Whether new sessions may use it: it is alive and was not retired."""
         return self.is_alive and not self._is_retired
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it can be parked: new sessions may use it, and no reply is awaited."""
+        return self.accepts_sessions and not self._pending_forks
 
     def retire(self) -> None:
         """Let new sessions use another server, since a worker of this one failed to start. Its workers go on."""
@@ -210,6 +244,8 @@ class ForkServer:
     async def _close(self) -> None:
         self._frame_socket.close()
         self._on_disconnect()
+        if self._is_parked:
+            return
         with contextlib.suppress(OSError):
             self.process.kill()
         # The process was killed and exits within milliseconds, so polling is enough.
@@ -278,14 +314,25 @@ def _warn_of_weaker_level(config: SessionConfig, level: SandboxLevel, reasons: l
         _log.warning("workers run at the sandbox level %r instead of %r: %s", level, wanted, why)
 
 
-ServerKey = tuple[Any, ...]
+@asynccontextmanager
+async def _open_server(config: SessionConfig, key: ServerKey) -> AsyncIterator[ForkServer]:
+    """Use the idle server for this configuration, or start one."""
+    _check_paths(config)
+    idle = take_idle_server(key)
+    server: ForkServer | None = None
+    async with contextlib.AsyncExitStack() as stack:
+        if idle is not None:
+            with contextlib.suppress(StartFailed):
+                server = await stack.enter_async_context(ForkServer.reopen(idle))
+        yield server if server is not None else await stack.enter_async_context(open_best_server(config))
 
 
 class _SharedServer:
     """A fork server with several users, and the task that owns it."""
 
-    def __init__(self, config: SessionConfig) -> None:
+    def __init__(self, config: SessionConfig, key: ServerKey) -> None:
         loop = asyncio.get_running_loop()
+        self._key, self._idle_seconds = key, config.fork_server_idle
         self.user_count = 0
         self.server: asyncio.Future[ForkServer] = loop.create_future()
         self._close_requested = asyncio.Event()
@@ -293,9 +340,11 @@ class _SharedServer:
 
     async def _run(self, config: SessionConfig) -> None:
         try:
-            async with open_best_server(config) as server:
+            async with _open_server(config, self._key) as server:
                 self.server.set_result(server)
                 await self._close_requested.wait()
+                if self._idle_seconds and server.is_quiet:
+                    add_idle_server(self._key, server.park(self._idle_seconds))
         except Exception as problem:  # noqa: BLE001 - raised to everyone who waits for the server
             if not self.server.done():
                 self.server.set_exception(problem)
@@ -323,14 +372,29 @@ _servers_by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Serv
 
 
 def _make_key(config: SessionConfig) -> ServerKey:
-    return (config.python, config.preload, config.import_path, config.sandbox, config.workdir)
+    # A directory that was removed and created again is another one, which the server does not have in its sandbox.
+    paths = (config.python, *config.import_path, *config.sandbox.readable, *get_writable_paths(config))
+    return (
+        config.python, config.preload, config.import_path, config.sandbox, config.workdir,
+        tuple(_identify_path(path) for path in paths),
+    )  # fmt: skip
+
+
+def _identify_path(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino
 
 
 @asynccontextmanager
 async def fork_server(config: SessionConfig) -> AsyncIterator[ForkServer]:
-    """Hold the fork server for this configuration. It starts with its first user and ends with its last.
+    """Hold the fork server for this configuration. It starts with its first user.
 
-    Sessions that are started while it is held start in milliseconds. In spawn mode, every user gets its own server.
+    Sessions that are started while it is held start in milliseconds. After its last user it waits for another one for
+    ``SessionConfig.fork_server_idle`` seconds; ``close_idle_fork_servers`` ends it at once. In spawn mode, every user
+    gets its own server.
     """
     if config.mode == "spawn":
         async with open_best_server(config) as own:
@@ -340,7 +404,7 @@ async def fork_server(config: SessionConfig) -> AsyncIterator[ForkServer]:
     key = _make_key(config)
     shared = table.get(key)
     if shared is None or not shared.is_usable:
-        shared = table[key] = _SharedServer(config)
+        shared = table[key] = _SharedServer(config, key)
     shared.user_count += 1
     try:
         yield await asyncio.shield(shared.server)

@@ -111,6 +111,12 @@ class FrameSocket:
             with contextlib.suppress(OSError):
                 os.close(fd)
 
+    def detach(self) -> socket.socket:
+        """Return the socket, open, and stop using it. What was read in part or queued is lost."""
+        sock = self.sock.dup()
+        self.close()
+        return sock
+
     def _flush(self) -> None:
         while self._backlog:
             data = self._backlog[0]

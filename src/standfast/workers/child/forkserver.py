@@ -21,11 +21,20 @@ import msgspec
 
 from standfast.workers.child import bootstrap, channel, resources, supervisor
 from standfast.workers.child.sandbox import confinement, namespaces, seccomp
-from standfast.workers.wire.control import ForkCommand, ForkReply, ServerReady, ServerStartFailed, StartServerCommand
+from standfast.workers.wire.control import (
+    ForkCommand,
+    ForkReply,
+    IdleCommand,
+    ServerReady,
+    ServerStartFailed,
+    StartServerCommand,
+)
 
 _setup_decoder = msgspec.msgpack.Decoder(StartServerCommand)
 _DESCRIPTORS_OF_A_FORK = 4
-_fork_decoder = msgspec.msgpack.Decoder(ForkCommand)
+_command_decoder: msgspec.msgpack.Decoder[ForkCommand | IdleCommand] = msgspec.msgpack.Decoder(
+    ForkCommand | IdleCommand
+)
 
 
 def main(fd: int) -> NoReturn:
@@ -75,7 +84,7 @@ def run_server(sock: socket.socket) -> NoReturn:
         notes=tuple(sandbox.notes),
     )
     channel.send_control(sock, ready)
-    serve(sandbox, receiver, host_pidfd)
+    serve(sandbox, receiver, host_pidfd, ready)
 
 
 @contextlib.contextmanager
@@ -106,24 +115,35 @@ def preload(modules: tuple[str, ...], path: tuple[str, ...]) -> tuple[dict[str, 
     return durations, failed
 
 
-def serve(sandbox: namespaces.SandboxBuilder, receiver: channel.ControlReceiver, host_pidfd: int) -> NoReturn:
+def serve(
+    sandbox: namespaces.SandboxBuilder, receiver: channel.ControlReceiver, host_pidfd: int, ready_message: ServerReady
+) -> NoReturn:
     poll = select.poll()
     poll.register(receiver.sock, select.POLLIN)
     if host_pidfd >= 0:
         poll.register(host_pidfd, select.POLLIN)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    pause = 0.5 if host_pidfd < 0 else 5.0
+    deadline = float("inf")
     while True:
         if not receiver.has_pending:
-            ready = dict(poll.poll(500 if host_pidfd < 0 else 5000))
+            ready = dict(poll.poll(1000 * max(0.0, min(pause, deadline - time.monotonic()))))
             reap_supervisors()
             if host_pidfd in ready or (host_pidfd < 0 and os.getppid() == 1 and not sandbox.uses_namespaces):
                 os._exit(0)
             if receiver.sock.fileno() not in ready:
+                if time.monotonic() >= deadline:
+                    os._exit(0)
                 continue
         payload = receiver.receive()
         if payload is None:
             os._exit(0)
-        handle_fork(sandbox, receiver, _fork_decoder.decode(payload), host_pidfd)
+        command = _command_decoder.decode(payload)
+        if isinstance(command, IdleCommand):
+            deadline = float("inf") if command.seconds is None else time.monotonic() + command.seconds
+            channel.send_control(receiver.sock, ready_message)
+        else:
+            handle_fork(sandbox, receiver, command, host_pidfd)
 
 
 def handle_fork(

@@ -58,6 +58,12 @@ class ForkCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     id: int
 
 
+class IdleCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="idle"):
+    """No session uses the fork server: exit after ``seconds``, or stay if None. The reply is ServerReady."""
+
+    seconds: float | None = None
+
+
 class ServerReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="up"):
     """The fork server is ready. ``preloaded`` has the import time of each module in milliseconds."""
 
