@@ -47,6 +47,16 @@ class ControlGroups:
         return any(os.path.exists(f"{path}/{name}") for path in self.paths for name in names)
 
     @property
+    def cpu_seconds(self) -> float:
+        """The processor time of all processes, exactly, also of those that nothing waited for; 0 if it is unknown."""
+        for path in self.paths:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                return int(_read(f"{path}/cpu.stat").split()[1]) / 1e6
+            with contextlib.suppress(OSError, ValueError):
+                return int(_read(f"{path}/cpuacct.usage")) / 1e9
+        return 0.0
+
+    @property
     def has_oom_kill(self) -> bool:
         """Whether the kernel killed a process of these groups because they ran out of memory."""
         for path in self.paths:
@@ -76,7 +86,7 @@ async def create_cgroups(policy: SandboxPolicy, name: str) -> AsyncIterator[Cont
             if problem is None:
                 created.append(path)
             else:
-                notes.append(f"no control group for {', '.join(settings)}: {problem}")
+                notes.append(f"no control group for {', '.join(settings) or 'processor time'}: {problem}")
         if is_wanted and not planned and (policy.memory_mb or policy.processes):
             notes.append("no control group: this process does not belong to one")
         if policy.cgroup and notes:
@@ -124,6 +134,8 @@ def _plan_groups(policy: SandboxPolicy, name: str) -> list[tuple[str, dict[str, 
         groups.append((f"{_ROOT}/memory/{name}", {"memory.limit_in_bytes": memory}))
     if processes is not None:
         groups.append((f"{_ROOT}/pids/{name}", {"pids.max": processes}))
+    if policy.cpu_seconds is not None:
+        groups.append((f"{_ROOT}/cpuacct/{name}", {}))
     return groups
 
 
@@ -203,8 +215,12 @@ def _read(path: str) -> str:
 
 
 def _write(path: str, text: str) -> None:
-    with open(path, "w") as file:
-        file.write(text)
+    # Not open(), whose extra calls are on the way of every start.
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
 
 
 def _create_group(path: str, settings: dict[str, int]) -> OSError | None:

@@ -89,10 +89,8 @@ class ResourceWatch:
             return
         samples = sample_processes(self._process_group.supervisor_pid)
         used = self._cpu_meter.update(samples)
-        if self._cpu_limit is not None and self._cpu_meter.total > self._cpu_limit:
-            text = (
-                f"the processes of the worker have used {self._cpu_meter.total:.1f} s; the limit is {self._cpu_limit} s"
-            )
+        if self._cpu_limit is not None and (total := self._measure_cpu()) > self._cpu_limit:
+            text = f"the processes of the worker have used {total:.1f} s; the limit is {self._cpu_limit} s"
             self._process_group.kill_all(Cause("cpu-limit", text))
         elif self._memory_limit is not None and sum(item.memory_bound for item in samples) > self._memory_limit:
             self._is_due_soon = True
@@ -100,6 +98,9 @@ class ResourceWatch:
         else:
             is_active = self._router.execution is not None or used > _IDLE_CPU
             self._schedule(_CHECK_INTERVAL if is_active else _IDLE_INTERVAL)
+
+    def _measure_cpu(self) -> float:
+        return max(self._cpu_meter.total, self._process_group.cgroups.cpu_seconds)
 
     async def _check_memory(self, limit: int) -> None:
         """Count exactly, in a thread because it is slow."""

@@ -176,7 +176,10 @@ class Worker:
     def _describe_uncounted_memory(self, resources: WorkerResources) -> tuple[str, ...]:
         if self.config.sandbox.memory_mb is None or resources.process_group.cgroups.limits_memory:
             return ()
-        return ("the memory that the kernel holds for sockets and pipes is not limited: that needs a control group",)
+        return (
+            "the memory that the kernel holds for sockets, pipes and locks, and shared memory that is only partly "
+            "mapped, is not limited: that needs a control group",
+        )
 
     # -- messages about the process
 

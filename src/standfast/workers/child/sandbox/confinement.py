@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import os
 import resource
 import socket
@@ -31,8 +32,9 @@ _ABSTRACT_SOCKETS_AND_SIGNALS = 3
 _MAX_PENDING_SIGNALS = 1024
 
 
+@functools.cache
 def get_landlock_version() -> int:
-    """Return the version of Landlock in the kernel; 0 when it has none."""
+    """Return the version of Landlock in the kernel; 0 when it has none. Workers inherit it from the fork server."""
     try:
         return syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_QUERY), action="landlock version")
     except (OSError, AttributeError):

@@ -133,5 +133,9 @@ def drop_capabilities() -> None:
 def map_identity(uid: int, gid: int) -> None:
     """Map the user and the group to themselves in a new user namespace."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-        with open(f"/proc/self/{name}", "w") as file:
-            file.write(text)
+        # Not open(), whose buffers would be copied into every worker.
+        fd = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, text.encode())
+        finally:
+            os.close(fd)
