@@ -192,3 +192,52 @@ async def test_edited_arguments_of_a_tool_with_free_fields_may_have_any() -> Non
     state.approve(state.get_interruptions()[0], arguments={"y": 2})
     await Runner.run(state.agent, state)
     assert made == ['{"y": 2}']
+
+
+X = {"x": {"type": "integer"}}
+DECLARING = {
+    "more allowed": {"type": "object", "properties": X, "additionalProperties": True},
+    "alternatives": {"type": "object", "properties": X, "anyOf": [{"required": ["x"]}, {"required": ["z"]}]},
+    "combined": {"type": "object", "properties": X, "allOf": [{"properties": {"z": {}}}]},
+    "conditional": {"type": "object", "properties": X, "if": {"required": ["x"]}, "then": {}},
+    "reference": {"$ref": "#/definitions/A", "definitions": {"A": {"type": "object", "properties": X}}},
+}
+
+
+@pytest.mark.parametrize("schema", DECLARING.values(), ids=DECLARING)
+async def test_edited_arguments_may_not_have_unknown_fields_wherever_the_fields_are_declared(schema: Any) -> None:
+    tool, made = handmade(schema)
+    state = (await call_with(tool, '{"x": 1}')).to_state()
+    with pytest.raises(UserError, match="y: the tool has no such argument"):
+        state.approve(state.get_interruptions()[0], arguments={"x": 1, "y": 2})
+    state.approve(state.get_interruptions()[0], arguments={"x": 2})
+    await Runner.run(state.agent, state)
+    assert made == ['{"x": 2}']
+
+
+async def test_unknown_fields_are_found_in_nested_objects_and_lists() -> None:
+    inner = {"type": "object", "properties": X}
+    tool, _ = handmade({"type": "object", "properties": {"a": inner, "b": {"type": "array", "items": inner}}})
+    state = (await call_with(tool, "{}")).to_state()
+    for edited, path in (({"a": {"y": 1}}, "a.y"), ({"b": [{"x": 1}, {"y": 1}]}, "b.y")):
+        with pytest.raises(UserError, match=path):
+            state.approve(state.get_interruptions()[0], arguments=edited)
+    state.approve(state.get_interruptions()[0], arguments={"a": {"x": 1}, "b": [{"x": 1}]})
+
+
+async def test_a_schema_of_references_that_double_each_other_takes_no_time(caplog) -> None:
+    doubled = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
+    tool, made = handmade({"$ref": "#/$defs/d0", "$defs": {**doubled, "d40": {"type": "object"}}})
+    state = (await call_with(tool, '{"x": "secret-words"}')).to_state()
+    state.approve(state.get_interruptions()[0], arguments={"x": "secret-words"})
+    await Runner.run(state.agent, state)
+    assert made == ['{"x": "secret-words"}']
+    assert "it takes too long to evaluate" in caplog.text
+    assert "secret-words" not in caplog.text
+
+
+async def test_the_log_about_a_broken_schema_has_no_arguments(caplog) -> None:
+    tool, _ = handmade({"type": "strin"})
+    await call_with(tool, '{"x": "secret-words"}')
+    assert "Unknown type 'strin'" in caplog.text
+    assert "secret-words" not in caplog.text
