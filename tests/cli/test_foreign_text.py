@@ -138,3 +138,23 @@ def test_output_of_a_worker_is_escaped_unless_it_is_asked_for_raw(
     assert UNSAFE.findall(piped("workers", "exec", f"raise ValueError({ATTACK!r})", code=1)) == []
     assert UNSAFE.findall(piped("workers", "exec", f"input({ATTACK!r})", stdin="x\n")) == []
     assert ATTACK in piped("workers", "exec", "--raw", f"print({ATTACK!r})")
+
+
+def test_names_of_emoji_and_markup_are_shown_as_they_were_written(
+    terminal: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    async def fill() -> None:
+        async with open_store(f"sqlite:///{tmp_path / 'standfast.db'}") as store:
+            call = {
+                "type": "function_call",
+                "call_id": "1",
+                "name": "pay",
+                "arguments": '{"to": ":x: [bold]b[/bold] [/b]"}',
+            }
+            await store.session("odd").add_items([{"role": "user", "content": ":smile: [link=x]y[/link] [/z]"}, call])
+
+    asyncio.run(fill())
+    shown = terminal("sessions", "show", "odd")
+    text = shown.until("})")
+    assert ":smile: [link=x]y[/link] [/z]" in text
+    assert 'pay({"to":":x: [bold]b[/bold] [/b]"' in text

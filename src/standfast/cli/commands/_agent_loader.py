@@ -96,7 +96,7 @@ async def load_agent(name: str, stack: AsyncExitStack) -> Agent[Any]:
         if isfunction(value):
             value = value()
         if hasattr(value, "__aenter__"):
-            with show_status(Console(stderr=True), "starting the agent's resources"):
+            with show_status(Console(stderr=True, emoji=False), "starting the agent's resources"):
                 value = await stack.enter_async_context(value)
     if isinstance(value, Agent):
         return value

@@ -104,7 +104,9 @@ def print_error(code: str, message: str, *, as_json: bool) -> None:
     if as_json:
         print_utf8(msgspec.json.encode({"error": {"code": code, "message": message}}), to=sys.stderr)
     else:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
+        Console(stderr=True, emoji=False, highlight=False, soft_wrap=True).print(
+            f"[bold red]error:[/] {escape(message)}"
+        )
 
 
 def get_error_code(error: Exception) -> str:

@@ -53,7 +53,9 @@ class CommandOutput:
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
-        self.console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else UNWRAPPED_WIDTH)
+        self.console = Console(
+            emoji=False, highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else UNWRAPPED_WIDTH
+        )
 
     def print_result(self, value: Any, text: str) -> None:
         """Print one result: ``value`` as JSON, or ``text``, which may contain rich markup."""

@@ -39,7 +39,7 @@ class RunView:
     """Prints the events of a run: text as it streams, tool calls and outputs as they happen."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False, soft_wrap=True)
+        self.console = console or Console(emoji=False, highlight=False, soft_wrap=True)
         self.line_open = False
         self.streamed = False
         self.printed_text = ""
@@ -256,7 +256,7 @@ def list_decisions(approvals: Sequence[Approval]) -> list[str]:
 
 def print_failure(outcome: RunOutcome, store: str, *, agent: str | None = None) -> None:
     """Print on standard error why a run has no result. ``agent`` is set if the command itself ran the agent."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(stderr=True, emoji=False, highlight=False, soft_wrap=True)
     if outcome.status == "waiting" and outcome.approvals:
         console.print(f"[yellow]run {outcome.run_id} is waiting for approval:[/]")
         for approval in outcome.approvals:

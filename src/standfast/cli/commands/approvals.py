@@ -213,7 +213,7 @@ async def submit_decision(
         decided = await rt.approval(approval.id)
         CommandOutput(as_json).print_result(approval_to_dict(decided), f"{escape(approval.id)} is {decided.status}")
         if not as_json:
-            console = Console(stderr=True, highlight=False, soft_wrap=True)
+            console = Console(stderr=True, emoji=False, highlight=False, soft_wrap=True)
             console.print("[dim]  a running program with the agent resumes the run; otherwise:[/]")
             command_line = shlex.join(
                 ["standfast", "runs", "resume", approval.run_id, "--agent", "AGENT", *format_store_option(store)]

@@ -66,7 +66,7 @@ class Demo:
         self.store = f"sqlite:///{folder / 'demo.db'}"
         self.ledger = folder / "ledger.txt"
         self.heard_text = ""
-        self.console = Console(highlight=False, soft_wrap=True, quiet=quiet)
+        self.console = Console(emoji=False, highlight=False, soft_wrap=True, quiet=quiet)
         self.view = RunView(self.console)
         self.print_text("[dim]The agents follow fixed rules, so that the demo is repeatable and needs no key.[/]")
         self.print_text(

@@ -190,7 +190,7 @@ async def list_(
 def print_other_tables(store: str, as_json: bool) -> None:
     """Mention sessions in other tables of the same file."""
     for hint in [] if as_json else find_other_tables(store):
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[dim]{escape(hint)}[/]")
+        Console(stderr=True, emoji=False, highlight=False, soft_wrap=True).print(f"[dim]{escape(hint)}[/]")
 
 
 @app.command()

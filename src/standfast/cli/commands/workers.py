@@ -191,7 +191,7 @@ async def stream_code(session: WorkerSession, source: str, *, timeout: float | N
                 stream.write(show(message.data))
                 stream.flush()
             case DisplayMessage():
-                print(show(message.data.get("text/plain", f"[{', '.join(message.data)}]")))
+                print(show(str(message.data.get("text/plain", f"[{', '.join(message.data)}]"))))
             case InputMessage():
                 await session.input_response(message.id, await read_input(message))
             case ResultMessage(repr=shown) if shown:
