@@ -21,6 +21,7 @@ LEVELS = {
     "mcp": 3,
     "history": 3,
     "tool_calls": 3,
+    "sandbox": 3,
     "runs": 4,
     "realtime": 5,
     "runtime": 5,

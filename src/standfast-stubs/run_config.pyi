@@ -1,3 +1,6 @@
+from standfast.sandbox import SandboxArchiveLimits as SandboxArchiveLimits
+from standfast.sandbox import SandboxConcurrencyLimits as SandboxConcurrencyLimits
+from standfast.sandbox import SandboxRunConfig as SandboxRunConfig
 from standfast.runs import CallModelData as CallModelData
 from standfast.runs import CallModelInputFilter as CallModelInputFilter
 from standfast.runs import ModelInputData as ModelInputData

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import types
 from collections import Counter
 from copy import deepcopy
 from typing import Any
@@ -81,7 +82,8 @@ class FailingModel(ScriptedModel):
 
 def failing_hooks(faults: Faults) -> Any:
     names = [name for name in dir(RunHooks) if name.startswith("on_")]
-    return type("FailingHooks", (RunHooks,), {name: lambda self, *_: faults() for name in names})()
+    methods = {name: lambda self, *_: faults() for name in names}
+    return types.new_class("FailingHooks", (RunHooks,), exec_body=lambda namespace: namespace.update(methods))()
 
 
 class World:

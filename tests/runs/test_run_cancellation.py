@@ -1,6 +1,7 @@
 """A run that is cut off anywhere goes on from there: nothing is stored twice, and nothing made twice unasked."""
 
 import asyncio
+import types
 from typing import Any
 
 import pytest
@@ -211,7 +212,7 @@ async def test_a_run_continues_after_a_hook_that_raised(base: Any, name: str, wa
         made.append(1)
         return "x"
 
-    hooks: Any = type("Failing", (base,), {name: fail})()
+    hooks: Any = types.new_class("Failing", (base,), exec_body=lambda namespace: namespace.update({name: fail}))()
     own = hooks if base is AgentHooks else None
     second = Agent("second", model=ScriptedModel([[assistant_message("end")]] * 2), hooks=own)
     script = [[call("effect", "1")], [call("transfer_to_second", "2")]]

@@ -36,6 +36,7 @@ from standfast.agents.types import (
 
 if TYPE_CHECKING:
     from standfast.agents.context import RunContextWrapper
+    from standfast.base.items import Item
 
 
 class Prompt(TypedDict):
@@ -166,6 +167,12 @@ class Agent(AgentBase[TContext]):
         if text is not None and not isinstance(text, str):
             raise UserError(f"the instructions of {self.name!r} must return a string, got {type(text).__name__}")
         return text
+
+    async def prepare_request(
+        self, run_context: RunContextWrapper[TContext], items: "list[Item]", settings: ModelSettings
+    ) -> "tuple[list[Item], ModelSettings]":
+        """Return the input and the settings of the next request to the model; subclasses may change them."""
+        return items, settings
 
     async def get_prompt(self, run_context: RunContextWrapper[TContext]) -> dict[str, Any] | None:
         """Return the reference to the prompt stored at the provider, in the provider's format."""

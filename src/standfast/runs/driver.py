@@ -8,6 +8,7 @@ from standfast.history.session import use_run_context
 from standfast.runs._loop.final_step import check_tool_output, finish_run, handle_max_turns
 from standfast.runs._loop.handoff_step import perform_handoff
 from standfast.runs._loop.model_step import ask_model
+from standfast.runs._loop.sandbox import close_workspace, open_workspace
 from standfast.runs._loop.tool_step import (
     check_approvals,
     emit_items,
@@ -48,27 +49,38 @@ async def drive(run: ActiveRun, *, max_steps: int | None = None) -> None:
     if run.origin is not None:
         run.origin.claim(run)
     try:
-        with make_run_spans(run) as spans, use_run_context(run.context):
-            await _begin_drive(run)
-            while (step := choose_next_step(run.state)) is not None:
-                if run.catch_up is not None and not isinstance(step, InvokeCalls):
-                    await run.catch_up(run.state.turn > 0 and isinstance(step, AskModel | StopAtMaxTurns))
-                # Calls that are recorded as started are still made: for the process that resumes the run they would be
-                # uncertain, and a person would have to decide about each.
-                halting = run.stop_after_step and not isinstance(step, InvokeCalls)
-                if max_steps == 0 or halting or (run.stop_after_turn and isinstance(step, AskModel | StopAtMaxTurns)):
-                    break
-                spans.enter_step(step)
-                await finish_step(run, await execute_step(run, step))
-                max_steps = None if max_steps is None else max_steps - 1
-            if run.recorder is None and run.session is not None:
-                await load_history(run)  # the result shows the whole conversation
+        if run.config.sandbox is None:
+            await _drive_steps(run, max_steps)
+            return
+        workspace = await open_workspace(run)
+        try:
+            await _drive_steps(run, max_steps)
+        finally:
+            await close_workspace(run, workspace)
     except BaseException as error:
         attach_run_data(run, error)
         raise
     finally:
         if run.origin is not None:
             run.origin.release(run)
+
+
+async def _drive_steps(run: ActiveRun, max_steps: int | None) -> None:
+    with make_run_spans(run) as spans, use_run_context(run.context):
+        await _begin_drive(run)
+        while (step := choose_next_step(run.state)) is not None:
+            if run.catch_up is not None and not isinstance(step, InvokeCalls):
+                await run.catch_up(run.state.turn > 0 and isinstance(step, AskModel | StopAtMaxTurns))
+            # Calls that are recorded as started are still made: for the process that resumes the run they would be
+            # uncertain, and a person would have to decide about each.
+            halting = run.stop_after_step and not isinstance(step, InvokeCalls)
+            if max_steps == 0 or halting or (run.stop_after_turn and isinstance(step, AskModel | StopAtMaxTurns)):
+                break
+            spans.enter_step(step)
+            await finish_step(run, await execute_step(run, step))
+            max_steps = None if max_steps is None else max_steps - 1
+        if run.recorder is None and run.session is not None:
+            await load_history(run)  # the result shows the whole conversation
 
 
 async def execute_step(run: ActiveRun, step: Step) -> Outcome:

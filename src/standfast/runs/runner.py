@@ -112,7 +112,7 @@ class RunResultStreaming(RunResultBase):
             self.run_loop_task.cancel()
 
     def ensure_sandbox_cleanup_on_completion(self) -> None:
-        """Do nothing: a run owns no sandbox."""
+        """Do nothing: a run closes its sandbox by itself."""
 
     async def _emit(self, event: StreamEvent) -> None:
         try:

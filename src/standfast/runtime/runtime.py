@@ -80,6 +80,9 @@ class Runtime:
         without a key executes the others. Both list all runs.
         """
         graphs = build_graphs(agents)
+        config = RunConfig.coerce(run_config)
+        if config.sandbox is not None:
+            raise Unsupported("durable runs do not keep the workspace of a sandbox: use Runner.run for sandbox agents")
         for name, seconds in (("lease", lease), ("approval_ttl", approval_ttl)):
             if seconds is not None and not seconds > 0:
                 raise InvalidInput(f"{name} must be a positive number of seconds, not {seconds!r}")
@@ -91,9 +94,7 @@ class Runtime:
             cipher = None if codec is None else RunCipher(codec.keyring)
             backend: Any = RetryingBackend(encrypt_backend(opened, cipher), shutdown)
             renewer = LeaseRenewer(backend, ttl=lease)
-            ctx = RuntimeContext(
-                backend, graphs, renewer, RunConfig.coerce(run_config), lease, approval_ttl, shutdown=shutdown
-            )
+            ctx = RuntimeContext(backend, graphs, renewer, config, lease, approval_ttl, shutdown=shutdown)
             ctx.codec, ctx.cipher = codec or PLAIN_CODEC, cipher
             await ctx.sync_clock()
             async with Scope() as scope:

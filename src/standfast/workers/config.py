@@ -84,6 +84,8 @@ class SandboxPolicy:
     disk_mb: int = 64
     readable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
+    terminals: bool = False
+    """Whether code may open pseudo-terminals, which are the worker's own. Needs the level ``namespaces``."""
     run_as: int = 65534
     """The user id of workers if this process is root on Linux; otherwise it has no effect."""
     cgroup: bool | None = None
@@ -116,6 +118,8 @@ class SandboxPolicy:
             _check_hosts(self.network)
         elif self.network not in ("none", "host"):
             raise InvalidInput(f"network must be 'none', 'host' or a tuple of host names, got {self.network!r}")
+        if self.terminals and self.weakest_level != "namespaces":
+            raise InvalidInput("terminals=True needs the level 'namespaces', also as 'require'")
         if isinstance(self.network, tuple) and self.require != "namespaces":
             object.__setattr__(self, "require", "namespaces")
             if self.level != "namespaces":

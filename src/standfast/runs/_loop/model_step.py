@@ -221,10 +221,11 @@ async def _build_request(
             raise UserError(f"call_model_input_filter must return ModelInputData with a list, not {edited!r}")
         items, instructions = edited.input, edited.instructions
     server = state.conversation if isinstance(state.conversation, ServerConversation) else ServerConversation()
+    items, settings = await agent.prepare_request(run.context, items, _resolve_settings(run, agent, state))
     return ModelRequest(
         input=items,
         system_instructions=instructions,
-        model_settings=_resolve_settings(run, agent, state),
+        model_settings=settings,
         output_schema=schema,
         previous_response_id=None if server.conversation_id else server.previous_response_id,
         conversation_id=server.conversation_id,

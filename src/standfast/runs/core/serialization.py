@@ -70,8 +70,18 @@ def upgrade_to_2_1(saved: dict[str, Any]) -> dict[str, Any]:
     return saved
 
 
+def upgrade_to_2_2(saved: dict[str, Any]) -> dict[str, Any]:
+    """Version 2.2: a run may have the state of its sandbox."""
+    return saved
+
+
 # Each function makes its version from the one before it. A new major version has another shape; a minor one adds to it.
-UPGRADES: dict[str, Upgrade] = {"1.0": upgrade_to_1_0, "2.0": upgrade_to_2_0, "2.1": upgrade_to_2_1}
+UPGRADES: dict[str, Upgrade] = {
+    "1.0": upgrade_to_1_0,
+    "2.0": upgrade_to_2_0,
+    "2.1": upgrade_to_2_1,
+    "2.2": upgrade_to_2_2,
+}
 # Versions were written without the minor number at first.
 _FORMER_SPELLINGS = {"1": "1.0", "2": "2.0"}
 

@@ -214,6 +214,7 @@ class State(PersistedStruct, frozen=True):
     tool_input: Any = None
     reasoning_item_id_policy: Literal["preserve", "omit"] | None = None
     trace: dict[str, Any] | None = None
+    sandbox: dict[str, Any] | None = None
 
     @property
     def ended(self) -> bool:

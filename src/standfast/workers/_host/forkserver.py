@@ -78,6 +78,7 @@ def build_sandbox_spec(config: SessionConfig, level: SandboxLevel) -> SandboxSpe
         open_files=policy.open_files,
         file_size=policy.disk_mb * MB,
         disk=policy.disk_mb * MB,
+        terminals=policy.terminals,
         uid=policy.run_as if os.geteuid() == 0 else None,
     )
 

@@ -36,6 +36,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     open_files: int | None = None
     file_size: int | None = None
     disk: int | None = None
+    terminals: bool = False
     uid: int | None = None
     gid: int | None = None
 

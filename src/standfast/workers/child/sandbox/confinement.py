@@ -123,7 +123,7 @@ def confine_process(
     devices = tuple(f"/dev/{name}" for name in DEVICES)
     if own_namespaces:
         # The root contains only what may be read, so it is enough to restrict writing.
-        readable, private = ("/",), (directory, "/proc/self")
+        readable, private = ("/",), (directory, "/proc/self", *(("/dev/pts",) if spec.terminals else ()))
     else:
         private = (directory, f"/proc/{os.getpid()}")
     allow_tcp = spec.network == "host" or own_namespaces

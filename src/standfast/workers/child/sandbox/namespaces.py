@@ -110,6 +110,8 @@ class SandboxBuilder:
         for path, fd in below_tmp.items():
             _bind_mount(fd, path, SESSION_DIRECTORY, writable=path in self.spec.writable)
             os.close(fd)
+        if self.spec.terminals:
+            sys_.mount("devpts", "/dev/pts", "devpts", sys_.MS_NOSUID | sys_.MS_NOEXEC, "newinstance,ptmxmode=0666")
         socket.sethostname("worker")
         listener = _create_proxy_listener() if self.spec.network == "proxy" else None
         uid, gid = os.geteuid(), os.getegid()
@@ -178,6 +180,9 @@ class SandboxBuilder:
             _bind_mount(fd, path, root, writable=True, is_device=True)
         os.symlink(f"{SESSION_DIRECTORY}/shm", f"{root}/dev/shm")
         os.symlink("/proc/self/fd", f"{root}/dev/fd")
+        if self.spec.terminals:
+            os.mkdir(f"{root}/dev/pts")
+            os.symlink("pts/ptmx", f"{root}/dev/ptmx")
         _bind_mount(proc, "/proc", root, writable=True)
         if not os.path.lexists(f"{root}/tmp"):
             os.symlink(f"{SESSION_DIRECTORY}/tmp", f"{root}/tmp")

@@ -1,0 +1,2 @@
+from standfast.sandbox.capabilities import ViewImageTool as ViewImageTool
+from standfast.sandbox.capabilities.filesystem import ViewImageArgs as ViewImageArgs

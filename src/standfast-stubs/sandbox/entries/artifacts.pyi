@@ -1,0 +1,5 @@
+from standfast.sandbox import Dir as Dir
+from standfast.sandbox import File as File
+from standfast.sandbox import GitRepo as GitRepo
+from standfast.sandbox import LocalDir as LocalDir
+from standfast.sandbox import LocalFile as LocalFile

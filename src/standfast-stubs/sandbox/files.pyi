@@ -1,0 +1,2 @@
+from standfast.sandbox import EntryKind as EntryKind
+from standfast.sandbox import FileEntry as FileEntry

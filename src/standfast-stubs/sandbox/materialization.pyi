@@ -1,0 +1,2 @@
+from standfast.sandbox.types import MaterializationResult as MaterializationResult
+from standfast.sandbox.types import MaterializedFile as MaterializedFile

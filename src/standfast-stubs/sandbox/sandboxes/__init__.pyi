@@ -1,0 +1,4 @@
+from standfast.sandbox import UnixLocalSandboxClient as UnixLocalSandboxClient
+from standfast.sandbox import UnixLocalSandboxClientOptions as UnixLocalSandboxClientOptions
+from standfast.sandbox import UnixLocalSandboxSession as UnixLocalSandboxSession
+from standfast.sandbox.local import UnixLocalSandboxSessionState as UnixLocalSandboxSessionState

@@ -1,0 +1,12 @@
+from standfast.sandbox import BaseSandboxClient as BaseSandboxClient
+from standfast.sandbox import BaseSandboxClientOptions as BaseSandboxClientOptions
+from standfast.sandbox import BaseSandboxSession as BaseSandboxSession
+from standfast.sandbox import Dependencies as Dependencies
+from standfast.sandbox import ExposedPortEndpoint as ExposedPortEndpoint
+from standfast.sandbox import SandboxSession as SandboxSession
+from standfast.sandbox import SandboxSessionState as SandboxSessionState
+from standfast.sandbox.client import ClientOptionsT as ClientOptionsT
+from standfast.sandbox.dependencies import DependenciesBindingError as DependenciesBindingError
+from standfast.sandbox.dependencies import DependenciesError as DependenciesError
+from standfast.sandbox.dependencies import DependenciesMissingDependencyError as DependenciesMissingDependencyError
+from standfast.sandbox.dependencies import DependencyKey as DependencyKey

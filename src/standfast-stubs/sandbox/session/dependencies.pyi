@@ -1,0 +1,4 @@
+from standfast.sandbox import Dependencies as Dependencies
+from standfast.sandbox.dependencies import DependenciesBindingError as DependenciesBindingError
+from standfast.sandbox.dependencies import DependenciesError as DependenciesError
+from standfast.sandbox.dependencies import DependenciesMissingDependencyError as DependenciesMissingDependencyError

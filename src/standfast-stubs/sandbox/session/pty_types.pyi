@@ -1,0 +1,1 @@
+from standfast.sandbox.types import PtyExecUpdate as PtyExecUpdate

@@ -1,0 +1,3 @@
+from standfast.sandbox import BaseSandboxClient as BaseSandboxClient
+from standfast.sandbox import BaseSandboxClientOptions as BaseSandboxClientOptions
+from standfast.sandbox.client import ClientOptionsT as ClientOptionsT

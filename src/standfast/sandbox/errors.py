@@ -1,0 +1,319 @@
+"""Errors of sandboxes. Each has a stable ``error_code``, the operation that failed, and its facts in ``context``."""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path, PurePath
+from typing import Any, ClassVar
+
+
+class ErrorCode(StrEnum):
+    """The stable codes of errors."""
+
+    CONFIGURATION = "configuration_error"
+    INVALID_MANIFEST_PATH = "invalid_manifest_path"
+    INVALID_COMPRESSION_SCHEME = "invalid_compression_scheme"
+    SKILLS_CONFIG = "skills_config_invalid"
+    EXEC_TIMEOUT = "exec_timeout"
+    EXEC_TRANSPORT = "exec_transport_error"
+    EXPOSED_PORT_UNAVAILABLE = "exposed_port_unavailable"
+    PTY_SESSION_NOT_FOUND = "pty_session_not_found"
+    WORKSPACE_READ_NOT_FOUND = "workspace_read_not_found"
+    WORKSPACE_WRITE_TYPE = "workspace_write_type_error"
+    WORKSPACE_ARCHIVE_READ = "workspace_archive_read_error"
+    WORKSPACE_ARCHIVE_WRITE = "workspace_archive_write_error"
+    WORKSPACE_START = "workspace_start_error"
+    WORKSPACE_STOP = "workspace_stop_error"
+    SNAPSHOT_PERSIST = "snapshot_persist_error"
+    SNAPSHOT_RESTORE = "snapshot_restore_error"
+    SNAPSHOT_NOT_RESTORABLE = "snapshot_not_restorable"
+    LOCAL_FILE_READ = "local_file_read_error"
+    LOCAL_DIR_READ = "local_dir_read_error"
+    GIT_CLONE = "git_clone_error"
+
+
+class SandboxError(Exception):
+    """The base of all errors of sandboxes."""
+
+    default_code: ClassVar[ErrorCode] = ErrorCode.CONFIGURATION
+    default_op: ClassVar[str] = "exec"
+
+    def __init__(
+        self,
+        message: str,
+        error_code: ErrorCode | None = None,
+        op: str | None = None,
+        context: Mapping[str, Any] | None = None,
+        cause: BaseException | None = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.error_code, self.op = error_code or self.default_code, op or self.default_op
+        self.context, self.cause, self.retryable = dict(context or {}), cause, retryable
+        self.__cause__ = cause
+
+    @property
+    def code(self) -> str:
+        return self.error_code.value
+
+
+class ConfigurationError(SandboxError):
+    """A manifest, a path or an option cannot be used."""
+
+    default_op = "materialize"
+
+
+class SandboxRuntimeError(SandboxError):
+    """An operation on a running sandbox failed."""
+
+
+class ArtifactError(SandboxError):
+    """An entry of a manifest could not be created."""
+
+    default_op = "materialize"
+
+
+class SnapshotError(SandboxError):
+    """A snapshot could not be written or read."""
+
+
+class InvalidManifestPathError(ConfigurationError):
+    """A path is absolute where it must be relative, or leaves the workspace."""
+
+    default_code = ErrorCode.INVALID_MANIFEST_PATH
+
+    def __init__(
+        self, *, rel: str | PurePath, reason: str, context: Mapping[str, Any] | None = None, cause: Any = None
+    ) -> None:
+        what = "must be relative" if reason == "absolute" else "must not leave the workspace"
+        super().__init__(
+            f"manifest path {what}: {rel}", context={"rel": str(rel), "reason": reason, **(context or {})}, cause=cause
+        )
+
+
+class InvalidCompressionSchemeError(ConfigurationError):
+    """An archive is neither tar nor zip."""
+
+    default_code = ErrorCode.INVALID_COMPRESSION_SCHEME
+
+    def __init__(self, *, path: Path, scheme: str | None, context: Any = None, cause: Any = None) -> None:
+        super().__init__(
+            f"{path}: an archive must be tar or zip, not {scheme!r}", context={"path": str(path)}, cause=cause
+        )
+
+
+class SkillsConfigError(ConfigurationError):
+    """The sources of skills contradict each other, or a skill does not exist."""
+
+    default_code = ErrorCode.SKILLS_CONFIG
+
+    def __init__(self, *, message: str, context: Any = None, cause: Any = None) -> None:
+        super().__init__(message, context=context, cause=cause)
+
+
+class ExecFailureError(SandboxRuntimeError):
+    """A command could not be run to its end."""
+
+    def __init__(self, message: str, *, command: Sequence[str | Path], **facts: Any) -> None:
+        self.command = tuple(map(str, command))
+        context = {"command": self.command, **(facts.pop("context", None) or {})}
+        super().__init__(message, context=context, **facts)
+
+
+class ExecTimeoutError(ExecFailureError):
+    """The command did not end in time and was killed."""
+
+    default_code = ErrorCode.EXEC_TIMEOUT
+
+    def __init__(
+        self, *, command: Sequence[str | Path], timeout_s: float | None, context: Any = None, cause: Any = None
+    ) -> None:
+        super().__init__("command timed out", command=command, context=context, cause=cause)
+        self.timeout_s = timeout_s
+
+
+class ExecTransportError(ExecFailureError):
+    """The sandbox could not start the command, or ended while it ran."""
+
+    default_code = ErrorCode.EXEC_TRANSPORT
+
+    def __init__(
+        self,
+        *,
+        command: Sequence[str | Path],
+        context: Any = None,
+        cause: Any = None,
+        message: str | None = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(
+            message or f"the sandbox could not run the command: {cause}",
+            command=command,
+            context=context,
+            cause=cause,
+            retryable=retryable,
+        )
+
+
+class ExposedPortUnavailableError(SandboxRuntimeError):
+    """A port of the sandbox is not reachable from outside."""
+
+    default_code, default_op = ErrorCode.EXPOSED_PORT_UNAVAILABLE, "resolve_exposed_port"
+
+    def __init__(
+        self,
+        *,
+        port: int,
+        exposed_ports: Sequence[int],
+        reason: str,
+        context: Any = None,
+        cause: Any = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(
+            f"port {port} of the sandbox is not reachable: {reason}",
+            context={"port": port, "exposed_ports": tuple(exposed_ports), "reason": reason, **(context or {})},
+            cause=cause,
+            retryable=retryable,
+        )
+
+
+class PtySessionNotFoundError(SandboxRuntimeError):
+    """There is no running command with this number."""
+
+    default_code = ErrorCode.PTY_SESSION_NOT_FOUND
+
+    def __init__(self, *, session_id: int, context: Any = None, cause: Any = None) -> None:
+        super().__init__(f"there is no running command with the session ID {session_id}", context=context, cause=cause)
+        self.session_id = session_id
+
+
+class WorkspaceIOError(SandboxRuntimeError):
+    """A file of the workspace could not be read or written."""
+
+    verb: ClassVar[str] = "cannot be used"
+
+    def __init__(
+        self,
+        *,
+        path: str | PurePath,
+        message: str | None = None,
+        context: Mapping[str, Any] | None = None,
+        **facts: Any,
+    ) -> None:
+        context = {"path": str(path), **(context or {})}
+        super().__init__(message or f"{path} {self.verb}", context=context, **facts)
+
+
+class WorkspaceReadNotFoundError(WorkspaceIOError):
+    """The file does not exist."""
+
+    default_code, default_op = ErrorCode.WORKSPACE_READ_NOT_FOUND, "read"
+
+    def __init__(self, *, path: str | PurePath, context: Any = None, cause: Any = None) -> None:
+        super().__init__(path=path, message=f"file not found: {path}", context=context, cause=cause)
+
+
+class WorkspaceWriteTypeError(WorkspaceIOError):
+    """The data to write are neither bytes nor text."""
+
+    default_code, default_op = ErrorCode.WORKSPACE_WRITE_TYPE, "write"
+
+    def __init__(self, *, path: str | PurePath, actual_type: str, context: Any = None, cause: Any = None) -> None:
+        super().__init__(
+            path=path, message=f"{path}: expected a file object, got {actual_type}", context=context, cause=cause
+        )
+
+
+class WorkspaceArchiveReadError(WorkspaceIOError):
+    """The workspace could not be read as an archive."""
+
+    default_code, default_op, verb = ErrorCode.WORKSPACE_ARCHIVE_READ, "persist_workspace", "could not be archived"
+
+
+class WorkspaceArchiveWriteError(WorkspaceIOError):
+    """An archive could not be extracted, or a file not be written."""
+
+    default_code, default_op, verb = ErrorCode.WORKSPACE_ARCHIVE_WRITE, "hydrate_workspace", "could not be written"
+
+
+class WorkspaceStartError(WorkspaceIOError):
+    """The sandbox could not be started."""
+
+    default_code, default_op, verb = ErrorCode.WORKSPACE_START, "start", "could not be started"
+
+
+class WorkspaceStopError(WorkspaceIOError):
+    """The sandbox could not be stopped."""
+
+    default_code, default_op, verb = ErrorCode.WORKSPACE_STOP, "stop", "could not be stopped"
+
+
+class _SnapshotFileError(SnapshotError):
+    verb: ClassVar[str] = ""
+
+    def __init__(self, *, snapshot_id: str, path: Path, context: Any = None, cause: Any = None) -> None:
+        reason = f": {cause}" if cause else ""
+        super().__init__(
+            f"the snapshot {snapshot_id} {self.verb} {path}{reason}",
+            context={"snapshot_id": snapshot_id, "path": str(path), **(context or {})},
+            cause=cause,
+        )
+
+
+class SnapshotPersistError(_SnapshotFileError):
+    """A snapshot could not be written."""
+
+    default_code, default_op, verb = ErrorCode.SNAPSHOT_PERSIST, "snapshot_persist", "could not be written to"
+
+
+class SnapshotRestoreError(_SnapshotFileError):
+    """A snapshot could not be read."""
+
+    default_code, default_op, verb = ErrorCode.SNAPSHOT_RESTORE, "snapshot_restore", "could not be read from"
+
+
+class SnapshotNotRestorableError(_SnapshotFileError):
+    """There is no snapshot to restore."""
+
+    default_code, default_op, verb = ErrorCode.SNAPSHOT_NOT_RESTORABLE, "snapshot_restore", "does not exist at"
+
+
+class LocalArtifactError(ArtifactError):
+    """A file or directory of this machine could not be copied into the sandbox."""
+
+
+class LocalFileReadError(LocalArtifactError):
+    """A local file could not be read."""
+
+    default_code = ErrorCode.LOCAL_FILE_READ
+
+    def __init__(self, *, src: Path, context: Any = None, cause: Any = None, message: str | None = None) -> None:
+        super().__init__(
+            message or f"{src} cannot be read: {cause}", context={"src": str(src), **(context or {})}, cause=cause
+        )
+
+
+class LocalDirReadError(LocalFileReadError):
+    """A local directory could not be read."""
+
+    default_code = ErrorCode.LOCAL_DIR_READ
+
+
+class GitArtifactError(ArtifactError):
+    """A repository could not be copied into the sandbox."""
+
+
+class GitCloneError(GitArtifactError):
+    """``git`` could not fetch the repository."""
+
+    default_code = ErrorCode.GIT_CLONE
+
+    def __init__(
+        self, *, url: str, ref: str, stderr: str | None = None, context: Any = None, cause: Any = None
+    ) -> None:
+        super().__init__(
+            f"git cannot fetch {ref!r} of {url}: {stderr or cause}",
+            context={"url": url, "ref": ref, "stderr": stderr, **(context or {})},
+            cause=cause,
+        )
