@@ -50,6 +50,10 @@ def at_least(name: str, ours: str, other: str, ratio: float, limit: float | None
     return Figure(name, ours, other, round(ratio, 3), f">= {limit:g}x", ratio >= limit)
 
 
+def figure_with_limit(name: str, ours: float, maximum: float, unit: str = "ms") -> Figure:
+    return Figure(name, f"{ours:.2f} {unit}", "", round(ours / maximum, 3), f"<= {maximum:g} {unit}", ours <= maximum)
+
+
 def without_target(name: str, ours: str, other: str, ratio: float) -> Figure:
     """Return a figure without a target."""
     return Figure(name, ours, other, round(ratio, 3), "", None)

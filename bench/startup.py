@@ -10,7 +10,15 @@ from bench.environments import Competitor
 from bench.figures import Figure, Series, at_least, format_seconds, not_compared, percentile, without_target
 from bench.progress import show_progress
 from bench.quick import pick_size
-from standfast.workers import PoolConfig, SandboxPolicy, SessionConfig, SessionPool, WorkerSession, fork_server
+from standfast.workers import (
+    PoolConfig,
+    SandboxPolicy,
+    SessionConfig,
+    SessionPool,
+    WorkerSession,
+    close_idle_fork_servers,
+    fork_server,
+)
 
 CONFIG = SessionConfig(sandbox=SandboxPolicy(require="namespaces"), output_limit=None)
 SPAWNED = SessionConfig(mode="spawn", sandbox=SandboxPolicy(require="namespaces"))
@@ -52,6 +60,7 @@ async def measure_starts(kernel: Competitor | None) -> StartTimes:
 
 async def measure_first_start() -> float:
     """Return the seconds of a start that must start the fork-server first."""
+    close_idle_fork_servers()
     start = time.perf_counter()
     async with fork_server(CONFIG):
         await start_worker(CONFIG)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 from contextlib import nullcontext
 
+from bench import captures
 from bench.echo_server import (
     PlainPython,
     get_medians,
@@ -16,7 +17,16 @@ from bench.echo_server import (
     time_call,
 )
 from bench.environments import JUPYTER, Competitor, start_competitors
-from bench.figures import Figure, Series, at_least, at_most, format_seconds, not_compared, percentile
+from bench.figures import (
+    Figure,
+    Series,
+    at_least,
+    at_most,
+    figure_with_limit,
+    format_seconds,
+    not_compared,
+    percentile,
+)
 from bench.progress import show_progress
 from bench.quick import pick_size
 from bench.startup import CONFIG, KERNEL, build_start_figures, measure_acquires, measure_first_start, measure_starts
@@ -116,10 +126,6 @@ async def run_many() -> tuple[int, float]:
         await asyncio.gather(*(session.terminate() for session in sessions))
 
 
-def figure_with_limit(name: str, ours: float, maximum: float, unit: str = "ms") -> Figure:
-    return Figure(name, f"{ours:.2f} {unit}", "", round(ours / maximum, 3), f"<= {maximum:g} {unit}", ours <= maximum)
-
-
 async def measure_echoes() -> Iterable[Figure]:
     rows = []
     for name, placement in get_placements().items():
@@ -187,7 +193,7 @@ async def measure(kernel: Competitor | None) -> list[Figure | Series]:
         alive, private = await run_many()
     rows.append(figure_with_limit("private memory of an idle worker", private, 4, "MB"))
     rows.append(Figure(f"{LIVE} sessions at once, answering", str(alive), "", alive / LIVE, f"{LIVE}", alive == LIVE))
-    rows += await measure_echoes()
+    rows += [*await captures.measure(), *await measure_echoes()]
     inside, plain, ratio = await measure_loops()
     return [
         *rows,

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from standfast.base.errors import Closed
-from standfast.workers import CaptureFailed, WorkerSession, WorkspaceRefused
+from standfast.workers import CaptureFailed, SandboxPolicy, WorkerSession, WorkspaceRefused
 
 BLOCK = """
 import os, time
@@ -264,6 +264,25 @@ async def test_a_capture_that_is_cancelled_while_it_waits_leaves_nothing(sandbox
         await waiting
     await running
     assert (await session.run(PIDS)).value == []
+
+
+async def test_a_copy_that_uses_too_much_memory_costs_the_capture_and_not_the_session(sandboxed):
+    session = await sandboxed(sandbox=SandboxPolicy(require="namespaces", memory_mb=256, cgroup=False))
+    await session.run(
+        BLOCK + "big = bytearray(215_000_000)\n"
+        "class Dirty(Blocking):\n"
+        "    def __reduce__(self):\n"
+        "        for n in range(0, len(big), 4096): big[n] = 1\n"
+        "        return super().__reduce__()\n"
+        "for n in range(0, len(big), 4096): big[n] = 2\n"
+        "thing = Dirty()"
+    )
+    capture = await session.capture()
+    with pytest.raises(CaptureFailed) as caught:
+        async for _ in capture:
+            pass
+    assert (caught.value.kind, "memory" in caught.value.detail) == ("worker", True)
+    assert (await session.run("big[0]")).value == 2
 
 
 async def test_the_end_of_a_session_ends_its_captures(config):

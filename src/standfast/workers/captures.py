@@ -29,7 +29,9 @@ class Capture:
     ``async with``.
     """
 
-    def __init__(self, *, known: frozenset[bytes], max_bytes: int, timeout: float, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, *, known: frozenset[bytes], max_bytes: int, timeout: float, on_end: Callable[[CaptureFailed | None], None]
+    ) -> None:
         self.capture_id = ""
         self._known, self._max_bytes, self._on_end = known, max_bytes, on_end
         loop = asyncio.get_running_loop()
@@ -114,7 +116,7 @@ class Capture:
         self._queue.put_nowait(None)
         self._sock.close()
         self.remote_socket.close()
-        self._on_end()
+        self._on_end(self._problem)
 
     # -- the stream
 

@@ -34,8 +34,12 @@ class Captures:
         previous = known if isinstance(known, WorkspaceManifest) else None
         digests = known.digests if isinstance(known, WorkspaceManifest) else frozenset(known)
         request = CaptureRequest(known=b"".join(digests), files=previous.files if previous else (), max_bytes=max_bytes)
-        capture = Capture(known=digests, max_bytes=max_bytes, timeout=timeout, on_end=lambda: self._end(capture_id))
+        capture = Capture(
+            known=digests, max_bytes=max_bytes, timeout=timeout, on_end=lambda problem: self._end(capture_id, problem)
+        )
         worker.captures[capture_id] = capture
+        if worker.resource_watch is not None:
+            worker.resource_watch.start()
         try:
             async with asyncio.timeout(timeout), self._executor.hold_idle() as router:
                 capture.start(request, worker.create_task)
@@ -54,12 +58,14 @@ class Captures:
             raise
         return capture
 
-    def _end(self, capture_id: str) -> None:
-        """Make sure that the copy of the worker is gone."""
+    def _end(self, capture_id: str, problem: CaptureFailed | None) -> None:
+        """Make sure that the copy of the worker is gone. If the kernel has killed it for memory, the worker goes on."""
         self._worker.captures.pop(capture_id, None)
         resources = self._worker.resources
         if resources is not None:
             resources.process_group.end_capture(capture_id)
+            if problem is not None and self._worker.is_alive:
+                resources.process_group.cgroups.forgive_oom_kills()
 
     async def restore(
         self, manifest: WorkspaceManifest | bytes, fetch: Fetch, *, max_bytes: int, timeout: float | None

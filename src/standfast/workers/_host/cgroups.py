@@ -32,6 +32,7 @@ class ControlGroups:
 
     def __init__(self, paths: tuple[str, ...], notes: tuple[str, ...] = ()) -> None:
         self.paths, self.notes = paths, notes
+        self._forgiven = 0
 
     def add_process(self, pid: int) -> None:
         for path in self.paths:
@@ -59,13 +60,20 @@ class ControlGroups:
     @property
     def has_oom_kill(self) -> bool:
         """Whether the kernel killed a process of these groups because they ran out of memory."""
+        return self._count_oom_kills() > self._forgiven
+
+    def forgive_oom_kills(self) -> None:
+        """Do not count what the kernel has killed so far: it was a copy, which the worker can do without."""
+        self._forgiven = self._count_oom_kills()
+
+    def _count_oom_kills(self) -> int:
         for path in self.paths:
             for name in ("memory.events", "memory.oom_control"):
                 with contextlib.suppress(OSError), open(f"{path}/{name}") as file:
                     counters = dict(line.split() for line in file if len(line.split()) == 2)
                     if int(counters.get("oom_kill", 0)) > 0:
-                        return True
-        return False
+                        return int(counters["oom_kill"])
+        return 0
 
 
 @asynccontextmanager

@@ -5,14 +5,15 @@ counts: shared memory, page tables, and many processes together.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from standfast.workers._host.process_group import ProcessGroup
 from standfast.workers._host.router import MessageRouter
 from standfast.workers._host.usage import ProcessSample, measure_usage, sample_processes
+from standfast.workers.captures import Capture
 from standfast.workers.config import MB, SandboxPolicy
-from standfast.workers.errors import Cause
+from standfast.workers.errors import CaptureFailed, Cause
 
 _CHECK_INTERVAL = 0.25
 # Between executions, while the processes do not compute.
@@ -45,8 +46,8 @@ class CpuMeter:
 class ResourceWatch:
     """Kills all processes of a worker when together they exceed the limits of its policy.
 
-    It checks four times a second while code runs or processes compute, otherwise every five seconds. It starts with
-    the first execution.
+    It checks four times a second while code runs, processes compute or the workspace is captured, otherwise every five
+    seconds. It starts with the first execution. Captures are given up before anything is killed for memory.
     """
 
     def __init__(
@@ -56,16 +57,18 @@ class ResourceWatch:
         router: MessageRouter,
         *,
         create_task: Callable[[Coroutine[Any, Any, None]], object],
+        captures: Mapping[str, Capture],
     ) -> None:
         self._memory_limit = None if policy.total_memory_mb is None else policy.total_memory_mb * MB
         self._cpu_limit = policy.cpu_seconds
         self._process_group, self._router, self._create_task = process_group, router, create_task
+        self._captures = captures
         self._cpu_meter = CpuMeter()
         self._timer: asyncio.TimerHandle | None = None
         self._is_due_soon = False
 
     def start(self) -> None:
-        """Check soon. Called when code starts."""
+        """Check soon. Called when code or a capture starts."""
         if not self._is_due_soon and (self._memory_limit is not None or self._cpu_limit is not None):
             self._schedule(_CHECK_INTERVAL)
 
@@ -96,7 +99,7 @@ class ResourceWatch:
             self._is_due_soon = True
             self._create_task(self._check_memory(self._memory_limit))
         else:
-            is_active = self._router.execution is not None or used > _IDLE_CPU
+            is_active = self._router.execution is not None or used > _IDLE_CPU or bool(self._captures)
             self._schedule(_CHECK_INTERVAL if is_active else _IDLE_INTERVAL)
 
     def _measure_cpu(self) -> float:
@@ -105,7 +108,11 @@ class ResourceWatch:
     async def _check_memory(self, limit: int) -> None:
         """Count exactly, in a thread because it is slow."""
         used = (await asyncio.to_thread(measure_usage, self._process_group.supervisor_pid)).memory
-        if used > limit:
+        if used > limit and self._captures:
+            for capture in list(self._captures.values()):
+                capture.fail(CaptureFailed("worker", "the worker and the copy of it use more memory than they may"))
+            self._schedule(_CHECK_INTERVAL)
+        elif used > limit:
             text = f"the processes of the worker use {used // MB} MB; the limit is {limit // MB} MB"
             self._process_group.kill_all(Cause("memory-limit", text))
         else:

@@ -127,7 +127,11 @@ class Worker:
         router.connection, self.resources = connection, resources
         self.snapshot_points.clear()
         self.resource_watch = ResourceWatch(
-            self.config.sandbox, resources.process_group, router, create_task=self.create_task
+            self.config.sandbox,
+            resources.process_group,
+            router,
+            create_task=self.create_task,
+            captures=self.captures,
         )
 
     async def tear_down(self, reason: Cause) -> None:
