@@ -6,6 +6,9 @@ PYTEST := $(BIN)/python -m pytest
 
 QUICK := tests/base tests/lifecycle tests/agents tests/runs tests/test_architecture.py
 
+# The many processes of the tests share compiled modules, also where the environment forbids them.
+export PYTHONDONTWRITEBYTECODE :=
+
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
 
 .PHONY: setup lock audit browser demo quick test soak check format bench docs clean

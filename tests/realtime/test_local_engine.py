@@ -380,7 +380,6 @@ def order_from_frames(frames):
     return order
 
 
-@given(st.lists(steps, min_size=4, max_size=40), st.sampled_from([None, 1.0]))
 def check_any_sequence(script, pace):
     bench = Bench(pace=pace)
     for kind, argument in (("send", REQUESTS[0]), ("respond", "word"), ("respond", "word")):
@@ -397,4 +396,5 @@ def check_any_sequence(script, pace):
 
 @pytest.mark.parametrize("examples", [40, pytest.param(400, marks=pytest.mark.soak)])
 def test_any_sequence_of_client_events_keeps_the_engine_consistent(examples):
-    settings(max_examples=examples, deadline=None)(check_any_sequence)()
+    scripts, paces = st.lists(steps, min_size=4, max_size=40), st.sampled_from([None, 1.0])
+    settings(max_examples=examples, deadline=None)(given(scripts, paces)(check_any_sequence))()

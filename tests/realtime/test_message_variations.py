@@ -257,7 +257,6 @@ async def test_a_call_survives_incomplete_repeated_and_reordered_messages(seeds)
         await Scenario(Distortion(seed, rough=True)).run()
 
 
-@given(st.lists(st.sampled_from(sorted(SERVER_EVENTS)).flatmap(lambda kind: events(SERVER_EVENTS[kind])), min_size=5))
 def check_inserted_messages(inserted):
     scenario = Scenario(Distortion(inserted=inserted))
     run_in_virtual_time(asyncio.wait_for(scenario.run(silence=300.0), 10_000))
@@ -265,4 +264,6 @@ def check_inserted_messages(inserted):
 
 @pytest.mark.parametrize("examples", [5, pytest.param(50, marks=pytest.mark.soak)])
 def test_a_call_survives_arbitrary_inserted_messages(examples):
-    settings(max_examples=examples, deadline=None)(check_inserted_messages)()
+    messages = st.sampled_from(sorted(SERVER_EVENTS)).flatmap(lambda kind: events(SERVER_EVENTS[kind]))
+    check = given(st.lists(messages, min_size=5))(check_inserted_messages)
+    settings(max_examples=examples, deadline=None)(check)()
