@@ -45,7 +45,7 @@ class Migrator:
         return schema.get_version(connection, location=self.location)
 
     def has_schema_table(self, raw: sqlalchemy.Connection) -> bool:
-        return sqlalchemy.inspect(raw).has_table(self.to_catalog_name(self.names.substitute("{_schema}")))
+        return bool(self.get_columns(raw, self.names.substitute("{_schema}")))
 
     def migrate_postgresql(self, raw: sqlalchemy.Connection) -> None:
         def migrate_exclusively(connection: SqlConnection) -> None:
@@ -102,12 +102,10 @@ class Migrator:
         )
 
     def get_columns(self, raw: sqlalchemy.Connection, table: str) -> list[str]:
-        inspector, name = sqlalchemy.inspect(raw), self.to_catalog_name(table)
-        return [column["name"] for column in inspector.get_columns(name)] if inspector.has_table(name) else []
-
-    def to_catalog_name(self, table: str) -> str:
-        """Return the name of a table in the catalog: PostgreSQL folds unquoted names to lower case."""
-        return table.lower() if self.dialect.name == "postgresql" else table
+        if self.dialect.columns_query is not None:
+            return list(raw.execute(sqlalchemy.text(self.dialect.columns_query), {"table": table}).scalars())
+        inspector = sqlalchemy.inspect(raw)
+        return [column["name"] for column in inspector.get_columns(table)] if inspector.has_table(table) else []
 
     def compute_lock_id(self) -> int:
         digest = hashlib.sha256(f"standfast {self.names.prefix.lower()}".encode()).digest()
