@@ -113,6 +113,8 @@ class ToolContext(RunContextWrapper[TContext]):
     ``conversation_key`` is the key under which a tool may keep state between calls: the session's
     ``conversation_key``, which depends on its store and its id, else the provider's conversation id, else the run id.
     Nested agents have that of the outermost run. Empty outside a run.
+
+    ``recorded_call`` is set in durable runs: through it a tool adds to the commit of the call's outcome.
     """
 
     def __init__(
@@ -149,6 +151,7 @@ class ToolContext(RunContextWrapper[TContext]):
         self.idempotency_key = idempotency_key or self.tool_call_id
         self.conversation_key = conversation_key
         self.parsed_arguments: ParsedArguments | None = None
+        self.recorded_call: Any = None
 
     @property
     def qualified_tool_name(self) -> str:

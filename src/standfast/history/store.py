@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -12,13 +12,17 @@ from standfast.base.items import to_plain_json
 from standfast.history.compat.turns import is_turn_log
 from standfast.history.deletion import DeletedSession, RunsOfSession, delete_session
 from standfast.history.search import SearchHit, parse_query, search_index, validate_query
-from standfast.history.session import SessionSettings, validate_listing_limit
+from standfast.history.session import SessionSettings, make_conversation_key, validate_listing_limit
 from standfast.history.stored_session import StoredSession
 from standfast.history.transfer import export_lines, import_lines, validate_text
 from standfast.store.backend import Backend, Cursor
 from standfast.store.operations import Annotate
 from standfast.store.records import Head, SessionRecord
 from standfast.store.urls import open_backend
+from standfast.workspaces.versions import name_session_workspace
+
+if TYPE_CHECKING:
+    from standfast.workspaces.keeper import WorkspaceKeeper
 
 
 class StoredSessionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +78,19 @@ class Store:
     ) -> StoredSession:
         """Return the session with this id. It is created by the first write, which also records ``owner``."""
         return StoredSession(session_id, self.backend, settings=settings, owner=owner)
+
+    def open_workspaces(self, **options: Any) -> "WorkspaceKeeper":
+        """Return the keeper of the workspaces in this store, for :class:`~standfast.workers.PythonSessions`."""
+        from standfast.workspaces.keeper import WorkspaceKeeper  # only programs with workers need it
+
+        return WorkspaceKeeper(self.backend, **options)
+
+    def name_workspace(self, conversation: str) -> str:
+        """Return the key of the workspace of a conversation: its session if that is in this store."""
+        own = make_conversation_key(self.backend.location, "")
+        if conversation.startswith(own) and len(conversation) > len(own):
+            return name_session_workspace(conversation.removeprefix(own))
+        return f"conversation:{conversation}"
 
     async def sessions(
         self, *, owner: str | None = None, query: str | None = None, limit: int | None = 50, after: str | None = None

@@ -113,8 +113,18 @@ class OutcomeRecorder(Protocol):
     With a recorder every call is recorded as soon as it has ended, and nested runs are recorded from their start.
     """
 
-    async def record_outcome(self, run: "ActiveRun", outcome: Outcome) -> None:
-        """Apply the outcome to the run's state and record it. The driver waits for this before the next step."""
+    async def record_outcome(self, run: "ActiveRun", outcome: Outcome, call: Any = None) -> None:
+        """Apply the outcome to the run's state and record it, with what its ``call`` from :meth:`open_call` adds.
+
+        The driver waits for this before the next step.
+        """
+        ...
+
+    def open_call(self, run: "ActiveRun", record: CallRecord) -> Any:
+        """Return the object by which a call that is about to be made adds to the record of its outcome.
+
+        Its ``finish`` is called when the outcome is recorded, or never will be.
+        """
         ...
 
 

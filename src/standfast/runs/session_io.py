@@ -87,10 +87,10 @@ async def load_history(run: ActiveRun) -> None:
     run.model_input.skip_stored(state, min(first, state.stored, state.turn_start if state.calls else state.stored))
 
 
-async def record_outcome(run: ActiveRun, outcome: Outcome) -> None:
+async def record_outcome(run: ActiveRun, outcome: Outcome, call: Any = None) -> None:
     """Apply an outcome to the run and store the items that are final now: by the run's recorder or in its session."""
     if run.recorder is not None:
-        await run.recorder.record_outcome(run, outcome)
+        await run.recorder.record_outcome(run, outcome, call)
         return
     run.state = apply_outcome(run.state, outcome)
     if run.session is not None:

@@ -51,6 +51,8 @@ class ToolCall:
     idempotency_key: str
     run_config: Any = None
     conversation_key: str = ""
+    recorded_call: Any = None
+    """Adds to the commit of the call's outcome, in a durable run."""
 
     @property
     def id(self) -> str:
@@ -79,7 +81,7 @@ class ToolCall:
 
     def make_unchecked_context(self, run_context: RunContextWrapper[Any]) -> ToolContext[Any]:
         """Return the context with the arguments as they are, whether they fit the tool or not."""
-        return ToolContext.from_agent_context(
+        context = ToolContext.from_agent_context(
             run_context,
             self.id,
             self.raw,
@@ -91,6 +93,8 @@ class ToolCall:
             idempotency_key=self.idempotency_key,
             conversation_key=self.conversation_key,
         )
+        context.recorded_call = self.recorded_call
+        return context
 
 
 @dataclass

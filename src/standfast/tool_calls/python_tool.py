@@ -5,13 +5,13 @@ from typing import Any
 from standfast.agents.context import RunContextWrapper, ToolContext
 from standfast.agents.function_tool import function_tool
 from standfast.agents.tool_outputs import ToolOutputImage, ToolOutputText
-from standfast.agents.tools import FunctionTool, default_tool_error_function
+from standfast.agents.tools import FunctionTool, OnUncertain, default_tool_error_function
 from standfast.agents.types import NeedsApproval
 from standfast.base.errors import StandfastError
 from standfast.base.ids import current_conversation
 from standfast.workers.pool import SessionPool
 from standfast.workers.python_sessions import CarriedOver, PythonCallResult, PythonSessions
-from standfast.workers.results import as_text, extract_images
+from standfast.workers.results import extract_images
 
 _MAX_IMAGES = 10
 
@@ -22,6 +22,7 @@ def python_tool(
     name: str = "run_python",
     timeout: float = 30.0,
     needs_approval: NeedsApproval = False,
+    on_uncertain: OnUncertain | None = None,
 ) -> FunctionTool:
     """Return a tool that runs Python code in a session that lasts as long as the conversation.
 
@@ -29,6 +30,11 @@ def python_tool(
     the session of the outer run. The model receives printed output, the value of the last expression, images and
     tracebacks, and a notice when its variables are lost: after a crash, after a timeout that required killing the
     worker, or when the pool reclaimed the session.
+
+    In a durable run, variables and files are kept in the store of the runtime. Whatever is killed, the next call finds
+    them as the last finished call left them, in any process; if something could not be brought back, it says what. A
+    call that was under way is made again, as ``on_uncertain="retry"`` says. That is the default where the sandbox has
+    no network: such a call has changed nothing but the workspace. Otherwise the default is ``ask``.
 
     Tools with the same pool share its sessions, so an agent may be created for every request. Pass a separate
     :class:`PythonSessions` to a tool that must not share them.
@@ -41,12 +47,19 @@ def python_tool(
         Args:
             code: The Python code to run. Variables, imports and files stay for the next call.
         """
-        result = await sessions.run(code, key=context.conversation_key or current_conversation.get(), timeout=timeout)
+        key = context.conversation_key or current_conversation.get()
+        result = await sessions.run(code, key=key, timeout=timeout, recorded_call=context.recorded_call)
         nothing_lost = result.is_first_call and not _has_run_before(context)
         return _format_result(result, carried_over="variables" if nothing_lost else result.carried_over)
 
+    if on_uncertain is None:
+        on_uncertain = "retry" if sessions.pool.config.session.sandbox.network == "none" else "ask"
     return function_tool(
-        run_python, name_override=name, needs_approval=needs_approval, failure_error_function=_explain_failure
+        run_python,
+        name_override=name,
+        needs_approval=needs_approval,
+        on_uncertain=on_uncertain,
+        failure_error_function=_explain_failure,
     )
 
 
@@ -59,7 +72,7 @@ def _explain_failure(context: RunContextWrapper[Any], error: Exception) -> str:
 def _format_result(
     call_result: PythonCallResult, *, carried_over: CarriedOver
 ) -> str | list[ToolOutputText | ToolOutputImage]:
-    text, images = as_text(call_result.result, carried_over=carried_over), extract_images(call_result.result)
+    text, images = call_result.as_text(carried_over=carried_over), extract_images(call_result.result)
     if not images:
         return text
     if len(images) > _MAX_IMAGES:

@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, get_args
 
-from standfast.base.errors import Closed
+from standfast.base.errors import Closed, InvalidInput
 from standfast.base.ids import current_conversation
 from standfast.workers.errors import WorkerError
 from standfast.workers.pool import SessionPool
@@ -20,18 +21,71 @@ _MAX_EVICTED = 10_000
 
 
 CarriedOver: TypeAlias = Literal["variables", "files", "nothing"]
+Durability: TypeAlias = Literal["each_call", "on_pause", "off"]
+DEFAULT_CHECKPOINT_MB = 256
 
 
 @dataclass(frozen=True)
 class PythonCallResult:
     """The result of one call, and what it still had of the calls before it: their variables, their files, or nothing.
 
-    ``is_first_call`` is True when no earlier call of the conversation is known.
+    ``is_first_call`` is True when no earlier call of the conversation is known. ``notes`` say what came back of a
+    workspace that was restored. ``is_kept`` is True when the state before a call that lost the worker is in a store.
     """
 
     result: ExecutionResult
     carried_over: CarriedOver = "variables"
     is_first_call: bool = False
+    notes: tuple[str, ...] = ()
+    is_kept: bool = False
+
+    def as_text(self, *, carried_over: CarriedOver | None = None) -> str:
+        """Return the result as text for a model, see :func:`~standfast.workers.results.as_text`."""
+        return as_text(
+            self.result, carried_over=carried_over or self.carried_over, notes=self.notes, is_kept=self.is_kept
+        )
+
+
+class SlotAccess(Protocol):
+    """The place of one conversation in :class:`PythonSessions`. ``live`` is what a keeper knows about its session."""
+
+    live: Any
+
+    async def acquire(self) -> WorkerSession:
+        """Return the session, starting one if there is none."""
+        ...
+
+    def discard(self) -> None:
+        """Release the session, with its variables and files."""
+        ...
+
+    def keep(self) -> AbstractContextManager[None]:
+        """Keep the session from being released for another conversation."""
+        ...
+
+    def enter(self) -> AbstractAsyncContextManager[Any]:
+        """Wait for the calls of the conversation, and keep others out."""
+        ...
+
+
+class Keeper(Protocol):
+    """Runs calls in workspaces that outlive the process, see :mod:`standfast.workspaces.keeper`."""
+
+    async def run(self, slot: SlotAccess, key: str, code: str, *, timeout: float, call: Any) -> PythonCallResult: ...
+
+    def hold(self, slot: SlotAccess, key: str, *, timeout: float) -> AbstractAsyncContextManager[WorkerSession]: ...
+
+    async def save(self, slot: SlotAccess, key: str) -> None: ...
+
+
+class KeeperSource(Protocol):
+    """A store, or the call of a durable run, which can keep workspaces."""
+
+    def open_workspaces(self, *, durability: Durability, max_checkpoint_mb: int) -> Keeper: ...
+
+    def name_workspace(self, conversation: str) -> str:
+        """Return the key of the workspace of a conversation."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -50,6 +104,7 @@ class _ConversationSlot:
     session: WorkerSession | None = None
     caller_count: int = 0
     prior_state: _PriorState = _PriorState()
+    live: Any = None
 
 
 class PythonSessions:
@@ -58,10 +113,29 @@ class PythonSessions:
     Calls of one conversation run one after the other; the timeout of a call starts when it runs. When the pool is
     full, the least recently used session is released, and its conversation starts again with an empty one. Closing
     the pool, or ``close``, releases all sessions.
+
+    With a ``store``, variables and files are kept there: a conversation continues in any process with that store, and
+    two processes never run its code at once. Calls of durable runs are kept in the store of their runtime.
+    ``durability`` is ``each_call``, ``on_pause`` (when a durable run ends or pauses, and on :meth:`save`) or ``off``. A
+    workspace of more than ``max_checkpoint_mb`` is not saved; the calls after the last save are run again instead.
     """
 
-    def __init__(self, pool: SessionPool, *, timeout: float = 30.0) -> None:
+    def __init__(
+        self,
+        pool: SessionPool,
+        *,
+        timeout: float = 30.0,
+        store: KeeperSource | None = None,
+        durability: Durability = "each_call",
+        max_checkpoint_mb: int = DEFAULT_CHECKPOINT_MB,
+    ) -> None:
+        if durability not in get_args(Durability):
+            raise InvalidInput(f"durability must be each_call, on_pause or off, not {durability!r}")
+        if isinstance(max_checkpoint_mb, bool) or not isinstance(max_checkpoint_mb, int) or max_checkpoint_mb <= 0:
+            raise InvalidInput(f"max_checkpoint_mb must be a positive integer, not {max_checkpoint_mb!r}")
         self.pool, self.timeout = pool, timeout
+        self.store, self.durability, self.max_checkpoint_mb = store, durability, max_checkpoint_mb
+        self._keeper: Keeper | None = None if store is None else self._open_keeper(store)
         self._slots: dict[str, _ConversationSlot] = {}
         self._evicted: dict[str, None] = {}
         self._pending_leases = 0
@@ -75,12 +149,29 @@ class PythonSessions:
             _sessions_by_pool[pool] = cls(pool)
         return _sessions_by_pool[pool]
 
-    async def run(self, code: str, *, key: str | None = None, timeout: float | None = None) -> PythonCallResult:
+    async def run(
+        self,
+        code: str,
+        *,
+        key: str | None = None,
+        timeout: float | None = None,
+        recorded_call: KeeperSource | None = None,
+        is_kept: bool = True,
+    ) -> PythonCallResult:
         """Run code in the session of the conversation ``key``, by default the current one.
 
         Errors of the code are in the result. ``input()`` raises at once, since there is nothing to answer it.
+        ``recorded_call`` is :attr:`ToolContext.recorded_call`: the call of a durable run, which keeps the workspace.
+        With ``is_kept=False`` nothing is stored, for a conversation that no other process will continue.
         """
-        async with self._acquire_slot(key) as slot:
+        name = current_conversation.get() if key is None else key
+        async with self._acquire_slot(name) as slot:
+            source = recorded_call or self.store
+            keeper = self._keeper if recorded_call is None else self._open_keeper(recorded_call)
+            if keeper is not None and source is not None and is_kept:
+                access, workspace = _Access(self, name, slot), source.name_workspace(name)
+                seconds = timeout or self.timeout
+                return await keeper.run(access, workspace, code, timeout=seconds, call=recorded_call)
             session = await self._ensure_session(slot)
             prior, slot.prior_state = slot.prior_state, _PriorState()
             result = await session.run(code, timeout=timeout or self.timeout, allow_input=False)
@@ -92,21 +183,45 @@ class PythonSessions:
 
         Calls of the conversation wait until the block ends.
         """
-        async with self._acquire_slot(key) as slot:
-            yield await self._ensure_session(slot)
+        name = current_conversation.get() if key is None else key
+        async with self._acquire_slot(name) as slot:
+            if self._keeper is None or self.store is None:
+                yield await self._ensure_session(slot)
+                return
+            workspace = self.store.name_workspace(name)
+            async with self._keeper.hold(_Access(self, name, slot), workspace, timeout=self.timeout) as session:
+                yield session
+
+    async def save(self, key: str | None = None) -> None:
+        """Save the variables and files of a conversation in the store now, unless they are saved."""
+        name = current_conversation.get() if key is None else key
+        if self._keeper is None or self.store is None:
+            raise InvalidInput("these sessions have no store: pass store= to PythonSessions")
+        async with self._acquire_slot(name) as slot:
+            await self._keeper.save(_Access(self, name, slot), self.store.name_workspace(name))
+
+    def _open_keeper(self, source: KeeperSource) -> Keeper | None:
+        if self.durability == "off":
+            return None
+        return source.open_workspaces(durability=self.durability, max_checkpoint_mb=self.max_checkpoint_mb)
 
     @contextlib.asynccontextmanager
-    async def _acquire_slot(self, key: str | None) -> AsyncIterator[_ConversationSlot]:
-        name = current_conversation.get() if key is None else key
+    async def _acquire_slot(self, name: str) -> AsyncIterator[_ConversationSlot]:
         # Moved to the end, so that the first slot is the least recently used one.
         slot = self._slots[name] = self._slots.pop(name) if name in self._slots else _ConversationSlot()
-        slot.caller_count += 1
-        try:
+        with self._occupy(name, slot):
             async with slot.lock:
                 if slot.session is None:
                     slot.prior_state = _PriorState("nothing", is_first_call=name not in self._evicted)
                 yield slot
                 self._evicted.pop(name, None)
+
+    @contextlib.contextmanager
+    def _occupy(self, name: str, slot: _ConversationSlot) -> Iterator[None]:
+        """Count a caller: a slot with callers is not released for another conversation."""
+        slot.caller_count += 1
+        try:
+            yield
         finally:
             slot.caller_count -= 1
             if not slot.caller_count and (self._closed or slot.session is None):
@@ -163,26 +278,54 @@ class PythonSessions:
             self.end_conversation(key)
 
     def _release_session(self, slot: _ConversationSlot) -> None:
-        session, slot.session = slot.session, None
+        session, slot.session, slot.live = slot.session, None, None
         if session is not None:
             with contextlib.suppress(WorkerError):
                 self.pool.release(session)
+
+
+class _Access:
+    """One slot, for a keeper."""
+
+    def __init__(self, sessions: PythonSessions, name: str, slot: _ConversationSlot) -> None:
+        self._sessions, self._name, self._slot = sessions, name, slot
+
+    @property
+    def live(self) -> Any:
+        return self._slot.live
+
+    @live.setter
+    def live(self, live: Any) -> None:
+        self._slot.live = live
+
+    async def acquire(self) -> WorkerSession:
+        return await self._sessions._ensure_session(self._slot)
+
+    def discard(self) -> None:
+        self._sessions._release_session(self._slot)
+
+    def keep(self) -> AbstractContextManager[None]:
+        return self._sessions._occupy(self._name, self._slot)
+
+    def enter(self) -> AbstractAsyncContextManager[Any]:
+        return self._sessions._acquire_slot(self._name)
 
 
 _sessions_by_pool: dict[SessionPool, PythonSessions] = {}
 
 
 def python_function(
-    pool: SessionPool, *, conversation: str | None = None, timeout: float = 30.0
+    pool: SessionPool | PythonSessions, *, conversation: str | None = None, timeout: float = 30.0
 ) -> Callable[[str], Awaitable[str]]:
     """Return a plain ``async (code) -> str`` function for any framework's tool decorator.
 
     Variables persist between the calls of one conversation: that of the context (``current_conversation``, which runs
     of standfast set themselves), or else ``conversation``. Without either, each run of openai-agents or pydantic-ai has
     a session of its own, which ends with it, and elsewhere each asyncio task has. The text contains the output, the
-    last value or the traceback, and a note when the variables were lost.
+    last value or the traceback, and a note when the variables were lost. With a :class:`PythonSessions` that has a
+    store, a conversation that has a name continues in any process with that store.
     """
-    sessions = PythonSessions.for_pool(pool)
+    sessions = pool if isinstance(pool, PythonSessions) else PythonSessions.for_pool(pool)
     runs = RunConversations(sessions.end_conversation)
 
     async def run_python(code: str) -> str:
@@ -191,9 +334,9 @@ def python_function(
         Args:
             code: The Python code to run. Variables, imports and files stay for the next call.
         """
-        key = current_conversation.get() or conversation or runs.find_current()
-        call = await sessions.run(code, key=key, timeout=timeout)
-        return as_text(call.result, carried_over="variables" if call.is_first_call else call.carried_over)
+        name = current_conversation.get() or conversation
+        call = await sessions.run(code, key=name or runs.find_current(), timeout=timeout, is_kept=bool(name))
+        return call.as_text(carried_over="variables" if call.is_first_call else call.carried_over)
 
     run_python.sessions = sessions  # type: ignore[attr-defined]
     return run_python

@@ -1,7 +1,7 @@
 """What the methods of a session return, and a result as text for a model."""
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -153,13 +153,21 @@ class EncodedImage(NamedTuple):
     base64: str
 
 
-def as_text(result: ExecutionResult, *, carried_over: str = "variables", limit: int = 20_000) -> str:
+def as_text(
+    result: ExecutionResult,
+    *,
+    carried_over: str = "variables",
+    limit: int = 20_000,
+    notes: Sequence[str] = (),
+    is_kept: bool = False,
+) -> str:
     """Return a result as text for a model: output, displays and value or traceback, and whether variables were lost.
 
     ``carried_over`` says what the code still had of earlier calls: ``variables``, ``files`` or ``nothing``. A text
-    over the limit keeps its head and its tail.
+    over the limit keeps its head and its tail. ``notes`` come first. With ``is_kept`` the state before code that lost
+    the worker comes back with the next call.
     """
-    parts = [_CARRY_OVER_NOTES[carried_over], result.stdout]
+    parts = [*notes, _CARRY_OVER_NOTES[carried_over], result.stdout]
     if result.stderr:
         parts.append(f"[stderr]\n{result.stderr}")
     parts += [_format_mime_bundle(item.data) for item in result.displays]
@@ -167,7 +175,7 @@ def as_text(result: ExecutionResult, *, carried_over: str = "variables", limit: 
         parts.append(f"[{result.dropped['displays']} displays left out]")
     if result.repr:
         parts.append(_format_mime_bundle({**result.data, "text/plain": result.repr}))
-    text = "\n".join(part.rstrip("\n") for part in (*parts, *_format_problems(result)) if part)
+    text = "\n".join(part.rstrip("\n") for part in (*parts, *_format_problems(result, is_kept=is_kept)) if part)
     if len(text) > limit:
         text = f"{text[: limit // 2]}\n... {len(text) - limit} characters left out ...\n{text[-limit // 2 :]}"
     return text or "[no output]"
@@ -199,12 +207,14 @@ def _format_mime_bundle(data: dict[str, Any]) -> str:
     return "\n".join([text, *notes] if text else notes)
 
 
-def _format_problems(result: ExecutionResult) -> Iterator[str]:
+def _format_problems(result: ExecutionResult, *, is_kept: bool) -> Iterator[str]:
     error = result.error
     if result.timed_out:
         variables = "; the variables are still there" if result.state == "preserved" else ""
         yield f"[stopped: the code took too long{variables}]"
     elif error is not None and result.state == "preserved":
         yield error.traceback or f"{error.exception_type}: {error.exception_message}"
-    if result.state == "lost":
+    if result.state == "lost" and is_kept:
+        yield f"[the Python session was lost ({result.reason}): variables and files are those from before this call]"
+    elif result.state == "lost":
         yield f"[the Python session was lost ({result.reason}): all variables are gone]"

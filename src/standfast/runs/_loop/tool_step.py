@@ -1,6 +1,7 @@
 """The tool calls of one turn: check approvals, make the calls, and record their outputs."""
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -121,6 +122,7 @@ class _CallAttempt:
     entry: TranscriptEntry | None = None
     recorded: bool = False
     nested: bool = False
+    recorded_call: Any = None
 
     def save_child(self, child: State) -> None:
         """Keep the state of the nested run."""
@@ -145,6 +147,9 @@ async def _invoke_call(run: ActiveRun, attempt: _CallAttempt) -> None:
     else:
         call = await bind_call(run, record)
         attempt.nested = call.tool.agent_tool is not None
+        if run.recorder is not None and not attempt.nested:
+            attempt.recorded_call = run.recorder.open_call(run, record)
+            call = dataclasses.replace(call, recorded_call=attempt.recorded_call)
         perform = (
             partial(run_nested, run, call, attempt.save_child, record.child)
             if call.tool.agent_tool is not None
@@ -186,15 +191,19 @@ async def _invoke_and_record(run: ActiveRun, attempt: _CallAttempt) -> None:
     try:
         await _invoke_call(run, attempt)
     finally:
-        if attempt.record.status == "done" and attempt.entry is not None:
-            await _record_call(run, attempt, attempt.entry)
+        try:
+            if attempt.record.status == "done" and attempt.entry is not None:
+                await _record_call(run, attempt, attempt.entry)
+        finally:
+            if attempt.recorded_call is not None:
+                attempt.recorded_call.finish()
 
 
 async def _record_call(run: ActiveRun, attempt: _CallAttempt, entry: TranscriptEntry) -> None:
     run.context.approvals.consume(attempt.record.tool, attempt.record.id)
     attempt.recorded = True
     guardrails = run.record_guardrails(attempt.invocation.guardrail_results)
-    await record_outcome(run, CallsInvoked((attempt.record,), (entry,), guardrails))
+    await record_outcome(run, CallsInvoked((attempt.record,), (entry,), guardrails), attempt.recorded_call)
     transcript = run.state.transcript
     position = next(place for place in reversed(range(len(transcript))) if transcript[place] is entry)
     run.raw_items[position] = attempt.invocation.output

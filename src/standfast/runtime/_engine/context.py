@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from standfast.agents.agent import Agent
 from standfast.agents.errors import InvalidDeclaration
@@ -27,6 +27,9 @@ from standfast.runtime.types import Event
 from standfast.store.backend import Backend
 from standfast.store.operations import Op, OpResult
 from standfast.store.records import ApprovalRecord, RunRecord
+
+if TYPE_CHECKING:
+    from standfast.workspaces.keeper import WorkspaceKeeper
 
 T = TypeVar("T")
 
@@ -175,6 +178,7 @@ class RuntimeContext:
     """Of the sessions."""
     cipher: RunCipher | None = None
     """Of the runs; ``None`` without encryption."""
+    keepers: dict[tuple[tuple[str, Any], ...], "WorkspaceKeeper"] = field(default_factory=dict)
 
     @property
     def closing(self) -> bool:
@@ -214,6 +218,15 @@ class RuntimeContext:
             names = ", ".join(map(repr, self.graphs)) or "none"
             raise NotFound("agent", agent, hint=f"; this runtime has {names}")
         return graph
+
+    def open_workspaces(self, **options: Any) -> "WorkspaceKeeper":
+        """Return the keeper of workspaces with these options; all calls of this runtime share it."""
+        from standfast.workspaces.keeper import WorkspaceKeeper  # only programs with workers need it
+
+        name = tuple(sorted(options.items()))
+        if name not in self.keepers:
+            self.keepers[name] = WorkspaceKeeper(self.backend, **options)
+        return self.keepers[name]
 
     def open_session(self, session_id: str) -> StoredSession:
         return StoredSession(session_id, self.backend, codec=self.codec)

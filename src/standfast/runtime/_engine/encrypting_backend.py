@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from standfast.base.errors import JournalMoved, Unsupported
+from standfast.base.errors import JournalMoved
 from standfast.runtime._engine.run_cipher import (
     NO_LINK,
     RunCipher,
@@ -16,6 +16,7 @@ from standfast.runtime._engine.run_cipher import (
     locate_header,
     locate_snapshot,
 )
+from standfast.runtime._engine.workspace_cipher import WorkspaceCipher
 from standfast.runtime.errors import RunTampered
 from standfast.store.backend import Backend
 from standfast.store.operations import (
@@ -29,7 +30,14 @@ from standfast.store.operations import (
     SaveCheckpoint,
     SaveRun,
 )
-from standfast.store.records import ApprovalRecord, LogEntry, RunRecord
+from standfast.store.records import (
+    ApprovalRecord,
+    BlobRecord,
+    CheckpointRecord,
+    LogEntry,
+    RunRecord,
+    VersionRecord,
+)
 
 
 def encrypt_backend(backend: Backend, cipher: RunCipher | None) -> Any:
@@ -38,14 +46,14 @@ def encrypt_backend(backend: Backend, cipher: RunCipher | None) -> Any:
 
 
 class EncryptingBackend:
-    """Encrypts runs and approvals with a :class:`RunCipher`. Sessions are encrypted by the codec of their objects.
+    """Encrypts runs, approvals and workspaces with a :class:`RunCipher`. Sessions are encrypted by the codec of their objects.
 
     What cannot be decrypted is returned locked, so that listings work, and is never written. Runs that were stored
     without encryption count as changed.
     """
 
     def __init__(self, backend: Backend, cipher: RunCipher) -> None:
-        self._backend, self._cipher = backend, cipher
+        self._backend, self._cipher, self._workspaces = backend, cipher, WorkspaceCipher(cipher)
         self.indexes_words, self.location = backend.indexes_words, backend.location
 
     def __getattr__(self, name: str) -> Any:
@@ -96,6 +104,22 @@ class EncryptingBackend:
     async def list_due_approvals(self, **filters: Any) -> list[ApprovalRecord]:
         return self._open_approvals(await self._backend.list_due_approvals(**filters))
 
+    async def read_versions(self, key: str, *, after: int = 0, upto: int | None = None) -> list[VersionRecord]:
+        records = await self._backend.read_versions(key, after=after, upto=upto)
+        return [self._workspaces.open_version(key, record) for record in records]
+
+    async def get_checkpoint(self, key: str, version: int) -> CheckpointRecord | None:
+        record = await self._backend.get_checkpoint(key, version)
+        return None if record is None else self._workspaces.open_checkpoint(record)
+
+    async def find_blobs(self, digests: Sequence[str]) -> list[BlobRecord]:
+        """Return the records of the blobs, under the names by which they are stored."""
+        return await self._workspaces.find_blobs(self._backend, digests)
+
+    async def read_blob(self, blob: BlobRecord) -> bytes | None:
+        data = await self._backend.read_blob(blob)
+        return None if data is None else self._workspaces.open_blob(blob.digest, data)
+
     def _open_approvals(self, records: Sequence[ApprovalRecord]) -> list[ApprovalRecord]:
         return [self._cipher.open_approval(record) for record in records]
 
@@ -121,11 +145,12 @@ class CommitEncryption:
             case SaveApproval():
                 place = locate_approval(op, op.expected + 1)
                 return replace(op, data=self._cipher.encrypt(op.data, op.run_id, place))
-            case AppendVersions() | SaveCheckpoint() | PutBlob():
-                raise Unsupported(
-                    "a runtime with an encryption key cannot store workspaces, which are not encrypted: use a tool"
-                    " whose state is not durable"
-                )
+            case AppendVersions():
+                return WorkspaceCipher(self._cipher).encrypt_versions(op)
+            case SaveCheckpoint():
+                return WorkspaceCipher(self._cipher).encrypt_checkpoint(op)
+            case PutBlob():
+                return WorkspaceCipher(self._cipher).encrypt_blob(op)
         return op
 
     def check_sealed(self) -> None:

@@ -19,6 +19,8 @@ from standfast.runtime._engine.records import (
     RunClaimed,
     RunQueued,
     RunStopped,
+    WorkspaceRestored,
+    WorkspaceSaved,
     decode_row,
 )
 from standfast.runtime._engine.run_cipher import require_unlocked
@@ -47,6 +49,8 @@ EVENT_TYPES: dict[type, str] = {
     CancelRequested: "run.cancel_requested",
     ResumeRequested: "run.resumed",
     LeaseLossReported: "run.lease_lost",
+    WorkspaceSaved: "workspace.saved",
+    WorkspaceRestored: "workspace.restored",
 }
 
 
@@ -109,6 +113,10 @@ def _build_data(entry: JournalEntry) -> dict[str, Any]:
             plain: dict[str, Any] = msgspec.to_builtins(content)
             plain.pop("type", None)
             return plain
+        case WorkspaceSaved() | WorkspaceRestored():
+            fields = {name: getattr(content, name) for name in content.__struct_fields__}
+            data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(fields))
+            return data
     return {}
 
 

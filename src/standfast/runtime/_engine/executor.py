@@ -254,6 +254,9 @@ class RunExecutor:
         """Write that the run has ended or paused, and release the leases; return False if it has to continue first."""
         writer, state = self.writer, self.active_run.state if self.active_run is not None else None
         answer = state.answer if state is not None and status == "completed" else None
+        for work in writer.before_stop.values():
+            await work()
+        writer.before_stop = {}
         if status == "waiting" and self.active_run is not None:
             writer.request_approvals(self.active_run.state, self.active_run)
         writer.add_note(RunStopped(status, problem, answer))
@@ -270,6 +273,7 @@ class RunExecutor:
                     ops += await build_rewind_ops(self.ctx, self.record.session_id, self.header.session_length_before)
                 # Approvals before the run, as in every commit: with another order two commits could deadlock.
                 await writer.flush(*ops, self._build_save(status, problem, answer), release=True)
+                writer.stopped = True
                 return True
             except (ApprovalMoved, HistoryMoved):
                 continue

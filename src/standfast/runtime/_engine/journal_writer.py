@@ -5,7 +5,7 @@ With some of these commits a snapshot is written, see :mod:`standfast.runtime._e
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from standfast.lifecycle.scope import run_to_end
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.core import steps
 from standfast.runs.core.context import SavedContext, save_context
-from standfast.runs.core.state import State
+from standfast.runs.core.state import CallRecord, State
 from standfast.runs.core.steps import Outcome
 from standfast.runs.core.transitions import apply_outcome, choose_next_step, get_storable_length
 from standfast.runs.session_io import is_tool_output_guarded, store_new_items, to_stored_item
@@ -26,6 +26,7 @@ from standfast.runtime._engine.approvals import make_approval, make_save_op, set
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.journal import CallKey, ReplayedRun, strip_children
 from standfast.runtime._engine.leases import RunLeases
+from standfast.runtime._engine.recorded_calls import RecordedCall
 from standfast.runtime._engine.records import (
     ApprovalRequested,
     JournalEntry,
@@ -161,11 +162,23 @@ class JournalWriter:
         self._items: list[Item] = []
         self._ops: list[Op] = []
         self._lock = asyncio.Lock()
+        self.before_stop: dict[str, Callable[[], Awaitable[None]]] = {}
+        """What calls have asked for before the run ends or pauses, by workspace."""
+        self.stopped = False
 
-    async def record_outcome(self, run: ActiveRun, outcome: Outcome) -> None:
+    def open_call(self, run: ActiveRun, record: CallRecord) -> RecordedCall:
+        return RecordedCall(self, ":".join((*run.route, record.id)))
+
+    async def record_outcome(self, run: ActiveRun, outcome: Outcome, call: RecordedCall | None = None) -> None:
         self._apply(run, outcome)
+        if call is not None:
+            self._ops += call.ops
+            for note in call.notes:
+                self.add_note(note, route=run.route)
         if not _can_defer(run, outcome):
             await self.flush()
+            if call is not None:
+                call.committed = True
         if run.route and run.session is not None:
             await self._store_nested_session(run, outcome)
         if not run.route:
@@ -228,6 +241,25 @@ class JournalWriter:
                 self.pending_approvals[route, call.id] = approval.id
                 self._ops.append(make_save_op(approval, expected=0))
                 self.add_note(ApprovalRequested(approval.id, call.id, call.tool, call.uncertain), route=route)
+
+    async def record_note(self, note: RunNote, *ops: Op) -> bool:
+        """Write a note together with operations; return False if another runtime has taken over the run.
+
+        If the operations are refused, neither is written.
+        """
+        async with self._lock:
+            if self.leases.lost:
+                return False
+            entry = JournalEntry(note, (), self._next_mark())
+            self._entries.append(entry)
+            try:
+                await run_to_end(self._commit(ops, False), grace=None)
+            except BaseException as problem:
+                self._entries = [one for one in self._entries if one is not entry]
+                if isinstance(problem, RunTakenOver):
+                    return False
+                raise
+        return True
 
     def add_note(self, note: RunNote, *, route: tuple[str, ...] = ()) -> None:
         """Add a note to the next commit."""

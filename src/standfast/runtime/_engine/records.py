@@ -123,6 +123,39 @@ class ResumeRequested(PersistedStruct, frozen=True, tag="run.resumed"):
     agent: str | None = None
 
 
+class WorkspaceSaved(PersistedStruct, frozen=True, tag="workspace.saved"):
+    """A version of the conversation's workspace has a checkpoint; ``unkept`` could not be saved."""
+
+    key: str
+    version: int
+    checkpoint: str
+    size: int = 0
+    unkept: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class ReplayedDifference(PersistedStruct, frozen=True):
+    """A cell that was run again, and gave another output."""
+
+    version: int
+    call: str = ""
+
+
+class WorkspaceRestored(PersistedStruct, frozen=True, tag="workspace.restored"):
+    """The workspace was brought back for a call: from the checkpoint of a version, and by running cells again.
+
+    ``missing`` are versions whose effects are lost, and ``refused`` the reasons for checkpoints that were not read.
+    """
+
+    key: str
+    version: int
+    checkpoint: int = 0
+    replayed: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
+    differs: tuple[ReplayedDifference, ...] = ()
+    unkept: dict[str, str] = msgspec.field(default_factory=dict)
+    refused: tuple[str, ...] = ()
+
+
 RunNote: TypeAlias = (
     RunQueued
     | RunClaimed
@@ -132,6 +165,8 @@ RunNote: TypeAlias = (
     | CancelRequested
     | RunStopped
     | ResumeRequested
+    | WorkspaceSaved
+    | WorkspaceRestored
 )
 
 

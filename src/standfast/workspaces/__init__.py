@@ -1,0 +1,1 @@
+"""Workspaces: the variables and files of a conversation's Python, kept in a store."""

@@ -1,0 +1,132 @@
+"""Bring a workspace back into a worker: the latest checkpoint, then the cells after it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from standfast.base.errors import NotFound, Unsupported
+from standfast.base.log import get_logger
+from standfast.workers import WorkerSession, WorkspaceManifest, WorkspaceRefused
+from standfast.workers.results import ExecutionResult, as_text
+from standfast.workspaces.storage import WorkspaceStorage
+from standfast.workspaces.versions import WorkspaceVersion, digest_output
+
+_MAX_LISTED = 20
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class DifferingCell:
+    """A cell that was run again and did not give the output that it gave before."""
+
+    version: int
+    call: str
+
+
+@dataclass
+class RestoreReport:
+    """What came back of a workspace.
+
+    ``checkpoint`` is the version that was loaded, 0 if none was. ``replayed`` are the versions whose cells were run
+    again, ``missing`` those that could not be brought back, ``differs`` the cells with another output, ``unkept`` the
+    reasons for variables and files that could not be kept, and ``refused`` those for checkpoints that could not be
+    read.
+    """
+
+    version: int
+    checkpoint: int = 0
+    replayed: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
+    differs: tuple[DifferingCell, ...] = ()
+    unkept: dict[str, str] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()
+    manifest: WorkspaceManifest | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        return not (self.missing or self.differs or self.unkept)
+
+    def describe(self) -> str:
+        """Return what came back, as a note for the model."""
+        parts = ["[the Python session was restored"]
+        if self.replayed:
+            parts[0] += f"; {len(self.replayed)} earlier calls were run again"
+        if self.missing:
+            parts.append(f"the effects of {len(self.missing)} earlier calls are lost")
+        if self.differs:
+            parts.append(f"{len(self.differs)} of them gave another output than before")
+        if self.unkept:
+            parts.append("these could not be kept: " + ", ".join(_shorten(sorted(self.unkept))))
+        if self.is_exact:
+            parts.append("all variables and files are as they were")
+        return "; ".join(parts) + "]"
+
+
+def _shorten(names: Sequence[str]) -> list[str]:
+    listed = list(names[:_MAX_LISTED])
+    return [*listed, f"and {len(names) - _MAX_LISTED} more"] if len(names) > _MAX_LISTED else listed
+
+
+def can_replay(session: WorkerSession) -> bool:
+    """Return whether a cell may be run again: it acts on nothing but its workspace, as it has no network."""
+    return session.config.sandbox.network == "none"
+
+
+async def restore_version(
+    session: WorkerSession, storage: WorkspaceStorage, key: str, version: int, *, max_bytes: int
+) -> RestoreReport:
+    """Bring a version back into a new session. What cannot be brought back is in the report."""
+    report = RestoreReport(version)
+    line = await storage.read_line(key, version)
+    rest = await _load_checkpoint(session, storage, key, line, report, max_bytes=max_bytes)
+    cells = [one for one in rest if one.cell.code is not None]
+    if can_replay(session):
+        await replay_cells(session, cells, report)
+    else:
+        report.missing = tuple(one.number for one in cells)
+    return report
+
+
+async def _load_checkpoint(
+    session: WorkerSession,
+    storage: WorkspaceStorage,
+    key: str,
+    line: Sequence[WorkspaceVersion],
+    report: RestoreReport,
+    *,
+    max_bytes: int,
+) -> Sequence[WorkspaceVersion]:
+    """Load the latest checkpoint of the line that can be read; return the versions after it."""
+    for place in reversed(range(len(line))):
+        if line[place].checkpoint_id is None:
+            continue
+        try:
+            _, manifest = await storage.get_manifest(key, line[place].number)
+            loaded = await session.restore_workspace(manifest, storage.fetch, max_bytes=max_bytes)
+        except (WorkspaceRefused, NotFound, Unsupported) as problem:  # nothing was loaded
+            _log.warning("workspace %s: the checkpoint of version %d: %s", key, line[place].number, problem)
+            report.refused += (str(problem),)
+            continue
+        report.checkpoint, report.manifest = line[place].number, manifest
+        report.unkept = {**loaded.lost, **loaded.lost_files}
+        return line[place + 1 :]
+    return line
+
+
+async def replay_cells(session: WorkerSession, cells: Sequence[WorkspaceVersion], report: RestoreReport) -> None:
+    """Run the cells again, in order, and compare their outputs."""
+    for index, version in enumerate(cells):
+        result = await session.run(version.cell.code or "", timeout=version.cell.timeout, allow_input=False)
+        if result.state == "lost":
+            report.missing = tuple(one.number for one in cells[index:])
+            return
+        report.replayed += (version.number,)
+        if compute_output_digest(result) != version.cell.output:
+            report.differs += (DifferingCell(version.number, version.cell.call),)
+        # A name that could not be kept may be there again.
+        present = {entry.name for entry in await session.namespace()} if report.unkept else set()
+        report.unkept = {name: reason for name, reason in report.unkept.items() if name not in present}
+
+
+def compute_output_digest(result: ExecutionResult) -> str:
+    return digest_output(as_text(result))

@@ -1,0 +1,131 @@
+"""Workspaces in a backend: their versions, their checkpoints, and the chunks of these."""
+
+from collections.abc import AsyncIterable
+
+import msgspec
+
+from standfast.base.errors import NotFound, Unsupported
+from standfast.base.ids import new_id
+from standfast.store.backend import Backend
+from standfast.store.operations import AppendVersions, DeleteWorkspace, Op, PutBlob, SaveCheckpoint
+from standfast.store.records import CheckpointRecord, WorkspaceRecord
+from standfast.workers import Capture, InvalidManifest, WorkspaceManifest, WorkspaceRefused
+from standfast.workspaces.versions import Cell, WorkspaceVersion, decode_version, encode_cell, trace_line
+
+_BATCH_BYTES = 4 << 20
+
+
+class SavedCheckpoint(msgspec.Struct, frozen=True):
+    """A checkpoint that is complete except for the commit of ``op``."""
+
+    op: SaveCheckpoint
+    manifest: WorkspaceManifest
+
+    @property
+    def checkpoint_id(self) -> str:
+        return self.op.checkpoint_id
+
+
+class WorkspaceStorage:
+    """The workspaces of one backend, by their keys."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+
+    async def get(self, key: str) -> WorkspaceRecord | None:
+        return await self.backend.get_workspace(key)
+
+    async def read_versions(self, key: str) -> list[WorkspaceVersion]:
+        return [decode_version(record) for record in await self.backend.read_versions(key)]
+
+    async def read_line(self, key: str, number: int) -> list[WorkspaceVersion]:
+        """Return the versions that lead to this one, first to last."""
+        records = await self.backend.read_versions(key, upto=number)
+        return trace_line([decode_version(record) for record in records], number)
+
+    def build_append_op(self, key: str, record: WorkspaceRecord | None, *cells: Cell) -> AppendVersions:
+        """Return the operation that adds versions to the workspace as it was read; ``None`` creates it."""
+        return AppendVersions(
+            key=key,
+            workspace_id=record.workspace_id if record else new_id("workspace"),
+            expected=record.version if record else 0,
+            versions=tuple(map(encode_cell, cells)),
+        )
+
+    async def write_capture(self, capture: Capture, *, key: str, workspace_id: str, version: int) -> SavedCheckpoint:
+        """Store the chunks of a capture; return the checkpoint, which exists when its operation is committed."""
+        await self.write_chunks(capture)
+        manifest = capture.manifest
+        return SavedCheckpoint(build_checkpoint_op(manifest, key, workspace_id, version), manifest)
+
+    async def write_chunks(self, chunks: AsyncIterable[tuple[bytes, bytes]]) -> None:
+        """Store chunks, in small commits."""
+        batch: list[Op] = []
+        size = 0
+        async for digest, data in chunks:
+            batch.append(PutBlob(digest=digest.hex(), size=len(data), data=data))
+            size += len(data)
+            if size >= _BATCH_BYTES:
+                await self.backend.commit(*batch)
+                batch, size = [], 0
+        if batch:
+            await self.backend.commit(*batch)
+
+    async def get_manifest(self, key: str, version: int) -> tuple[CheckpointRecord, WorkspaceManifest]:
+        """Return the checkpoint of a version; :class:`WorkspaceRefused` if it cannot be read."""
+        record = await self.backend.get_checkpoint(key, version)
+        if record is None:
+            raise NotFound("checkpoint", f"{key} {version}")
+        try:
+            manifest = WorkspaceManifest.decode(record.data)
+        except InvalidManifest as problem:
+            raise WorkspaceRefused(problem.kind, str(problem)) from problem
+        return record, manifest
+
+    async def fetch(self, digest: bytes) -> bytes:
+        """Return a chunk as it is stored; :class:`WorkspaceRefused` if it is missing."""
+        found = await self.backend.find_blobs([digest.hex()])
+        data = await self.backend.read_blob(found[0]) if found else None
+        if data is None:
+            raise WorkspaceRefused("missing", f"the chunk {digest.hex()[:16]} is not stored")
+        return data
+
+    async def build_copy_ops(self, source: str, number: int, target: str) -> list[Op]:
+        """Return the operations that create the workspace ``target`` as ``source`` is at a version.
+
+        The versions keep their numbers. Of their checkpoints only the latest is copied; it shares all its chunks.
+        """
+        if not number:
+            return []
+        versions = [one for one in await self.read_versions(source) if one.number <= number]
+        append = self.build_append_op(target, None, *(version.cell for version in versions))
+        saved = next((one for one in reversed(trace_line(versions, number)) if one.checkpoint_id is not None), None)
+        if saved is None:
+            return [append]
+        _, manifest = await self.get_manifest(source, saved.number)
+        return [append, build_checkpoint_op(manifest, target, append.workspace_id, saved.number)]
+
+
+def build_checkpoint_op(manifest: WorkspaceManifest, key: str, workspace_id: str, version: int) -> SaveCheckpoint:
+    return SaveCheckpoint(
+        key=key,
+        workspace_id=workspace_id,
+        version=version,
+        checkpoint_id=new_id("checkpoint"),
+        data=manifest.encode(),
+        blobs=tuple(sorted(digest.hex() for digest in manifest.digests)),
+        size=manifest.size,
+    )
+
+
+async def has_workspace(backend: Backend, key: str) -> bool:
+    """Return whether the store has a workspace of this key; a store without runs has none."""
+    try:
+        return await backend.get_workspace(key) is not None
+    except Unsupported:
+        return False
+
+
+async def build_deletion_ops(backend: Backend, *keys: str) -> list[Op]:
+    """Return the operations that delete these workspaces, for the commit that deletes what they belong to."""
+    return [DeleteWorkspace(key) for key in keys if await has_workspace(backend, key)]
