@@ -1,5 +1,6 @@
 """The Python of durable runs: variables and files that outlive the process."""
 
+import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -127,3 +128,29 @@ async def test_off_keeps_nothing(shared_url):
     async with machine(shared_url, "x = 1", durability="off") as runtime:
         await ask(runtime, session_id="s")
         assert await runtime.store.backend.get_workspace("session:s") is None
+
+
+KEY, OTHER_KEY = "k" * 32, "o" * 32
+
+
+@asynccontextmanager
+async def sealed_machine(url: str, *codes: str, key: Any = KEY) -> AsyncIterator[Runtime]:
+    async with (
+        SessionPool(PoolConfig(min_idle=0, max_sessions=3)) as pool,
+        Runtime.open(url, agents=[analyst(PythonSessions(pool), *codes)], encryption_key=key) as runtime,
+    ):
+        yield runtime
+
+
+async def test_the_workspace_of_an_encrypted_run_is_encrypted(tmp_path):
+    path = tmp_path / "app.db"
+    secret = "attack at dawn " * 5
+    async with sealed_machine(f"sqlite:///{path}", f"x = {secret!r}; open('f', 'w').write(x)") as runtime:
+        await ask(runtime, session_id="s")
+    stored = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert b"attack at dawn" not in stored
+    assert hashlib.sha256(secret.encode()).hexdigest().encode() not in stored
+    async with sealed_machine(f"sqlite:///{path}", "open('f').read() == x", key=[OTHER_KEY, KEY]) as runtime:
+        run = await ask(runtime, session_id="s")
+        assert (await list_outputs(run))[0].splitlines()[-1] == "True"
+        assert (await list_events(run, "workspace.restored"))[0]["checkpoint"] == 1

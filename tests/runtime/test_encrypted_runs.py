@@ -19,12 +19,10 @@ from standfast import (
     RunTampered,
     Runtime,
     SessionEncrypted,
-    Unsupported,
     WrongKey,
     function_tool,
 )
 from standfast.history import Trigger
-from standfast.store.operations import AppendVersions
 from standfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
 
 NEW_KEY = "another key of good length, number two"
@@ -317,11 +315,3 @@ async def test_a_key_that_is_too_short_is_refused_before_the_store_is_opened(tmp
         async with Runtime.open(f"sqlite:///{path}", encryption_key="short"):
             pass
     assert not path.exists()
-
-
-async def test_workspaces_are_refused_as_they_would_be_stored_in_clear(store_url):
-    async with Runtime.open(store_url, encryption_key=KEY) as runtime:
-        version = AppendVersions(key="w", workspace_id="1", expected=0, versions=(b"x = 42",))
-        with pytest.raises(Unsupported, match="workspaces"):
-            await runtime.store.backend.commit(version)
-        assert await runtime.store.backend.get_workspace("w") is None

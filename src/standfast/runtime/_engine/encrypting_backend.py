@@ -46,7 +46,7 @@ def encrypt_backend(backend: Backend, cipher: RunCipher | None) -> Any:
 
 
 class EncryptingBackend:
-    """Encrypts runs, approvals and workspaces with a :class:`RunCipher`. Sessions are encrypted by the codec of their objects.
+    """Encrypts runs, approvals and workspaces with a :class:`RunCipher`. Sessions are encrypted by their codec.
 
     What cannot be decrypted is returned locked, so that listings work, and is never written. Runs that were stored
     without encryption count as changed.
