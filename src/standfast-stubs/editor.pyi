@@ -1,0 +1,4 @@
+from standfast.agents import ApplyPatchEditor as ApplyPatchEditor
+from standfast.agents import ApplyPatchOperation as ApplyPatchOperation
+from standfast.agents import ApplyPatchResult as ApplyPatchResult
+from standfast.agents.editor import ApplyPatchOperationType as ApplyPatchOperationType

@@ -10,8 +10,8 @@ from factories.realtime import open_websocket_session, send_speech
 from factories.realtime_protocol import USER, make_speech, open_raw_client
 from realtime.openai_types import CLIENT_EVENTS, SERVER_EVENTS, enumerate_fields, events, find_type_errors
 from standfast import function_tool
+from standfast.agents.hosted_tools import HostedMCPTool
 from standfast.agents.model_settings import MCPToolChoice
-from standfast.agents.tools import HostedMCPTool
 from standfast.realtime import RealtimeAgent
 from standfast.realtime.local.engine import Engine
 from standfast.realtime.local.responder import CallTool, Pause

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from standfast.agents.approvals import ApprovalDecision, Approvals, digest_arguments
 from standfast.agents.errors import InvalidDeclaration, ModelBehaviorError
-from standfast.agents.tool_identity import FunctionToolLookupKey, ToolRef, get_field
+from standfast.agents.tool_identity import FunctionToolLookupKey, ToolRef, get_call_arguments, get_field
 from standfast.agents.types import TAgent, TContext
 from standfast.base.items import Item
 from standfast.base.usage import Usage
@@ -85,7 +85,8 @@ class RunContextWrapper(Generic[TContext]):
         return None if decision is None or decision.approved else decision.message
 
     def _decide(self, item: Any, decision: ApprovalDecision, *, always: bool) -> None:
-        tool, call_id, arguments = ToolRef.from_approval(item), item.call_id, getattr(item, "arguments", None)
+        tool, call_id = ToolRef.from_approval(item), item.call_id
+        arguments = get_call_arguments(item.raw_item) if tool.kind == "local" else getattr(item, "arguments", None)
         if not isinstance(call_id, str) or not call_id:
             raise ModelBehaviorError(f"a call of {tool} has no id, so it cannot be approved or rejected")
         if always:

@@ -1,18 +1,20 @@
-"""Tools: declarations of those that the provider runs and of those that the program runs, and how these are invoked."""
+"""Tools that the program runs: their declarations, and how they are invoked."""
 
 import asyncio
 import copy
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from inspect import isawaitable, iscoroutine
-from typing import TYPE_CHECKING, Any, Generic, Literal, NotRequired, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from typing_extensions import TypedDict
 
 from standfast.agents.errors import InvalidArguments, InvalidDeclaration, ToolCancelled, ToolTimeoutError, UserError
 from standfast.agents.guardrails import ToolInputGuardrail, ToolOutputGuardrail, check_callable
+from standfast.agents.hosted_tools import HostedTool
 from standfast.agents.strict_schema import to_strict_schema
 from standfast.agents.tool_arguments import ArgumentsParser
 from standfast.agents.types import Enabled, MaybeAwaitable, NeedsApproval, TContext, ToolErrorFunction, maybe_await
@@ -22,80 +24,6 @@ if TYPE_CHECKING:
     from standfast.agents.agent import AgentBase
     from standfast.agents.agent_tool import AgentTool
     from standfast.agents.context import RunContextWrapper, ToolContext
-
-
-@dataclass
-class FileSearchTool:
-    """Searches the provider's vector stores."""
-
-    vector_store_ids: list[str]
-    max_num_results: int | None = None
-    include_search_results: bool = False
-    ranking_options: Any | None = None
-    filters: Any | None = None
-
-    @property
-    def name(self) -> str:
-        return "file_search"
-
-
-@dataclass
-class WebSearchTool:
-    """Searches the web."""
-
-    user_location: Any | None = None
-    filters: Any | None = None
-    search_context_size: Literal["low", "medium", "high"] = "medium"
-    external_web_access: bool | None = None
-
-    @property
-    def name(self) -> str:
-        return "web_search"
-
-
-@dataclass
-class CodeInterpreterTool:
-    """Runs code in a container at the provider."""
-
-    tool_config: Any
-
-    @property
-    def name(self) -> str:
-        return "code_interpreter"
-
-
-@dataclass
-class MCPToolApprovalRequest:
-    """A request to approve a call of a hosted MCP server; ``data`` is the request as the provider sent it."""
-
-    ctx_wrapper: "RunContextWrapper[Any]"
-    data: Any
-
-
-class MCPToolApprovalFunctionResult(TypedDict):
-    approve: bool
-    reason: NotRequired[str]
-
-
-MCPToolApprovalFunction: TypeAlias = Callable[[MCPToolApprovalRequest], MaybeAwaitable[MCPToolApprovalFunctionResult]]
-
-
-@dataclass
-class HostedMCPTool:
-    """The tools of an MCP server to which the provider connects.
-
-    Without ``on_approval_request``, approval requests become interruptions of the run.
-    """
-
-    tool_config: Any
-    on_approval_request: MCPToolApprovalFunction | None = None
-
-    @property
-    def name(self) -> str:
-        return "hosted_mcp"
-
-
-HostedTool: TypeAlias = FileSearchTool | WebSearchTool | CodeInterpreterTool | HostedMCPTool
 
 
 ToolTimeoutBehavior: TypeAlias = Literal["error_as_result", "raise_exception"]
@@ -175,6 +103,7 @@ class FunctionTool:
     agent_tool: "AgentTool | None" = field(default=None, kw_only=True, repr=False)
     output_type_adapter: Any = field(default=None, kw_only=True, repr=False)
     arguments_parser: ArgumentsParser | None = field(default=None, kw_only=True, repr=False)
+    local_tool: "LocalTool | None" = field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         _check_tool(self)
@@ -241,7 +170,47 @@ class ToolsToFinalOutputResult:
     final_output: Any | None = None
 
 
-Tool: TypeAlias = FunctionTool | HostedTool
+class LocalTool(ABC):
+    """A tool that the program runs and the model calls by an item of its own type, such as ``shell_call``.
+
+    ``as_function_tool`` returns the function tool by which its calls are approved, made, recorded and traced like all
+    others. Its arguments are the part of the call that :func:`get_call_arguments` returns.
+    """
+
+    call_type: ClassVar[str]
+    name: str
+
+    def is_run_by_provider(self) -> bool:
+        """Return whether the provider runs the calls, so that the program only sees them."""
+        return False
+
+    @abstractmethod
+    def to_declaration(self, model: str | None) -> dict[str, Any]:
+        """Return the tool in the format of the Responses API, for a model of this name."""
+
+    @abstractmethod
+    def as_function_tool(self) -> FunctionTool:
+        """Return the function tool that answers the calls."""
+
+    async def bind(self, run_context: "RunContextWrapper[Any]") -> "LocalTool":
+        """Return the tool with what it needs in this run, as the model is told of it."""
+        return self
+
+    async def release(self, run_context: "RunContextWrapper[Any]") -> None:
+        """Release what was made for this run, which has ended or waits."""
+        return
+
+
+@dataclass(frozen=True)
+class LocalToolResult:
+    """What a :class:`LocalTool` returns: ``item`` is the output for the model, without its call id."""
+
+    output: Any
+    item: dict[str, Any]
+    custom_data: Mapping[str, Any] | None = None
+
+
+Tool: TypeAlias = FunctionTool | LocalTool | HostedTool
 ToolsToFinalOutputFunction: TypeAlias = Callable[
     ["RunContextWrapper[Any]", list[FunctionToolResult]], MaybeAwaitable[ToolsToFinalOutputResult]
 ]

@@ -13,9 +13,11 @@ from standfast.agents.context import AgentHookContext, RunContextWrapper, RunHoo
 from standfast.agents.errors import AgentMissing, UserError
 from standfast.agents.graph import AgentGraph
 from standfast.agents.handoffs import Handoff
-from standfast.agents.tool_identity import ToolRef, match_tool
-from standfast.agents.tools import FunctionTool, HostedMCPTool, Tool, ToolOriginType
+from standfast.agents.hosted_tools import HostedMCPTool
+from standfast.agents.tool_identity import ToolRef, as_function_tool, match_tool
+from standfast.agents.tools import FunctionTool, LocalTool, Tool, ToolOriginType
 from standfast.base.items import Item
+from standfast.base.log import log
 from standfast.history.session import Session, get_conversation_key
 from standfast.models.interface import wrap_attributes
 from standfast.runs._loop.model_input import ModelInputBuilder
@@ -68,19 +70,27 @@ class Toolbox:
         offered = await agent.get_all_tools(context)
         own = {ToolRef.from_tool(tool) for tool in offered if isinstance(tool, FunctionTool) and not _is_mcp_tool(tool)}
         for tool in offered:
-            if isinstance(tool, FunctionTool):
-                ref = ToolRef.from_tool(tool)
+            function = as_function_tool(tool)
+            if function is not None:
+                ref = ToolRef.from_tool(function)
                 hidden = ref.kind == "bare" and ref.name in handoffs
-                if ref in by_ref or hidden or (ref in own and _is_mcp_tool(tool)):
+                if ref in by_ref or hidden or (ref in own and _is_mcp_tool(function)):
                     _report_collision(agent, str(ref), strict)
                     continue
-                by_ref[ref] = tool
+                by_ref[ref] = function
             tools.append(tool)
         return cls(tools, list(handoffs.values()), by_ref, handoffs)
 
     def find_tool(self, ref: ToolRef) -> FunctionTool | None:
         """Return the tool that a call refers to."""
         return match_tool(self.tools_by_ref, ref)
+
+    def find_local_tool(self, call_type: str, name: str | None = None) -> LocalTool | None:
+        """Return the tool for calls of this type, and of this name if they have one."""
+        for tool in self.tools:
+            if isinstance(tool, LocalTool) and tool.call_type == call_type and name in (None, tool.name):
+                return tool
+        return None
 
     def find_hosted_mcp(self, label: str | None) -> HostedMCPTool | None:
         """Return the hosted MCP server with this label."""
@@ -245,6 +255,14 @@ class ActiveRun:
             box = self._toolboxes[path] = await Toolbox.from_agent(self.get_agent(path), self.context, strict=strict)
         return box
 
+    async def release_tools(self) -> None:
+        """Release what tools have made for this run; a failure is logged."""
+        for tool in [tool for box in self._toolboxes.values() for tool in box.tools if isinstance(tool, LocalTool)]:
+            try:
+                await tool.release(self.context)
+            except Exception:  # noqa: BLE001 - the run has ended
+                log.exception("the tool %r could not release what it made for the run %s", tool.name, self.state.run_id)
+
     # --- items ------------------------------------------------------------------------------------
 
     def get_items(self) -> list[RunItem]:
@@ -268,7 +286,7 @@ class ActiveRun:
             later = {other.id for other in self.state.calls[index + 1 :]}
             places = range(self.state.responses[-1].stop, len(self.state.transcript))
             before = [place for place in places if self.state.transcript[place].item.get("call_id") in later]
-            item = self._make_approval_item(self.state, call, self.route)
+            item = self.make_approval_item(self.state, call, self.route)
             self._approval_items[call.position] = min(before, default=len(self.state.transcript)), item
 
     def get_item(self, position: int) -> RunItem:
@@ -330,9 +348,10 @@ class ActiveRun:
             if call.child is not None:
                 yield from self._iter_interruptions(call.child, (*route, call.id))
                 continue
-            yield self._make_approval_item(state, call, route)
+            yield self.make_approval_item(state, call, route)
 
-    def _make_approval_item(self, state: State, call: CallRecord, route: tuple[str, ...]) -> ToolApprovalItem:
+    def make_approval_item(self, state: State, call: CallRecord, route: tuple[str, ...] = ()) -> ToolApprovalItem:
+        """Return the item by which a person or the program decides about a call."""
         item = state.transcript[call.position].item
         return ToolApprovalItem(
             self.get_agent(state.agent),

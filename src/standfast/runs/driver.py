@@ -61,6 +61,7 @@ async def drive(run: ActiveRun, *, max_steps: int | None = None) -> None:
         attach_run_data(run, error)
         raise
     finally:
+        await run.release_tools()
         if run.origin is not None:
             run.origin.release(run)
 

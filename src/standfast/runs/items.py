@@ -170,8 +170,8 @@ class ToolApprovalItem(RunItemBase[Any]):
 
     @property
     def arguments(self) -> str | None:
-        """The arguments as the model wrote them."""
-        arguments = get_field(self.raw_item, "arguments")
+        """The arguments as the model wrote them; the input of a custom tool."""
+        arguments = get_field(self.raw_item, "arguments") or get_field(self.raw_item, "input")
         return arguments if isinstance(arguments, str) else None
 
     @property

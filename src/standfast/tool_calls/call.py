@@ -15,8 +15,8 @@ from standfast.agents.guardrails import (
     ToolInputGuardrailResult,
 )
 from standfast.agents.tool_arguments import ParsedArguments
-from standfast.agents.tool_identity import ToolRef
-from standfast.agents.tools import FunctionTool, default_tool_error_function, explain_tool_error
+from standfast.agents.tool_identity import ToolRef, get_call_arguments
+from standfast.agents.tools import FunctionTool, Tool, default_tool_error_function, explain_tool_error
 from standfast.agents.types import maybe_await
 from standfast.base.items import Item
 from standfast.tool_calls.arguments import parse_arguments
@@ -55,13 +55,18 @@ class ToolCall:
     """Adds to the commit of the call's outcome, in a durable run."""
 
     @property
+    def declared_tool(self) -> Tool:
+        """The tool as the agent declares it, for hooks."""
+        return self.tool.local_tool or self.tool
+
+    @property
     def id(self) -> str:
         call_id: str = self.item["call_id"]
         return call_id
 
     @property
     def requested_arguments(self) -> str:
-        return self.item.get("arguments") or ""
+        return get_call_arguments(self.item) or ""
 
     @cached_property
     def parsed(self) -> ParsedArguments:

@@ -17,10 +17,11 @@ from standfast.agents.errors import (
     UserError,
 )
 from standfast.agents.guardrails import ToolOutputGuardrailData, ToolOutputGuardrailResult
-from standfast.agents.tools import FunctionToolCustomDataContext, make_cancellation_error
+from standfast.agents.tools import FunctionToolCustomDataContext, LocalToolResult, make_cancellation_error
 from standfast.agents.types import maybe_await
 from standfast.base.ids import current_conversation
 from standfast.base.items import Item
+from standfast.base.text import sanitize_json
 from standfast.tool_calls.call import (
     ToolCall,
     ToolFailed,
@@ -29,7 +30,7 @@ from standfast.tool_calls.call import (
     run_input_guardrails,
     run_tool_guardrail,
 )
-from standfast.tool_calls.output import make_output_item
+from standfast.tool_calls.output import make_output_item, make_rejection
 from standfast.tracing.create import maybe_tool_span
 from standfast.tracing.spans import get_recorded_parent
 
@@ -100,7 +101,7 @@ async def _execute(
         tool_context, active_hooks = call.make_context(context), list[Any]()
     except InvalidArguments as error:  # the tool has changed since the call was checked
         outcome.output = await explain_invalid_arguments(call, context, error)
-        outcome.item = make_output_item(call.id, outcome.output)
+        outcome.item = make_rejection(call.ref, call.id, outcome.output)
         return
     guarded = ToolGuardrailOutcome() if resumed else await run_input_guardrails(call, tool_context)
     outcome.guardrail_results += guarded.guardrail_results
@@ -109,17 +110,21 @@ async def _execute(
     else:
         active_hooks = [each for each in (hooks, getattr(call.agent, "hooks", None)) if each]
         for each in () if resumed else active_hooks:
-            await each.on_tool_start(tool_context, call.agent, call.tool)
+            await each.on_tool_start(tool_context, call.agent, call.declared_tool)
         outcome.invoked = True
         outcome.output = await _call_invoker(call, tool_context, invoker)
         outcome.returned = True
         await _run_output_guardrails(call, tool_context, outcome)
     adapter = call.tool.output_type_adapter if guarded.replacement is None else None
-    item = make_output_item(call.id, outcome.output, adapter=adapter)
+    local = outcome.output if isinstance(outcome.output, LocalToolResult) else None
+    if local is None:
+        item = make_output_item(call.id, outcome.output, adapter=adapter)
+    else:
+        outcome.output, item = local.output, sanitize_json({"call_id": call.id, **local.item})
     outcome.item = {**item, "caller": call.item["caller"]} if "caller" in call.item else item
-    outcome.custom_data = await _extract_custom_data(call, tool_context, outcome)
+    outcome.custom_data = await _extract_custom_data(call, tool_context, outcome, local)
     for each in active_hooks:
-        await each.on_tool_end(tool_context, call.agent, call.tool, outcome.output)
+        await each.on_tool_end(tool_context, call.agent, call.declared_tool, outcome.output)
 
 
 async def _call_invoker(call: ToolCall, context: ToolContext[Any], invoker: ToolInvoker) -> Any:
@@ -152,14 +157,13 @@ async def _run_output_guardrails(call: ToolCall, context: ToolContext[Any], outc
 
 
 async def _extract_custom_data(
-    call: ToolCall, context: ToolContext[Any], outcome: ToolCallOutcome
+    call: ToolCall, context: ToolContext[Any], outcome: ToolCallOutcome, local: LocalToolResult | None
 ) -> dict[str, Any] | None:
-    extract = call.tool.custom_data_extractor
-    if extract is None:
-        return None
-    data = await maybe_await(
-        extract(FunctionToolCustomDataContext(context, call.tool, outcome.output, outcome.item or {}))
-    )
+    extract, data = call.tool.custom_data_extractor, None if local is None else local.custom_data
+    if extract is not None:
+        data = await maybe_await(
+            extract(FunctionToolCustomDataContext(context, call.tool, outcome.output, outcome.item or {}))
+        )
     if data is not None and not isinstance(data, Mapping):
         raise UserError(f"the custom_data_extractor of {call.tool.name} must return a mapping, got {data!r}")
     return None if data is None else dict(data)

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
+from standfast.agents.local_tool import make_rejection_item
+from standfast.agents.tool_identity import ToolRef
 from standfast.base.items import Item
 from standfast.base.text import sanitize_json, sanitize_text
 
@@ -18,6 +20,13 @@ _PART_CONTENT_FIELDS = {
 def make_output_item(call_id: str, output: Any, *, adapter: Any = None) -> Item:
     """Return the output of a call as an item."""
     return {"call_id": call_id, "output": format_output(output, adapter=adapter), "type": "function_call_output"}
+
+
+def make_rejection(tool: ToolRef, call_id: str, message: str) -> Item:
+    """Return the output of a call that is not made, in the format that its tool requires."""
+    if tool.kind != "local":
+        return make_output_item(call_id, message)
+    return make_rejection_item(str(tool.namespace), call_id, sanitize_text(message))
 
 
 def format_output(output: Any, *, adapter: Any = None) -> str | list[Item]:

@@ -3,11 +3,10 @@
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
-from standfast.agents.errors import UserError
-from standfast.agents.handoffs import Handoff
-from standfast.agents.model_settings import MCPToolChoice, ModelSettings
+from standfast.agents.hosted_tools import FileSearchTool
+from standfast.agents.model_settings import ModelSettings
 from standfast.agents.output import AgentOutputSchemaBase
-from standfast.agents.tools import CodeInterpreterTool, FileSearchTool, FunctionTool, HostedMCPTool, Tool, WebSearchTool
+from standfast.agents.tools import Tool
 from standfast.base.items import Item
 from standfast.models.interface import (
     FAILURE_EVENTS,
@@ -16,7 +15,6 @@ from standfast.models.interface import (
     ModelResponse,
     TResponseStreamEvent,
     parse_response,
-    to_plain,
 )
 from standfast.models.openai.client import (
     LOCAL_ID_PREFIX,
@@ -28,6 +26,7 @@ from standfast.models.openai.client import (
     omit_none,
     resolve_parallel_calls,
 )
+from standfast.models.openai.response_tools import to_response_tool_choice, to_response_tools
 from standfast.models.request import ModelRequest, RequestModel
 from standfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
@@ -38,10 +37,6 @@ if TYPE_CHECKING:
 _PLACEHOLDER_IDS = ("__fake_id__", "scripted-message")
 # Fields that the API returns but does not accept as input.
 _OUTPUT_ONLY_FIELDS = frozenset(["created_by", "provider_data"])
-
-_HOSTED_CHOICES = frozenset(
-    ["file_search", "web_search", "web_search_preview", "code_interpreter", "image_generation", "computer", "mcp"]
-)
 
 # Settings with the same name in the API.
 _PASSTHROUGH_SETTINGS = (
@@ -95,11 +90,12 @@ class OpenAIResponsesModel(RequestModel):
     def build_request(self, request: ModelRequest) -> dict[str, Any]:
         """Return the arguments for the client's ``responses.create``."""
         settings, prompt = request.model_settings, request.prompt
-        callable_tools = to_response_tools(request.tools, request.handoffs)
+        model = self.model if self._model_is_explicit or prompt is None else None
+        callable_tools = to_response_tools(request.tools, request.handoffs, model=model)
         arguments = omit_none(
-            model=self.model if self._model_is_explicit or prompt is None else None,
+            model=model,
             instructions=request.system_instructions,
-            tool_choice=to_response_tool_choice(settings.tool_choice, request.tools),
+            tool_choice=to_response_tool_choice(settings.tool_choice, request.tools, model=model),
             parallel_tool_calls=resolve_parallel_calls(settings, callable_tools),
             text=build_text_config(request.output_schema, settings.verbosity),
             include=build_include(settings, request.tools),
@@ -154,96 +150,6 @@ def _strip_item(item: Item) -> Item:
 
 def _is_local_id(item_id: Any) -> bool:
     return isinstance(item_id, str) and (item_id.startswith(LOCAL_ID_PREFIX) or item_id in _PLACEHOLDER_IDS)
-
-
-def to_response_tools(tools: Iterable[Tool], handoffs: Iterable[Handoff[Any, Any]]) -> list[Item]:
-    """Return the tools and handoffs in the format of the API. Tools of one namespace are grouped at the first one."""
-    converted: list[Item] = []
-    namespaces: dict[str, Item] = {}
-    deferred = False
-    for tool in tools:
-        if not isinstance(tool, FunctionTool):
-            converted.append(_convert_hosted_tool(tool))
-            continue
-        deferred = deferred or tool.defer_loading
-        if tool.namespace is None:
-            converted.append(_convert_function_tool(tool))
-            continue
-        if tool.namespace not in namespaces:
-            group: Item = {
-                "type": "namespace",
-                "name": tool.namespace,
-                "description": tool.namespace_description,
-                "tools": [],
-            }
-            namespaces[tool.namespace] = group
-            converted.append(group)
-        namespaces[tool.namespace]["tools"].append(_convert_function_tool(tool))
-    converted += [
-        {
-            "type": "function",
-            "name": each.tool_name,
-            "description": each.tool_description,
-            "parameters": each.input_json_schema,
-            "strict": each.strict_json_schema,
-        }
-        for each in handoffs
-    ]
-    # The model finds deferred tools only by searching for them.
-    return [*converted, {"type": "tool_search"}] if deferred else converted
-
-
-def _convert_function_tool(tool: FunctionTool) -> Item:
-    function: Item = {
-        "type": "function",
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.params_json_schema,
-        "strict": tool.strict_json_schema,
-    }
-    if tool.defer_loading:
-        function["defer_loading"] = True
-    if tool.allowed_callers is not None:
-        function["allowed_callers"] = tool.allowed_callers
-    if tool.output_json_schema is not None:
-        function["output_schema"] = tool.output_json_schema
-    return function
-
-
-def _convert_hosted_tool(tool: Any) -> Item:
-    match tool:
-        case WebSearchTool():
-            return omit_none(
-                type="web_search",
-                filters=tool.filters,
-                user_location=tool.user_location,
-                search_context_size=tool.search_context_size,
-                external_web_access=tool.external_web_access,
-            )
-        case FileSearchTool():
-            return omit_none(
-                type="file_search",
-                vector_store_ids=tool.vector_store_ids,
-                max_num_results=tool.max_num_results,
-                ranking_options=tool.ranking_options,
-                filters=tool.filters,
-            )
-        case CodeInterpreterTool() | HostedMCPTool():
-            config: Item = to_plain(tool.tool_config)
-            return config
-    raise UserError(f"the Responses API does not support the tool {tool!r}")
-
-
-def to_response_tool_choice(choice: Any, tools: Iterable[Tool]) -> Any | None:
-    """Return the tool choice in the format of the API. A function takes precedence over a hosted tool of that name."""
-    if choice is None or choice in ("auto", "required", "none"):
-        return choice
-    if isinstance(choice, MCPToolChoice):
-        return {"type": "mcp", "server_label": choice.server_label, "name": choice.name}
-    functions = {tool.name for tool in tools if isinstance(tool, FunctionTool)}
-    if choice in _HOSTED_CHOICES and choice not in functions:
-        return {"type": choice}
-    return {"type": "function", "name": choice}
 
 
 def build_text_config(schema: AgentOutputSchemaBase | None, verbosity: str | None) -> Item | None:

@@ -9,7 +9,8 @@ from standfast.agents.context import RunContextWrapper
 from standfast.agents.errors import InvalidDeclaration, UserError
 from standfast.agents.guardrails import OutputGuardrail
 from standfast.agents.handoffs import Handoff
-from standfast.agents.tools import FunctionTool, HostedMCPTool, filter_enabled
+from standfast.agents.hosted_tools import HostedMCPTool
+from standfast.agents.tools import FunctionTool, filter_enabled
 from standfast.realtime.agent import RealtimeAgent
 from standfast.realtime.config import RealtimeRunConfig, RealtimeSessionModelSettings
 

@@ -63,7 +63,7 @@ async def _collect_tool_results(run: ActiveRun) -> dict[str, FunctionToolResult]
     }
     for call in state.calls:
         tool = toolbox.find_tool(call.tool)
-        if call.kind == "function" and tool is not None and call.id in outputs:
+        if call.kind == "function" and tool is not None and tool.local_tool is None and call.id in outputs:
             item: Any = run.get_item(outputs[call.id])
             results[call.id] = FunctionToolResult(tool, item.output, item)
     return results

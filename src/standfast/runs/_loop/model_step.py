@@ -13,9 +13,10 @@ from standfast.agents.errors import InputGuardrailTripwireTriggered, ModelBehavi
 from standfast.agents.guardrails import InputGuardrail, InputGuardrailResult
 from standfast.agents.model_settings import ModelSettings
 from standfast.agents.output import AgentOutputSchemaBase, as_output_schema
-from standfast.agents.tool_identity import ToolRef
+from standfast.agents.tool_identity import LOCAL_CALL_TYPES, ToolRef
+from standfast.agents.tools import LocalTool
 from standfast.agents.types import maybe_await
-from standfast.base.item_pairs import CALL_TYPE_BY_OUTPUT_TYPE, OUTPUT_TYPE_BY_CALL_TYPE, get_item_type
+from standfast.base.item_pairs import CALL_TYPE_BY_OUTPUT_TYPE, get_item_type
 from standfast.base.items import Item
 from standfast.lifecycle.scope import Scope
 from standfast.models.interface import Model, ModelResponse, TResponseStreamEvent
@@ -54,13 +55,6 @@ _ENTRY_KINDS: dict[str, EntryKind] = {
     "mcp_approval_response": "approval_answer",
     "compaction": "compaction",
 }
-# Calls of tools that standfast does not implement.
-_UNSUPPORTED_CALLS = frozenset(OUTPUT_TYPE_BY_CALL_TYPE) - {
-    "function_call",
-    "tool_search_call",
-    "mcp_approval_request",
-    "program",
-}
 
 
 def parse_response(
@@ -98,9 +92,21 @@ def _parse_call(item: Item, position: int, toolbox: Toolbox, agent_name: str, le
         if not isinstance(name, str) or not isinstance(label, str):
             raise ModelBehaviorError("an MCP approval request must name its tool and its server_label")
         return CallRecord(_require_text(item, "id"), position, ToolRef("hosted_mcp", name, label), kind="mcp")
-    if kind in _UNSUPPORTED_CALLS:
-        raise ModelBehaviorError(f"the agent {agent_name!r} has no tool for a {kind}")
-    return None
+    return _parse_local_call(item, kind, position, toolbox, agent_name) if kind in LOCAL_CALL_TYPES else None
+
+
+def _parse_local_call(item: Item, kind: str, position: int, toolbox: Toolbox, agent_name: str) -> CallRecord | None:
+    name = _require_text(item, "name") if kind == "custom_tool_call" else None
+    tool = toolbox.find_local_tool(kind, name)
+    if tool is None:
+        named = "" if name is None else f" named {name!r}"
+        raise ModelBehaviorError(f"the agent {agent_name!r} has no tool for a {kind}{named}")
+    if tool.is_run_by_provider():
+        return None
+    call_id = item.get("call_id") or item.get("id")
+    if not isinstance(call_id, str):
+        raise ModelBehaviorError(f"a {kind} needs a call_id")
+    return CallRecord(call_id, position, ToolRef("local", tool.name, kind))
 
 
 def _parse_function_call(item: Item, position: int, toolbox: Toolbox, agent_name: str, lenient: bool) -> CallRecord:
@@ -173,7 +179,8 @@ async def ask_model(run: ActiveRun) -> ModelAnswered:
     toolbox = await run.get_toolbox(state.agent, refresh=True)
     schema = as_output_schema(agent.output_type)
     request = await _build_request(run, agent, items, schema)
-    request = replace(request, tools=toolbox.tools, handoffs=toolbox.handoffs)
+    tools = [await tool.bind(run.context) if isinstance(tool, LocalTool) else tool for tool in toolbox.tools]
+    request = replace(request, tools=tools, handoffs=toolbox.handoffs)
     model = _resolve_model(run, agent)
     response, guardrails = await _call_model_guarded(run, agent, model, request)
     response = _drop_repeated_calls(response)

@@ -10,8 +10,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from standfast.agents.errors import ModelBehaviorError, ToolMissing
-from standfast.agents.tool_identity import find_tool
-from standfast.agents.tools import MCPToolApprovalRequest
+from standfast.agents.hosted_tools import MCPToolApprovalRequest
+from standfast.agents.tool_identity import find_tool, get_call_arguments
 from standfast.agents.types import maybe_await
 from standfast.base.items import Item
 from standfast.runs.active_run import ActiveRun
@@ -22,9 +22,9 @@ from standfast.runs.error_handlers import format_tool_error
 from standfast.runs.items import EVENT_NAMES, RunItemStreamEvent
 from standfast.runs.nested_run import run_nested
 from standfast.runs.session_io import record_outcome
-from standfast.tool_calls.call import REJECTION_MESSAGE, ToolCall, check_approval
+from standfast.tool_calls.call import REJECTION_MESSAGE, ApprovalCheck, ToolCall, check_approval
 from standfast.tool_calls.execution import CallSuspended, NotStarted, ToolCallOutcome, invoke_tool, run_all
-from standfast.tool_calls.output import make_output_item, to_plain_value
+from standfast.tool_calls.output import make_rejection, to_plain_value
 
 
 async def check_approvals(run: ActiveRun, calls: tuple[CallRecord, ...]) -> ApprovalsChecked:
@@ -45,6 +45,9 @@ async def check_approvals(run: ActiveRun, calls: tuple[CallRecord, ...]) -> Appr
             status: Any = _resolve_uncertain_status(run, call)
             checked.append(replace(record, status=status, uncertain=status == "waiting"))
             continue
+        if verdict.status == "waiting" and (decide := getattr(call.declared_tool, "on_approval", None)) is not None:
+            answer = await maybe_await(decide(run.context, run.make_approval_item(state=run.state, call=record)))
+            verdict = ApprovalCheck("approved" if answer["approve"] else "rejected", message=answer.get("reason"))
         results += verdict.guardrail_results
         changed = {"arguments": verdict.arguments, "message": verdict.message, "shown": verdict.shown}
         checked.append(replace(record, status=verdict.status, **changed))
@@ -142,7 +145,7 @@ async def _invoke_call(run: ActiveRun, attempt: _CallAttempt) -> None:
         attempt.invocation.output = record.message or await format_tool_error(
             run, "approval_rejected", record, REJECTION_MESSAGE
         )
-        item = make_output_item(record.id, attempt.invocation.output)
+        item = make_rejection(record.tool, record.id, attempt.invocation.output)
         attempt.entry = TranscriptEntry(item, "output", agent=run.state.agent, tool=record.tool)
     else:
         call = await bind_call(run, record)
@@ -233,7 +236,7 @@ async def bind_call(run: ActiveRun, record: CallRecord) -> ToolCall:
         raw=run.raw_items.get(record.position, item),
         agent=run.current_agent,
         owner=state.agent,
-        arguments=record.arguments if record.arguments is not None else item.get("arguments") or "",
+        arguments=record.arguments if record.arguments is not None else get_call_arguments(item) or "",
         idempotency_key=make_idempotency_key(state, run.route, record),
         run_config=run.config,
         conversation_key=run.conversation_key,

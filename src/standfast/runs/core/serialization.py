@@ -75,12 +75,18 @@ def upgrade_to_2_2(saved: dict[str, Any]) -> dict[str, Any]:
     return saved
 
 
+def upgrade_to_2_3(saved: dict[str, Any]) -> dict[str, Any]:
+    """Version 2.3: a tool may be called by items of a type of its own, such as ``shell_call``."""
+    return saved
+
+
 # Each function makes its version from the one before it. A new major version has another shape; a minor one adds to it.
 UPGRADES: dict[str, Upgrade] = {
     "1.0": upgrade_to_1_0,
     "2.0": upgrade_to_2_0,
     "2.1": upgrade_to_2_1,
     "2.2": upgrade_to_2_2,
+    "2.3": upgrade_to_2_3,
 }
 # Versions were written without the minor number at first.
 _FORMER_SPELLINGS = {"1": "1.0", "2": "2.0"}
@@ -157,8 +163,10 @@ def _check_call(state: State, call: CallRecord, path: str) -> None:
     if not state.responses or not state.turn_start <= call.position < state.responses[-1].stop:
         raise UnreadableState("a call lies outside of the latest response", path=path)
     item = state.transcript[call.position].item
-    named = call.kind == "mcp" or item.get("name") == call.tool.name
-    if get_call_id(item) != call.id or get_item_type(item) != _ITEM_TYPES[call.kind] or not named:
+    local = call.tool.kind == "local"
+    named = call.kind == "mcp" or local or item.get("name") == call.tool.name
+    kind = call.tool.namespace if local else _ITEM_TYPES[call.kind]
+    if get_call_id(item) != call.id or get_item_type(item) != kind or not named:
         raise UnreadableState(f"the call {call.id!r} differs from its item in the transcript", path=path)
 
 

@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 
 from standfast.agents.errors import UserError
 from standfast.agents.handoffs import Handoff
+from standfast.agents.hosted_tools import HostedMCPTool
 from standfast.agents.model_settings import MCPToolChoice
-from standfast.agents.tools import FunctionTool, HostedMCPTool
+from standfast.agents.tools import FunctionTool
 from standfast.realtime.audio import log, parse_audio_format
 from standfast.realtime.config import RealtimeSessionModelSettings
 from standfast.realtime.errors import SettingsRejected
