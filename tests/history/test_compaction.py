@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -385,7 +386,7 @@ async def test_a_cancelled_summariser_leaves_the_history_and_the_lock_free(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await session.get_items() == numbered_messages(7)
-    session.summarise = Summariser()
+    session.policy = replace(session.policy, summarise=Summariser())
     await session.add_items(numbered_messages(1, 7))
     assert await session.get_items() == [make_summary(6), *numbered_messages(2, 6)]
 

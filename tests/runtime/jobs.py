@@ -8,9 +8,12 @@ from typing import Any
 from shop import LEASE, Ledger, agents, echo
 
 from standfast import Agent, ApprovalSettled, Runtime, Store, ToolContext, function_tool
+from standfast.history import Compaction, Trigger
 from standfast.runtime import RunHandle
 from standfast.store.urls import open_backend
 from standfast.testing import CrashingBackend
+
+COMPACTION = Compaction(summarise=lambda items: f"about {len(items)} items", trigger=Trigger(items=6), keep_last=3)
 
 
 async def charge(url: str, ledger: str, scenario: str, point: str, key: str | None = None) -> None:
@@ -125,3 +128,15 @@ async def decide(url: str, go: str, approval_id: str, verdict: str, by: str) -> 
             print("decided", flush=True)
         except ApprovalSettled as refused:
             print("settled", refused.status, refused.by, flush=True)
+
+
+async def ask_with_compaction(url: str, point: str, key: str | None = None) -> None:
+    """Ask one question in a long session, and die at the point. In the end it prints how many commits there were."""
+    backend = await open_backend(url)
+    counted: Any = CrashingBackend(backend, point)
+    options: dict[str, Any] = {"lease": LEASE, "encryption_key": key, "compaction": COMPACTION}
+    async with Runtime.open(Store(counted), agents=[echo()], **options) as runtime:
+        run = await runtime.start("echo", "the question", session_id="s", key="question-1")
+        await run.wait()
+    await backend.close()
+    print(counted.commit_count, flush=True)

@@ -5,9 +5,10 @@ import itertools
 from contextlib import asynccontextmanager
 
 import pytest
-from shop import LEASE, SCENARIOS, Ledger, agents, charged
+from jobs import COMPACTION
+from shop import LEASE, SCENARIOS, Ledger, agents, charged, echo
 
-from factories.history import KEY
+from factories.history import KEY, numbered_messages
 from factories.runtime import wait_for
 from servers import SHARED, prepare_database
 from standfast import Runtime
@@ -171,3 +172,40 @@ async def test_a_kill_at_any_point_of_an_encrypted_run_costs_nothing(spawn, file
 
 async def test_a_kill_of_an_encrypted_run_costs_nothing_on_a_server(spawn, databases):
     await every_point(spawn, databases, "approval", step=4, key=KEY)
+
+
+async def compacted(spawn, url, point, key):
+    """Kill a run that compacts its session, let another process finish it, and check what is stored."""
+    async with Runtime.open(url, encryption_key=key) as runtime:
+        await runtime.session("s").add_items(numbered_messages(8))
+    async with spawn("ask_with_compaction", url, point, key) as child:
+        line = await child.line()
+        assert await child.end() == (-9 if point else 0), point
+    options = {"lease": LEASE, "encryption_key": key, "compaction": COMPACTION}
+    async with Runtime.open(url, agents=[echo()], **options) as runtime:
+        run = await runtime.start("echo", "the question", session_id="s", key="question-1")
+        assert (await wait_for(run.wait())).status == "completed"
+        items = await runtime.session("s").get_items()
+        assert items[0]["content"].endswith("about 5 items")
+        assert items[1:4] == numbered_messages(3, 5)
+        assert [item["role"] for item in items[4:]] == ["user", "assistant"]
+        [generation] = await runtime.session("s").generations()
+        assert (await runtime.session("s").get_items(generation=generation.number))[:8] == numbered_messages(8)
+        assert [event.type async for event in run.events()].count("session.compacted") == 1
+        assert (await runtime.session("s").check()).ok
+    return line
+
+
+@pytest.mark.parametrize("key", [None, KEY], ids=["plain", "encrypted"])
+async def test_a_kill_while_a_session_is_compacted_loses_nothing_and_leaves_one_summary(spawn, files, key):
+    async with files.empty() as (url, _):
+        number = int(await compacted(spawn, url, "", key))
+    for point in [f"{when}:{n}" for n in range(1, number + 1) for when in ("before", "after")]:
+        async with files.empty() as (url, _):
+            await compacted(spawn, url, point, key)
+
+
+async def test_a_kill_while_a_session_is_compacted_loses_nothing_on_a_server(spawn, databases):
+    for point in ("before:3", "after:3", "before:4", "after:4"):
+        async with databases.empty() as (url, _):
+            await compacted(spawn, url, point, KEY)

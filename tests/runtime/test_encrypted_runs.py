@@ -63,7 +63,7 @@ def talkative_agent(words):
     async def lookup(order: str) -> str:
         return words.output
 
-    @function_tool
+    @function_tool(failure_error_function=lambda ctx, error: f"It failed: {error}")
     async def broken() -> str:
         raise RuntimeError(words.toolerror)
 

@@ -2,6 +2,7 @@ from standfast.history.compat.advanced_sqlite import AdvancedSQLiteSession as Ad
 from standfast.history.integrity import CorruptItem as CorruptItem
 from standfast.history.integrity import IntegrityReport as IntegrityReport
 from standfast.history.compaction import CompactingSession as CompactingSession
+from standfast.history.compaction import Compaction as Compaction
 from standfast.history.compaction import Trigger as Trigger
 from standfast.history.deletion import DeletedSession as DeletedSession
 from standfast.history.session import Session as Session

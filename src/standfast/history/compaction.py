@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
 import msgspec
@@ -44,14 +45,62 @@ def estimate_tokens(item: Item) -> int:
     return 4 + len(extract_text(item).encode("utf-8", "replace")) // 4
 
 
+@dataclass(frozen=True, kw_only=True)
+class Compaction:
+    """When and how the oldest items of a history are replaced by a summary.
+
+    ``summarise`` gets the oldest items and returns a text, an item or a list of items. A text becomes a user message,
+    so that words of a user gain no authority by being summarised. The latest ``keep_last`` items are kept, and more if
+    a call would be separated from its output or reasoning from its result.
+    """
+
+    summarise: Summariser
+    trigger: Trigger | TriggerFunction
+    keep_last: int = 10
+    count_tokens: Callable[[Item], int] = estimate_tokens
+
+    def __post_init__(self) -> None:
+        if isinstance(self.keep_last, bool) or not isinstance(self.keep_last, int) or self.keep_last < 0:
+            raise InvalidInput(f"keep_last must be an integer >= 0, got {self.keep_last!r}")
+        if isinstance(self.trigger, Trigger):
+            if self.trigger.items is not None and self.trigger.items <= self.keep_last:
+                raise InvalidInput(
+                    f"keep_last={self.keep_last} must be less than the trigger of {self.trigger.items} items,"
+                    " or there is nothing to compact"
+                )
+        elif not callable(self.trigger):
+            raise InvalidInput(f"trigger must be a Trigger or a function, not {type(self.trigger).__name__}")
+
+    async def select_oldest(self, entries: list[DecodedRecord], *, force: bool = False) -> list[DecodedRecord]:
+        """Return the oldest items, which a summary may replace without separating a pair.
+
+        None if the trigger has not been passed, unless ``force``, or if a summary would be no shorter.
+        """
+        items = [entry.item for entry in entries]
+        if not force and not await self.is_triggered(items):
+            return []
+        end = min(max(len(items) - self.keep_last, 0), find_unfinished_turn(items))
+        cut = max((unit.stop for unit in group_into_units(items) if unit.stop <= end), default=0)
+        return entries[:cut] if cut > 1 else []
+
+    async def is_triggered(self, items: list[Item]) -> bool:
+        if not isinstance(self.trigger, Trigger):
+            return bool(await maybe_await(self.trigger(items)))
+        max_items, max_tokens = self.trigger.items, self.trigger.tokens
+        if max_items is not None and len(items) > max_items:
+            return True
+        return max_tokens is not None and sum(map(self.count_tokens, items)) > max_tokens
+
+    async def make_summary(self, oldest: Sequence[DecodedRecord]) -> list[Item]:
+        """Return the summary as items; raise the errors of ``summarise``, or :class:`InvalidInput`."""
+        return validate_summary(await maybe_await(self.summarise([entry.item for entry in oldest])))
+
+
 class CompactingSession(SessionWrapper):
     """A session that replaces its oldest items by a summary when an append passes the trigger.
 
-    ``summarise`` gets the oldest items, regardless of any limit in the settings, and returns a text, an item or a list
-    of items. A text becomes a user message, so that words of a user gain no authority by being summarised. The latest
-    ``keep_last`` items are kept, and more if a call would be separated from its output or reasoning from its result.
-    The replacement is one commit. The replaced items stay as an earlier generation, and :meth:`undo_compaction` shows
-    them again.
+    The arguments are those of :class:`Compaction`; any limit in the settings is ignored. The replacement is one commit.
+    The replaced items stay as an earlier generation, and :meth:`undo_compaction` shows them again.
 
     An append never fails because of its compaction: the error is logged, and the next append tries again. Callers that
     pass ``expected`` must read the head again after each append, because a compaction changes it too.
@@ -75,22 +124,9 @@ class CompactingSession(SessionWrapper):
                 f"CompactingSession needs a session in a standfast store, got {type(underlying).__name__}:"
                 " other sessions cannot replace part of their history atomically"
             )
-        if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 0:
-            raise InvalidInput(f"keep_last must be an integer >= 0, got {keep_last!r}")
-        if isinstance(trigger, Trigger):
-            if trigger.items is not None and trigger.items <= keep_last:
-                raise InvalidInput(
-                    f"keep_last={keep_last} must be less than the trigger of {trigger.items} items,"
-                    " or there is nothing to compact"
-                )
-        elif not callable(trigger):
-            raise InvalidInput(f"trigger must be a Trigger or a function, not {type(trigger).__name__}")
+        self.policy = Compaction(summarise=summarise, trigger=trigger, keep_last=keep_last, count_tokens=count_tokens)
         super().__init__(underlying.session_id, underlying)
         self.target_session = stored
-        self.summarise = summarise
-        self.trigger = trigger
-        self.keep_last = keep_last
-        self.count_tokens = count_tokens
         self.compaction_lock = asyncio.Lock()
         self.token_count = TokenCount(EMPTY_HEAD, 0)
 
@@ -116,12 +152,10 @@ class CompactingSession(SessionWrapper):
         async with self.compaction_lock:
             for _ in range(_MAX_ATTEMPTS):
                 head, entries = await self.read_all()
-                if not force and not await self.is_triggered([entry.item for entry in entries]):
+                oldest = await self.policy.select_oldest(entries, force=force)
+                if not oldest:
                     return None
-                oldest = self.select_oldest(entries)
-                if len(oldest) < 2:  # a summary of one item would be no shorter
-                    return None
-                summary = validate_summary(await maybe_await(self.summarise([entry.item for entry in oldest])))
+                summary = await self.policy.make_summary(oldest)
                 new_head = await self.replace_with_summary(oldest, summary, head)
                 if new_head is not None:
                     return new_head
@@ -153,41 +187,27 @@ class CompactingSession(SessionWrapper):
 
     async def may_need_compaction(self, added: Sequence[Item]) -> bool:
         """Return True if the trigger may have been passed. Avoids reading the history where possible."""
-        if not isinstance(self.trigger, Trigger):
+        trigger = self.policy.trigger
+        if not isinstance(trigger, Trigger):
             return True
         head = await self.target_session.head()
-        if self.trigger.items is not None and head.length > self.trigger.items:
+        if trigger.items is not None and head.length > trigger.items:
             return True
-        if self.trigger.tokens is None:
+        if trigger.tokens is None:
             return False
         before, tokens = self.token_count.head, self.token_count.tokens
         if head == Head(before.version + 1, before.length + len(added)):  # this append was the only change
-            tokens += sum(map(self.count_tokens, added))
+            tokens += sum(map(self.policy.count_tokens, added))
         else:
             head, entries = await self.read_all()
-            tokens = sum(self.count_tokens(entry.item) for entry in entries)
+            tokens = sum(self.policy.count_tokens(entry.item) for entry in entries)
         self.token_count = TokenCount(head, tokens)
-        return tokens > self.trigger.tokens
-
-    async def is_triggered(self, items: list[Item]) -> bool:
-        if not isinstance(self.trigger, Trigger):
-            return bool(await maybe_await(self.trigger(items)))
-        max_items, max_tokens = self.trigger.items, self.trigger.tokens
-        if max_items is not None and len(items) > max_items:
-            return True
-        return max_tokens is not None and sum(map(self.count_tokens, items)) > max_tokens
+        return tokens > trigger.tokens
 
     async def read_all(self) -> tuple[Head, list[DecodedRecord]]:
         """Return the visible items and a head to commit against. The head is read first: it may be too old, not new."""
         head = await self.target_session.head()
         return head, await self.target_session.read_latest(None)
-
-    def select_oldest(self, entries: list[DecodedRecord]) -> list[DecodedRecord]:
-        """Return the oldest items that a summary may replace without separating a pair."""
-        items = [entry.item for entry in entries]
-        end = min(max(len(items) - self.keep_last, 0), find_unfinished_turn(items))
-        cut = max((unit.stop for unit in group_into_units(items) if unit.stop <= end), default=0)
-        return entries[:cut]
 
     async def replace_with_summary(self, oldest: list[DecodedRecord], summary: list[Item], head: Head) -> Head | None:
         """Replace the oldest items by the summary. Appends in the meantime do not prevent it.

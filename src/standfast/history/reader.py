@@ -9,13 +9,13 @@ from standfast.base.item_pairs import drop_unpaired
 from standfast.base.items import Item
 from standfast.base.text import extract_text, matches_terms
 from standfast.history.codec import Codec, DecodedRecord, PlainCodec, UnreadableRecord, decode_page
-from standfast.history.encryption.keys import drop_expired
+from standfast.history.encryption.keys import TAG_SIZE, drop_expired
 from standfast.history.integrity import IntegrityReport, check_integrity
 from standfast.history.search import SearchHit, parse_query, search_index
 from standfast.history.session import SessionSettings, make_conversation_key, validate_limit
 from standfast.store.backend import Backend
 from standfast.store.records import EMPTY_HEAD, Generation, Head, Page, Row, SessionRecord
-from standfast.store.tape import TapeSpan, compute_length, find_position, join_spans, slice_spans
+from standfast.store.tape import TapeSpan, TapeSpans, compute_length, find_position, join_spans, slice_spans
 
 PLAIN_CODEC = PlainCodec()
 _SCAN_PAGE_SIZE = 500
@@ -77,6 +77,13 @@ class StoredSessionReader:
         """List the earlier generations, oldest first: the history as it was before each rewind or replacement."""
         return (await self.read_head_and_generations())[1]
 
+    async def get_generation_spans(self, generation: int) -> TapeSpans:
+        """Return the view of an earlier generation, or raise :class:`NotFound`."""
+        for entry in await self.generations():
+            if entry.number == generation:
+                return entry.spans
+        raise NotFound("generation", generation)
+
     async def search(self, query: str, *, limit: int | None = 20) -> list[SearchHit]:
         """Return the items in which each word of ``query`` is the beginning of a word, newest first."""
         terms, max_hits = parse_query(query, limit)
@@ -127,6 +134,16 @@ class StoredSessionReader:
         if record is not None:
             self.codec.verify(record)
         return record
+
+    async def read_tags(self, *positions: int, generation: int | None = None) -> dict[tuple[int, int], bytes]:
+        """Return the tags of encrypted records, by tape and place, for the seal of a view that ends with them."""
+        tags: dict[tuple[int, int], bytes] = {}
+        for position in positions if self.codec.location_bound else ():
+            page = await self.backend.read(
+                self.session_id, start=max(position, 0), stop=position + 1, generation=generation
+            )
+            tags |= {(row.tape, row.seq): row.data[-TAG_SIZE:] for row in (page.rows if page else ()) if row.data}
+        return tags
 
     async def read_page(self, **window: Any) -> Page | None:
         """Return the rows that ``window`` selects, as :meth:`Backend.read` does, after verifying the seal."""
@@ -237,3 +254,15 @@ def validate_generation(number: object) -> None:
         raise InvalidInput(f"generation must be an integer from generations(), got {number!r}")
     if number is not None and not 0 <= number < 2**63:
         raise NotFound("generation", number)
+
+
+def validate_position(position: object) -> int:
+    """Return the position if it is an integer. Whether it is in range depends on the history."""
+    if not isinstance(position, int) or isinstance(position, bool):
+        raise InvalidInput(f"a position must be an integer, got {position!r}")
+    return position
+
+
+def validate_head(expected: object) -> None:
+    if expected is not None and not isinstance(expected, Head):
+        raise InvalidInput(f"expected must be a Head as returned by head(), got {expected!r}")

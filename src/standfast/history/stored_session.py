@@ -11,12 +11,19 @@ from standfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, Not
 from standfast.base.ids import new_id, validate_name
 from standfast.base.items import Item, encode_items
 from standfast.base.text import extract_text, extract_words
-from standfast.history.encryption.keys import TAG_SIZE
-from standfast.history.reader import StoredSessionReader, validate_generation
+from standfast.history.reader import StoredSessionReader, validate_generation, validate_head, validate_position
 from standfast.history.session import SessionABC, make_contention_error
 from standfast.store.operations import BatchKey, Erase, Op, Quarantine, RequireVersion, Splice, ViewUpdate
 from standfast.store.records import EMPTY_HEAD, Generation, Head, Row, SessionRecord
-from standfast.store.tape import TapeSpan, compute_length, generate_tape_id, get_tape_ends, join_spans, slice_spans
+from standfast.store.tape import (
+    TapeSpan,
+    TapeSpans,
+    compute_length,
+    generate_tape_id,
+    get_tape_ends,
+    join_spans,
+    slice_spans,
+)
 
 _MAX_ATTEMPTS = 100
 
@@ -114,25 +121,7 @@ class StoredSession(StoredSessionReader, SessionABC):
                 raise InvalidInput(
                     f"positions {start} to {end} are out of range: the history has {record.length} items"
                 )
-            seq, rest = record.next_seq, slice_spans(record.view, end, record.length)
-            before = slice_spans(record.view, 0, start)
-            if rest:  # the new items are in the middle, so the open span at the end starts empty
-                before = join_spans(before, (TapeSpan(record.tape, seq, seq + len(data)),), rest)
-            update = ViewUpdate(
-                closed=before,
-                open_from=seq + len(data) if rest else seq,
-                length=record.length - (end - start) + len(data),
-                archive=record.length > 0,
-            )
-            added = self.codec.encode(data, tape=record.tape, seq=seq, before=record)
-            words = self.extract_words(items)
-            return [
-                self.complete_splice(
-                    record,
-                    Splice(session_id=self.session_id, add=added, words=words, view_update=update, tape=record.tape),
-                    tags=await self.read_tags(start - 1),
-                )
-            ]
+            return [await self.build_replacement(record, start, end, data, words=self.extract_words(items))]
 
         return await self.commit_with_retry(splice, expected=expected, read_first=True)
 
@@ -172,11 +161,33 @@ class StoredSession(StoredSessionReader, SessionABC):
 
         return await self.commit_with_retry(restore, expected=expected, read_first=True)
 
-    async def fork(self, at: int | None = None, session_id: str | None = None) -> Self:
+    async def build_replacement(
+        self, record: SessionRecord, start: int, stop: int, data: Sequence[bytes], *, words: tuple[str, ...] = ()
+    ) -> Splice:
+        """Return the operation that replaces a range of the verified ``record``. It fits only this version."""
+        seq, rest = record.next_seq, slice_spans(record.view, stop, record.length)
+        before = slice_spans(record.view, 0, start)
+        if rest:  # the new items are in the middle, so the open span at the end starts empty
+            before = join_spans(before, (TapeSpan(record.tape, seq, seq + len(data)),), rest)
+        update = ViewUpdate(
+            closed=before,
+            open_from=seq + len(data) if rest else seq,
+            length=record.length - (stop - start) + len(data),
+            archive=record.length > 0,
+        )
+        added = self.codec.encode(data, tape=record.tape, seq=seq, before=record)
+        splice = Splice(session_id=self.session_id, add=added, words=words, view_update=update, tape=record.tape)
+        return self.complete_splice(record, splice, tags=await self.read_tags(start - 1))
+
+    async def fork(
+        self, at: int | None = None, session_id: str | None = None, *, generation: int | None = None
+    ) -> Self:
         """Return a new session that starts with the first ``at`` items of this one, by default all. Copies no items.
 
-        Both sessions change independently afterwards; the fork remains readable when its parent is deleted.
+        With ``generation`` they are items of that earlier generation. Both sessions change independently afterwards;
+        the fork remains readable when its parent is deleted.
         """
+        validate_generation(generation)
         if at is not None:
             validate_position(at)
         child = self.open_sibling(new_id("session") if session_id is None else session_id)
@@ -184,18 +195,22 @@ class StoredSession(StoredSessionReader, SessionABC):
             record = await self.read_verified_record()
             if record is None:
                 raise NotFound("session", self.session_id)
-            end = record.length if at is None else at
-            if not 0 <= end <= record.length:
-                raise InvalidInput(f"cannot fork at {end}: the history has {record.length} items")
+            spans = record.view if generation is None else await self.get_generation_spans(generation)
+            length = compute_length(spans)
+            end = length if at is None else at
+            if not 0 <= end <= length:
+                raise InvalidInput(f"cannot fork at {end}: the history has {length} items")
             existing = await self.backend.get_session(child.session_id)
             if existing is not None and existing.version:
                 raise AlreadyExists("session", child.session_id)
+            shown = slice_spans(spans, 0, end)
             first = build_fork_splice(
-                record, end, session_id=child.session_id, tape=existing.tape if existing else generate_tape_id()
+                record, shown, session_id=child.session_id, tape=existing.tape if existing else generate_tape_id()
             )
             # The seal of the parent lists the keys that its items need, and the child shows some of these items.
             before = msgspec.structs.replace(child.make_empty_record(first), seal=record.seal)
-            sealed = child.complete_splice(before, first, tags=await self.read_tags(end - 1))
+            ends = [compute_length(shown[:count]) - 1 for count in range(1, len(shown) + 1)]
+            sealed = child.complete_splice(before, first, tags=await self.read_tags(*ends, generation=generation))
             try:
                 await self.backend.commit(RequireVersion(self.session_id, record.version), sealed)
             except HistoryMoved:
@@ -243,16 +258,6 @@ class StoredSession(StoredSessionReader, SessionABC):
             created_at=0,
             updated_at=0,
         )
-
-    async def read_tags(self, *positions: int, generation: int | None = None) -> dict[tuple[int, int], bytes]:
-        """Return the tags of encrypted records, by tape and place, for the seal of a view that ends with them."""
-        tags: dict[tuple[int, int], bytes] = {}
-        for position in positions if self.codec.location_bound else ():
-            page = await self.backend.read(
-                self.session_id, start=max(position, 0), stop=position + 1, generation=generation
-            )
-            tags |= {(row.tape, row.seq): row.data[-TAG_SIZE:] for row in (page.rows if page else ()) if row.data}
-        return tags
 
     def extract_words(self, items: Sequence[Item]) -> tuple[str, ...]:
         """Return the words of each item, for the index of the backend; none if it has no index."""
@@ -368,28 +373,15 @@ class StoredSession(StoredSessionReader, SessionABC):
         ]
 
 
-def build_fork_splice(record: SessionRecord, end: int, *, session_id: str, tape: int) -> Splice:
-    """Return the first splice of a session that starts with the first ``end`` items of another one."""
-    view = slice_spans(record.view, 0, end)
+def build_fork_splice(record: SessionRecord, view: TapeSpans, *, session_id: str, tape: int) -> Splice:
+    """Return the first splice of a session that starts with items of another one, ``view``."""
     return Splice(
         session_id=session_id,
         tape=tape,
-        view_update=ViewUpdate(closed=view, open_from=0, length=end),
+        view_update=ViewUpdate(closed=view, open_from=0, length=compute_length(view)),
         links=tuple(get_tape_ends(view).items()),
         owner=record.owner,
     )
-
-
-def validate_position(position: object) -> int:
-    """Return the position if it is an integer. Whether it is in range depends on the history."""
-    if not isinstance(position, int) or isinstance(position, bool):
-        raise InvalidInput(f"a position must be an integer, got {position!r}")
-    return position
-
-
-def validate_head(expected: object) -> None:
-    if expected is not None and not isinstance(expected, Head):
-        raise InvalidInput(f"expected must be a Head as returned by head(), got {expected!r}")
 
 
 async def wait_before_retry(attempt: int) -> None:

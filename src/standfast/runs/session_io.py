@@ -20,7 +20,7 @@ from standfast.history.session import Session, accepts_keys, with_run_context
 from standfast.models.interface import parse_usage
 from standfast.runs._loop.model_input import arrange_input, strip_reasoning_id
 from standfast.runs.active_run import ActiveRun
-from standfast.runs.core.state import InputSelection, SessionConversation, TranscriptEntry
+from standfast.runs.core.state import InputSelection, SessionConversation, State, TranscriptEntry
 from standfast.runs.core.steps import InputTaken, ItemsStored, Outcome
 from standfast.runs.core.transitions import apply_outcome, get_storable_length
 
@@ -70,7 +70,7 @@ async def load_history(run: ActiveRun) -> None:
     assert isinstance(state.conversation, SessionConversation)  # noqa: S101 - checked by needs_history
     if session is None:
         raise UserError(f"this run belongs to the session {state.conversation.session_id!r}: pass that session")
-    own = [to_stored_item(run, entry.item) for entry in state.transcript[: state.stored] if not entry.hidden]
+    own = list_stored_items(state)
     window = state.conversation.window
     items = await with_run_context(session.get_items)(limit=window + len(own))
     if items[max(len(items) - len(own), 0) :] != own and not _has_limit(session):
@@ -180,6 +180,12 @@ def _make_input_entries(items: Sequence[Item]) -> tuple[TranscriptEntry, ...]:
 def to_stored_item(run: ActiveRun, item: Item) -> Item:
     """Return the item as it is stored in a session."""
     return strip_reasoning_id(item, run.state.reasoning_item_id_policy)
+
+
+def list_stored_items(state: State) -> list[Item]:
+    """Return the items that the run has stored in its session so far, as they are stored."""
+    stored = [entry.item for entry in state.transcript[: state.stored] if not entry.hidden]
+    return [strip_reasoning_id(item, state.reasoning_item_id_policy) for item in stored]
 
 
 def _has_limit(session: Session) -> bool:

@@ -11,6 +11,7 @@ from standfast.agents.context import RunContextWrapper
 from standfast.base.errors import InvalidInput, Unsupported
 from standfast.base.ids import validate_name, validate_owner
 from standfast.base.items import Item
+from standfast.history.compaction import Compaction
 from standfast.history.encryption.codec import EncryptingCodec
 from standfast.history.reader import PLAIN_CODEC
 from standfast.history.session import SessionABC, validate_listing_limit
@@ -69,6 +70,7 @@ class Runtime:
         approval_ttl: float | None = None,
         run_config: RunConfig | dict[str, Any] | None = None,
         encryption_key: str | Sequence[str] | None = None,
+        compaction: Compaction | None = None,
     ) -> AsyncIterator["Runtime"]:
         """Open a runtime on the store at ``url``. An open :class:`Store` may be passed instead and is not closed.
 
@@ -78,7 +80,12 @@ class Runtime:
         With ``encryption_key`` the runs and their sessions are encrypted as by an :class:`EncryptedSession` with that
         key; of several keys, the first encrypts and all decrypt. The runtime then executes encrypted runs only, and one
         without a key executes the others. Both list all runs.
+
+        With ``compaction`` the oldest items of a session are replaced by a summary before a new run reads them, in one
+        commit. A summariser that fails is logged, and the run continues with the whole history.
         """
+        if compaction is not None and not isinstance(compaction, Compaction):
+            raise InvalidInput(f"compaction must be a Compaction, not {type(compaction).__name__}")
         graphs = build_graphs(agents)
         config = RunConfig.coerce(run_config)
         if config.sandbox is not None:
@@ -95,7 +102,7 @@ class Runtime:
             backend: Any = RetryingBackend(encrypt_backend(opened, cipher), shutdown)
             renewer = LeaseRenewer(backend, ttl=lease)
             ctx = RuntimeContext(backend, graphs, renewer, config, lease, approval_ttl, shutdown=shutdown)
-            ctx.codec, ctx.cipher = codec or PLAIN_CODEC, cipher
+            ctx.codec, ctx.cipher, ctx.compaction = codec or PLAIN_CODEC, cipher, compaction
             await ctx.sync_clock()
             async with Scope() as scope:
                 scheduler = Scheduler(ctx, scope)

@@ -13,7 +13,7 @@ from standfast.history.session import make_contention_error
 from standfast.history.stored_session import build_fork_splice, wait_before_retry
 from standfast.store.operations import Annotate, Erase, Op, RequireVersion, Splice
 from standfast.store.records import Head, Page, SessionRecord
-from standfast.store.tape import generate_tape_id
+from standfast.store.tape import generate_tape_id, slice_spans
 
 T = TypeVar("T")
 MAIN_BRANCH = "main"
@@ -134,9 +134,8 @@ class BranchRegistry:
             chosen = name if name is not None else _choose_name(turn, branches, now=self.main.backend.clock())
             if chosen in branches or chosen == MAIN_BRANCH:
                 raise InvalidInput(f"branch {chosen!r} already exists: choose another name, or use switch_to_branch()")
-            splice = build_fork_splice(
-                page.record, start.entries[0].row.position, session_id=child_id, tape=generate_tape_id()
-            )
+            shown = slice_spans(page.record.view, 0, start.entries[0].row.position)
+            splice = build_fork_splice(page.record, shown, session_id=child_id, tape=generate_tape_id())
             return self._make_branch(chosen, child_id), [
                 RequireVersion(parent.session_id, page.record.version),
                 Splice(session_id=self.main.session_id, expected=record.version),

@@ -16,6 +16,7 @@ from standfast.base.ids import new_id, validate_name
 from standfast.base.log import get_logger
 from standfast.base.time import Backoff, Clock
 from standfast.history.codec import Codec
+from standfast.history.compaction import Compaction
 from standfast.history.reader import PLAIN_CODEC
 from standfast.history.stored_session import StoredSession
 from standfast.models.interface import as_item
@@ -176,6 +177,8 @@ class RuntimeContext:
     shutdown: ShutdownFlag = field(default_factory=ShutdownFlag)
     codec: Codec = PLAIN_CODEC
     """Of the sessions."""
+    compaction: Compaction | None = None
+    """Of the sessions, before a run reads its history."""
     cipher: RunCipher | None = None
     """Of the runs; ``None`` without encryption."""
     keepers: dict[tuple[tuple[str, Any], ...], "WorkspaceKeeper"] = field(default_factory=dict)

@@ -10,10 +10,8 @@ from standfast.base.errors import ApprovalMoved, HistoryMoved, InvalidInput, Run
 from standfast.base.ids import new_id
 from standfast.base.items import Item
 from standfast.runs.core.context import SavedContext
-from standfast.runs.core.state import State
 from standfast.runtime._engine.approvals import build_withdrawal_ops
 from standfast.runtime._engine.context import RuntimeContext
-from standfast.runtime._engine.journal_writer import build_rewind_ops
 from standfast.runtime._engine.leases import acquire_leases
 from standfast.runtime._engine.records import (
     ENDED_STATUSES,
@@ -38,6 +36,7 @@ from standfast.runtime._engine.scheduler import (
     find_session_holder,
     make_run_ids,
 )
+from standfast.runtime._engine.session_marks import build_rewind_ops, fork_session
 from standfast.runtime.errors import RunEnded, RunKeyReused, SessionBusy, SessionEncrypted
 from standfast.runtime.types import CancelMode, OnBusy
 from standfast.store.operations import Annotate, AppendJournal, Op, SaveRun
@@ -168,11 +167,7 @@ async def cancel_run(scheduler: Scheduler, run_id: str, mode: CancelMode, *, rol
             saved = await update_run(ctx, record, replace(header, cancel=mode), record.status, CancelRequested(mode))
         else:
             ops = await build_withdrawal_ops(ctx.backend, run_id)
-            ops += (
-                await build_rewind_ops(ctx, record.session_id, header.session_length_before)
-                if header.rollback_requested
-                else []
-            )
+            ops += await build_rewind_ops(ctx, record) if header.rollback_requested else []
             ended = replace(header, problem=None)
             saved = await update_run(ctx, record, ended, "cancelled", RunStopped("cancelled"), *ops)
         if saved:
@@ -236,30 +231,9 @@ async def fork_run(ctx: RuntimeContext, parent: RunRecord, *, at: int | None, se
     step = parent.journal_length if at is None else validate_step(parent, at)
     replayed = await replay(ctx.backend, parent, upto=step)
     header, run_id = decode_header(parent), new_id("run")
-    length_before, session = header.session_length_before, None
-    if parent.session_id is not None:
-        session = await _fork_session(ctx, parent, replayed.state, length_before, session_id)
+    session = None if parent.session_id is None else await fork_session(ctx, parent, replayed, session_id)
     first = RunQueued(replayed.state.input, replayed.state.max_turns, replayed.context, parent.run_id, step)
     request = compute_request_digest("fork", parent.run_id, step)
-    forked = RunHeader(header.agent, request, parent=parent.run_id, session_length_before=length_before)
+    forked = RunHeader(header.agent, request, parent=parent.run_id)
     await ctx.backend.commit(*build_create_ops(run_id, forked, first, session_id=session))
     return await ctx.get_run(run_id)
-
-
-async def _fork_session(
-    ctx: RuntimeContext, parent: RunRecord, state: State, length_before: int | None, session_id: str | None
-) -> str:
-    """Fork the parent's session as it was when the run had this state, and return its id."""
-    session = ctx.open_session(parent.session_id or "")
-    own = sum(not entry.hidden for entry in state.transcript[: state.stored])
-    head = await session.head()
-    length = (length_before if length_before is not None else head.length) + own
-    if length > head.length:
-        raise InvalidInput(
-            f"the session {parent.session_id!r} has {head.length} items, and at this step it had {length}: it was "
-            "rewound since, so the run cannot be forked there"
-        )
-    if not head.version:
-        return session_id or new_id("session")
-    child = await session.fork(at=length, session_id=session_id)
-    return child.session_id

@@ -19,6 +19,7 @@ from standfast.runtime._engine.records import (
     RunClaimed,
     RunQueued,
     RunStopped,
+    SessionCompacted,
     WorkspaceRestored,
     WorkspaceSaved,
     decode_row,
@@ -51,6 +52,7 @@ EVENT_TYPES: dict[type, str] = {
     LeaseLossReported: "run.lease_lost",
     WorkspaceSaved: "workspace.saved",
     WorkspaceRestored: "workspace.restored",
+    SessionCompacted: "session.compacted",
 }
 
 
@@ -109,9 +111,12 @@ def _build_data(entry: JournalEntry) -> dict[str, Any]:
                 "tool": str(content.tool),
                 "kind": "uncertain" if content.uncertain else "approval",
             }
+        case SessionCompacted():
+            return {"replaced": content.replaced, "length": content.session.length}
         case RunClaimed() | LeaseLossReported() | RunStopped() | CancelRequested() | ResumeRequested():
             plain: dict[str, Any] = msgspec.to_builtins(content)
             plain.pop("type", None)
+            plain.pop("session", None)
             return plain
         case WorkspaceSaved() | WorkspaceRestored():
             fields = {name: getattr(content, name) for name in content.__struct_fields__}

@@ -30,7 +30,6 @@ from standfast.runtime._engine.journal_writer import (
     JournalWriter,
     RunTakenOver,
     SnapshotWriter,
-    build_rewind_ops,
 )
 from standfast.runtime._engine.leases import RunLeases
 from standfast.runtime._engine.records import (
@@ -44,6 +43,8 @@ from standfast.runtime._engine.records import (
     encode_entry,
 )
 from standfast.runtime._engine.replay import replay
+from standfast.runtime._engine.session_compaction import compact_session
+from standfast.runtime._engine.session_marks import build_rewind_ops
 from standfast.runtime.types import CancelMode, RunProblem
 from standfast.store.operations import AppendJournal, SaveRun
 from standfast.store.records import RunRecord
@@ -124,7 +125,7 @@ class RunExecutor:
         self.writer = self._make_writer()
         self.task: asyncio.Task[None] | None = None
         self.cancel_mode: CancelMode | None = self.header.cancel
-        self.suspending = self._stopping = False
+        self.suspending = self._stopping = self._compacting = False
 
     async def run(self) -> None:
         """Execute the run until it ends or waits. Errors of the run are recorded, not raised."""
@@ -207,6 +208,8 @@ class RunExecutor:
         run.stop_after_turn, run.stop_after_step = self.cancel_mode is not None, self.suspending
         if self.ctx.subscriptions.has_live_subscribers(self.record.run_id):
             run.emit = partial(self.ctx.subscriptions.publish_model_event, self.record.run_id)
+        if not run.state.input_taken and not replayed.compacted:
+            await self._compact_session()
         await drive(run)
         if run.state.ended:
             return await self._stop("completed")
@@ -215,6 +218,16 @@ class RunExecutor:
         if self.cancel_mode is not None and not run.stop_after_step:
             return await self._stop("cancelled")
         return await self._stop("woken", problem=SUSPENDED)
+
+    async def _compact_session(self) -> None:
+        """Compact the history before the run reads it, if a policy says so. Interrupted, it is repeated elsewhere."""
+        if self.ctx.compaction is None or self.writer.session is None or self.suspending:
+            return
+        self._compacting = True
+        try:
+            await compact_session(self.writer, self.writer.session, self.ctx.compaction)
+        finally:
+            self._compacting = False
 
     def _make_writer(self) -> JournalWriter:
         return JournalWriter(self.ctx, self.record, self.leases, marks=self._marks)
@@ -270,7 +283,7 @@ class RunExecutor:
                 )
                 if status == "cancelled" and self.header.rollback_requested:
                     writer.discard_items()
-                    ops += await build_rewind_ops(self.ctx, self.record.session_id, self.header.session_length_before)
+                    ops += await build_rewind_ops(self.ctx, self.record)
                 # Approvals before the run, as in every commit: with another order two commits could deadlock.
                 await writer.flush(*ops, self._build_save(status, problem, answer), release=True)
                 writer.stopped = True
@@ -331,7 +344,7 @@ class RunExecutor:
         if self.active_run is None:
             return
         self.active_run.stop_after_step = True
-        if isinstance(choose_next_step(self.active_run.state), AskModel):
+        if self._compacting or isinstance(choose_next_step(self.active_run.state), AskModel):
             self._cancel_task()
 
     def _cancel_task(self) -> None:

@@ -12,14 +12,18 @@ from standfast.runs.core.context import SavedContext
 from standfast.runs.core.conversion import from_usage_record
 from standfast.runs.core.state import State, UsageRecord
 from standfast.runs.core.transitions import apply_at_route, apply_outcome
+from standfast.runs.session_io import list_stored_items
 from standfast.runtime._engine.crash_loop import CrashCount
 from standfast.runtime._engine.records import (
     ENDED_STATUSES,
     ApprovalDecided,
     ApprovalRequested,
     JournalEntry,
+    RunClaimed,
     RunNote,
     RunStopped,
+    SessionCompacted,
+    SessionMark,
 )
 
 CallKey = tuple[tuple[str, ...], str]
@@ -51,6 +55,10 @@ class ReplayedRun:
     context_position: int = 1
     """The number of the entry with the latest context."""
     crashes: CrashCount = field(default_factory=CrashCount)
+    session_marks: list[tuple[SessionMark, int]] = field(default_factory=list)
+    """The session whenever the run was claimed or compacted it, with the number of the run's own items in it."""
+    compacted: bool = False
+    """Whether the run has compacted its session."""
     coverage: SnapshotCoverage = SnapshotCoverage()
     """How much of the run the snapshots cover."""
 
@@ -79,6 +87,10 @@ class ReplayedRun:
         elif isinstance(content, ApprovalDecided):
             self.pending_approvals.pop((entry.route, content.decided.call_id), None)
             self.state = replay_outcome(self.state, entry.route, content.decided)
+        elif isinstance(content, RunClaimed | SessionCompacted):
+            self.compacted = self.compacted or isinstance(content, SessionCompacted)
+            if content.session is not None:
+                self.session_marks.append((content.session, len(list_stored_items(self.state))))
         elif isinstance(content, RunStopped):
             if content.status in ENDED_STATUSES:
                 self.pending_approvals.clear()  # they were withdrawn when the run ended

@@ -39,26 +39,8 @@ from standfast.runtime._engine.records import (
 from standfast.runtime._engine.replay import replay
 from standfast.runtime._engine.snapshots import can_snapshot, encode_snapshot, get_coverage
 from standfast.store.backend import Backend
-from standfast.store.operations import AppendEvents, AppendJournal, Op, Splice, ViewUpdate
+from standfast.store.operations import AppendEvents, AppendJournal, Op
 from standfast.store.records import RunRecord
-from standfast.store.tape import slice_spans
-
-
-async def build_rewind_ops(ctx: RuntimeContext, session_id: str | None, to: int | None) -> list[Op]:
-    """Return the operations that restore the session to its first ``to`` items, for the commit that ends a run.
-
-    They must be part of that commit: until then the run holds the session, and no other run has added items.
-    """
-    if session_id is None or to is None:
-        return []
-    session = ctx.open_session(session_id)
-    before = await session.read_verified_record()
-    if before is None or to >= before.length:
-        return []
-    view = ViewUpdate(closed=slice_spans(before.view, 0, to), open_from=before.next_seq, length=to, archive=True)
-    splice = Splice(session_id=session_id, view_update=view, tape=before.tape)
-    return [session.complete_splice(before, splice, tags=await session.read_tags(to - 1))]
-
 
 MAX_CONTEXT_BYTES = 16 * 1024
 """Changes of a larger context are not recorded: writing it at every step would cost too much."""

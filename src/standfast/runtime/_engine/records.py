@@ -71,11 +71,31 @@ class RunQueued(PersistedStruct, frozen=True, tag="run.queued"):
     at: int | None = None
 
 
+class SessionMark(PersistedStruct, frozen=True):
+    """The session of a run at some moment: what the run stores after it follows these items.
+
+    ``tape`` is 0 if the session did not exist yet.
+    """
+
+    tape: int = 0
+    generation: int = 0
+    length: int = 0
+    next_seq: int = 0
+
+
 class RunClaimed(PersistedStruct, frozen=True, tag="run.owned"):
     """A runtime claimed the run: to start it, to resume it, or because its owner had died."""
 
     by: str
     how: Literal["started", "continued", "recovered"] = "started"
+    session: SessionMark | None = None
+
+
+class SessionCompacted(PersistedStruct, frozen=True, tag="session.compacted"):
+    """The oldest items of the session were replaced by a summary, in the same commit."""
+
+    replaced: int
+    session: SessionMark
 
 
 class LeaseLossReported(PersistedStruct, frozen=True, tag="run.outlived"):
@@ -159,6 +179,7 @@ class WorkspaceRestored(PersistedStruct, frozen=True, tag="workspace.restored"):
 RunNote: TypeAlias = (
     RunQueued
     | RunClaimed
+    | SessionCompacted
     | LeaseLossReported
     | ApprovalRequested
     | ApprovalDecided

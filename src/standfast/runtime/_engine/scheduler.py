@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from standfast.base.errors import FenceLost, RunMoved, StoreUnavailable
+from standfast.base.errors import FenceLost, HistoryMoved, RunMoved, StoreUnavailable
 from standfast.base.ids import new_id
 from standfast.base.log import get_logger
 from standfast.lifecycle.scope import Scope
@@ -26,8 +26,9 @@ from standfast.runtime._engine.records import (
     encode_entry,
 )
 from standfast.runtime._engine.run_cipher import is_locked
+from standfast.runtime._engine.session_marks import mark_session
 from standfast.store.backend import Backend
-from standfast.store.operations import AppendJournal, Op, SaveRun
+from standfast.store.operations import AppendJournal, Op, RequireVersion, SaveRun
 from standfast.store.records import RunRecord
 
 CLAIMABLE_STATUSES = ("woken", "running", *QUEUED_STATUSES)
@@ -104,12 +105,13 @@ async def claim_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecord, 
 
 
 async def _acquire_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecord, RunLeases] | None:
-    header = replace(decode_header(record), problem=None)
-    if record.status in QUEUED_STATUSES and header.session_length_before is None and record.session_id is not None:
-        before = await ctx.backend.get_session(record.session_id)
-        header = replace(header, session_length_before=before.length if before else 0)
+    header, unchanged, mark = replace(decode_header(record), problem=None), list[Op](), None
+    if record.session_id is not None:
+        session = await ctx.backend.get_session(record.session_id)
+        mark = mark_session(session)
+        unchanged = [RequireVersion(record.session_id, session.version if session else 0)]
     how: Literal["started", "continued"] = "started" if record.journal_length == 1 else "continued"
-    note = RunClaimed(ctx.runtime_id, "recovered" if record.status == "running" else how)
+    note = RunClaimed(ctx.runtime_id, "recovered" if record.status == "running" else how, mark)
     save = SaveRun(
         run_id=record.run_id,
         expected=record.revision,
@@ -120,9 +122,14 @@ async def _acquire_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecor
     journal = AppendJournal(run_id=record.run_id, entries=(encode_entry(JournalEntry(note)),))
     try:
         leases = await acquire_leases(
-            ctx.backend, record.run_id, record.session_id, owner=ctx.runtime_id, ttl=ctx.lease_ttl, ops=[save, journal]
+            ctx.backend,
+            record.run_id,
+            record.session_id,
+            owner=ctx.runtime_id,
+            ttl=ctx.lease_ttl,
+            ops=[*unchanged, save, journal],
         )
-    except (RunMoved, FenceLost):
+    except (RunMoved, FenceLost, HistoryMoved):
         return None
     if leases is None:
         return None

@@ -24,7 +24,7 @@ from standfast.runs.core.state import (
 )
 from standfast.runtime._engine.crash_loop import CrashCount
 from standfast.runtime._engine.journal import CallKey, ReplayedRun, SnapshotCoverage
-from standfast.runtime._engine.records import encode
+from standfast.runtime._engine.records import SessionMark, encode
 from standfast.store.backend import Backend
 from standfast.store.records import RunRecord
 
@@ -48,6 +48,8 @@ class JournalSnapshot(PersistedStruct, frozen=True):
     pending_approvals: tuple[tuple[CallKey, str], ...] = msgspec.field(default=(), name="asked")
     context: SavedContext | None = None
     crashes: CrashCount = msgspec.field(default=CrashCount(), name="setbacks")
+    session_marks: tuple[tuple[SessionMark, int], ...] = ()
+    compacted: bool = False
 
 
 _snapshot_decoder = msgspec.json.Decoder(JournalSnapshot, dec_hook=decode_hook)
@@ -86,6 +88,8 @@ def encode_snapshot(run: ReplayedRun, mark: tuple[int, int]) -> bytes:
         pending_approvals=tuple(run.pending_approvals.items()),
         context=run.context if run.context_position > cut.length else None,
         crashes=run.crashes,
+        session_marks=tuple(run.session_marks),
+        compacted=run.compacted,
     )
     return zlib.compress(encode(snapshot))
 
@@ -132,6 +136,8 @@ def _merge_snapshots(chain: list[JournalSnapshot]) -> ReplayedRun:
         dict(last.pending_approvals),
         last.upto,
         crashes=last.crashes,
+        session_marks=list(last.session_marks),
+        compacted=last.compacted,
     )
     run.coverage = get_coverage(run)
     return run
