@@ -12,6 +12,7 @@ import pytest
 from factories.mcp import PlainHttpServer, ServerLog, stdio_server, wait_until
 from standfast import Agent, Runner
 from standfast.mcp import MCPCallUncertain, MCPInvalidResponse, MCPServerError
+from standfast.mcp._client.message_limits import MessageMeter
 from standfast.testing import ScriptedModel, assistant_message, function_call
 
 LIMIT = 200_000
@@ -81,20 +82,57 @@ async def test_a_stream_of_many_events_is_not_limited_as_a_whole(plain_http: Pla
         assert result.content[0].text == "at last"
 
 
-async def test_a_message_of_very_many_objects_is_refused_before_it_is_parsed(
-    plain_http: PlainHttpServer, log: ServerLog
+MANY = {
+    "objects": "[" + "{}," * 300_000 + "{}]",
+    "numbers": "[" + "1," * 300_000 + "1]",
+    "names": "{" + ",".join(f'"{n:x}":1' for n in range(300_000)) + "}",
+    "texts": "[" + '"\\\\\\"",' * 300_000 + '""]',
+}
+
+
+@pytest.mark.parametrize("content", MANY.values(), ids=MANY)
+async def test_a_message_of_very_many_values_is_refused_before_it_is_parsed(
+    plain_http: PlainHttpServer, log: ServerLog, content: str
 ) -> None:
-    content = "[" + "{}," * 300_000 + "{}]"
+    json.loads(content)
     body = (
         f'{{"jsonrpc": "2.0", "id": {NEXT_ID}, "result": {{"content": [], "structuredContent": {{"x": {content}}}}}}}'
     )
     async with plain_http.server() as server:
-        with pytest.raises(MCPInvalidResponse, match="more than 200000 objects"):
+        with pytest.raises(MCPInvalidResponse, match="more than 200000 values"):
             await server.call_tool("write_raw", raw(body.encode()))
+        # A quotation mark before the message does not make texts of what follows.
+        events = raw(b': "\nevent: message\ndata: ' + body.encode() + b"\n\n", "text/event-stream")
+        with pytest.raises(MCPCallUncertain, match="more than 200000 values|1048576 byte limit"):
+            await server.call_tool("write_raw", events)
     async with stdio_server(log) as server:
         code = base64.b64encode(body.encode() + b"\n").decode()
-        with pytest.raises(MCPCallUncertain, match="more than 200000 objects"):
+        with pytest.raises(MCPCallUncertain, match="more than 200000 values"):
             await server.call_tool("write_raw", {"code": code})
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_values_are_counted_outside_of_texts_however_the_message_is_divided(size: int) -> None:
+    message = json.dumps({"a,b": ["x,y{[", 'quoted ", \\', {"c\\": '\\"\n,'}], "d": [1, 2, 3]}, indent=1).encode()
+    meter = MessageMeter(10_000)
+    for start in range(0, len(message), size):
+        meter.add(message[start : start + size])
+    assert meter._values == 4 + 1 + 2 + 2
+
+
+async def test_texts_full_of_brackets_and_commas_arrive(log: ServerLog) -> None:
+    async with stdio_server(log) as server:
+        table = {"content": [{"type": "text", "text": "[1,{2},3]\n" * 100_000}]}
+        output = await run_tool(server, "return_raw", {"result": table})
+        assert output == "[1,{2},3]\n" * 100_000
+
+
+async def test_an_output_of_very_many_parts_is_cut(log: ServerLog) -> None:
+    async with stdio_server(log) as server:
+        texts = [{"type": "text", "text": "y"}] * 1500
+        parts = await run_tool(server, "return_raw", {"result": {"content": texts}})
+        assert len(parts) == 1001
+        assert parts[-1].text == "[cut after 1000 parts: the output has 1500]"
 
 
 async def test_a_line_that_is_too_long_ends_the_connection_and_says_so(log: ServerLog) -> None:

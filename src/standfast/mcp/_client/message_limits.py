@@ -1,20 +1,23 @@
-"""Limits of a message while it is read: its size after decompression, and the number of objects in it.
+"""Limits of a message while it is read: its size after decompression, and the number of values in it.
 
 A server could otherwise make its client keep gigabytes, or block its event loop for seconds with parsing.
 """
 
+import re
 import zlib
 from collections.abc import AsyncIterator, Iterator
 
 import httpx2
 
-MAX_CONTAINERS = 200_000
-"""The number of objects and arrays in a message. Brackets inside texts are counted, too, as that needs no parsing."""
+MAX_VALUES = 200_000
+"""The number of values in a message: objects, arrays and their items. What looks like one inside a text is none."""
 
 ACCEPTED_ENCODINGS = "gzip, deflate"
 _PIECE_BYTES = 2**16
 _GZIP_OR_ZLIB = 47  # the parameter of zlib that recognizes both formats
 _EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
+# A text of JSON, which never has line ends. At the end of a piece it may not be complete.
+_TEXT = re.compile(rb'"(?:[^"\\\r\n]++|\\[^\r\n])*+("|\\?\Z)?')
 
 
 class MessageRefused(httpx2.StreamError, httpx2.SSEError):
@@ -30,16 +33,26 @@ class MessageMeter:
 
     def reset(self) -> None:
         """Begin a new message."""
-        self._bytes = self._containers = 0
+        self._bytes = self._values = 0
+        self._open_text = b""
 
     def add(self, piece: bytes) -> None:
         """Count a piece. Raises :class:`MessageRefused`."""
         self._bytes += len(piece)
         if self._bytes > self._max_bytes:
             raise MessageRefused(f"a message of more than {self._max_bytes} bytes (see max_message_bytes)")
-        self._containers += piece.count(b"{") + piece.count(b"[")
-        if self._containers > MAX_CONTAINERS:
-            raise MessageRefused(f"a message of more than {MAX_CONTAINERS} objects and arrays")
+        data = self._open_text + piece
+        self._open_text = b""
+        outside = _TEXT.sub(self._skip_text, data)
+        self._values += sum(map(outside.count, (b"{", b"[", b",")))
+        if self._values > MAX_VALUES:
+            raise MessageRefused(f"a message of more than {MAX_VALUES} values")
+
+    def _skip_text(self, found: re.Match[bytes]) -> bytes:
+        """Take a text out. Of one that is not complete yet, remember that it is open, and a last backslash."""
+        if found[1] != b'"' and found.end() == len(found.string):
+            self._open_text = b'"' + (found[1] or b"")
+        return b""
 
 
 def limit_bodies(client: httpx2.AsyncClient, max_bytes: int) -> httpx2.AsyncClient:

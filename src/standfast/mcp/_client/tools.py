@@ -77,6 +77,7 @@ ToolOutput: TypeAlias = str | ToolOutputPart | list[ToolOutputPart]
 
 ERROR_PREFIX = "The tool reported an error:"
 DEFAULT_MAX_OUTPUT_CHARS = 1_000_000
+MAX_OUTPUT_PARTS = 1000
 
 
 def convert_result(
@@ -85,7 +86,7 @@ def convert_result(
     """Convert the content of a result into the output of a function tool.
 
     Structured content is used with ``use_structured_content`` or if there is no other content. A single text becomes a
-    string. If the tool reports an error, the output begins with :data:`ERROR_PREFIX`. Text is cut after ``max_chars``.
+    string. If the tool reports an error, the output begins with :data:`ERROR_PREFIX`. It is cut by :func:`cut_texts`.
     """
     structured = result.structured_content
     if structured is not None and not result.is_error and (use_structured_content or not result.content):
@@ -100,17 +101,19 @@ def convert_result(
 
 
 def cut_texts(parts: list[ToolOutputPart], max_chars: int) -> list[ToolOutputPart]:
-    """Return the parts with at most ``max_chars`` of text in all, the last of which says how long the text was."""
+    """Return at most ``MAX_OUTPUT_PARTS`` with ``max_chars`` of text in all. The last part tells what was cut."""
     total = sum(len(part.text) for part in parts if isinstance(part, ToolOutputText))
-    if total <= max_chars:
+    if total <= max_chars and len(parts) <= MAX_OUTPUT_PARTS:
         return parts
     kept, available = list[ToolOutputPart](), max_chars
-    for part in parts:
+    for part in parts[:MAX_OUTPUT_PARTS]:
         if isinstance(part, ToolOutputText) and len(part.text) > available:
             note = f"[cut after {max_chars} characters: the output has {total}]"
             return [*kept, ToolOutputText(text=f"{part.text[:available]}\n{note}")]
         available -= len(part.text) if isinstance(part, ToolOutputText) else 0
         kept.append(part)
+    if len(kept) < len(parts):
+        kept.append(ToolOutputText(text=f"[cut after {MAX_OUTPUT_PARTS} parts: the output has {len(parts)}]"))
     return kept
 
 
