@@ -103,7 +103,7 @@ async def test_a_message_of_very_many_values_is_refused_before_it_is_parsed(
             await server.call_tool("write_raw", raw(body.encode()))
         # A quotation mark before the message does not make texts of what follows.
         events = raw(b': "\nevent: message\ndata: ' + body.encode() + b"\n\n", "text/event-stream")
-        with pytest.raises(MCPCallUncertain, match="more than 200000 values|1048576 byte limit"):
+        with pytest.raises(MCPCallUncertain, match=r"more than 200000 values|1048576 byte limit"):
             await server.call_tool("write_raw", events)
     async with stdio_server(log) as server:
         code = base64.b64encode(body.encode() + b"\n").decode()
