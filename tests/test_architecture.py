@@ -46,6 +46,7 @@ LIBRARY_USERS = {
     "anyio": {"mcp"},
     "opentelemetry": {"tracing"},
     "jsonschema": {"tool_calls"},
+    "graphviz": {"agents"},
 }
 
 

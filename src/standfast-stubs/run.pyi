@@ -1,9 +1,11 @@
 from standfast.agents import RunContextWrapper as RunContextWrapper
+from standfast.runs import AgentRunner as AgentRunner
 from standfast.runs import CallModelData as CallModelData
 from standfast.runs import CallModelInputFilter as CallModelInputFilter
 from standfast.runs import ModelInputData as ModelInputData
 from standfast.runs import ReasoningItemIdPolicy as ReasoningItemIdPolicy
 from standfast.runs import RunConfig as RunConfig
+from standfast.runs import RunOptions as RunOptions
 from standfast.runs import RunResult as RunResult
 from standfast.runs import RunResultStreaming as RunResultStreaming
 from standfast.runs import RunState as RunState
@@ -13,4 +15,6 @@ from standfast.runs import ToolErrorFormatterArgs as ToolErrorFormatterArgs
 from standfast.runs import ToolExecutionConfig as ToolExecutionConfig
 from standfast.runs import ToolNameCollisionPolicy as ToolNameCollisionPolicy
 from standfast.runs import ToolNotFoundBehavior as ToolNotFoundBehavior
+from standfast.runs import get_default_agent_runner as get_default_agent_runner
+from standfast.runs import set_default_agent_runner as set_default_agent_runner
 from standfast.runs.config import DEFAULT_MAX_TURNS as DEFAULT_MAX_TURNS

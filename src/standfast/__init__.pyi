@@ -302,5 +302,13 @@ from standfast.tracing import set_tracing_disabled as set_tracing_disabled
 from standfast.tracing import task_span as task_span
 from standfast.tracing import trace as trace
 from standfast.tracing import turn_span as turn_span
+from standfast.tracing import SpeechGroupSpanData as SpeechGroupSpanData
+from standfast.tracing import SpeechSpanData as SpeechSpanData
+from standfast.tracing import TranscriptionSpanData as TranscriptionSpanData
+from standfast.tracing import set_tracing_export_api_key as set_tracing_export_api_key
+from standfast.tracing import speech_group_span as speech_group_span
+from standfast.tracing import speech_span as speech_span
+from standfast.tracing import transcription_span as transcription_span
+from standfast.runs import ToolOutputTrimmer as ToolOutputTrimmer
 
 __version__: str

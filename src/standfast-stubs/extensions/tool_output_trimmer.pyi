@@ -1,0 +1,1 @@
+from standfast.runs import ToolOutputTrimmer as ToolOutputTrimmer

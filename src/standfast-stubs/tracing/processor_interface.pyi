@@ -1,1 +1,2 @@
+from standfast.tracing import TracingExporter as TracingExporter
 from standfast.tracing import TracingProcessor as TracingProcessor

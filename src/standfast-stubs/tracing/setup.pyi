@@ -1,1 +1,2 @@
+from standfast.tracing import get_trace_provider as get_trace_provider
 from standfast.tracing import set_trace_provider as set_trace_provider

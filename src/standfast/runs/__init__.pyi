@@ -45,3 +45,9 @@ from standfast.runs.core.serialization import SCHEMA_VERSION_SUMMARIES as SCHEMA
 from standfast.runs.core.serialization import SUPPORTED_SCHEMA_VERSIONS as SUPPORTED_SCHEMA_VERSIONS
 from standfast.runs.core.serialization import UnknownVersion as UnknownVersion
 from standfast.runs.core.serialization import UnreadableState as UnreadableState
+from standfast.runs.runner import AgentRunner as AgentRunner
+from standfast.runs.runner import get_default_agent_runner as get_default_agent_runner
+from standfast.runs.runner import set_default_agent_runner as set_default_agent_runner
+from standfast.runs.config import DEFAULT_MAX_TURNS as DEFAULT_MAX_TURNS
+from standfast.runs.config import RunOptions as RunOptions
+from standfast.runs.tool_output_trimmer import ToolOutputTrimmer as ToolOutputTrimmer

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Generic, Literal, TypeAlias
+from typing import Any, Generic, Literal, NotRequired, TypeAlias
 
+from typing_extensions import TypedDict
+
+from standfast.agents.context import RunHooks
 from standfast.agents.errors import InvalidDeclaration
 from standfast.agents.guardrails import InputGuardrail, OutputGuardrail
 from standfast.agents.handoffs import HandoffHistoryMapper, HandoffInputFilter
@@ -12,7 +15,7 @@ from standfast.agents.tools import ToolErrorFormatter as ToolErrorFormatter
 from standfast.agents.tools import ToolErrorFormatterArgs as ToolErrorFormatterArgs
 from standfast.agents.types import MaybeAwaitable, ModelLike, TContext
 from standfast.base.items import Item
-from standfast.history.session import SessionInputCallback, SessionSettings
+from standfast.history.session import Session, SessionInputCallback, SessionSettings
 from standfast.models.interface import Model, ModelProvider
 from standfast.tracing.create import TracingConfig
 
@@ -60,6 +63,20 @@ class ToolExecutionConfig:
             raise InvalidDeclaration(
                 "ToolExecutionConfig", f"max_function_tool_concurrency must be 1 or more, got {limit!r}"
             )
+
+
+class RunOptions(TypedDict, Generic[TContext]):
+    """The keyword arguments of :meth:`Runner.run`, for own runners."""
+
+    context: NotRequired[TContext | None]
+    max_turns: NotRequired[int | None]
+    hooks: NotRequired[RunHooks[TContext] | None]
+    run_config: NotRequired["RunConfig | dict[str, Any] | None"]
+    previous_response_id: NotRequired[str | None]
+    auto_previous_response_id: NotRequired[bool]
+    conversation_id: NotRequired[str | None]
+    session: NotRequired[Session | None]
+    error_handlers: NotRequired[Any]
 
 
 class DefaultProvider(ModelProvider):

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from msgspec.structs import replace
 
@@ -17,7 +17,7 @@ from standfast.base.items import Item
 from standfast.history.session import Session
 from standfast.lifecycle.channel import Channel
 from standfast.runs.active_run import ActiveRun
-from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
+from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig, RunOptions
 from standfast.runs.core.state import State, check_session, make_conversation
 from standfast.runs.driver import drive
 from standfast.runs.error_handlers import validate_handlers
@@ -154,6 +154,55 @@ class RunResultStreaming(RunResultBase):
             await asyncio.wait({self.run_loop_task})
 
 
+class AgentRunner:
+    """What :class:`Runner` calls. A program may set its own with :func:`set_default_agent_runner`."""
+
+    async def run(
+        self,
+        starting_agent: Agent[Any],
+        input: str | list[Item] | RunState[Any, Any],
+        **kwargs: Unpack[RunOptions[Any]],
+    ) -> RunResult:
+        run = prepare_run(starting_agent, input, **kwargs)
+        await drive(run)
+        return RunResult.from_run(run)
+
+    def run_sync(
+        self,
+        starting_agent: Agent[Any],
+        input: str | list[Item] | RunState[Any, Any],
+        **kwargs: Unpack[RunOptions[Any]],
+    ) -> RunResult:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self.run(starting_agent, input, **kwargs))
+        raise UserError("run_sync cannot be called while an event loop is running: await Runner.run instead")
+
+    def run_streamed(
+        self,
+        starting_agent: Agent[Any],
+        input: str | list[Item] | RunState[Any, Any],
+        **kwargs: Unpack[RunOptions[Any]],
+    ) -> RunResultStreaming:
+        return RunResultStreaming.start(prepare_run(starting_agent, input, **kwargs))
+
+
+_default_runner = AgentRunner()
+_runner: AgentRunner | None = None
+
+
+def get_default_agent_runner() -> AgentRunner:
+    """Return the runner that :class:`Runner` calls."""
+    return _runner or _default_runner
+
+
+def set_default_agent_runner(runner: AgentRunner | None) -> None:
+    """Let :class:`Runner` call ``runner``; ``None`` restores the default."""
+    global _runner
+    _runner = runner
+
+
 class Runner:
     """Runs agents until they have a final output or need an approval.
 
@@ -180,7 +229,7 @@ class Runner:
 
         Every exception raised here has ``run_data.state``, from which the run can be resumed.
         """
-        run = prepare_run(
+        return await get_default_agent_runner().run(
             starting_agent,
             input,
             context=context,
@@ -193,8 +242,6 @@ class Runner:
             conversation_id=conversation_id,
             session=session,
         )
-        await drive(run)
-        return RunResult.from_run(run)
 
     @classmethod
     def run_sync(
@@ -213,25 +260,19 @@ class Runner:
         session: Session | None = None,
     ) -> RunResult:
         """Do the same as :meth:`run`, for programs without an event loop."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(
-                cls.run(
-                    starting_agent,
-                    input,
-                    context=context,
-                    max_turns=max_turns,
-                    hooks=hooks,
-                    run_config=run_config,
-                    error_handlers=error_handlers,
-                    previous_response_id=previous_response_id,
-                    auto_previous_response_id=auto_previous_response_id,
-                    conversation_id=conversation_id,
-                    session=session,
-                )
-            )
-        raise UserError("run_sync cannot be called while an event loop is running: await Runner.run instead")
+        return get_default_agent_runner().run_sync(
+            starting_agent,
+            input,
+            context=context,
+            max_turns=max_turns,
+            hooks=hooks,
+            run_config=run_config,
+            error_handlers=error_handlers,
+            previous_response_id=previous_response_id,
+            auto_previous_response_id=auto_previous_response_id,
+            conversation_id=conversation_id,
+            session=session,
+        )
 
     @classmethod
     def run_streamed(
@@ -250,7 +291,7 @@ class Runner:
         error_handlers: Any = None,
     ) -> RunResultStreaming:
         """Start a run and return at once; read its events with :meth:`RunResultStreaming.stream_events`."""
-        run = prepare_run(
+        return get_default_agent_runner().run_streamed(
             starting_agent,
             input,
             context=context,
@@ -263,7 +304,6 @@ class Runner:
             conversation_id=conversation_id,
             session=session,
         )
-        return RunResultStreaming.start(run)
 
 
 def prepare_run(

@@ -17,10 +17,13 @@ from standfast.tracing.span_data import (
     HandoffSpanData,
     MCPListToolsSpanData,
     ResponseSpanData,
+    SpeechGroupSpanData,
+    SpeechSpanData,
     TaskSpanData,
+    TranscriptionSpanData,
     TurnSpanData,
 )
-from standfast.tracing.spans import Span, Trace, TSpanData, get_current_span, get_recorded_parent
+from standfast.tracing.spans import Span, Trace, TSpanData, get_current_span, get_current_trace, get_recorded_parent
 
 
 class TracingConfig(TypedDict, total=False):
@@ -157,6 +160,70 @@ def custom_span(
 ) -> Span[CustomSpanData]:
     """Create a span with any data. The data is always recorded, as in :func:`function_span`."""
     return new_span(CustomSpanData(name, data or {}), span_id=span_id, parent=parent, recorded=not disabled)
+
+
+def transcription_span(
+    model: str | None = None,
+    input: str | None = None,
+    input_format: str | None = "pcm",
+    output: str | None = None,
+    model_config: Mapping[str, Any] | None = None,
+    span_id: str | None = None,
+    parent: SpanParent = None,
+    disabled: bool = False,
+) -> Span[TranscriptionSpanData]:
+    """Create a span for speech to text. ``input`` is audio in Base64."""
+    data = TranscriptionSpanData(input, input_format, output, model, model_config)
+    return new_span(data, span_id=span_id, parent=parent, recorded=not disabled)
+
+
+def speech_span(
+    model: str | None = None,
+    input: str | None = None,
+    output: str | None = None,
+    output_format: str | None = "pcm",
+    model_config: Mapping[str, Any] | None = None,
+    first_content_at: str | None = None,
+    span_id: str | None = None,
+    parent: SpanParent = None,
+    disabled: bool = False,
+) -> Span[SpeechSpanData]:
+    """Create a span for text to speech. ``output`` is audio in Base64."""
+    data = SpeechSpanData(input, output, output_format, model, model_config, first_content_at)
+    return new_span(data, span_id=span_id, parent=parent, recorded=not disabled)
+
+
+def speech_group_span(
+    input: str | None = None, span_id: str | None = None, parent: SpanParent = None, disabled: bool = False
+) -> Span[SpeechGroupSpanData]:
+    """Create a span for several texts to speech that belong together."""
+    return new_span(SpeechGroupSpanData(input), span_id=span_id, parent=parent, recorded=not disabled)
+
+
+class TraceCtxManager:
+    """Starts a trace for the block, unless one is current already."""
+
+    def __init__(
+        self,
+        workflow_name: str,
+        trace_id: str | None = None,
+        group_id: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        tracing: TracingConfig | None = None,
+        disabled: bool = False,
+    ) -> None:
+        self.trace: Trace | None = None
+        self._arguments = (workflow_name, trace_id, group_id, metadata, tracing, disabled)
+
+    def __enter__(self) -> "TraceCtxManager":
+        if get_current_trace() is None:
+            self.trace = trace(*self._arguments)
+            self.trace.start(mark_as_current=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.trace is not None:
+            self.trace.finish(reset_current=True)
 
 
 OptionalSpan: TypeAlias = AbstractContextManager[Span[TSpanData] | None]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from standfast.tracing.processors import TracingProcessor, TracingState, call_safely
+from standfast.tracing.registry import TracingProcessor, TracingState, call_safely
 from standfast.tracing.spans import (
     Span,
     Trace,
@@ -94,6 +94,14 @@ class TraceProvider:
     def time_iso(self) -> str:
         """Return the current time for the start and end of spans."""
         return now_iso()
+
+
+_default_provider = TraceProvider()
+
+
+def get_trace_provider() -> TraceProvider:
+    """Return the provider that was set, or the default."""
+    return TracingState.provider or _default_provider
 
 
 def set_trace_provider(provider: TraceProvider | None) -> None:

@@ -156,3 +156,57 @@ class CustomSpanData(SpanData):
     @property
     def type(self) -> str:
         return "custom"
+
+
+@dataclass(eq=False)
+class TranscriptionSpanData(SpanData):
+    """Speech to text."""
+
+    input: str | None = None
+    input_format: str | None = "pcm"
+    output: str | None = None
+    model: str | None = None
+    model_config: Mapping[str, Any] | None = None
+
+    @property
+    def type(self) -> str:
+        return "transcription"
+
+    def export(self) -> dict[str, Any]:
+        audio = {"data": self.input or "", "format": self.input_format}
+        return {**_leave_out(super().export(), "input_format"), "input": audio}
+
+
+@dataclass(eq=False)
+class SpeechSpanData(SpanData):
+    """Text to speech."""
+
+    input: str | None = None
+    output: str | None = None
+    output_format: str | None = "pcm"
+    model: str | None = None
+    model_config: Mapping[str, Any] | None = None
+    first_content_at: str | None = None
+
+    @property
+    def type(self) -> str:
+        return "speech"
+
+    def export(self) -> dict[str, Any]:
+        audio = {"data": self.output or "", "format": self.output_format}
+        return {**_leave_out(super().export(), "output_format"), "output": audio}
+
+
+@dataclass(eq=False)
+class SpeechGroupSpanData(SpanData):
+    """Several texts to speech that belong together."""
+
+    input: str | None = None
+
+    @property
+    def type(self) -> str:
+        return "speech_group"
+
+
+def _leave_out(exported: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in exported.items() if key != name}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict
 
 from typing_extensions import TypeVar
 
-from standfast.tracing.processors import call_safely, get_listeners, has_custom_provider
+from standfast.tracing.registry import call_safely, get_listeners, has_custom_provider
 from standfast.tracing.span_data import SpanData
 
 if TYPE_CHECKING:

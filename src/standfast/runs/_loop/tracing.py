@@ -18,8 +18,8 @@ from standfast.runs.session_io import as_items
 from standfast.tool_calls.output import to_plain_value
 from standfast.tracing.create import NO_SPAN, OptionalSpan
 from standfast.tracing.otel_attributes import build_trace_attributes, encode_instructions
-from standfast.tracing.processors import is_tracing_active
 from standfast.tracing.provider import new_span, new_trace
+from standfast.tracing.registry import is_tracing_active
 from standfast.tracing.span_data import AgentSpanData, GenerationSpanData, TaskSpanData, TurnSpanData
 from standfast.tracing.spans import Span, Trace, get_current_trace, get_recorded_parent
 

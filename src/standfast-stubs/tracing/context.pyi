@@ -1,0 +1,1 @@
+from standfast.tracing import TraceCtxManager as TraceCtxManager
