@@ -10,6 +10,8 @@ from standfast.history.compat.turns import get_log_id, is_turn_log
 from standfast.store.backend import Backend
 from standfast.store.operations import DeleteRun, Erase, Op
 from standfast.store.records import ENDED_RUN_STATUSES, RunRecord, SessionRecord
+from standfast.workspaces.branches import build_deletion_ops
+from standfast.workspaces.versions import name_session_workspace
 
 RunsOfSession: TypeAlias = Literal["delete", "keep"]
 _PAGE_SIZE = 200
@@ -46,7 +48,7 @@ async def delete_session(backend: Backend, session_id: str, *, runs: RunsOfSessi
 
 
 async def build_erase_ops(backend: Backend, session_id: str) -> list[Op]:
-    """Return the operations that delete the session, its turn log and its standing decisions; none if it is missing."""
+    """Return the operations that delete the session with all that belongs to it; none if it is missing."""
     record: SessionRecord | None = None
     try:
         record = await backend.get_session(session_id)
@@ -60,7 +62,7 @@ async def build_erase_ops(backend: Backend, session_id: str) -> list[Op]:
         ops.append(Erase(session_id=log.session_id, forget=True))
     if record is not None and await has_approvals(backend, record.approvals_id):
         ops.append(DeleteRun(run_id=record.approvals_id, expected=0))
-    return ops
+    return ops + await build_deletion_ops(backend, name_session_workspace(session_id))
 
 
 async def has_approvals(backend: Backend, run_id: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Self
 
 import msgspec
 
-from standfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, NotFound
+from standfast.base.errors import AlreadyExists, BlobsMissing, HistoryMoved, InvalidInput, NotFound, WorkspaceMoved
 from standfast.base.ids import new_id, validate_name
 from standfast.base.items import Item, encode_items
 from standfast.base.text import extract_text, extract_words
@@ -24,6 +24,8 @@ from standfast.store.tape import (
     join_spans,
     slice_spans,
 )
+from standfast.workspaces.branches import build_deletion_ops, build_fork_ops, build_rewind_ops, find_workspace
+from standfast.workspaces.versions import list_output_ids, name_session_workspace
 
 _MAX_ATTEMPTS = 100
 
@@ -82,14 +84,15 @@ class StoredSession(StoredSessionReader, SessionABC):
             return visible[-1].item if visible else None
 
     async def clear_session(self) -> None:
-        """Erase the history and its earlier generations. Forks keep the items in their views."""
+        """Erase the history, its earlier generations and its workspace. Forks keep the items in their views."""
 
         async def erase(record: SessionRecord | None) -> list[Op]:
+            workspace = await build_deletion_ops(self.backend, name_session_workspace(self.session_id))
             if not self.codec.location_bound:
-                return [Erase(session_id=self.session_id)]
+                return [Erase(session_id=self.session_id), *workspace]
             if record is None:
-                return [Erase(session_id=self.session_id, expected=0)]
-            return [self.build_erase_op(record)]
+                return [Erase(session_id=self.session_id, expected=0), *workspace]
+            return [self.build_erase_op(record), *workspace]
 
         await self.commit_with_retry(erase, expected=None, read_first=self.codec.location_bound)
 
@@ -100,11 +103,18 @@ class StoredSession(StoredSessionReader, SessionABC):
         return await self.splice_items(0, None, items, expected=expected)
 
     async def splice_items(
-        self, start: int, stop: int | None, items: Sequence[Item], *, expected: Head | None = None
+        self,
+        start: int,
+        stop: int | None,
+        items: Sequence[Item],
+        *,
+        expected: Head | None = None,
+        rewind_workspace: bool = False,
     ) -> Head:
         """Replace the items from position ``start`` to ``stop`` by ``items``, as slice assignment does.
 
-        The items around them are not rewritten. The previous history stays as an earlier generation.
+        The items around them are not rewritten. The previous history stays as an earlier generation. With
+        ``rewind_workspace`` the workspace of the session becomes what it was after the items before ``start``.
         """
         validate_head(expected)
         validate_position(start)
@@ -121,13 +131,29 @@ class StoredSession(StoredSessionReader, SessionABC):
                 raise InvalidInput(
                     f"positions {start} to {end} are out of range: the history has {record.length} items"
                 )
-            return [await self.build_replacement(record, start, end, data, words=self.extract_words(items))]
+            replacement = await self.build_replacement(record, start, end, data, words=self.extract_words(items))
+            return [replacement, *(await self.build_workspace_rewind_ops(start) if rewind_workspace else ())]
 
         return await self.commit_with_retry(splice, expected=expected, read_first=True)
 
     async def rewind(self, to: int, *, expected: Head | None = None) -> Head:
-        """Keep only the first ``to`` items. The previous history stays as an earlier generation."""
-        return await self.splice_items(to, None, [], expected=expected)
+        """Keep only the first ``to`` items. The previous history stays as an earlier generation.
+
+        The variables and files of the session's Python are taken back with it, if they are in the store.
+        """
+        return await self.splice_items(to, None, [], expected=expected, rewind_workspace=True)
+
+    async def build_workspace_rewind_ops(self, to: int) -> list[Op]:
+        """Return the operations that take the workspace of the session back to its first ``to`` items."""
+        key = name_session_workspace(self.session_id)
+        if await find_workspace(self.backend, key) is None:
+            return []
+        return await build_rewind_ops(self.backend, key, await self.list_output_ids(to))
+
+    async def list_output_ids(self, end: int | None = None, *, generation: int | None = None) -> list[str]:
+        """Return the ids of the calls whose outputs are among the first ``end`` items, by default all."""
+        decoded, _ = self.decode_page(await self.read_page(start=0, stop=end, generation=generation))
+        return list_output_ids(entry.item for entry in decoded)
 
     async def restore(self, generation: int, *, expected: Head | None = None) -> Head:
         """Undo a rewind or replacement: show that generation again, followed by the items added since."""
@@ -180,12 +206,18 @@ class StoredSession(StoredSessionReader, SessionABC):
         return self.complete_splice(record, splice, tags=await self.read_tags(start - 1))
 
     async def fork(
-        self, at: int | None = None, session_id: str | None = None, *, generation: int | None = None
+        self,
+        at: int | None = None,
+        session_id: str | None = None,
+        *,
+        generation: int | None = None,
+        with_workspace: bool = True,
     ) -> Self:
         """Return a new session that starts with the first ``at`` items of this one, by default all. Copies no items.
 
         With ``generation`` they are items of that earlier generation. Both sessions change independently afterwards;
-        the fork remains readable when its parent is deleted.
+        the fork remains readable when its parent is deleted. Variables and files of the session's Python are forked
+        with it, as they were at that point, if they are in the store.
         """
         validate_generation(generation)
         if at is not None:
@@ -211,13 +243,26 @@ class StoredSession(StoredSessionReader, SessionABC):
             before = msgspec.structs.replace(child.make_empty_record(first), seal=record.seal)
             ends = [compute_length(shown[:count]) - 1 for count in range(1, len(shown) + 1)]
             sealed = child.complete_splice(before, first, tags=await self.read_tags(*ends, generation=generation))
+            workspace: list[Op] = []
+            if with_workspace:
+                outputs = None if end == length and generation is None else (end, generation)
+                workspace = await self.build_workspace_fork_ops(child.session_id, outputs)
             try:
-                await self.backend.commit(RequireVersion(self.session_id, record.version), sealed)
-            except HistoryMoved:
+                await self.backend.commit(RequireVersion(self.session_id, record.version), sealed, *workspace)
+            except (HistoryMoved, WorkspaceMoved, BlobsMissing):
                 await wait_before_retry(attempt)
                 continue
             return child
         raise make_contention_error(self.session_id, _MAX_ATTEMPTS)
+
+    async def build_workspace_fork_ops(self, child_id: str, place: tuple[int, int | None] | None) -> list[Op]:
+        """Return the operations that create the workspace of a fork at a place: (items, generation), or the end."""
+        source, target = name_session_workspace(self.session_id), name_session_workspace(child_id)
+        if await find_workspace(self.backend, source) is None:
+            return []
+        outputs = None if place is None else await self.list_output_ids(place[0], generation=place[1])
+        any_line = place is not None and place[1] is not None
+        return await build_fork_ops(self.backend, source, target, outputs, any_line=any_line)
 
     # --- shared parts ---------------------------------------------------------------------------
 
@@ -341,6 +386,9 @@ class StoredSession(StoredSessionReader, SessionABC):
             except HistoryMoved as moved:
                 if expected is not None:
                     raise HistoryMoved(self.session_id, expected=expected, found=moved.found) from None
+                await wait_before_retry(attempt)
+                continue
+            except WorkspaceMoved:
                 await wait_before_retry(attempt)
                 continue
             return outcome if isinstance(outcome, Head) else EMPTY_HEAD

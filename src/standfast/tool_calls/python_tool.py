@@ -48,7 +48,13 @@ def python_tool(
             code: The Python code to run. Variables, imports and files stay for the next call.
         """
         key = context.conversation_key or current_conversation.get()
-        result = await sessions.run(code, key=key, timeout=timeout, recorded_call=context.recorded_call)
+        result = await sessions.run(
+            code,
+            key=key,
+            timeout=timeout,
+            recorded_call=context.recorded_call,
+            origin=context.idempotency_key,
+        )
         nothing_lost = result.is_first_call and not _has_run_before(context)
         return _format_result(result, carried_over="variables" if nothing_lost else result.carried_over)
 

@@ -71,7 +71,9 @@ class SlotAccess(Protocol):
 class Keeper(Protocol):
     """Runs calls in workspaces that outlive the process, see :mod:`standfast.workspaces.keeper`."""
 
-    async def run(self, slot: SlotAccess, key: str, code: str, *, timeout: float, call: Any) -> PythonCallResult: ...
+    async def run(
+        self, slot: SlotAccess, key: str, code: str, *, timeout: float, call: Any, origin: str
+    ) -> PythonCallResult: ...
 
     def hold(self, slot: SlotAccess, key: str, *, timeout: float) -> AbstractAsyncContextManager[WorkerSession]: ...
 
@@ -157,12 +159,15 @@ class PythonSessions:
         timeout: float | None = None,
         recorded_call: KeeperSource | None = None,
         is_kept: bool = True,
+        origin: str = "",
     ) -> PythonCallResult:
         """Run code in the session of the conversation ``key``, by default the current one.
 
         Errors of the code are in the result. ``input()`` raises at once, since there is nothing to answer it.
         ``recorded_call`` is :attr:`ToolContext.recorded_call`: the call of a durable run, which keeps the workspace.
-        With ``is_kept=False`` nothing is stored, for a conversation that no other process will continue.
+        With ``is_kept=False`` nothing is stored, for a conversation that no other process will continue. ``origin``
+        identifies the tool call, as :attr:`ToolContext.idempotency_key` does: a fork of the conversation without the
+        output of that call gets the variables and files without it.
         """
         name = current_conversation.get() if key is None else key
         async with self._acquire_slot(name) as slot:
@@ -171,7 +176,7 @@ class PythonSessions:
             if keeper is not None and source is not None and is_kept:
                 access, workspace = _Access(self, name, slot), source.name_workspace(name)
                 seconds = timeout or self.timeout
-                return await keeper.run(access, workspace, code, timeout=seconds, call=recorded_call)
+                return await keeper.run(access, workspace, code, timeout=seconds, call=recorded_call, origin=origin)
             session = await self._ensure_session(slot)
             prior, slot.prior_state = slot.prior_state, _PriorState()
             result = await session.run(code, timeout=timeout or self.timeout, allow_input=False)

@@ -14,10 +14,6 @@ class RecordedCall(Protocol):
     ``finished`` is set afterwards, and ``committed`` says whether it was written.
     """
 
-    workspace_key: str
-    path: str
-    """The id of the call, with those of the calls around it if a nested agent made it."""
-    run_id: str
     fence: tuple[str, int]
     """The lease that makes the run the only one of its conversation, and its token."""
     finished: asyncio.Event

@@ -17,7 +17,6 @@ from standfast.store.backend import Backend
 from standfast.store.records import WorkspaceRecord
 from standfast.workers import Capture, CaptureFailed, WorkerSession, WorkspaceManifest
 from standfast.workers.python_sessions import Durability, PythonCallResult, SlotAccess
-from standfast.workers.results import ExecutionResult
 from standfast.workspaces.calls import RecordedCall
 from standfast.workspaces.ownership import LEASE_MARGIN, Ownership, acquire_workspace
 from standfast.workspaces.recovery import RestoreReport, compute_output_digest, restore_version
@@ -70,7 +69,14 @@ class WorkspaceKeeper:
         self._owner = new_id("python")
 
     async def run(
-        self, slot: SlotAccess, key: str, code: str, *, timeout: float, call: RecordedCall | None
+        self,
+        slot: SlotAccess,
+        key: str,
+        code: str,
+        *,
+        timeout: float,
+        call: RecordedCall | None = None,
+        origin: str = "",
     ) -> PythonCallResult:
         """Run a cell in the workspace ``key``, as it is in the store, and add the version that it makes."""
         if slot.live is not None:
@@ -88,7 +94,10 @@ class WorkspaceKeeper:
                 slot.discard()
                 await self._release(owned, call)
                 return PythonCallResult(result, "variables", record is None, tuple(notes), is_kept=True)
-            notes += await self._finish_cell(slot, live, key, record, owned, code, result, timeout, call)
+            run_id, separator, path = origin.partition(":")
+            made_by = (path, run_id) if separator else (origin, "")
+            cell = Cell(live.version, code, compute_output_digest(result), *made_by, timeout)
+            notes += await self._finish_cell(slot, live, key, record, owned, cell, call)
         return PythonCallResult(result, "variables", record is None, tuple(notes))
 
     @asynccontextmanager
@@ -171,20 +180,10 @@ class WorkspaceKeeper:
         key: str,
         record: WorkspaceRecord | None,
         owned: Ownership,
-        code: str,
-        result: ExecutionResult,
-        timeout: float,
+        cell: Cell,
         call: RecordedCall | None,
     ) -> list[str]:
         """Add the version that a cell has made, and begin its checkpoint."""
-        cell = Cell(
-            live.version,
-            code,
-            compute_output_digest(result),
-            call.path if call else "",
-            call.run_id if call else "",
-            timeout,
-        )
         op = self.storage.build_append_op(key, record, cell)
         notes = [live.problem] if live.problem else []
         live.problem = ""

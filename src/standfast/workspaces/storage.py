@@ -1,16 +1,21 @@
 """Workspaces in a backend: their versions, their checkpoints, and the chunks of these."""
 
 from collections.abc import AsyncIterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from standfast.base.errors import NotFound, Unsupported
+from standfast.base.errors import NotFound
 from standfast.base.ids import new_id
 from standfast.store.backend import Backend
-from standfast.store.operations import AppendVersions, DeleteWorkspace, Op, PutBlob, SaveCheckpoint
+from standfast.store.operations import AppendVersions, Op, PutBlob, SaveCheckpoint
 from standfast.store.records import CheckpointRecord, WorkspaceRecord
-from standfast.workers import Capture, InvalidManifest, WorkspaceManifest, WorkspaceRefused
+from standfast.workers.errors import WorkspaceRefused
+from standfast.workers.wire.manifests import InvalidManifest, WorkspaceManifest
 from standfast.workspaces.versions import Cell, WorkspaceVersion, decode_version, encode_cell, trace_line
+
+if TYPE_CHECKING:
+    from standfast.workers.captures import Capture
 
 _BATCH_BYTES = 4 << 20
 
@@ -52,7 +57,7 @@ class WorkspaceStorage:
             versions=tuple(map(encode_cell, cells)),
         )
 
-    async def write_capture(self, capture: Capture, *, key: str, workspace_id: str, version: int) -> SavedCheckpoint:
+    async def write_capture(self, capture: "Capture", *, key: str, workspace_id: str, version: int) -> SavedCheckpoint:
         """Store the chunks of a capture; return the checkpoint, which exists when its operation is committed."""
         await self.write_chunks(capture)
         manifest = capture.manifest
@@ -116,16 +121,3 @@ def build_checkpoint_op(manifest: WorkspaceManifest, key: str, workspace_id: str
         blobs=tuple(sorted(digest.hex() for digest in manifest.digests)),
         size=manifest.size,
     )
-
-
-async def has_workspace(backend: Backend, key: str) -> bool:
-    """Return whether the store has a workspace of this key; a store without runs has none."""
-    try:
-        return await backend.get_workspace(key) is not None
-    except Unsupported:
-        return False
-
-
-async def build_deletion_ops(backend: Backend, *keys: str) -> list[Op]:
-    """Return the operations that delete these workspaces, for the commit that deletes what they belong to."""
-    return [DeleteWorkspace(key) for key in keys if await has_workspace(backend, key)]

@@ -75,6 +75,8 @@ def find_version(line: Sequence[WorkspaceVersion], outputs: Iterable[str]) -> in
     """
     remaining, found = Counter(outputs), 0
     for version in line:
+        if version.cell.code is None:
+            continue
         path = version.cell.call
         root = path.partition(":")[0]
         if remaining[path] > 0:

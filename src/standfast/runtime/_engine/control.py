@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from standfast.base.errors import ApprovalMoved, HistoryMoved, InvalidInput, RunMoved, StoreUnavailable
+from standfast.base.errors import ApprovalMoved, HistoryMoved, InvalidInput, RunMoved, StoreUnavailable, WorkspaceMoved
 from standfast.base.ids import new_id
 from standfast.base.items import Item
 from standfast.runs.core.context import SavedContext
+from standfast.runs.core.state import State
 from standfast.runtime._engine.approvals import build_withdrawal_ops
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.leases import acquire_leases
@@ -41,6 +42,8 @@ from standfast.runtime.errors import RunEnded, RunKeyReused, SessionBusy, Sessio
 from standfast.runtime.types import CancelMode, OnBusy
 from standfast.store.operations import Annotate, AppendJournal, Op, SaveRun
 from standfast.store.records import RunRecord
+from standfast.workspaces.branches import build_fork_ops
+from standfast.workspaces.versions import list_output_ids, name_run_workspace, name_session_workspace
 
 _BUSY_ADVICE = "wait for it, or start with on_busy='enqueue' or 'interrupt'"
 
@@ -218,7 +221,7 @@ async def update_run(
     entry = encode_entry(JournalEntry(note))
     try:
         await ctx.backend.commit(*ops, save, AppendJournal(run_id=record.run_id, entries=(entry,)))
-    except (RunMoved, ApprovalMoved, HistoryMoved):
+    except (RunMoved, ApprovalMoved, HistoryMoved, WorkspaceMoved):
         return False
     ctx.subscriptions.notify_written(record.run_id, stopped=status in STOPPED_STATUSES)
     return True
@@ -232,8 +235,31 @@ async def fork_run(ctx: RuntimeContext, parent: RunRecord, *, at: int | None, se
     replayed = await replay(ctx.backend, parent, upto=step)
     header, run_id = decode_header(parent), new_id("run")
     session = None if parent.session_id is None else await fork_session(ctx, parent, replayed, session_id)
+    workspace = await _build_workspace_ops(ctx, parent, replayed.state, run_id, session)
     first = RunQueued(replayed.state.input, replayed.state.max_turns, replayed.context, parent.run_id, step)
     request = compute_request_digest("fork", parent.run_id, step)
     forked = RunHeader(header.agent, request, parent=parent.run_id)
-    await ctx.backend.commit(*build_create_ops(run_id, forked, first, session_id=session))
+    await ctx.backend.commit(*build_create_ops(run_id, forked, first, session_id=session), *workspace)
     return await ctx.get_run(run_id)
+
+
+async def _build_workspace_ops(
+    ctx: RuntimeContext, parent: RunRecord, state: State, run_id: str, session_id: str | None
+) -> list[Op]:
+    """Return the operations that create the workspace of a fork, as it was when the run had this state."""
+    if parent.session_id is None or session_id is None:
+        source, target, outputs = name_run_workspace(parent.run_id), name_run_workspace(run_id), list[str]()
+    else:
+        source, target = name_session_workspace(parent.session_id), name_session_workspace(session_id)
+        outputs = await ctx.open_session(session_id).list_output_ids()
+    outputs += _list_finished_calls(state, start=state.stored)
+    return await build_fork_ops(ctx.backend, source, target, outputs, any_line=True)
+
+
+def _list_finished_calls(state: State, *, start: int = 0, path: str = "") -> list[str]:
+    """Return the ids of the calls that have an output in this state, with the paths of those of nested runs."""
+    outputs = [path + name for name in list_output_ids(entry.item for entry in state.transcript[start:])]
+    for call in state.calls:
+        if call.child is not None:
+            outputs += _list_finished_calls(call.child, path=f"{path}{call.id}:")
+    return outputs

@@ -11,7 +11,8 @@ from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.records import ENDED_STATUSES, PUBLIC_STATUS
 from standfast.runtime.errors import RunActive
 from standfast.runtime.types import PruneReport
-from standfast.store.operations import DeleteRun
+from standfast.store.operations import DeleteRun, DeleteWorkspace
+from standfast.workspaces.versions import name_run_workspace
 
 _PAGE_SIZE = 200
 
@@ -23,7 +24,8 @@ async def delete_run(ctx: RuntimeContext, run_id: str) -> None:
         if record.status not in ENDED_STATUSES:
             raise RunActive(run_id, status=PUBLIC_STATUS[record.status])
         with suppress(RunMoved):
-            await ctx.backend.commit(DeleteRun(run_id=run_id, expected=record.revision))
+            workspace = DeleteWorkspace(name_run_workspace(run_id))
+            await ctx.backend.commit(DeleteRun(run_id=run_id, expected=record.revision), workspace)
             return
 
 

@@ -9,7 +9,14 @@ from msgspec.structs import replace
 
 from standfast.agents.approvals import Approvals
 from standfast.agents.context import RunContextWrapper
-from standfast.base.errors import ApprovalMoved, HistoryMoved, RunMoved, StandfastError, StoreUnavailable
+from standfast.base.errors import (
+    ApprovalMoved,
+    HistoryMoved,
+    RunMoved,
+    StandfastError,
+    StoreUnavailable,
+    WorkspaceMoved,
+)
 from standfast.base.log import get_logger
 from standfast.base.text import describe_error, sanitize_text
 from standfast.base.time import Backoff
@@ -288,7 +295,7 @@ class RunExecutor:
                 await writer.flush(*ops, self._build_save(status, problem, answer), release=True)
                 writer.stopped = True
                 return True
-            except (ApprovalMoved, HistoryMoved):
+            except (ApprovalMoved, HistoryMoved, WorkspaceMoved):
                 continue
             except StoreUnavailable:
                 raise

@@ -149,7 +149,7 @@ class JournalWriter:
         self.stopped = False
 
     def open_call(self, run: ActiveRun, record: CallRecord) -> RecordedCall:
-        return RecordedCall(self, ":".join((*run.route, record.id)))
+        return RecordedCall(self)
 
     async def record_outcome(self, run: ActiveRun, outcome: Outcome, call: RecordedCall | None = None) -> None:
         self._apply(run, outcome)

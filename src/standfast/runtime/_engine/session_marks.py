@@ -20,6 +20,8 @@ from standfast.runtime._engine.replay import replay
 from standfast.store.operations import Op, Splice, ViewUpdate
 from standfast.store.records import Row, RunRecord, SessionRecord
 from standfast.store.tape import TapeSpan, TapeSpans, compute_length, join_spans, slice_spans
+from standfast.workspaces import branches
+from standfast.workspaces.versions import list_output_ids, name_session_workspace
 
 
 def mark_session(record: SessionRecord | None) -> SessionMark:
@@ -48,14 +50,17 @@ async def build_rewind_ops(ctx: RuntimeContext, record: RunRecord) -> list[Op]:
     else:  # claimed by a version that recorded only the length
         length = decode_header(record).session_length_before
         removed = set() if length is None else {row.position for row in page.rows[length:]}
+    items = [entry.item for entry in session.decode_page(page)[0] if entry.row.position not in removed]
+    key = name_session_workspace(session.session_id)
+    workspace = await branches.build_rewind_ops(ctx.backend, key, list_output_ids(items))
     if not removed:
-        return []
+        return workspace
     kept = [row for row in page.rows if row.position not in removed]
     view = join_spans(TapeSpan(row.tape, row.seq, row.seq + 1) for row in kept)
     update = ViewUpdate(closed=view, open_from=page.record.next_seq, length=len(kept), archive=True)
     splice = Splice(session_id=record.session_id, view_update=update, tape=page.record.tape)
     tags = {(row.tape, row.seq): row.data[-TAG_SIZE:] for row in kept if row.data}
-    return [session.complete_splice(page.record, splice, tags=tags)]
+    return [session.complete_splice(page.record, splice, tags=tags), *workspace]
 
 
 def find_own_rows(
@@ -85,7 +90,7 @@ async def fork_session(ctx: RuntimeContext, parent: RunRecord, run: ReplayedRun,
         length = (record.length if before is None else before) + own
         if length > record.length:
             raise make_changed_error(record, length)
-        return (await session.fork(at=length, session_id=session_id)).session_id
+        return (await session.fork(at=length, session_id=session_id, with_workspace=False)).session_id
     mark, inherited = marks[-1]
     length = mark.length + max(own - inherited, 0)
     current = record.generation == mark.generation
@@ -96,7 +101,8 @@ async def fork_session(ctx: RuntimeContext, parent: RunRecord, run: ReplayedRun,
     if mark.tape not in (0, record.tape) or not is_followed(spans, record.tape, mark, count=length - mark.length):
         raise make_changed_error(record, length)
     generation = None if current else mark.generation
-    return (await session.fork(at=length, session_id=session_id, generation=generation)).session_id
+    child = await session.fork(at=length, session_id=session_id, generation=generation, with_workspace=False)
+    return child.session_id
 
 
 def is_followed(spans: TapeSpans, tape: int, mark: SessionMark, *, count: int) -> bool:

@@ -1,0 +1,144 @@
+"""Variables and files follow their conversation: forks, rewinds and deletion."""
+
+from typing import Any
+
+import pytest
+
+from factories.runtime import reply, tool_calls, wait_for
+from standfast import Agent, Runtime, python_tool
+from standfast.testing import ScriptedModel
+from standfast.workers import PoolConfig, SessionPool
+
+COUNT = "n = globals().get('n', 0) + 1; open('log', 'a').write(str(n)); print(n, open('log').read())"
+LOOK = "print(globals().get('n'), __import__('os').path.exists('log') and open('log').read())"
+
+
+def counter(pool: Any, *codes: str) -> Agent[Any]:
+    steps = [tool_calls(("run_python", {"code": code}, f"c{n}")) for n, code in enumerate(codes)]
+    return Agent("counter", tools=[python_tool(pool)], model=ScriptedModel([*steps, reply("done")]))
+
+
+def look(pool: Any) -> Agent[Any]:
+    steps = [tool_calls(("run_python", {"code": LOOK}, "look")), reply("seen")] * 9
+    return Agent("look", tools=[python_tool(pool)], model=ScriptedModel(steps))
+
+
+@pytest.fixture
+async def pool():
+    async with SessionPool(PoolConfig(min_idle=0, max_sessions=4)) as pool:
+        yield pool
+
+
+async def finish(run: Any) -> Any:
+    outcome = await wait_for(run.wait())
+    assert outcome.status == "completed", outcome
+    return run
+
+
+async def last_output(run: Any) -> str:
+    outputs = [
+        item["output"]
+        async for event in run.events()
+        for item in event.data.get("items", ())
+        if item.get("type") == "function_call_output"
+    ]
+    return outputs[-1].splitlines()[-1]
+
+
+async def see(runtime: Runtime, session_id: str) -> str:
+    return await last_output(await finish(await runtime.start("look", "look", session_id=session_id)))
+
+
+async def test_a_fork_of_a_run_has_the_workspace_of_its_step(shared_url, pool):
+    async with Runtime.open(shared_url, agents=[counter(pool, COUNT, COUNT, COUNT), look(pool)]) as runtime:
+        run = await finish(await runtime.start("counter", "go", session_id="s"))
+        made = [event.seq async for event in run.events() if event.type == "calls.made"]
+    for number, step in enumerate(made, start=1):
+        remaining = [COUNT] * (3 - number)
+        async with Runtime.open(shared_url, agents=[counter(pool, *remaining), look(pool)]) as runtime:
+            fork = await finish(await runtime.fork(run.id, at=step, session_id=f"fork-{number}"))
+            assert [(await see(runtime, f"fork-{number}"))] == ["3 123"]
+            before = await finish(await runtime.start("look", "look", session_id="s"))
+            assert await last_output(before) == "3 123"
+            assert (await fork.info()).session_id == f"fork-{number}"
+
+
+async def test_a_fork_of_a_session_has_the_workspace_of_its_items(shared_url, pool):
+    async with Runtime.open(shared_url, agents=[counter(pool, COUNT, COUNT), look(pool)]) as runtime:
+        await finish(await runtime.start("counter", "go", session_id="s"))
+        session = runtime.store.session("s")
+        items = await session.get_items()
+        places = [index + 1 for index, item in enumerate(items) if item.get("type") == "function_call_output"]
+        for name, at, expected in (
+            ("none", 1, "None False"),
+            ("one", places[0], "1 1"),
+            ("two", places[1], "2 12"),
+            ("all", None, "2 12"),
+        ):
+            await session.fork(at=at, session_id=name)
+            assert await see(runtime, name) == expected
+        assert await see(runtime, "s") == "2 12"
+
+
+async def test_a_rewound_session_has_the_workspace_of_its_items(shared_url, pool):
+    async with Runtime.open(shared_url, agents=[counter(pool, COUNT, COUNT), look(pool)]) as runtime:
+        await finish(await runtime.start("counter", "go", session_id="s"))
+        session = runtime.store.session("s")
+        items = await session.get_items()
+        [first, _] = [index + 1 for index, item in enumerate(items) if item.get("type") == "function_call_output"]
+        await session.rewind(first)
+        assert await see(runtime, "s") == "1 1"
+        await session.rewind(1)
+        assert await see(runtime, "s") == "None False"
+
+
+async def test_a_fork_survives_its_parent(shared_url, pool):
+    async with Runtime.open(shared_url, agents=[counter(pool, COUNT), look(pool)]) as runtime:
+        await finish(await runtime.start("counter", "go", session_id="s"))
+        await runtime.store.session("s").fork(session_id="child")
+        await runtime.store.delete("s")
+        assert await runtime.store.backend.get_workspace("session:s") is None
+        assert await see(runtime, "child") == "1 1"
+
+
+async def test_a_deleted_session_or_run_leaves_no_blob_behind(tmp_path, pool):
+    secret = "top secret " * 30
+    code = f"x = {secret!r}; open('f', 'w').write(x)"
+    url = f"sqlite:///{tmp_path / 'app.db'}"
+    async with Runtime.open(url, agents=[counter(pool, code)]) as runtime:
+        await finish(await runtime.start("counter", "go", session_id="s"))
+        await runtime.store.delete("s")
+    async with Runtime.open(url, agents=[counter(pool, code)]) as runtime:
+        run = await finish(await runtime.start("counter", "go"))
+        await runtime.delete(run.id)
+        assert await runtime.store.backend.list_workspaces(limit=9, after="") == []
+    stored = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert b"top secret" not in stored
+
+
+async def test_a_cleared_session_begins_with_an_empty_workspace(shared_url, pool):
+    async with Runtime.open(shared_url, agents=[counter(pool, COUNT), look(pool)]) as runtime:
+        await finish(await runtime.start("counter", "go", session_id="s"))
+        await runtime.store.session("s").clear_session()
+        assert await see(runtime, "s") == "None False"
+
+
+async def test_a_run_that_is_rolled_back_takes_its_workspace_back(shared_url, pool):
+    agent = counter(pool, COUNT)
+    waiting = Agent(
+        "waiting",
+        tools=[python_tool(pool), python_tool(pool, name="asks", needs_approval=True)],
+        model=ScriptedModel(
+            [
+                tool_calls(("run_python", {"code": COUNT}, "w1")),
+                tool_calls(("asks", {"code": COUNT}, "w2")),
+                reply("done"),
+            ]
+        ),
+    )
+    async with Runtime.open(shared_url, agents=[agent, waiting, look(pool)]) as runtime:
+        await finish(await runtime.start("counter", "go", session_id="s"))
+        run = await runtime.start("waiting", "go", session_id="s")
+        assert (await wait_for(run.wait())).status == "waiting"
+        other = await runtime.start("look", "look", session_id="s", on_busy="rollback")
+        assert await last_output(await finish(other)) == "1 1"
