@@ -330,3 +330,13 @@ def test_long_texts_weigh_more_than_short_ones():
     for part in (b"\xc5\0\0", b"\xc6\0\0\0\0", b"\xda\0\0", b"\xdb\0\0\0\0", b"\xd4\0\0", b"\xc7\0\0"):
         assert measure_weight(b"\x9f" + part * 15, limit=10**9) == 8 + 15 + 15 * 8
     assert measure_weight(b"\x9f" + b"\xc4\x01a" * 15, limit=10**9) == 8 + 15
+    assert measure_weight(b"\x9f" + (b"\xc4\x20" + b"a" * 32) * 15, limit=10**9) == 8 + 15, "digests"
+
+
+@pytest.mark.parametrize("rest", [b"\x01", b"\xc4\x00" * 1000, b"\x91"])
+def test_only_one_object_is_measured(rest):
+    from standfast.workers._host.frame_weight import measure_weight
+
+    for payload in (b"\x91\x01" + rest, b"\x91" * 100_000, b"\x92\x01", b""):
+        with pytest.raises(ValueError, match="not MessagePack"):
+            measure_weight(payload, limit=10**9)

@@ -261,7 +261,6 @@ class WorkerConnection:
             self._listener.on_message(message)
 
     def _is_heavy(self, payload: bytes) -> bool:
-        """Whether a payload has too many parts. Its header was decoded, so that it is one complete object."""
         limit = self._listener.frame_weight_limit
         return measure_weight(payload, limit=limit) > limit
 

@@ -8,14 +8,17 @@ these are the parts that are looked at one by one.
 import re
 import struct
 
+import msgspec
+
 CONTAINER_WEIGHT = 8
+_skip_object = msgspec.msgpack.Decoder(msgspec.Raw).decode
 _LONG_PART_WEIGHT = 8
 _U8, _U16, _U32 = struct.Struct(">B"), struct.Struct(">H"), struct.Struct(">I")
-# Numbers, nil, booleans, and strings and bytes of less than 32 bytes, as many as there are in a row. Possessive, since
-# a greedy repetition keeps a state for each part.
+# Numbers, nil, booleans, strings of less than 32 bytes and bytes of no more than 32, which is the size of a digest, as
+# many as there are in a row. Possessive, since a greedy repetition keeps a state for each part.
 _SMALL_PARTS = re.compile(
     rb"(?:[\x00-\x7f\xa0\xc0\xc2\xc3\xe0-\xff]++|[\xcc\xd0].|[\xcd\xd1]..|[\xca\xce\xd2].{4}|[\xcb\xcf\xd3].{8}|\xc4(?:"
-    + b"|".join(b"\\x%02x.{%d}" % (size, size) for size in range(32))
+    + b"|".join(b"\\x%02x.{%d}" % (size, size) for size in range(33))
     + rb")|"
     + b"|".join(b"%c.{%d}" % (0xA0 + size, size) for size in range(1, 32))
     + rb")*+",
@@ -34,12 +37,13 @@ _CONTAINERS = {0xDC: (_U16, 1), 0xDD: (_U32, 1), 0xDE: (_U16, 2), 0xDF: (_U32, 2
 def measure_weight(payload: bytes, *, limit: int) -> int:
     """Return the weight of a payload, or a number above ``limit`` as soon as it is known to be above.
 
-    The payload must be one object: parts behind its end would take time without a weight. Raises ValueError for a
-    payload that is cut off.
+    Raises ValueError for a payload that is not exactly one object.
     """
     weight = position = 0
     end = len(payload)
     try:
+        # Parts behind the end of the object would take time without a weight.
+        _skip_object(payload)
         while (position := _SMALL_PARTS.match(payload, position).end()) < end and weight <= limit:  # type: ignore[union-attr]
             first = payload[position]
             if first < 0xA0:
@@ -56,6 +60,6 @@ def measure_weight(payload: bytes, *, limit: int) -> int:
             else:
                 weight += _LONG_PART_WEIGHT
                 position += _FIXED_EXTENSIONS[first]
-    except (struct.error, KeyError):
+    except (struct.error, KeyError, msgspec.DecodeError, RecursionError):
         raise ValueError("the message is cut off or not MessagePack") from None
     return weight
