@@ -68,6 +68,16 @@ class Standfast(LazyGroup):
             "standfast.cli.commands.sessions:app",
             "List, show, search, fork, export and repair sessions.",
         ),
+        (
+            "import",
+            "standfast.cli.commands.imports:app",
+            "Copy the conversations of another framework into a store.",
+        ),
+        (
+            "export",
+            "standfast.cli.commands.exports:app",
+            "Write sessions in the format of another framework.",
+        ),
         ("runs", "standfast.cli.commands.runs:app", "List, show, resume, cancel and fork durable runs."),
         ("approvals", "standfast.cli.commands.approvals:app", "List and decide pending approvals."),
         ("workers", "standfast.cli.commands.workers:app", "Run Python in sandboxed workers."),

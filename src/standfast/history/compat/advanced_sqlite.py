@@ -9,6 +9,7 @@ from standfast.base.errors import InvalidInput
 from standfast.base.items import Item
 from standfast.base.log import get_logger
 from standfast.history.compat.branches import MAIN_BRANCH, Branch, BranchRegistry
+from standfast.history.compat.openai_agents_branches import take_over_branches
 from standfast.history.compat.sqlite import SQLiteSession
 from standfast.history.compat.turns import (
     Turn,
@@ -32,7 +33,7 @@ class AdvancedSQLiteSession(SessionWrapper):
 
     Methods use the current branch, which is a property of this object, not of the file; it starts as ``main``. Methods
     with the parameter ``branch_id`` use that branch instead; an unknown one is treated as empty. A turn is a user
-    message and everything up to the next one.
+    message and everything up to the next one. Branches and usage that openai-agents stored in the file are taken over.
 
     ``create_tables`` is accepted for compatibility and has no effect: tables are created when needed.
     """
@@ -52,6 +53,7 @@ class AdvancedSQLiteSession(SessionWrapper):
         self._sqlite_session = SQLiteSession(session_id, db_path, session_settings=session_settings, **kwargs)
         self._branches = BranchRegistry(self._sqlite_session)
         self._logger = logger or _log
+        self._foreign_branches_checked = False
         super().__init__(session_id, self._branches.main)
 
     def close(self) -> None:
@@ -74,6 +76,7 @@ class AdvancedSQLiteSession(SessionWrapper):
 
     async def clear_session(self, *, wrapper: Any = None) -> None:
         """Erase the session with all its branches and usage. The current branch is ``main`` afterwards."""
+        await self._take_over_branches()
         await self._branches.clear()
         self._switch_to(self._branches.main)
 
@@ -88,6 +91,7 @@ class AdvancedSQLiteSession(SessionWrapper):
 
         Raise ``ValueError`` if there is no such turn or the name is taken.
         """
+        await self._take_over_branches()
         branch = await self._branches.create(self.inner, turn_number, branch_name)
         self._switch_to(branch)
         self._logger.debug("session %r: branch %r created before turn %s", self.session_id, branch.name, turn_number)
@@ -105,6 +109,7 @@ class AdvancedSQLiteSession(SessionWrapper):
 
     async def switch_to_branch(self, branch_id: str) -> None:
         """Make another branch the current one of this object. Other objects keep theirs."""
+        await self._take_over_branches()
         branch = await self._branches.find(branch_id)
         if branch is None:
             raise InvalidInput(f"unknown branch {branch_id!r}; list_branches() returns the existing ones")
@@ -117,6 +122,7 @@ class AdvancedSQLiteSession(SessionWrapper):
         current = branch_id == self.inner.name
         if current and not force:
             raise InvalidInput(f"branch {branch_id!r} is current: switch to another first, or pass force=True")
+        await self._take_over_branches()
         await self._branches.delete(branch_id)
         if current:
             self._switch_to(self._branches.main)
@@ -124,6 +130,7 @@ class AdvancedSQLiteSession(SessionWrapper):
 
     async def list_branches(self) -> list[dict[str, Any]]:
         """Return a description of each branch, in the order of creation."""
+        await self._take_over_branches()
         listed = []
         for branch, page in await self._branches.read_pages():
             turns = branch.decode_turns(page)
@@ -205,6 +212,7 @@ class AdvancedSQLiteSession(SessionWrapper):
 
         A turn counts in the branch in which it was run, as long as that shows its user message.
         """
+        await self._take_over_branches()
         log = await TurnLog.read(self.inner.backend, self.session_id)
         entries = [
             usage
@@ -224,7 +232,14 @@ class AdvancedSQLiteSession(SessionWrapper):
         branch.session_settings = self.session_settings
         self.inner = self.stored_session = branch
 
+    async def _take_over_branches(self) -> None:
+        """Take over the branches of openai-agents in this file, once per object."""
+        if not self._foreign_branches_checked:
+            await take_over_branches(self._branches)
+            self._foreign_branches_checked = True
+
     async def _find_branch(self, branch_id: str | None) -> Branch | None:
+        await self._take_over_branches()
         if branch_id is None or branch_id == self.inner.name:
             return self.inner
         return await self._branches.find(branch_id)

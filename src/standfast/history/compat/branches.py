@@ -7,10 +7,10 @@ import msgspec
 
 from standfast.base.errors import HistoryMoved, InvalidInput, NotFound, SessionDamaged
 from standfast.base.ids import new_id, validate_name
-from standfast.history.compat.sqlite import SharedFileSession, SQLiteSession
+from standfast.history.compat.sqlite import SharedFileSession
 from standfast.history.compat.turns import Turn, WriteTime, build_log_append, get_log_id, split_into_turns
 from standfast.history.session import make_contention_error
-from standfast.history.stored_session import build_fork_splice, wait_before_retry
+from standfast.history.stored_session import StoredSession, build_fork_splice, wait_before_retry
 from standfast.store.operations import Annotate, Erase, Op, RequireVersion, Splice
 from standfast.store.records import Head, Page, SessionRecord
 from standfast.store.tape import generate_tape_id, slice_spans
@@ -29,7 +29,7 @@ class Branch(SharedFileSession):
     Using a deleted branch raises :class:`NotFound`; writing to it does not create it again.
     """
 
-    def __init__(self, session_id: str, origin: SQLiteSession, *, name: str) -> None:
+    def __init__(self, session_id: str, origin: StoredSession, *, name: str) -> None:
         super().__init__(session_id, origin)
         self.name = name
 
@@ -59,7 +59,8 @@ class Branch(SharedFileSession):
         async def build_logged_ops(record: SessionRecord | None) -> list[Op]:
             ops = [self._pin_version(op, record) for op in await build_ops(record)]
             appends = [op for op in ops if isinstance(op, Splice) and op.add]
-            return [*ops, *(self._build_time_entry(op, record) for op in appends)]
+            now = await self.backend.get_time() if appends else 0.0
+            return [*ops, *(self._build_time_entry(op, record, now) for op in appends)]
 
         return await super().commit_with_retry(build_logged_ops, expected=expected, read_first=True)
 
@@ -90,9 +91,9 @@ class Branch(SharedFileSession):
             return msgspec.structs.replace(op, expected=record.version)
         return op
 
-    def _build_time_entry(self, op: Splice, record: SessionRecord | None) -> Op:
+    def _build_time_entry(self, op: Splice, record: SessionRecord | None, now: float) -> Op:
         tape, seq = (record.tape, record.next_seq) if record else (op.tape, 0)
-        return build_log_append(self.origin.session_id, WriteTime(tape, seq, self.backend.clock()))
+        return build_log_append(self.origin.session_id, WriteTime(tape, seq, now))
 
 
 class BranchRegistry:
@@ -102,7 +103,7 @@ class BranchRegistry:
     across processes.
     """
 
-    def __init__(self, origin: SQLiteSession) -> None:
+    def __init__(self, origin: StoredSession) -> None:
         self.origin = origin
         self.main = Branch(origin.session_id, origin, name=MAIN_BRANCH)
 
@@ -121,20 +122,36 @@ class BranchRegistry:
 
     async def create(self, parent: Branch, turn: int, name: str | None) -> Branch:
         """Create a branch with the items of ``parent`` before a turn. Copies no items."""
+
+        def find_start(page: Page | None) -> int:
+            start = next((it for it in parent.decode_turns(page) if it.number == turn and turn), None)
+            if start is None:
+                raise InvalidInput(f"branch {parent.name!r} has no turn {turn!r} to branch from")
+            return start.entries[0].row.position
+
+        return await self._fork(parent, find_start, name, turn)
+
+    async def create_at(self, parent: Branch, position: int, name: str) -> Branch:
+        """Create a branch with the first ``position`` items of ``parent``. Copies no items."""
+        return await self._fork(parent, lambda page: position, name, 0)
+
+    async def _fork(
+        self, parent: Branch, find_position: Callable[[Page | None], int], name: str | None, turn: int
+    ) -> Branch:
         if name is not None:
             validate_name("branch name", name)
         child_id = new_id("branch")
 
         async def build_ops(record: SessionRecord | None) -> tuple[Branch, list[Op]]:
             page = await parent.read_page()
-            start = next((it for it in parent.decode_turns(page) if it.number == turn and turn), None)
-            if page is None or record is None or start is None:
-                raise InvalidInput(f"branch {parent.name!r} has no turn {turn!r} to branch from")
+            position = find_position(page)
+            if page is None or record is None:
+                raise InvalidInput(f"branch {parent.name!r} is empty: there is nothing to branch from")
             branches = _parse_branches(record)
-            chosen = name if name is not None else _choose_name(turn, branches, now=self.main.backend.clock())
+            chosen = name if name is not None else _choose_name(turn, branches, now=await self.main.backend.get_time())
             if chosen in branches or chosen == MAIN_BRANCH:
                 raise InvalidInput(f"branch {chosen!r} already exists: choose another name, or use switch_to_branch()")
-            shown = slice_spans(page.record.view, 0, start.entries[0].row.position)
+            shown = slice_spans(page.record.view, 0, position)
             splice = build_fork_splice(page.record, shown, session_id=child_id, tape=generate_tape_id())
             return self._make_branch(chosen, child_id), [
                 RequireVersion(parent.session_id, page.record.version),

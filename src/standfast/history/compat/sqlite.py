@@ -44,11 +44,9 @@ class SQLiteSession(StoredSession):
 
 
 class SharedFileSession(StoredSession):
-    """A session in the file of another one, ``origin``, which it keeps alive."""
+    """A session in the database of another one, ``origin``, which it keeps alive."""
 
-    backend: "SqliteBackend | ClosedBackend"
-
-    def __init__(self, session_id: str, origin: SQLiteSession) -> None:
+    def __init__(self, session_id: str, origin: StoredSession) -> None:
         super().__init__(session_id, origin.backend, settings=origin.session_settings, owner=origin.owner)
         self.origin = origin
 

@@ -92,6 +92,7 @@ class Keyring:
                     f"an encryption key must have at least {MIN_SECRET_LENGTH} characters, got {len(secret)};"
                     " create one with secrets.token_urlsafe(32)"
                 )
+        self.secrets = tuple(secrets)
         self.keys = [EncryptionKey(secret) for secret in secrets]
         self.by_id = {key.id: key for key in self.keys}
 

@@ -11,6 +11,7 @@ from standfast.base.time import Clock, system_clock
 from standfast.history.codec import DecodedRecord
 from standfast.history.encryption.codec import NO_LINK, EncryptingCodec, digest_generations, get_key_id, get_tag
 from standfast.history.encryption.envelope import EnvelopeSession
+from standfast.history.encryption.openai_agents import SealedSession
 from standfast.history.integrity import IntegrityReport, build_report
 from standfast.history.session import Session
 from standfast.history.stored_session import StoredSession
@@ -34,6 +35,8 @@ class EncryptedSession(SessionWrapper):
     the key derivation is not meant for passwords. Of several keys, the first encrypts and all decrypt. Items older
     than ``ttl`` seconds are not shown; a call and its output expire together. They stay stored until
     :meth:`purge_expired`. Without ``ttl`` nothing expires.
+
+    A history that openai-agents encrypted with the same key is taken over on first use.
 
     To compact an encrypted history, wrap this session in a ``CompactingSession``, not the other way round.
     """
@@ -69,7 +72,7 @@ class EncryptedSession(SessionWrapper):
             return
         if plain.codec.location_bound:
             raise InvalidInput(f"session {session_id!r} is encrypted already")
-        encrypted = StoredSession(session_id, plain.backend, codec=self.codec, owner=plain.owner, clock=clock)
+        encrypted = SealedSession(session_id, plain.backend, codec=self.codec, owner=plain.owner, clock=clock)
         encrypted.session_settings = plain.session_settings
         super().__init__(session_id, encrypted)
 

@@ -1,0 +1,1 @@
+"""Copy conversations that other frameworks stored into a store of standfast."""
