@@ -1,16 +1,19 @@
 """Runs that openai-agents paused are resumed here to the end that openai-agents reaches with them."""
 
+import dataclasses
 import gzip
 import json
 from pathlib import Path
 from typing import Any
 
+import agents
 import pytest
 
 import standfast
-from golden.openai_agents.paused_runs import PROGRAMS, Scripts, describe, make_tools, resume_to_the_end
+from golden.openai_agents.paused_runs import PROGRAMS, Scripts, decide, describe, make_tools, resume_to_the_end
 from standfast import RunState, SQLiteSession
 from standfast.agents.errors import AgentMissing
+from standfast.runs.core.openai_agents.snapshot import NotRepresentable
 from standfast.runs.core.serialization import UnreadableState
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "openai_agents"
@@ -151,3 +154,76 @@ async def test_the_context_of_a_custom_type_is_restored_by_the_deserializer() ->
     saved["context"] |= {"context": {"a": 1}, "context_meta": meta | {"class_path": "app:Context"}}
     state = await RunState.from_json(agent, saved, context_deserializer=lambda data: ("made", data["a"]))
     assert state.context.context == ("made", 1)
+
+
+# --- the other way --------------------------------------------------------------------------------
+
+
+async def pause_here(name: str, session: Any) -> tuple[RunState[Any, Any], Scripts]:
+    """Run a program until it pauses and its first decisions are made."""
+    build, program = PROGRAMS[name]
+    scripts = Scripts(standfast, program.scripts)
+    agent = build(standfast, scripts, make_tools(standfast, []))
+    config = standfast.RunConfig(**program.config)
+    result = await standfast.Runner.run(
+        agent, program.input, context=program.context, session=session, run_config=config, **program.settings
+    )
+    state = result.to_state()
+    for words in program.decisions[: program.decided]:
+        decide(state, words)
+    return state, scripts
+
+
+CANNOT_GO_BACK = ("namesakes", "added_input", "always", "never")
+EXPORTABLE = [name for name, (_, program) in PROGRAMS.items() if program.decisions and name not in CANNOT_GO_BACK]
+
+
+@pytest.mark.parametrize("name", EXPORTABLE)
+async def test_openai_agents_resumes_what_was_paused_here(name: str) -> None:
+    program, expected = PROGRAMS[name][1], load("1.21")[name]["resumed"]
+    earlier = [{"role": "user", "content": "earlier"}, {"role": "assistant", "content": "yes"}]
+    here = SQLiteSession("ann") if program.session else None
+    if here is not None:
+        await here.add_items(earlier)
+    state, paused = await pause_here(name, here)
+    saved = json.loads(json.dumps(await state.to_openai_agents_json(session=here)))
+    scripts, made = Scripts(agents, program.scripts, paused.used), list[str]()
+    agent = PROGRAMS[name][0](agents, scripts, make_tools(agents, made))
+    there = agents.SQLiteSession("ann") if here is not None else None
+    if here is not None and there is not None:
+        await there.add_items(await here.get_items())  # type: ignore[arg-type]
+        here.close()
+    untraced = dataclasses.replace(program, config=program.config | {"tracing_disabled": True})
+    loaded = await agents.RunState.from_json(agent, saved)
+    result, paused_for = await resume_to_the_end(agents, agent, loaded, untraced, session=there)
+    done = json.loads(json.dumps({**describe(result, scripts, made), "paused_for": paused_for}))
+    for part in ("final_output", "last_agent", "outputs", "made", "paused_for", "context", "guardrails"):
+        assert done[part] == expected[part]
+    if there is not None:
+        assert [item.get("type") for item in await there.get_items()] == [
+            item.get("type") for item in expected["session"]
+        ]
+        there.close()
+
+
+async def test_openai_agents_asks_about_later_calls_of_a_tool_that_is_always_approved() -> None:
+    state, paused = await pause_here("always", None)
+    scripts, made = Scripts(agents, PROGRAMS["always"][1].scripts, paused.used), list[str]()
+    agent = PROGRAMS["always"][0](agents, scripts, make_tools(agents, made))
+    loaded = await agents.RunState.from_json(agent, await state.to_openai_agents_json())
+    result = await agents.Runner.run(agent, loaded, run_config=agents.RunConfig(tracing_disabled=True))
+    assert ([item.call_id for item in result.interruptions], made) == (["c2"], ["pay 5"])
+
+
+async def test_what_openai_agents_cannot_represent_is_named() -> None:
+    state, _ = await pause_here("approval", None)
+    state.approve(state.get_interruptions()[0], arguments={"amount": 6})
+    with pytest.raises(NotRepresentable, match="arguments of an approved call were edited"):
+        await state.to_openai_agents_json()
+    state, _ = await pause_here("approval", None)
+    state.add_input("and hurry")
+    with pytest.raises(NotRepresentable, match="input that was added"):
+        await state.to_openai_agents_json()
+    state, _ = await pause_here("namesakes", None)
+    with pytest.raises(NotRepresentable, match="several agents are called 'helper'"):
+        await state.to_openai_agents_json()

@@ -23,13 +23,14 @@ from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
 from standfast.runs.core.context import ContextDeserializer, ContextSerializer, restore_context, save_context
 from standfast.runs.core.conversion import from_usage_record, to_usage_record
 from standfast.runs.core.openai_agents.saved_run import is_openai_agents_run, read_openai_agents_run
+from standfast.runs.core.openai_agents.snapshot import write_openai_agents_run
 from standfast.runs.core.serialization import UnreadableState, decode_run, encode_run, list_agent_paths
-from standfast.runs.core.state import State, make_conversation
+from standfast.runs.core.state import SessionConversation, State, check_session, make_conversation
 from standfast.runs.core.steps import InputStaged
 from standfast.runs.core.transitions import apply_outcome, is_waiting
 from standfast.runs.decisions import UserDecision, apply_decision, encode_arguments, find_waiting_call
 from standfast.runs.items import ToolApprovalItem
-from standfast.runs.session_io import as_items, remove_own_items, to_stored_item, validate_input
+from standfast.runs.session_io import as_items, load_history, remove_own_items, to_stored_item, validate_input
 from standfast.tool_calls.arguments import parse_arguments
 
 TContext = TypeVar("TContext", default=Any)
@@ -260,6 +261,13 @@ class RunState(Generic[TContext, TAgent]):
 
     # --- serialization ----------------------------------------------------------------------------
 
+    def _capture_data(self) -> State:
+        return replace(
+            self.data,
+            approvals=tuple(self.context.approvals.list_decisions()),
+            usage=to_usage_record(self.context.usage),
+        )
+
     def to_json(
         self,
         *,
@@ -271,11 +279,7 @@ class RunState(Generic[TContext, TAgent]):
 
         A run never contains an API key, so ``include_tracing_api_key`` has no effect.
         """
-        data = replace(
-            self.data,
-            approvals=tuple(self.context.approvals.list_decisions()),
-            usage=to_usage_record(self.context.usage),
-        )
+        data = self._capture_data()
         context = save_context(self.context.context, serializer=context_serializer, strict=strict_context)
         return encode_run(data, self.graph, context)
 
@@ -290,6 +294,27 @@ class RunState(Generic[TContext, TAgent]):
         return msgspec.json.encode(
             self.to_json(context_serializer=context_serializer, strict_context=strict_context)
         ).decode()
+
+    async def to_openai_agents_json(
+        self, *, session: Session | None = None, context_serializer: ContextSerializer | None = None
+    ) -> dict[str, Any]:
+        """Return the run as JSON values that openai-agents 0.18.1 or newer can resume.
+
+        A run in a session needs the session, because openai-agents saves the history with the run. What openai-agents
+        cannot represent, such as edited arguments and uncertain calls, raises :class:`NotRepresentable`. A decision
+        about every call of a tool is written for the calls that wait now.
+        """
+        data = self._capture_data()
+        check_session(data, session)
+        history: list[Item] = []
+        if session is not None and isinstance(data.conversation, SessionConversation):
+            run = self.to_active_run()
+            run.session = session
+            with use_run_context(self.context):
+                await load_history(run)
+            history = list(run.model_input.history)
+        context = save_context(self.context.context, serializer=context_serializer, strict=False)
+        return write_openai_agents_run(data, self.graph, context, history)
 
     @staticmethod
     async def from_json(

@@ -27,9 +27,7 @@ Undo = Annotated[
 async def openai_agents(
     url: Annotated[
         str,
-        typer.Argument(
-            metavar="URL", help="sqlite:///PATH, postgresql+asyncpg://..., redis://...; only read."
-        ),
+        typer.Argument(metavar="URL", help="sqlite:///PATH, postgresql+asyncpg://..., redis://...; only read."),
     ],
     tables: Annotated[
         str, typer.Option("--tables", help="The tables of sessions and messages, if they have other names.")
