@@ -244,6 +244,8 @@ from standfast.runs import ToolNameCollisionPolicy as ToolNameCollisionPolicy
 from standfast.runs import ToolNotFoundBehavior as ToolNotFoundBehavior
 from standfast.runs import ToolSearchCallItem as ToolSearchCallItem
 from standfast.runs import ToolSearchOutputItem as ToolSearchOutputItem
+from standfast.runs import ForeignVersion as ForeignVersion
+from standfast.runs import NotRepresentable as NotRepresentable
 from standfast.runs import UnknownVersion as UnknownVersion
 from standfast.runs import UnreadableState as UnreadableState
 from standfast.runs import register_context_codec as register_context_codec

@@ -43,6 +43,8 @@ from standfast.runs.runner import RunResultStreaming as RunResultStreaming
 from standfast.runs.core.serialization import CURRENT_SCHEMA_VERSION as CURRENT_SCHEMA_VERSION
 from standfast.runs.core.serialization import SCHEMA_VERSION_SUMMARIES as SCHEMA_VERSION_SUMMARIES
 from standfast.runs.core.serialization import SUPPORTED_SCHEMA_VERSIONS as SUPPORTED_SCHEMA_VERSIONS
+from standfast.runs.core.openai_agents.saved_run import ForeignVersion as ForeignVersion
+from standfast.runs.core.openai_agents.snapshot import NotRepresentable as NotRepresentable
 from standfast.runs.core.serialization import UnknownVersion as UnknownVersion
 from standfast.runs.core.serialization import UnreadableState as UnreadableState
 from standfast.runs.runner import AgentRunner as AgentRunner
