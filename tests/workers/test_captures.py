@@ -136,8 +136,9 @@ async def test_a_workspace_can_move_repeatedly(session, start):
 async def test_arrays_and_frames_move_to_another_worker(session, start):
     await session.run(
         "import numpy as np, pandas as pd\na = np.arange(300_000.0)\nconst = np.ones(20_000)\n"
-        "const.flags.writeable = False\ndf = pd.DataFrame({'n': a, 's': 'text'})\nframes = [df]"
+        "const.flags.writeable = False\ndf = pd.DataFrame({'n': a, 's': 'text'})\nframes = [df]\nseries = pd.Series([1.5])"
     )
+    assert "series" in {entry.name for entry in await session.namespace()}
     other, report = await move(session, start)
     assert report.lost == {}
     result = await other.run(

@@ -46,8 +46,10 @@ def describe_variable(name: str, value: Any) -> NamespaceEntry:
     shape, size = None, 0
     if _is_exactly(kind, "numpy", "ndarray"):
         shape, size = tuple(int(n) for n in value.shape), int(value.nbytes)
-    elif _is_exactly(kind, "pandas", "DataFrame") or _is_exactly(kind, "pandas", "Series"):
+    elif _is_exactly(kind, "pandas", "DataFrame"):
         shape, size = tuple(int(n) for n in value.shape), int(value.memory_usage(index=False).sum())
+    elif _is_exactly(kind, "pandas", "Series"):
+        shape, size = tuple(int(n) for n in value.shape), int(value.memory_usage(index=False))
     elif kind in _SIZED_TYPES or kind in (int, float, complex, bool):
         size = sys.getsizeof(value)
     else:

@@ -167,6 +167,7 @@ def _make_dump(
                 raise pickle.PicklingError("an open file cannot be kept")
             if isinstance(obj, type):
                 name_classes(obj)
+                return _add_slots(obj, super().reducer_override(obj))
             return super().reducer_override(obj)
 
     def dump(names: tuple[str, ...], values: tuple[Any, ...]) -> tuple[PickledGroup, Any]:
@@ -208,6 +209,14 @@ def _reduce_cell(cell: types.CellType) -> tuple[Any, ...]:
         return types.CellType, (), (None, {"cell_contents": cell.cell_contents})
     except ValueError:
         return types.CellType, ()
+
+
+def _add_slots(kind: type, reduced: Any) -> Any:
+    """Let a class that is pickled by value be created with its slots, which cloudpickle forgets."""
+    slots = vars(kind).get("__slots__")
+    if slots is not None and isinstance(reduced, tuple) and len(reduced[1]) > 3 and isinstance(reduced[1][3], dict):
+        reduced[1][3]["__slots__"] = slots
+    return reduced
 
 
 class _ClassNames:
