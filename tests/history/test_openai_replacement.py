@@ -17,6 +17,7 @@ from factories.history import (
 from factories.items import assistant_message, user_message
 from openai_server import Fault, OpenAIServer
 from standfast.base.errors import HistoryMoved, NotFound, StoreUnavailable
+from standfast.base.items import Item
 from standfast.history.openai.client import OpenAIRequestFailed, RequestOutcome
 from standfast.history.openai.compaction import OpenAIResponsesCompactionSession
 from standfast.history.openai.replacement import RestoreFailed
@@ -136,6 +137,41 @@ async def test_an_empty_compaction_does_not_erase_the_history(server: OpenAIServ
         await session.run_compaction()
     assert await session.get_items() == make_turns(10)
     assert len(session.take_compactions()) == 1
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "input_image", "detail": "auto"},
+        {"type": "input_image", "image_url": None, "file_id": None, "detail": "auto"},
+        {"type": "input_file", "filename": "a.pdf", "file_id": ""},
+    ],
+)
+@pytest.mark.parametrize("place", ["message", "output"])
+async def test_a_compaction_with_an_image_or_file_that_points_nowhere_is_refused(
+    server: OpenAIServer, part: Item, place: str
+) -> None:
+    session = make_compaction_session(server, make_stored_session())
+    await session.add_items(make_turns(10))
+    message: Item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "see"}, part]}
+    output: Item = {"type": "function_call_output", "call_id": "c1", "output": [part]}
+    server.compact = lambda body: [message if place == "message" else output]
+    with pytest.raises(OpenAIRequestFailed, match=f"{part['type']} without"):
+        await session.run_compaction()
+    assert await session.get_items() == make_turns(10)
+
+
+async def test_a_compaction_with_images_and_files_is_stored(server: OpenAIServer) -> None:
+    session = make_compaction_session(server, make_stored_session())
+    await session.add_items(make_turns(10))
+    parts = [
+        {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"},
+        {"type": "input_image", "file_id": "file_1", "detail": "auto"},
+        {"type": "input_file", "file_data": "AA==", "filename": "a.pdf"},
+    ]
+    server.compact = lambda body: [{"type": "message", "role": "user", "content": parts}]
+    await session.run_compaction()
+    assert (await session.get_items())[0]["content"] == parts
 
 
 async def test_an_unknown_response_is_not_found(server: OpenAIServer) -> None:

@@ -207,6 +207,7 @@ class OpenAIResponsesCompactionSession(SessionABC):
             self._compactions.append(compaction)
             if not compacted:
                 raise ValueError("it contains no items")
+            reject_dangling_parts(compacted)
         return compacted
 
     async def _should_compact(self, mode: str, response_id: str | None, before: HistorySnapshot) -> bool:
@@ -287,6 +288,21 @@ def has_pending_call(items: Sequence[Item]) -> bool:
 
 
 # --- validation ---------------------------------------------------------------------------------
+
+_REFERENCES = {"input_image": ("image_url", "file_id"), "input_file": ("file_id", "file_data", "file_url")}
+
+
+def reject_dangling_parts(items: Sequence[Item]) -> None:
+    """Raise :class:`ValueError` if an image or file in the items has no content: no later request could send it."""
+    for index, item in enumerate(items):
+        for part in (item, *list_parts(item.get("content")), *list_parts(item.get("output"))):
+            names = _REFERENCES.get(str(part.get("type")))
+            if names is not None and not any(part.get(name) for name in names):
+                raise ValueError(f"item {index} has an {part['type']} without {' or '.join(names)}")
+
+
+def list_parts(content: object) -> list[dict[str, Any]]:
+    return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
 
 
 def reject_conversations_session(session: object) -> None:
