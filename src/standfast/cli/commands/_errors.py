@@ -24,10 +24,12 @@ from standfast.base.errors import (
     StandfastError,
     StoreUnavailable,
     Unsupported,
+    WrongKey,
 )
 from standfast.base.text import make_visible
 from standfast.cli.commands._output import Tracebacks, escape, print_utf8
 from standfast.cli.commands._prompt import PromptInterrupted, wake_loop_on_signals
+from standfast.cli.commands._store import KEY_VARIABLE
 from standfast.runtime.errors import ApprovalSettled, RunActive, RunEnded, SessionBusy, SessionEncrypted
 from standfast.store.operations import LeaseHeld
 
@@ -122,6 +124,8 @@ def format_error(error: Exception) -> str:
         return f"session {error.session_id!r} is held by another run: see `standfast runs show {error.run_id}`"
     if isinstance(error, StoreUnavailable) and "://" in str(error):
         return f"{get_first_line(error)} (is the server running, and is --store right?)"
+    if isinstance(error, WrongKey | SessionEncrypted):
+        return f"{error} (set {KEY_VARIABLE})"
     if isinstance(error, StandfastError | OSError):
         return " ".join(str(error).split("\n"))
     return f"{type(error).__name__}: {get_first_line(error)} (--debug shows where)"

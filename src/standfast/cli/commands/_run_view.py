@@ -20,7 +20,7 @@ from standfast.base.text import extract_text, format_arguments, make_visible
 from standfast.cli.commands._errors import FAILED, WAITING
 from standfast.cli.commands._output import Tracebacks, escape, escape_lines, format_time, show_status
 from standfast.cli.commands._prompt import PromptObsolete, ask
-from standfast.cli.commands._store import format_store_option
+from standfast.cli.commands._store import describe_lock, format_store_option
 from standfast.runtime.errors import ApprovalSettled
 from standfast.runtime.handle import RunHandle
 from standfast.runtime.runtime import Runtime
@@ -222,14 +222,20 @@ def outcome_to_dict(outcome: RunOutcome) -> dict[str, Any]:
 
 def approval_to_dict(approval: Approval) -> dict[str, Any]:
     facts: dict[str, Any] = msgspec.to_builtins(approval)
-    uncertain = approval.kind == "uncertain"
     return {
         **facts,
         "run": approval.run_id,
         "requested": format_time(approval.requested_at),
-        "may_have_happened": uncertain,
-        "note": MAY_HAVE_HAPPENED if uncertain and approval.status == "pending" else None,
+        "may_have_happened": approval.kind == "uncertain",
+        "note": get_note(approval),
     }
+
+
+def get_note(approval: Approval) -> str | None:
+    """Return what must be known about the approval before anything is decided."""
+    if approval.locked:
+        return describe_lock()
+    return MAY_HAVE_HAPPENED if approval.kind == "uncertain" and approval.status == "pending" else None
 
 
 def to_json_value(value: Any) -> Any:

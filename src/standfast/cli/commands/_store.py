@@ -3,16 +3,19 @@
 import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from standfast.agents.agent import Agent
 from standfast.base.errors import NotFound
 from standfast.base.text import make_visible
+from standfast.history.encryption.session import EncryptedSession
 from standfast.history.store import Store, open_store
+from standfast.history.stored_session import StoredSession
 from standfast.runtime.runtime import Runtime
 
 DEFAULT_STORE = "sqlite:///standfast.db"
@@ -32,6 +35,37 @@ StoreUrl = Annotated[
 def format_store_option(url: str) -> list[str]:
     """Return the option that selects this store, or nothing if it is the default."""
     return [] if url == os.environ.get("STANDFAST_STORE", DEFAULT_STORE) else ["--store", url]
+
+
+KEY_VARIABLE = "STANDFAST_ENCRYPTION_KEY"
+"""From the environment only: a command line can be read by other users of the machine."""
+
+
+def get_encryption_keys() -> list[str] | None:
+    """Return the encryption keys in the environment, one per line, the one to encrypt with first."""
+    return [line for line in os.environ.get(KEY_VARIABLE, "").splitlines() if line] or None
+
+
+def open_runtime(
+    url: str, *, agents: Sequence[Agent[Any]] = (), **options: Any
+) -> AbstractAsyncContextManager[Runtime]:
+    """Open a runtime on the store, with the encryption keys in the environment."""
+    return Runtime.open(url, agents=agents, encryption_key=get_encryption_keys(), **options)
+
+
+async def open_session(store: Store, session_id: str) -> StoredSession:
+    """Return a session that exists, with the encryption keys in the environment if it is encrypted."""
+    info, session, keys = await store.describe(session_id), store.session(session_id), get_encryption_keys()
+    if not info.encrypted or keys is None:
+        return session
+    return EncryptedSession(session_id, session, keys).require_stored_session("open")
+
+
+def describe_lock() -> str:
+    """Return why a run or an approval cannot be read."""
+    if get_encryption_keys() is None:
+        return f"encrypted: set {KEY_VARIABLE}"
+    return f"not encrypted, or not with the keys in {KEY_VARIABLE}"
 
 
 class StoreNotFound(NotFound):
@@ -119,10 +153,10 @@ async def find_session_ids(store: str, prefix: str) -> list[Completion]:
 async def find_run_ids(store: str, prefix: str) -> list[Completion]:
     from standfast.cli.commands.runs import list_latest_runs
 
-    async with Runtime.open(require_existing_store(store)) as rt:
+    async with open_runtime(require_existing_store(store)) as rt:
         return [(info.run_id, f"{info.status}, {info.agent}") for info in await list_latest_runs(rt, MAX_COMPLETIONS)]
 
 
 async def find_approval_ids(store: str, prefix: str) -> list[Completion]:
-    async with Runtime.open(require_existing_store(store)) as rt:
+    async with open_runtime(require_existing_store(store)) as rt:
         return [(one.id, f"{one.status}, {one.tool}") for one in await rt.approvals()]

@@ -58,7 +58,7 @@ async def open_runtime(store: str, agent: str | None) -> AsyncIterator[Runtime]:
     async with AsyncExitStack() as stack:
         url = require_existing_store(store)
         agents = [await stack.enter_async_context(open_agent(agent))] if agent else []
-        yield await stack.enter_async_context(Runtime.open(url, agents=agents))
+        yield await stack.enter_async_context(_store.open_runtime(url, agents=agents))
 
 
 @app.command("list")
@@ -80,9 +80,9 @@ async def list_(
 
     standfast approvals list --json
     """
-    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
+    async with _store.open_runtime(require_existing_store(store)) as rt:
         found = await rt.approvals(status=None if every else status, session_id=session, run_id=run)
-    note = ["note"] if any(approval.kind == "uncertain" for approval in found) else []
+    note = ["note"] if any(approval.kind == "uncertain" or approval.locked for approval in found) else []
     columns = ("id", "tool", "arguments", *note, "session_id", "requested", *(["status"] if every else []))
     CommandOutput(as_json).print_table(columns, map(approval_to_dict, found), empty="no pending approvals")
 
@@ -94,7 +94,7 @@ async def show(approval_id: ApprovalId, store: StoreUrl = DEFAULT_STORE, as_json
 
     standfast approvals show approval_123
     """
-    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
+    async with _store.open_runtime(require_existing_store(store)) as rt:
         approval = await rt.approval(approval_id)
     names = ("id", "status", "kind", "note", "tool", "arguments", "digest", "agent", "session_id", "run", "requested",
              "decided_by", "message", "edited", "output")  # fmt: skip
@@ -259,6 +259,8 @@ async def watch(
             seen.add(approval.id)
             if as_json:
                 print_utf8(msgspec.json.encode(approval_to_dict(approval)))
+            elif approval.locked:
+                view.print_line(f"[yellow]?[/] {escape(approval.id)} is {_store.describe_lock()}")
             else:
                 await resolve_approval(rt, approval, view, store, agent=agent)
 

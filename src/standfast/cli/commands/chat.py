@@ -23,7 +23,7 @@ from standfast.cli.commands._run_view import (
     prompt_approval,
     watch_run,
 )
-from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, format_store_option
+from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, format_store_option, open_runtime
 from standfast.runtime.errors import SessionBusy
 from standfast.runtime.handle import RunHandle
 from standfast.runtime.runtime import Runtime
@@ -56,7 +56,7 @@ async def run(
     standfast run "Refund order 7" --agent app:support --session user-7
     """
     message = typer.get_text_stream("stdin").read() if text == "-" else text
-    async with open_agent(agent, model) as chosen, Runtime.open(store, agents=[chosen], lease=LEASE_SECONDS) as rt:
+    async with open_agent(agent, model) as chosen, open_runtime(store, agents=[chosen], lease=LEASE_SECONDS) as rt:
         started = await rt.start(chosen.name, message, session_id=session, key=key, on_busy="reject")
         outcome = await watch_run(started, None if as_json else RunView())
     if as_json:
@@ -87,7 +87,7 @@ async def chat(
     """
     name = session or new_id("chat")
     view = RunView()
-    async with open_agent(agent, model) as chosen, Runtime.open(store, agents=[chosen], lease=LEASE_SECONDS) as rt:
+    async with open_agent(agent, model) as chosen, open_runtime(store, agents=[chosen], lease=LEASE_SECONDS) as rt:
         if as_json:
             return await chat_json_lines(rt, chosen.name, name)
         view.print_line(

@@ -30,7 +30,7 @@ from standfast.cli.commands._run_view import (
     to_json_value,
     watch_run,
 )
-from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, require_existing_store
+from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, describe_lock, open_runtime, require_existing_store
 from standfast.runtime.runtime import Runtime
 from standfast.runtime.types import Event, PruneReport, RunInfo, RunStatus
 
@@ -43,7 +43,7 @@ RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.", autoc
 
 
 def run_to_dict(info: RunInfo) -> dict[str, Any]:
-    reason = None if info.reason is None else info.reason.message
+    reason = describe_lock() if info.locked else None if info.reason is None else info.reason.message
     return {**asdict(info), "id": info.run_id, "reason": reason, "updated": format_time(info.updated_at)}
 
 
@@ -65,7 +65,7 @@ async def list_(
     """
     output = CommandOutput(as_json)
     with output.show_status("reading"):
-        async with Runtime.open(require_existing_store(store), agents=[]) as rt:
+        async with open_runtime(require_existing_store(store)) as rt:
             found = await list_latest_runs(rt, limit, status=status, session_id=session)
     columns = ("id", "status", "agent", "session_id", "steps", "updated", "reason")
     output.print_table(columns, map(run_to_dict, found), empty="no runs")
@@ -88,10 +88,10 @@ async def show(run_id: RunId, store: StoreUrl = DEFAULT_STORE, as_json: AsJson =
 
     standfast runs show run_123
     """
-    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
+    async with open_runtime(require_existing_store(store)) as rt:
         handle = await rt.run(run_id)
         info = await handle.info()
-        outcome = await handle.wait() if info.status not in ("queued", "running") else None
+        outcome = None if info.locked or info.status in ("queued", "running") else await handle.wait()
     output = CommandOutput(as_json)
     facts = run_to_dict(info) | ({} if outcome is None else outcome_to_dict(outcome))
     output.print_fields(facts, ("id", "status", "agent", "session_id", "key", "parent", "steps", "updated", "reason"))
@@ -115,7 +115,7 @@ async def events(
     standfast runs events run_123 --json
     """
     console = CommandOutput(as_json).console
-    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
+    async with open_runtime(require_existing_store(store)) as rt:
         handle = await rt.run(run_id)
         async for event in handle.events(after=after):
             if as_json:
@@ -146,9 +146,9 @@ async def resume(
 
     standfast runs resume run_123 --agent app:support
     """
-    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
+    async with open_runtime(require_existing_store(store)) as rt:
         before = await (await rt.run(run_id)).info()
-    async with open_agent(agent, model) as chosen, Runtime.open(store, agents=[chosen]) as rt:
+    async with open_agent(agent, model) as chosen, open_runtime(store, agents=[chosen]) as rt:
         run = await rt.resume(run_id, accept_changes=accept_changes)
         seen = 0 if before.status == "completed" else before.steps
         outcome = await watch_run(run, None if as_json else RunView(), after=seen)
@@ -171,7 +171,7 @@ async def cancel(
 
     standfast runs cancel run_123 --now
     """
-    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
+    async with open_runtime(require_existing_store(store)) as rt:
         await rt.cancel(run_id, mode="immediate" if now else "after_turn")
         info = await (await rt.run(run_id)).info()
     CommandOutput(as_json).print_result(run_to_dict(info), f"{escape(run_id)} {format_cancellation(info)}")
@@ -195,7 +195,7 @@ async def fork(
 
     standfast runs fork run_123 --at 4
     """
-    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
+    async with open_runtime(require_existing_store(store)) as rt:
         made = await rt.fork(run_id, at=at)
         info = await made.info()
     CommandOutput(as_json).print_result(run_to_dict(info), f"{escape(made.id)} is a fork of {escape(run_id)}")
@@ -208,7 +208,7 @@ async def delete(run_id: RunId, yes: Yes = False, store: StoreUrl = DEFAULT_STOR
 
     standfast runs delete run_123 --yes
     """
-    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
+    async with open_runtime(require_existing_store(store)) as rt:
         info = await (await rt.run(run_id)).info()
         confirm(f"Delete {run_id} with its {info.steps} events?", yes=yes)
         await rt.delete(run_id)
@@ -234,7 +234,7 @@ async def prune(
     age = None if older_than is None else parse_age(older_than)
     if age is None and keep is None:
         raise InvalidInput("say which runs to delete: --older-than, --keep or both")
-    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
+    async with open_runtime(require_existing_store(store)) as rt:
         confirm("Delete the runs that are older or more than that?", yes=yes)
         report = await rt.prune(older_than=age, keep=keep)
     CommandOutput(as_json).print_result(asdict(report), format_report(report))

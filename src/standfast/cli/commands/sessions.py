@@ -24,7 +24,7 @@ from standfast.cli.commands._output import (
     print_utf8,
 )
 from standfast.cli.commands._prompt import Yes, confirm
-from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, find_other_tables, open_existing_store
+from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, find_other_tables, open_existing_store, open_session
 from standfast.history.deletion import DeletedSession
 from standfast.history.integrity import IntegrityReport
 from standfast.history.search import SearchHit
@@ -129,7 +129,7 @@ async def check(
                 names = [session_id]
             else:
                 names = await list_session_ids(opened)
-            reports = [await opened.session(name).check() for name in names]
+            reports = [await (await open_session(opened, name)).check() for name in names]
     rows = [
         {
             "id": report.session_id,
@@ -213,7 +213,7 @@ async def show(
     with output.show_status("reading"):
         async with open_existing_store(store) as opened:
             info = await opened.describe(session_id)
-            history = opened.session(session_id)
+            history = await open_session(opened, session_id)
             items = await history.get_items(limit=limit, generation=generation)
             earlier = [one.number for one in await history.generations()]
     if as_json:
@@ -277,8 +277,7 @@ async def search_store(
     async with open_existing_store(store) as opened:
         if session_id is None:
             return await opened.search(query, owner=owner, limit=limit)
-        await opened.describe(session_id)
-        return await opened.session(session_id).search(query, limit=limit)
+        return await (await open_session(opened, session_id)).search(query, limit=limit)
 
 
 @app.command()
@@ -295,8 +294,7 @@ async def fork(
     standfast sessions fork user-7 --at 12 --as user-7-b
     """
     async with open_existing_store(store) as opened:
-        await opened.describe(session_id)
-        child = await opened.session(session_id).fork(at=at, session_id=new_id)
+        child = await (await open_session(opened, session_id)).fork(at=at, session_id=new_id)
         info = await opened.describe(child.session_id)
     CommandOutput(as_json).print_result(
         session_to_dict(info), f"{escape(child.session_id)} shares {format_count(info.head.length, 'item')}"
@@ -323,8 +321,7 @@ async def restore(
     standfast sessions restore user-7 --generation 0
     """
     async with open_existing_store(store) as opened:
-        await opened.describe(session_id)
-        await opened.session(session_id).restore(generation)
+        await (await open_session(opened, session_id)).restore(generation)
         info = await opened.describe(session_id)
     CommandOutput(as_json).print_result(session_to_dict(info), format_length(info))
 
@@ -345,7 +342,7 @@ async def rewind(
         length = (await opened.describe(session_id)).head.length
         if to > length:
             raise InvalidInput(f"cannot rewind to {to}: the session has {format_count(length, 'item')}")
-        await opened.session(session_id).rewind(to=to)
+        await (await open_session(opened, session_id)).rewind(to=to)
         info = await opened.describe(session_id)
     CommandOutput(as_json).print_result(session_to_dict(info), format_length(info))
 
