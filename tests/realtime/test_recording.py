@@ -106,7 +106,7 @@ async def test_omitted_audio_is_replayed_as_silence(tmp_path: Path) -> None:
 
 async def test_a_diverging_replay_names_the_line_and_the_expected_message(tmp_path: Path) -> None:
     await record_two_connections(tmp_path / "call.jsonl")
-    recorder, model = ModelEventRecorder(), ReplayedRealtimeModel(tmp_path / "call.jsonl", timeout=0.1)
+    recorder, model = ModelEventRecorder(), ReplayedRealtimeModel(tmp_path / "call.jsonl", timeout=2.0)
     model.add_listener(recorder)
     await model.connect({})
     await model.send_event(RealtimeModelSendRawMessage({"type": "input_audio_buffer.clear"}))

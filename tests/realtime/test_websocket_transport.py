@@ -133,18 +133,17 @@ async def test_pings_of_the_server_are_answered_while_a_listener_is_busy() -> No
         *frames, last = stream(400, 2000)
         for frame in frames:
             await socket.send(json.dumps(frame))
-        await listener.released.wait()
+        await listener.blocked.wait()
+        await (await socket.ping())
+        listener.released.set()
         await socket.send(json.dumps(last))
         await socket.wait_closed()
 
-    async with serve(handle, "127.0.0.1", 0, ping_interval=0.05, ping_timeout=0.5) as server:
+    async with serve(handle, "127.0.0.1", 0, ping_interval=None) as server:
         port = next(iter(server.sockets)).getsockname()[1]
         model = OpenAIRealtimeWebSocketModel()
         model.add_listener(listener)
         await model.connect({"url": f"ws://127.0.0.1:{port}", "api_key": "test"})
-        await listener.blocked.wait()
-        await asyncio.sleep(0.8)
-        listener.released.set()
         await asyncio.wait_for(listener.last_received.wait(), TIMEOUT)
         assert listener.disconnected is None
         await model.close()

@@ -160,9 +160,8 @@ async def test_a_failing_representation_is_omitted_from_the_result(session, trou
 
 
 async def test_a_repr_that_does_not_return_is_stopped_like_any_code(session):
-    result = await session.run(
-        "class Odd:\n    def _repr_html_(self):\n        while True: pass\nx = 1\nOdd()", timeout=0.5
-    )
+    await session.run("class Odd:\n    def _repr_html_(self):\n        while True: pass\nx = 1")
+    result = await session.run("Odd()", timeout=0.5)
     assert (result.timed_out, result.state) == (True, "preserved")
     assert (await session.run("x")).value == 1
 
@@ -282,7 +281,8 @@ async def test_usage_is_reported_per_execution(session):
 
 
 async def test_a_timeout_stops_the_code_even_if_its_messages_are_not_read(session):
-    stream = session.execute(ExecuteMessage(code="x = 1\nwhile True: print('x' * 1000)"), timeout=0.3)
+    await session.run("x = 1")
+    stream = session.execute(ExecuteMessage(code="while True: print('x' * 1000)"), timeout=0.3)
     assert isinstance(await anext(stream), AckMessage)
     await wait_until(lambda: session.state is SessionState.READY)
     with pytest.raises(ExecutionTimeout, match="variables preserved"):
