@@ -30,7 +30,7 @@ class PostgresqlFixtures:
 
 
 class TestOverPostgresql(PostgresqlFixtures, SessionContract):
-    examples = 3
+    examples = 2
 
 
 @pytest.mark.soak

@@ -127,7 +127,7 @@ class SqliteFileFixtures(SqlFixtures):
 
 
 class TestSqliteFile(SqliteFileFixtures, SqlContract):
-    examples = 4
+    examples = 2
 
 
 @pytest.mark.soak
@@ -165,7 +165,7 @@ class PostgresFixtures(SqlFixtures):
 
 
 class TestPostgres(PostgresFixtures, SqlContract):
-    examples = 3
+    examples = 2
 
 
 class PostgresStatementFixtures(SqlFixtures):
