@@ -171,11 +171,13 @@ class AtomicityClauses(StoreFixtures):
     async def test_a_driver_failure_at_any_statement_changes_nothing(
         self, backend: Backend, failing_after: FaultInjector
     ) -> None:
+        before: dict[str, object] | None = None
         for statements in itertools.count():
-            tag = f"try{statements}"
-            await self.populate(backend, tag)
-            before = await self.dump(backend, tag)
-            ops, failed = await self.make_ops_of_every_kind(backend, tag), False
+            if before is None:  # the commit before was stored
+                tag = f"try{statements}"
+                await self.populate(backend, tag)
+                before, ops = await self.dump(backend, tag), await self.make_ops_of_every_kind(backend, tag)
+            failed = False
             with failing_after(statements) as fault:
                 try:
                     await backend.commit(*ops)
@@ -186,6 +188,7 @@ class AtomicityClauses(StoreFixtures):
             if not fault.triggered:
                 assert not failed
                 break
+            before = before if failed else None
         assert statements > 0
 
     async def test_a_lost_response_leaves_the_whole_commit_or_nothing(
