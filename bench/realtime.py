@@ -58,7 +58,7 @@ async def time_frames(kind: str, text: str) -> tuple[float, float]:
     listeners.add(session)
     total, decoding = [], []
     async with session:
-        events = aiter(session)
+        events = session.events()
         for _ in range(FRAMES):
             start = time.perf_counter_ns()
             decode_message(frame)
@@ -119,7 +119,7 @@ async def measure_interruptions(url: str) -> list[Figure]:
     ended = asyncio.Event()
 
     async def decoding() -> None:
-        async for event in session:
+        async for event in session.events():
             now = time.perf_counter()
             if event.type == "audio":
                 name = event.audio.response_id
@@ -187,7 +187,7 @@ async def format_summary(url: str) -> list[Figure]:
 
 async def send_and_wait_for(session: RealtimeSession, kind: str) -> None:
     await session.send_message("go on")
-    async for event in session:
+    async for event in session.events():
         if event.type == kind:
             return
 

@@ -138,7 +138,7 @@ async def run_call(history: Session, *, model: Any, lines: list[str], approve: A
 async def wait_for_answer(session: RealtimeSession, audio: bytearray, approve: Any) -> None:
     """Handle events until a response has ended and its audio was released by the guardrails."""
     ended = complete = False
-    async for event in session:
+    async for event in session.events():
         match event.type:
             case "agent_start":
                 ended = complete = False

@@ -96,7 +96,7 @@ class EventRecorder:
         self._changed = asyncio.Condition()
 
     async def listen(self, session: RealtimeSession) -> None:
-        async for event in session:
+        async for event in session.events():
             async with self._changed:
                 self.events.append(event)
                 self._changed.notify_all()

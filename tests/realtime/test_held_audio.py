@@ -333,7 +333,7 @@ def test_no_audio_is_released_before_its_text_was_checked_in_any_order_of_arriva
 
     async def listen(session):
         heard = 0
-        async for event in session:
+        async for event in session.events():
             if event.type == "audio":
                 heard += len(event.audio.data) // 48
                 judged = max(map(len, approved))

@@ -318,7 +318,7 @@ async def test_unread_audio_is_dropped_by_an_interruption():
         model,
         heard,
     ):
-        reader = aiter(session)
+        reader = session.events()
         await model.emit(*short_response(1, "fine"), *short_response(2, "well"))
         verdicts["fine"].set()
         await heard.wait_for("audio", 2)

@@ -43,7 +43,7 @@ class Call:
         await self._reader
 
     async def _read(self):
-        async for event in self.session:
+        async for event in self.session.events():
             self.events.append(event)
             self._event_added.set()
 

@@ -416,7 +416,7 @@ async def test_a_recording_can_be_replayed_to_a_session(tmp_path: Path, where: s
         types = []
         async with await runner.run(model_config=options) as session:
             await session.send_message("Hi")
-            async for event in session:
+            async for event in session.events():
                 types.append(event.type)
                 if event.type == "agent_end":
                     break

@@ -100,12 +100,12 @@ async def test_unread_audio_is_dropped_by_an_interruption():
     async with session:
         await model.emit(response_started(), audio_chunk(), audio_chunk())
         await session.interrupt()
-    assert "audio" not in [event.type async for event in session]
+    assert "audio" not in [event.type async for event in session.events()]
 
 
 async def test_unread_audio_is_dropped_when_the_user_speaks():
     async with open_scripted_session(AGENT) as (session, model, _heard):
-        slow = aiter(session)
+        slow = session.events()
         await model.emit(
             response_started(), audio_chunk(), audio_chunk(), told.RealtimeModelSpeechStartedEvent("u1", 0)
         )

@@ -144,7 +144,7 @@ async def test_a_failed_connection_takes_the_listener_away_and_ends_waiting_iter
             await session.enter()
     assert model.listeners == ()
     with pytest.raises(ConnectionError):
-        await anext(aiter(session))
+        await anext(session.events())
     with pytest.raises(AlreadyStarted):
         await session.enter()
 
@@ -209,7 +209,7 @@ async def test_closing_ends_every_waiting_iterator():
             await session.close()
             await heard.wait_for("session_closed")
             await second.wait_for("session_closed")
-        assert (await anext(aiter(session), None)) is None
+        assert (await anext(session.events(), None)) is None
 
 
 async def test_closing_again_and_at_the_same_time_is_harmless():
@@ -439,7 +439,7 @@ async def test_an_iterator_may_close_the_session_it_iterates():
     seen = []
     async with session:
         await model.emit(response_started(), response_ended())
-        async for event in session:
+        async for event in session.events():
             seen.append(event.type)
             if event.type == "agent_end":
                 await session.close()
@@ -471,7 +471,7 @@ async def test_a_loop_that_was_left_is_continued_by_the_next():
     session = await RealtimeRunner(AGENT, model=model).run()
     async with session:
         await model.emit(response_started(), response_ended())
-        async for event in session:
+        async for event in session.events():
             if event.type == "agent_start":
                 break
         seen = [event.type async for event in until_end(session)]
@@ -479,7 +479,7 @@ async def test_a_loop_that_was_left_is_continued_by_the_next():
 
 
 async def until_end(session):
-    async for event in session:
+    async for event in session.events():
         yield event
         if event.type == "agent_end":
             return
@@ -499,7 +499,7 @@ async def test_ten_thousand_deltas_without_a_reader_stay_within_the_bound():
 
 
 async def until_dropped(session):
-    async for event in session:
+    async for event in session.events():
         yield event
         if event.type == "events_dropped":
             return
@@ -510,7 +510,7 @@ async def test_unread_events_stay_within_the_bound():
     model = scripted()
     session = await RealtimeRunner(AGENT, model=model).run()
     async with session:
-        async for _ in session:
+        async for _ in session.events():
             break
         for number in range(7_000):
             await model.emit(response_started(f"r{number}"), response_ended(f"r{number}"))
@@ -532,7 +532,7 @@ async def test_a_fatal_error_comes_after_what_was_still_unread_to_every_iterator
     model = scripted()
     session = await RealtimeRunner(AGENT, model=model).run()
     async with session:
-        first, second = aiter(session), aiter(session)
+        first, second = session.events(), session.events()
         await model.emit(response_started(), audio_chunk(), RealtimeModelExceptionEvent(RuntimeError("gone")))
         for iterator in (first, second):
             seen, error = await drained(iterator)
@@ -707,7 +707,7 @@ async def test_an_entry_cancelled_after_any_number_of_steps_releases_everything(
 
 async def test_one_iterator_cannot_be_waited_for_twice():
     async with open_scripted_session(AGENT) as (session, _model, _heard):
-        iterator = aiter(session)
+        iterator = session.events()
         waiting = asyncio.ensure_future(anext(iterator))
         await asyncio.sleep(0)
         with pytest.raises(RuntimeError, match="already"):

@@ -51,7 +51,7 @@ async def test_an_unlimited_deadline_is_one():
 
 
 async def listen_to_the_end(session):
-    async for _ in session:
+    async for _ in session.events():
         pass
 
 
@@ -145,13 +145,13 @@ async def test_tasks_that_still_run_emit_no_event_after_the_end(caplog):
         await session.send_message("hi")
         await heard.wait_for("agent_end")
         await wait_until(lambda: tasks)
-        late = aiter(session)
+        late = session.events()
         report = await session.close(deadline=0.1)
         assert len(report.still_running) == len(tasks)
         go_on.set()
         await asyncio.wait(tasks)
         assert [event.type async for event in late][-1] == "session_closed"
-        assert [event.type async for event in session] == []
+        assert [event.type async for event in session.events()] == []
     assert [record for record in caplog.records if record.levelname != "DEBUG"] == []
 
 
@@ -183,7 +183,7 @@ async def test_a_pending_approval_does_not_keep_all_later_calls_in_memory(monkey
     model = ScriptedRealtimeModel(strict=False)
     session = await RealtimeRunner(RealtimeAgent(name="a", tools=[ask, quick]), model=model).run()
     async with session:
-        events = aiter(session)
+        events = session.events()
         await model.emit(tool_call("ask", "c0"))
         for number in range(1, 151):
             await model.emit(tool_call("quick", f"c{number}"))
@@ -215,7 +215,7 @@ async def test_a_long_session_whose_items_are_deleted_uses_no_more_memory():
         return tracemalloc.get_traced_memory()[0]
 
     async with session:
-        events = aiter(session)
+        events = session.events()
         tracemalloc.start()
         try:
             before = await turns(0, 600)

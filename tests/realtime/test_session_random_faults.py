@@ -159,7 +159,7 @@ class Player:
 
     async def listen(self, session):
         with suppress(Exception):
-            async for event in session:
+            async for event in session.events():
                 if event.type == "audio":
                     self._to_play.append((event.item_id, event.content_index, len(event.audio.data) / 48))
                     self._news.set()
@@ -189,7 +189,7 @@ class Ear(EventRecorder):
         self.speech_interrupts = True
 
     async def listen(self, session):
-        async for event in session:
+        async for event in session.events():
             self.events.append(event)
             match event.type:
                 case "agent_start":
@@ -408,7 +408,7 @@ class WildSchedule(SlowSchedule):
                 with suppress(StandfastError, ConnectionError):
                     await session.model.send_event(RealtimeModelSendRawMessage(message))
             case "iterate":
-                async with aclosing(aiter(session)) as events:
+                async with aclosing(session.events()) as events:
                     for _ in range(wild.randint(0, 20)):
                         try:
                             async with asyncio.timeout(wild.choice([0.01, 2.0])):

@@ -309,7 +309,7 @@ async def test_failed_attempts_are_reported_and_the_last_one_ends_the_session():
         assert (report.reason, str(report.error)) == ("failed", "no route")
         assert [event.attempt for event in heard.of_type("reconnecting")] == [1, 2, 3]
     with pytest.raises(ConnectionError, match="no route"):
-        await anext(aiter(session))
+        await anext(session.events())
 
 
 def test_connections_that_do_not_last_are_replaced_more_and_more_slowly():

@@ -91,7 +91,7 @@ async def raising() -> str:
     raise KeyError("secret detail")
 
 
-@function_tool
+@function_tool(failure_error_function=lambda context, error: f"it said: {error}")
 async def explaining() -> str:
     raise ValueError("told to the model")
 
@@ -103,7 +103,7 @@ async def explaining() -> str:
         (tool_call("add", arguments='{"a": "x"}'), "An error occurred while running the tool"),
         (tool_call("add", arguments="no json"), "An error occurred while running the tool"),
         (tool_call("raising"), "An error occurred while running the tool."),
-        (tool_call("explaining"), "told to the model"),
+        (tool_call("explaining"), "it said: told to the model"),
     ],
     ids=["unknown", "bad arguments", "no json", "raising", "explaining"],
 )
@@ -421,7 +421,7 @@ async def test_a_tool_that_cancels_itself_is_answered():
     async with open_scripted_session(agent_with(confused)) as (_session, model, heard):
         await model.emit(tool_call("confused"))
         await heard.wait_for("tool_end")
-    assert outputs(model) == [("c1", "An error occurred while running the tool. It was cancelled.", True)]
+    assert outputs(model) == [("c1", "An error occurred while running the tool. Please try again.", True)]
 
 
 async def test_calls_run_beside_the_conversation_and_each_other():

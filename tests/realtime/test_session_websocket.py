@@ -303,7 +303,7 @@ async def test_many_calls_at_a_time_are_closed_without_cancelling_anything(count
 async def test_large_pieces_that_an_iterator_leaves_unread_stay_within_a_number_of_bytes():
     mebibyte = base64.b64encode(bytes(2**20)).decode()
     async with RealtimeServer() as server, open_websocket_session(server, AGENT) as (session, heard):
-        slow, connection = aiter(session), server.connections[0]
+        slow, connection = session.events(), server.connections[0]
         for number in range(20):
             part = {"response_id": "r", "item_id": f"i{number}", "output_index": 0, "content_index": 0}
             connection.send({"type": "response.output_audio.delta", "delta": mebibyte, **part})

@@ -209,7 +209,7 @@ async def test_every_caller_of_close_closes_the_whole_session(who):
         session.model.add_listener(Ear())
         await session.send_message("Goodbye.")
         if who == "iterator":
-            async for event in session:
+            async for event in session.events():
                 if event.type == "agent_end":
                     await close()
         elif who == "task":
@@ -238,7 +238,7 @@ def test_the_end_of_the_loop_ends_the_call_at_the_server(server_elsewhere, how):
 
     async def staying(session):
         async with session:
-            async for _ in session:
+            async for _ in session.events():
                 pass
 
     asyncio.run(forgetful())

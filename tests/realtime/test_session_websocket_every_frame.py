@@ -136,7 +136,7 @@ async def tell(story, server, end_at):
     async with open_websocket_session(server, story.a) as (session, heard):
         await session.send_message("Go.")
         count = 0
-        async for event in session:
+        async for event in session.events():
             count += 1
             if count == end_at:
                 report = await session.close()

@@ -36,7 +36,7 @@ async def test_a_server_that_does_not_know_us_any_more_is_asked_once(status):
         assert (report.reason, type(report.error), report.error.status) == ("failed", ConnectFailed, status)
         assert (server.rejected_count, [event.attempt for event in heard.of_type("reconnecting")]) == (1, [1])
         with pytest.raises(ConnectFailed):
-            await anext(aiter(session))
+            await anext(session.events())
 
 
 async def test_a_key_that_is_no_longer_there_ends_the_call_at_once():

@@ -25,7 +25,7 @@ def open_session(model, *tools):
 
 
 async def wait_for_event(session, event_type):
-    async for event in session:
+    async for event in session.events():
         if event.type == event_type:
             return
 

@@ -256,7 +256,9 @@ async def explain_tool_error(
     text = await maybe_await(error_function(context, error))
     if not isinstance(text, str):
         raise UserError(f"an error function must return a string, got {type(text).__name__}")
-    formatter = getattr(getattr(context, "run_config", None), "tool_error_formatter", None)
+    config: Any = getattr(context, "run_config", None)
+    name = "tool_error_formatter"
+    formatter = config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
     if formatter is None or error_function is not default_tool_error_function:
         return text
     call: Any = context

@@ -55,6 +55,8 @@ from standfast.realtime.events import RealtimeResponseFailed as RealtimeResponse
 from standfast.realtime.events import RealtimeResponseIncomplete as RealtimeResponseIncomplete
 from standfast.realtime.events import RealtimeSessionClosed as RealtimeSessionClosed
 from standfast.realtime.events import RealtimeSessionEvent as RealtimeSessionEvent
+from standfast.realtime.events import AnyRealtimeEvent as AnyRealtimeEvent
+from standfast.realtime.events import RealtimeAdditionalEvent as RealtimeAdditionalEvent
 from standfast.realtime.events import RealtimeToolApprovalExpired as RealtimeToolApprovalExpired
 from standfast.realtime.events import RealtimeToolApprovalRequired as RealtimeToolApprovalRequired
 from standfast.realtime.events import RealtimeToolEnd as RealtimeToolEnd

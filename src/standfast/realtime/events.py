@@ -348,7 +348,11 @@ RealtimeSessionEvent: TypeAlias = (
     | RealtimeHistoryAdded
     | RealtimeGuardrailTripped
     | RealtimeInputAudioTimeoutTriggered
-    | RealtimeAgentChanged
+)
+"""The events of an iteration over a session: those of openai-agents."""
+
+RealtimeAdditionalEvent: TypeAlias = (
+    RealtimeAgentChanged
     | RealtimeTranscriptDelta
     | RealtimeResponseFailed
     | RealtimeResponseIncomplete
@@ -360,9 +364,12 @@ RealtimeSessionEvent: TypeAlias = (
     | RealtimeEventsDropped
     | RealtimeSessionClosed
 )
+"""The other events, which :meth:`~standfast.realtime.RealtimeSession.events` also yields."""
+
+AnyRealtimeEvent: TypeAlias = RealtimeSessionEvent | RealtimeAdditionalEvent
 
 
-def get_payload_size(event: RealtimeSessionEvent) -> int:
+def get_payload_size(event: AnyRealtimeEvent) -> int:
     """Return how many bytes of audio, or of a server's message, an event carries."""
     payload = event.audio if isinstance(event, RealtimeAudio) else getattr(event, "data", None)
     return len(payload.data) if isinstance(payload, RealtimeModelAudioEvent) else getattr(payload, "size", 0)

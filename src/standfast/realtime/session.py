@@ -1,6 +1,6 @@
 """The realtime session: a live conversation with a realtime model."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -29,7 +29,12 @@ from standfast.realtime._session.tool_calls import ToolCallManager
 from standfast.realtime._session.turns import TurnTracker
 from standfast.realtime.agent import RealtimeAgent
 from standfast.realtime.config import RealtimeRunConfig, RealtimeUserInput
-from standfast.realtime.events import RealtimeCloseReport, RealtimeSessionEvent
+from standfast.realtime.events import (
+    AnyRealtimeEvent,
+    RealtimeAdditionalEvent,
+    RealtimeCloseReport,
+    RealtimeSessionEvent,
+)
 from standfast.realtime.items import RealtimeItem
 from standfast.realtime.metrics import RealtimeMetrics
 from standfast.realtime.model import (
@@ -53,13 +58,31 @@ _OPTIONAL_LIMITS = ("timeout", "roll_over_after")
 """Keys whose value ``None`` means no limit."""
 
 
+class SelectedEvents:
+    """One ``async for`` over the events that openai-agents has."""
+
+    def __init__(self, events: BroadcastIterator[AnyRealtimeEvent]) -> None:
+        self._events = events
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RealtimeSessionEvent:
+        while isinstance(event := await anext(self._events), RealtimeAdditionalEvent):
+            pass
+        return event
+
+    async def aclose(self) -> None:
+        await self._events.aclose()
+
+
 class RealtimeSession(RealtimeModelListener):
     """A conversation with a realtime model.
 
-    ``async with session:`` connects, ``async for event in session:`` iterates over the events. Any number of iterators
-    see every event, the first one from the beginning. One task owns every resource, so :meth:`close` may be called from
-    any task. An error that ends the session is raised by the iterators, after their unread events, or at the end of the
-    ``async with`` block if there was no iterator.
+    ``async with session:`` connects, ``async for event in session:`` iterates over the events, and :meth:`events` gives
+    more of them. Any number of iterators see every event, the first one from the beginning. One task owns every
+    resource, so :meth:`close` may be called from any task. An error that ends the session is raised by the iterators,
+    after their unread events, or at the end of the ``async with`` block if there was no iterator.
 
     Methods that send raise ``NotConnected`` before the session is entered, ``Closed`` after its end, and ``UserError``
     for an argument that no realtime model takes, or in another event loop.
@@ -187,7 +210,12 @@ class RealtimeSession(RealtimeModelListener):
         """
         return await self._lifecycle.close(deadline)
 
-    def __aiter__(self) -> BroadcastIterator[RealtimeSessionEvent]:
+    def __aiter__(self) -> AsyncIterator[RealtimeSessionEvent]:
+        """Iterate over the events that openai-agents has; the others are skipped."""
+        return SelectedEvents(self.events())
+
+    def events(self) -> BroadcastIterator[AnyRealtimeEvent]:
+        """Return an iterator over all events, those that openai-agents does not have included."""
         self._ctx.check_event_loop()
         return self._ctx.broadcast.subscribe()
 

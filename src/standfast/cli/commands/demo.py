@@ -131,7 +131,7 @@ class Demo:
         async with session:
             self.print_text("[bold cyan]you[/]  When are you open?")
             await session.send_message("When are you open?")
-            async for event in session:
+            async for event in session.events():
                 if event.type == "audio":
                     break
             await asyncio.sleep(1.5)

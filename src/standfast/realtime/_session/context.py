@@ -20,11 +20,11 @@ from standfast.realtime._session.broadcast import EventBroadcast
 from standfast.realtime.config import RealtimeRunConfig
 from standfast.realtime.errors import ConnectionLost
 from standfast.realtime.events import (
+    AnyRealtimeEvent,
     RealtimeError,
     RealtimeEventInfo,
     RealtimeEventsDropped,
     RealtimeMetric,
-    RealtimeSessionEvent,
     get_payload_size,
 )
 from standfast.realtime.metrics import RealtimeMetrics
@@ -85,7 +85,7 @@ class SessionContext:
         self.model, self.run_context, self.run_config = model, run_context, run_config
         self.info = RealtimeEventInfo(run_context)
         self.state_machine = StateMachine(TABLE)
-        self.broadcast: EventBroadcast[RealtimeSessionEvent] = EventBroadcast(
+        self.broadcast: EventBroadcast[AnyRealtimeEvent] = EventBroadcast(
             lambda dropped: RealtimeEventsDropped(dropped.count, self.info, bytes=dropped.bytes), get_payload_size
         )
         self.metrics = RealtimeMetrics(run_context.usage, get_dropped=lambda: self.broadcast.dropped)
@@ -109,7 +109,7 @@ class SessionContext:
     def now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def emit(self, event: RealtimeSessionEvent) -> None:
+    def emit(self, event: AnyRealtimeEvent) -> None:
         """Emit an event that every iterator will see."""
         self.broadcast.put(event)
 
