@@ -23,7 +23,6 @@ from standfast import (
     RunHooks,
     StandfastError,
     StopAtTools,
-    ToolContext,
     ToolOriginType,
     UserError,
 )
@@ -120,7 +119,7 @@ async def test_instructions_are_a_string_or_a_function() -> None:
 
 @pytest.mark.parametrize("function", [lambda: "", lambda c: "", lambda a, b, c: ""])
 async def test_instructions_take_the_context_and_the_agent(function: Any) -> None:
-    with pytest.raises(UserError, match=r"instructions of 'a' must take \(context, agent\)"):
+    with pytest.raises(TypeError, match=r"Agent 'a': instructions must take \(context, agent\)"):
         await Agent("a", instructions=function).get_system_prompt(CONTEXT)
 
 
@@ -196,12 +195,6 @@ async def test_an_input_builder_builds_the_nested_input() -> None:
     wrong = Agent("a").as_tool("smith", "", parameters=Poem, input_builder=lambda options: 3)  # type: ignore[arg-type, return-value]
     with pytest.raises(UserError, match="input_builder of smith"):
         await nested(wrong).build_nested_input('{"about": "rain"}')
-
-
-async def test_an_agent_tool_cannot_be_invoked_outside_a_run() -> None:
-    context = ToolContext(None, tool_name="smith", tool_call_id="1", tool_arguments="{}")
-    with pytest.raises(UserError, match="only a run or a realtime session can call it"):
-        await Agent("a").as_tool("smith", "").invoke(context, "{}")
 
 
 def test_every_error_has_a_unique_code() -> None:

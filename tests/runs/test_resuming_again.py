@@ -100,7 +100,7 @@ class FailingOnce(RunHooks[Any]):
 async def test_a_run_goes_on_behind_a_call_that_returned_before_a_hook_failed() -> None:
     shop, hooks = Shop(), FailingOnce()
     state = await shop.approved()
-    with pytest.raises(RuntimeError):
+    with pytest.raises(UserError, match="the hook failed"):
         await Runner.run(shop.agent, state, hooks=hooks)
     assert (await Runner.run(shop.agent, state, hooks=hooks)).final_output == "done"
     assert shop.paid == [5]

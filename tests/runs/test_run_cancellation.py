@@ -18,6 +18,7 @@ from standfast import (
     SQLiteSession,
     ToolGuardrailFunctionOutput,
     ToolOutputGuardrailTripwireTriggered,
+    UserError,
     function_tool,
     tool_output_guardrail,
 )
@@ -218,7 +219,7 @@ async def test_a_run_continues_after_a_hook_that_raised(base: Any, name: str, wa
     script = [[call("effect", "1")], [call("transfer_to_second", "2")]]
     agent = Agent("first", tools=[effect], handoffs=[second], model=ScriptedModel(script), hooks=own)
     session = MinimalSession()
-    with pytest.raises(ValueError, match=name) as raised:
+    with pytest.raises((ValueError, UserError), match=name) as raised:
         await run_agent(way, agent, "q", session=session, hooks=hooks if own is None else None)
     result, asked = await resumed(agent, raised.value.run_data.state, session)  # type: ignore[attr-defined]
     assert (result.final_output, asked, len(made)) == ("end", 0, 1)
@@ -245,7 +246,7 @@ async def test_a_tool_whose_output_was_refused_is_not_called_again_without_a_dec
         return "x"
 
     agent = Agent("a", tools=[effect], model=ScriptedModel([[call("effect", "1")], [assistant_message("end")]]))
-    with pytest.raises(ToolOutputGuardrailTripwireTriggered if trips else ValueError) as raised:
+    with pytest.raises(ToolOutputGuardrailTripwireTriggered if trips else UserError) as raised:
         await Runner.run(agent, "q")
     state = await RunState.from_string(agent, raised.value.run_data.state.to_string())
     paused = await Runner.run(agent, state)

@@ -3,10 +3,12 @@
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, NotRequired, TypeAlias, TypedDict, TypeVar, get_origin
 
-from standfast.agents.agent_tool import AgentTool, AgentToolStreamEvent, StructuredToolInputBuilder, refuse_direct_call
+from standfast.agents.agent_tool import AgentTool, AgentToolStreamEvent, StructuredToolInputBuilder, call_directly
 from standfast.agents.context import AgentHooks, AgentHooksBase, RunContextWrapper, RunHooks
+from standfast.agents.default_models import get_default_model_settings, get_implicit_settings
 from standfast.agents.errors import InvalidDeclaration, UserError
 from standfast.agents.guardrails import InputGuardrail, OutputGuardrail
 from standfast.agents.handoffs import Handoff, as_handoff
@@ -120,6 +122,8 @@ class AgentBase(Generic[TContext]):
 class Agent(AgentBase[TContext]):
     """A model with instructions, tools, guardrails and the agents that it may hand off to.
 
+    Without ``model_settings``, models of the GPT-5 family get short answers and little reasoning.
+
     Lists may be changed after construction, for example to let two agents hand off to each other; a run reads them
     when it needs them.
     """
@@ -128,7 +132,7 @@ class Agent(AgentBase[TContext]):
     prompt: Prompt | DynamicPromptFunction | None = None
     handoffs: "list[Agent[Any] | Handoff[TContext, Any]]" = field(default_factory=list)
     model: str | ModelLike | None = None
-    model_settings: ModelSettings = field(default_factory=ModelSettings)
+    model_settings: ModelSettings = field(default_factory=get_default_model_settings)
     input_guardrails: list[InputGuardrail[TContext]] = field(default_factory=list)
     output_guardrails: list[OutputGuardrail[TContext]] = field(default_factory=list)
     output_type: type[Any] | AgentOutputSchemaBase | None = None
@@ -148,6 +152,8 @@ class Agent(AgentBase[TContext]):
             if not callable(value):
                 _check_type(name, value, kind | None)
         self.model_settings = ModelSettings.coerce(self.model_settings)
+        if self.model is not None and self.model_settings == get_default_model_settings():
+            self.model_settings = get_implicit_settings(self.model)
         _check_output_type(self.output_type)
         _check_tool_use_behavior(self.tool_use_behavior)
 
@@ -156,6 +162,8 @@ class Agent(AgentBase[TContext]):
         unknown = set(kwargs) - {f.name for f in fields(self)}
         if unknown:
             raise InvalidDeclaration("Agent.clone", f"unknown fields: {', '.join(sorted(unknown))}")
+        if "model" in kwargs and self.model_settings == get_implicit_settings(self.model):
+            kwargs.setdefault("model_settings", get_implicit_settings(kwargs["model"]))
         return replace(self, **kwargs)
 
     async def get_system_prompt(self, run_context: RunContextWrapper[TContext]) -> str | None:
@@ -226,7 +234,7 @@ class Agent(AgentBase[TContext]):
             name=name,
             description=tool_description or "",
             params_json_schema=nested.build_params_json_schema(),
-            on_invoke_tool=refuse_direct_call,
+            on_invoke_tool=partial(call_directly, nested, failure_error_function),
             is_enabled=is_enabled,
             needs_approval=needs_approval,
             failure_error_function=failure_error_function,
@@ -270,6 +278,6 @@ def _check_tool_use_behavior(behavior: Any) -> None:
 def _check_instructions(agent: Agent[Any]) -> None:
     parameters = list(inspect.signature(agent.instructions).parameters)  # type: ignore[arg-type]
     if len(parameters) != 2:
-        raise UserError(
-            f"the instructions of {agent.name!r} must take (context, agent), they take ({', '.join(parameters)})"
+        raise InvalidDeclaration(
+            f"Agent {agent.name!r}", f"instructions must take (context, agent), they take ({', '.join(parameters)})"
         )

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from standfast.agents.errors import InvalidArguments, UserError
 from standfast.agents.strict_schema import to_strict_schema
 from standfast.agents.tool_arguments import ArgumentsParser, ParsedArguments, load_arguments
-from standfast.agents.types import MaybeAwaitable, maybe_await
+from standfast.agents.types import MaybeAwaitable, ToolErrorFunction, maybe_await
 from standfast.base.items import Item
 
 if TYPE_CHECKING:
@@ -154,6 +155,9 @@ def summarize_schema(schema: dict[str, Any]) -> str | None:
     return "\n".join(lines) or None
 
 
-async def refuse_direct_call(context: "ToolContext[Any]", arguments: str) -> Any:
-    """Raise :class:`UserError`: an agent tool needs a run or a realtime session to nest in."""
-    raise UserError(f"the tool {context.tool_name!r} is an agent: only a run or a realtime session can call it")
+async def call_directly(
+    nested: AgentTool, error_function: ToolErrorFunction | None, context: "ToolContext[Any]", arguments: str
+) -> Any:
+    """Run the agent for a program that calls the tool by hand. Runs and realtime sessions nest it instead."""
+    runs: Any = import_module("standfast.runs.direct_call")  # this package only declares agents
+    return await runs.call_agent_tool(nested, error_function, context, arguments)

@@ -158,7 +158,7 @@ def _parse_input(tool_name: str, adapter: Any, arguments: str | None) -> Any:
     if arguments is None:
         raise ModelBehaviorError(f"the handoff {tool_name} needs an input, but the model sent none")
     try:
-        return adapter.validate_json(arguments)
+        return adapter.validate_json(arguments, strict=True)
     except ValidationError as error:
         raise ModelBehaviorError(
             f"invalid input for the handoff {tool_name}: {format_validation_error(error)}"

@@ -96,6 +96,15 @@ ToolChoice: TypeAlias = Literal["auto", "required", "none"] | str | MCPToolChoic
 _UNTRACED_SETTINGS = frozenset(["extra_query", "extra_body", "extra_headers", "extra_args", "preserve_raw_usage"])
 
 
+class Reasoning(dict[str, Any]):
+    """Settings of a model's reasoning as a dict in the form of the API, whose entries are also attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.get(name)
+
+
 @dataclass
 class ModelSettings(MergeableSettings):
     """Settings for requests to a model. Not every provider supports every setting."""
@@ -130,6 +139,8 @@ class ModelSettings(MergeableSettings):
         for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty", "max_tokens", "top_logprobs"):
             _check_number(f"ModelSettings.{name}", getattr(self, name))
         _check_number("ModelSettings.timeout", self.timeout, above=0)
+        if isinstance(self.reasoning, Mapping):
+            self.reasoning = Reasoning(self.reasoning)
         if self.retry is not None:
             self.retry = ModelRetrySettings.coerce(self.retry)
 

@@ -35,13 +35,14 @@ class AgentOutputSchemaBase(ABC):
 class AgentOutputSchema(AgentOutputSchemaBase):
     """The schema of a Python type, by pydantic.
 
-    A type whose JSON is not an object is wrapped in one, under the key ``response``.
+    A type whose JSON is not an object is wrapped in one, under the key ``response``. With a strict schema nothing is
+    converted: ``"25"`` is no integer.
     """
 
     def __init__(self, output_type: type[Any] | None, strict_json_schema: bool = True) -> None:
         self.output_type = output_type
         self._strict = strict_json_schema
-        self._is_wrapped = False
+        self.is_wrapped = False
         self._schema: dict[str, Any] = {}
         self._adapter: Any = None
         if not self.is_plain_text():
@@ -70,12 +71,12 @@ class AgentOutputSchema(AgentOutputSchemaBase):
         from standfast.agents.function_schema import format_validation_error
 
         try:
-            value = self._adapter.validate_json(json_str)
+            value = self._adapter.validate_json(json_str, strict=self._strict)
         except ValidationError as error:
             raise ModelBehaviorError(
                 f"the model's response is not a valid {self.name()}: {format_validation_error(error)}"
             ) from None
-        return value.response if self._is_wrapped else value
+        return value.response if self.is_wrapped else value
 
     def _prepare(self) -> None:
         # Imported here because agents with plain text output do not need pydantic.
@@ -84,9 +85,9 @@ class AgentOutputSchema(AgentOutputSchemaBase):
 
         kind: Any = self.output_type
         plain = get_origin(kind) or kind
-        self._is_wrapped = not (is_typeddict(plain) or (isclass(plain) and issubclass(plain, BaseModel | dict)))
+        self.is_wrapped = not (is_typeddict(plain) or (isclass(plain) and issubclass(plain, BaseModel | dict)))
         try:
-            model: Any = create_model("OutputType", response=(kind, ...)) if self._is_wrapped else kind
+            model: Any = create_model("OutputType", response=(kind, ...)) if self.is_wrapped else kind
             self._adapter = TypeAdapter(model)
             schema = self._adapter.json_schema()
         except PydanticUserError as error:

@@ -24,6 +24,8 @@ def to_strict_schema(schema: Mapping[str, Any], *, where: str = "schema") -> JSO
     """
     if not schema:
         return {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+    if "anyOf" in schema or "oneOf" in schema:
+        raise InvalidDeclaration(where, "the root of a strict schema must be an object, not a union")
     strict: JSONSchema = _StrictConverter(schema).convert(schema, where, ())
     return strict
 

@@ -44,7 +44,7 @@ class InvalidInput(StandfastError, ValueError):
     code = "invalid-input"
 
 
-class InvalidItem(InvalidInput):
+class InvalidItem(InvalidInput, TypeError):
     """A conversation item is not a valid JSON object; ``path`` names the invalid part. Nothing was written."""
 
     code = "invalid-item"
@@ -60,7 +60,7 @@ class InvalidDecision(InvalidInput):
     code = "invalid-decision"
 
 
-class Unsupported(StandfastError):
+class Unsupported(StandfastError, NotImplementedError):
     """The backend or platform does not support the operation."""
 
     code = "unsupported"

@@ -165,3 +165,20 @@ def _is_model_item(item: Item) -> bool:
     if kind == "message":
         return item.get("role") == "assistant"
     return kind in _MODEL_ITEM_TYPES or kind.endswith("_call")
+
+
+def drop_repeated_items(items: Sequence[Item]) -> list[Item]:
+    """Return the items with each call, output and reasoning item once, as it was written last.
+
+    A call or reasoning item stays at its first place and an output at its last, so that their order stays valid.
+    """
+    result: dict[tuple[str, str], Item] = {}
+    for index, item in enumerate(items):
+        kind = get_item_type(item)
+        name = item.get("id") if kind == "reasoning" else get_call_id(item)
+        known = kind == "reasoning" or kind in OUTPUT_TYPE_BY_CALL_TYPE or kind in CALL_TYPE_BY_OUTPUT_TYPE
+        key = (kind, name) if known and isinstance(name, str) else ("", str(index))
+        if kind in CALL_TYPE_BY_OUTPUT_TYPE:
+            result.pop(key, None)
+        result[key] = item
+    return list(result.values())

@@ -34,3 +34,7 @@ from standfast.models.retry import RetryDecision as RetryDecision
 from standfast.models.retry import RetryPolicy as RetryPolicy
 from standfast.models.retry import RetryPolicyContext as RetryPolicyContext
 from standfast.models.retry import retry_policies as retry_policies
+from standfast.agents.default_models import get_default_model as get_default_model
+from standfast.agents.default_models import get_default_model_settings as get_default_model_settings
+from standfast.agents.default_models import gpt_5_reasoning_settings_required as gpt_5_reasoning_settings_required
+from standfast.agents.default_models import is_gpt_5_default as is_gpt_5_default

@@ -11,7 +11,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from standfast.agents.errors import AgentsException, ModelBehaviorError
+from standfast.agents.errors import ModelBehaviorError
 from standfast.agents.tool_identity import get_field
 from standfast.base.errors import InvalidItem
 from standfast.base.items import Item, encode_item
@@ -95,7 +95,8 @@ TResponseOutputItem: TypeAlias = Any
 TResponseStreamEvent: TypeAlias = Any
 
 COMPLETED_EVENT = "response.completed"
-FINAL_EVENTS = frozenset([COMPLETED_EVENT, "response.incomplete"])
+INCOMPLETE_EVENT = "response.incomplete"
+FINAL_EVENTS = frozenset([COMPLETED_EVENT, INCOMPLETE_EVENT])
 FAILURE_EVENTS = frozenset(["response.failed", "error"])
 
 _TEXT_FIELDS = {"output_text": "text", "refusal": "refusal"}
@@ -115,17 +116,20 @@ class ModelTracing(Enum):
         return self is ModelTracing.ENABLED
 
 
-class ResponseFailed(AgentsException):
-    """The provider reported that the response failed. ``error_code`` is the provider's code for the reason."""
+class ResponseFailed(ModelBehaviorError):
+    """The provider reported that the response failed, or that a streamed one is incomplete.
+
+    ``error_code`` is the provider's code for the reason.
+    """
 
     code = "response-failed"
 
     def __init__(self, message: str, *, error_code: str | None = None, response_id: str | None = None) -> None:
         super().__init__(message)
-        self.message, self.error_code, self.response_id = message, error_code, response_id
+        self.error_code, self.response_id = error_code, response_id
 
 
-class IncompleteStream(AgentsException):
+class IncompleteStream(ModelBehaviorError):
     """The stream ended before the response was complete. The events so far are only a part of it."""
 
     code = "stream-cut"
@@ -227,6 +231,9 @@ def parse_final_event(event: TResponseStreamEvent, *, keep_raw_usage: bool = Fal
     kind = get_field(event, "type")
     if kind in FAILURE_EVENTS:
         raise parse_failure(event)
+    if kind == INCOMPLETE_EVENT:
+        reason = get_field(get_field(get_field(event, "response"), "incomplete_details"), "reason")
+        raise ResponseFailed(f"the model's response is incomplete: {reason or 'no reason given'}", error_code=reason)
     return parse_response(get_field(event, "response"), keep_raw_usage=keep_raw_usage) if kind in FINAL_EVENTS else None
 
 

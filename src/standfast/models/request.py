@@ -210,11 +210,14 @@ async def _collect_stream(
     model: Model, request: ModelRequest, forwarder: _EventForwarder, timeout: asyncio.Timeout
 ) -> ModelResponse:
     response: ModelResponse | None = None
+    items: dict[int, Any] = {}
     keep_raw_usage = bool(request.model_settings.preserve_raw_usage)
     async with closing_stream(request.send_to(model.stream_response)) as events:
         async for event in events:
             # A failure is raised before its event is forwarded, because the attempt may be retried.
             response = parse_final_event(event, keep_raw_usage=keep_raw_usage) or response
+            if get_field(event, "type") == "response.output_item.done":
+                items[get_field(event, "output_index")] = get_field(event, "item")
             if timeout.when() is None:
                 await forwarder.forward(event)
                 continue
@@ -222,6 +225,8 @@ async def _collect_stream(
                 await forwarder.forward(event)
     if response is None:
         raise IncompleteStream("the stream ended before the response was complete")
+    if items and not response.output:  # some servers leave it out at the end
+        return replace(response, output=[items[index] for index in sorted(items)])
     return response
 
 

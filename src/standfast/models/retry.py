@@ -27,6 +27,10 @@ INITIAL_DELAY, MAX_DELAY, MULTIPLIER = 0.25, 2.0, 2.0
 CONVERSATION_LOCKED = "conversation_locked"
 LOCKED_DELAYS = (1.0, 2.0, 4.0)
 
+# Errors of openai, httpx and their successors, by name.
+_TIMEOUT_ERRORS = frozenset(["APITimeoutError", "TimeoutException"])
+_NETWORK_ERRORS = frozenset(["APIConnectionError", "TransportError"])
+
 _UNSET: Any = object()
 
 
@@ -275,7 +279,10 @@ def normalize_error(error: Exception) -> ModelRetryNormalizedError:
     """Return the facts about an error that its type and its common attributes provide."""
     if isinstance(error, ModelTimeoutError | TimeoutError):
         return ModelRetryNormalizedError(message=str(error), is_timeout=True)
-    if isinstance(error, ConnectionError | IncompleteStream):
+    names = {kind.__name__ for kind in type(error).__mro__}  # of libraries that need not be installed
+    if names & _TIMEOUT_ERRORS:
+        return ModelRetryNormalizedError(message=str(error), is_timeout=True)
+    if isinstance(error, ConnectionError | IncompleteStream) or names & _NETWORK_ERRORS:
         return ModelRetryNormalizedError(message=str(error), is_network_error=True)
     if isinstance(error, ResponseFailed):
         return ModelRetryNormalizedError(message=error.message, error_code=error.error_code)

@@ -15,7 +15,7 @@ from standfast.agents.graph import AgentGraph
 from standfast.agents.handoffs import Handoff
 from standfast.agents.hosted_tools import HostedMCPTool
 from standfast.agents.tool_identity import ToolRef, as_function_tool, match_tool
-from standfast.agents.tools import FunctionTool, LocalTool, Tool, ToolOriginType
+from standfast.agents.tools import FunctionTool, LocalTool, Tool, ToolOrigin, ToolOriginType
 from standfast.base.items import Item
 from standfast.base.log import log
 from standfast.history.session import Session, get_conversation_key
@@ -316,13 +316,17 @@ class ActiveRun:
                 if entry.value is not None
                 else entry.item.get("output")
             )
-            return ToolCallOutputItem(agent, entry.item, value, custom_data=entry.custom_data)
+            tool = self._find_tool(entry)
+            origin = None if tool is None else tool.origin
+            return ToolCallOutputItem(agent, entry.item, value, tool_origin=origin, custom_data=entry.custom_data)
         raw = wrap_attributes(entry.item) if original is UNSET else original
         if entry.kind == "call":
-            box = self._toolboxes.get(entry.agent)
-            tool = None if box is None or entry.tool is None else box.find_tool(entry.tool)
+            tool = self._find_tool(entry)
             if tool is None:
-                return ToolCallItem(agent, raw)
+                server = entry.item.get("server_label") if entry.item.get("type") == "mcp_call" else None
+                return ToolCallItem(
+                    agent, raw, tool_origin=server and ToolOrigin(ToolOriginType.MCP, mcp_server_name=server)
+                )
             return ToolCallItem(agent, raw, description=tool.description or None, tool_origin=tool.origin)
         if entry.kind == "handed":
             source = self.get_agent(entry.agent)
@@ -330,6 +334,15 @@ class ActiveRun:
         if entry.kind == "input":
             return InputItem(agent, entry.item, input_id=entry.input_id or "")
         return ItemTypes.by_kind[entry.kind](agent, raw)  # type: ignore[return-value]
+
+    def _find_tool(self, entry: TranscriptEntry) -> FunctionTool | None:
+        box = self._toolboxes.get(entry.agent)
+        return None if box is None or entry.tool is None else box.find_tool(entry.tool)
+
+    async def load_toolboxes(self) -> None:
+        """Ask the agents of this run for their tools, so that items of a loaded run describe them."""
+        for path in {entry.agent for entry in self.state.transcript if entry.tool is not None}:
+            await self.get_toolbox(path)
 
     def record_guardrails(self, results: Sequence[Any]) -> tuple[GuardrailRecord, ...]:
         """Keep the results as programs see them, and return their records for the next outcome."""

@@ -1,5 +1,6 @@
 """Settings of a run. They are not saved with it: pass them again when the run is resumed."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Literal, NotRequired, TypeAlias
@@ -98,13 +99,23 @@ class DefaultProvider(ModelProvider):
             await self._provider.aclose()
 
 
+def _is_sensitive_data_traced() -> bool:
+    return os.environ.get("OPENAI_AGENTS_TRACE_INCLUDE_SENSITIVE_DATA", "").strip().lower() in (
+        "1",
+        "true",
+        "yes",
+        "on",
+    )
+
+
 @dataclass
 class RunConfig:
     """Settings for a whole run, whichever agent is active.
 
     A run is traced when the program has added a trace processor or configured OpenTelemetry.
     ``trace_include_sensitive_data`` adds prompts, arguments, outputs and error messages to the traces, for every
-    processor alike; without it traces contain only names, times and usage.
+    processor alike; without it traces contain only names, times and usage. It is off unless the environment variable
+    ``OPENAI_AGENTS_TRACE_INCLUDE_SENSITIVE_DATA`` is true.
     ``trace_id``, ``group_id``, ``workflow_name`` and ``trace_metadata`` describe the trace that the run starts. They
     have no effect inside an existing trace or for a resumed run, which continues its own.
     """
@@ -119,7 +130,7 @@ class RunConfig:
     output_guardrails: list[OutputGuardrail[Any]] | None = None
     tracing_disabled: bool = False
     tracing: TracingConfig | None = None
-    trace_include_sensitive_data: bool = False
+    trace_include_sensitive_data: bool = field(default_factory=_is_sensitive_data_traced)
     workflow_name: str = "Agent workflow"
     trace_id: str | None = None
     group_id: str | None = None

@@ -117,6 +117,8 @@ async def _begin_drive(run: ActiveRun) -> None:
     if run.state.input_taken:
         run.resumed, run.start_hooks_due = True, run.recorder is None
         run.note_approvals()
+        if run.recorder is None:
+            await run.load_toolboxes()
         if run.recorder is None and (missing := await find_missing_calls(run)):
             await record_outcome(run, await reject_missing_calls(run, missing))
         await record_outcome(run, Resumed(find_runnable_calls(run.state, run.context.approvals)))

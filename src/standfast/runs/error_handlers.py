@@ -112,7 +112,8 @@ def _validate_output(run: ActiveRun, value: Any) -> tuple[Any, str]:
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
     try:
         valid = adapter.validate_python(value)
-        return valid, adapter.dump_json(valid).decode()
+        text = adapter.dump_json(valid).decode()
+        return valid, f'{{"response":{text}}}' if getattr(schema, "is_wrapped", False) else text
     except ValueError as error:
         raise UserError(f"the error handler's final output does not fit {schema.name()}: {error}") from error
 

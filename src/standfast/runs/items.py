@@ -83,8 +83,9 @@ class ToolCallItem(RunItemBase[Any]):
 
     @property
     def tool_name(self) -> str | None:
-        name, kind = get_field(self.raw_item, "name"), get_field(self.raw_item, "type")
-        return name if isinstance(name, str) else kind if isinstance(kind, str) else None
+        """The name of the function; ``None`` for a call of a hosted tool that has no name."""
+        name = get_field(self.raw_item, "name")
+        return name if isinstance(name, str) else None
 
     @property
     def call_id(self) -> str | None:
@@ -166,7 +167,9 @@ class ToolApprovalItem(RunItemBase[Any]):
 
     @property
     def qualified_name(self) -> str | None:
-        return f"{self.tool_namespace}.{self.tool_name}" if self.tool_namespace else self.tool_name
+        if not self.tool_namespace or self.tool_namespace == self.tool_name:
+            return self.tool_name
+        return f"{self.tool_namespace}.{self.tool_name}"
 
     @property
     def arguments(self) -> str | None:

@@ -17,8 +17,7 @@ from standfast.runs.core.state import InlineConversation, ServerConversation, St
 from standfast.runs.core.steps import NestedRunStarted
 from standfast.runs.core.transitions import is_waiting
 from standfast.runs.items import StreamEvent
-from standfast.tool_calls.call import ToolCall
-from standfast.tool_calls.execution import CallSuspended
+from standfast.tool_calls.call import CallSuspended, ToolCall
 
 
 async def run_nested(

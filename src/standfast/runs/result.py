@@ -46,6 +46,13 @@ class RunResultBase:
     max_turns: int | None = 10
     interruptions: list[ToolApprovalItem] = field(default_factory=list)
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Let a pydantic model have a result as a field: it is checked by its type only."""
+        from pydantic_core import core_schema
+
+        return core_schema.is_instance_schema(cls)
+
     @property
     def last_agent(self) -> Agent[Any]:
         """The agent that was active last."""

@@ -328,7 +328,7 @@ def prepare_run(
         run = _prepare_resumed_run(agent, input, config, context)
     else:
         if max_turns is not None and (isinstance(max_turns, bool) or not isinstance(max_turns, int)):
-            raise UserError(f"max_turns must be an integer or None, not {max_turns!r}")
+            raise InvalidDeclaration("Runner", f"max_turns must be an integer or None, not {max_turns!r}")
         state = State(
             run_id=new_id("run"),
             input=validate_input(input),

@@ -1,13 +1,15 @@
 """A tool call requested by a model, its tool, the tool's input guardrails, and its approval."""
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from standfast.agents.agent import AgentBase
 from standfast.agents.context import RunContextWrapper, ToolContext
-from standfast.agents.errors import InvalidArguments, ToolInputGuardrailTripwireTriggered, UserError
+from standfast.agents.errors import AgentsException, InvalidArguments, ToolInputGuardrailTripwireTriggered, UserError
 from standfast.agents.guardrails import (
     ToolGuardrail,
     ToolGuardrailFunctionOutput,
@@ -24,13 +26,28 @@ from standfast.tracing.create import maybe_guardrail_span, maybe_tool_span
 
 
 class ToolFailed(UserError):
-    """A tool without ``failure_error_function`` raised an exception, which is the ``__cause__``."""
+    """A tool without ``failure_error_function``, or one of its hooks or guardrails, raised the ``__cause__``."""
 
     code = "tool-failed"
 
     def __init__(self, tool_name: str, call_id: str, error: BaseException) -> None:
         super().__init__(f"Error running tool {tool_name}: {error}")
         self.tool_name, self.call_id = tool_name, call_id
+
+
+class CallSuspended(Exception):
+    """A nested run waits for an approval. The call is invoked again, with ``resumed=True``, to continue."""
+
+
+@contextmanager
+def wrap_tool_errors(call: "ToolCall") -> Iterator[None]:
+    """Raise :class:`ToolFailed` for exceptions of the program's functions about a call: tool, hooks and guardrails."""
+    try:
+        yield
+    except (AgentsException, CallSuspended):
+        raise
+    except Exception as error:
+        raise ToolFailed(call.tool.qualified_name, call.id, error) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +206,8 @@ async def needs_approval(call: ToolCall, context: RunContextWrapper[Any]) -> boo
     predicate = call.tool.needs_approval
     if not callable(predicate):
         return bool(predicate)
-    return bool(await maybe_await(predicate(context, copy.deepcopy(call.parsed.values), call.id)))
+    with wrap_tool_errors(call):
+        return bool(await maybe_await(predicate(context, copy.deepcopy(call.parsed.values), call.id)))
 
 
 async def explain_invalid_arguments(call: ToolCall, context: RunContextWrapper[Any], error: InvalidArguments) -> str:

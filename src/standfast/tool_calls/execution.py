@@ -4,13 +4,14 @@ This is the only place that calls a tool of the program.
 """
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from standfast.agents.context import RunContextWrapper, RunHooks, ToolContext
 from standfast.agents.errors import (
-    AgentsException,
     InvalidArguments,
     ToolCancelled,
     ToolOutputGuardrailTripwireTriggered,
@@ -23,22 +24,20 @@ from standfast.base.ids import current_conversation
 from standfast.base.items import Item
 from standfast.base.text import sanitize_json
 from standfast.tool_calls.call import (
+    CallSuspended,
     ToolCall,
     ToolFailed,
     ToolGuardrailOutcome,
     explain_invalid_arguments,
     run_input_guardrails,
     run_tool_guardrail,
+    wrap_tool_errors,
 )
 from standfast.tool_calls.output import make_output_item, make_rejection
 from standfast.tracing.create import maybe_tool_span
 from standfast.tracing.spans import get_recorded_parent
 
 ToolInvoker: TypeAlias = Callable[[ToolContext[Any], str], Awaitable[Any]]
-
-
-class CallSuspended(Exception):
-    """A nested run waits for an approval. The call is invoked again, with ``resumed=True``, to continue."""
 
 
 @dataclass
@@ -98,11 +97,25 @@ async def _execute(
     resumed: bool,
 ) -> None:
     try:
-        tool_context, active_hooks = call.make_context(context), list[Any]()
+        tool_context = call.make_context(context)
     except InvalidArguments as error:  # the tool has changed since the call was checked
         outcome.output = await explain_invalid_arguments(call, context, error)
         outcome.item = make_rejection(call.ref, call.id, outcome.output)
         return
+    with wrap_tool_errors(call):
+        await _execute_checked(call, tool_context, outcome, hooks, invoker, resumed=resumed)
+
+
+async def _execute_checked(
+    call: ToolCall,
+    tool_context: ToolContext[Any],
+    outcome: ToolCallOutcome,
+    hooks: RunHooks[Any] | None,
+    invoker: ToolInvoker,
+    *,
+    resumed: bool,
+) -> None:
+    active_hooks: list[Any] = []
     guarded = ToolGuardrailOutcome() if resumed else await run_input_guardrails(call, tool_context)
     outcome.guardrail_results += guarded.guardrail_results
     if guarded.replacement is not None:
@@ -133,13 +146,9 @@ async def _call_invoker(call: ToolCall, context: ToolContext[Any], invoker: Tool
         return await invoker(context, call.arguments)
     except ToolCancelled as error:
         raise ToolFailed(call.tool.qualified_name, call.id, error) from error
-    except (AgentsException, CallSuspended):
-        raise
     except asyncio.CancelledError as cancelled:
         failure = make_cancellation_error(call.tool.qualified_name, cancelled)
         raise ToolFailed(call.tool.qualified_name, call.id, failure) from cancelled
-    except Exception as error:
-        raise ToolFailed(call.tool.qualified_name, call.id, error) from error
     finally:
         current_conversation.reset(token)
 
@@ -161,12 +170,17 @@ async def _extract_custom_data(
 ) -> dict[str, Any] | None:
     extract, data = call.tool.custom_data_extractor, None if local is None else local.custom_data
     if extract is not None:
-        data = await maybe_await(
-            extract(FunctionToolCustomDataContext(context, call.tool, outcome.output, outcome.item or {}))
-        )
-    if data is not None and not isinstance(data, Mapping):
+        item = deepcopy(outcome.item or {})
+        data = await maybe_await(extract(FunctionToolCustomDataContext(context, call.tool, outcome.output, item)))
+    if data is None:
+        return None
+    if not isinstance(data, Mapping):
         raise UserError(f"the custom_data_extractor of {call.tool.name} must return a mapping, got {data!r}")
-    return None if data is None else dict(data)
+    try:
+        json.dumps(data)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"the custom_data_extractor of {call.tool.name} must return JSON values: {error}") from error
+    return dict(data)
 
 
 T = TypeVar("T")

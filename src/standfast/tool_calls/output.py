@@ -15,6 +15,7 @@ _PART_CONTENT_FIELDS = {
     "image": ("image_url", "file_id"),
     "file": ("file_data", "file_url", "file_id"),
 }
+_PART_OPTIONS: dict[str, tuple[str, ...]] = {"text": (), "image": ("detail",), "file": ("filename",)}
 
 
 def make_output_item(call_id: str, output: Any, *, adapter: Any = None) -> Item:
@@ -71,4 +72,5 @@ def _as_part(value: Any) -> Item | None:
     kind = value["type"]
     if not any(isinstance(value.get(name), str) for name in _PART_CONTENT_FIELDS[kind]):
         return None
-    return {**{name: part for name, part in value.items() if part is not None}, "type": _PART_TYPES[kind]}
+    fields = (*_PART_CONTENT_FIELDS[kind], *_PART_OPTIONS[kind])
+    return {"type": _PART_TYPES[kind], **{name: value[name] for name in fields if value.get(name) is not None}}

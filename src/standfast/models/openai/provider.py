@@ -4,6 +4,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from standfast.agents.default_models import DEFAULT_MODEL as DEFAULT_MODEL
+from standfast.agents.default_models import get_default_model
 from standfast.agents.errors import UserError
 from standfast.base.errors import Unsupported
 from standfast.models.interface import Model, ModelProvider
@@ -11,8 +13,6 @@ from standfast.models.openai.client import load_openai
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
-
-DEFAULT_MODEL = "gpt-4.1"
 
 
 @dataclass
@@ -93,7 +93,7 @@ class OpenAIProvider(ModelProvider):
         return self._agent_registration
 
     def get_model(self, model_name: str | None) -> Model:
-        name = model_name or os.environ.get("OPENAI_DEFAULT_MODEL") or DEFAULT_MODEL
+        name = model_name or get_default_model()
         responses = self._use_responses if self._use_responses is not None else _defaults.api == "responses"
         if responses:
             from standfast.models.openai.responses import OpenAIResponsesModel

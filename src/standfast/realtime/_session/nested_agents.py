@@ -28,8 +28,7 @@ from standfast.runs.core.state import CallRecord, State
 from standfast.runs.decisions import UserDecision, apply_decision
 from standfast.runs.items import ToolApprovalItem
 from standfast.runs.nested_run import run_nested
-from standfast.tool_calls.call import ToolCall
-from standfast.tool_calls.execution import CallSuspended
+from standfast.tool_calls.call import CallSuspended, ToolCall
 
 
 @dataclass(eq=False)

@@ -63,6 +63,8 @@ async def _filter_input(run: ActiveRun, handoff: Handoff[Any, Any], outcome: Han
     edit = handoff.input_filter or config.handoff_input_filter
     if edit is None and not nest:
         return outcome
+    if edit is not None and not callable(edit):
+        raise UserError(f"the input filter of {handoff.tool_name} must be a function, not {edit!r}")
     if isinstance(run.state.conversation, ServerConversation):
         if edit is not None:
             raise UserError(

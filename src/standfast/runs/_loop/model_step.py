@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from standfast.agents.agent import Agent
+from standfast.agents.default_models import get_implicit_settings
 from standfast.agents.errors import InputGuardrailTripwireTriggered, ModelBehaviorError, UserError
 from standfast.agents.guardrails import InputGuardrail, InputGuardrailResult
 from standfast.agents.model_settings import ModelSettings
@@ -16,7 +17,7 @@ from standfast.agents.output import AgentOutputSchemaBase, as_output_schema
 from standfast.agents.tool_identity import LOCAL_CALL_TYPES, ToolRef
 from standfast.agents.tools import LocalTool
 from standfast.agents.types import maybe_await
-from standfast.base.item_pairs import CALL_TYPE_BY_OUTPUT_TYPE, get_item_type
+from standfast.base.item_pairs import CALL_TYPE_BY_OUTPUT_TYPE, drop_repeated_items, get_item_type
 from standfast.base.items import Item
 from standfast.lifecycle.scope import Scope
 from standfast.models.interface import Model, ModelResponse, TResponseStreamEvent
@@ -176,9 +177,9 @@ async def ask_model(run: ActiveRun) -> ModelAnswered:
     if not state.start_hooks_run or run.start_hooks_due:
         run.start_hooks_due = False
         await _run_start_hooks(run, agent)
-    toolbox = await run.get_toolbox(state.agent, refresh=True)
     schema = as_output_schema(agent.output_type)
     request = await _build_request(run, agent, items, schema)
+    toolbox = await run.get_toolbox(state.agent, refresh=True)
     tools = [await tool.bind(run.context) if isinstance(tool, LocalTool) else tool for tool in toolbox.tools]
     request = replace(request, tools=tools, handoffs=toolbox.handoffs)
     model = _resolve_model(run, agent)
@@ -194,6 +195,8 @@ async def ask_model(run: ActiveRun) -> ModelAnswered:
         plain_text=schema is None or schema.is_plain_text(),
         lenient=run.config.tool_not_found_behavior == "return_error_to_model",
     )
+    if not calls and answer is None and "invalid_final_output" in run.error_handlers:
+        answer = FinalOutput(text="")  # no output at all: the program's handler is asked before the model is
     calls = [await _format_missing_tool(run, call) if call.status == "rejected" else call for call in calls]
     start = len(state.transcript)
     run.raw_items.update((start + index, raw) for index, raw in enumerate(response.output))
@@ -226,7 +229,7 @@ async def _build_request(
         edited = await maybe_await(edit(data))
         if not isinstance(edited, ModelInputData) or not isinstance(edited.input, list):
             raise UserError(f"call_model_input_filter must return ModelInputData with a list, not {edited!r}")
-        items, instructions = edited.input, edited.instructions
+        items, instructions = drop_repeated_items(edited.input), edited.instructions
     server = state.conversation if isinstance(state.conversation, ServerConversation) else ServerConversation()
     items, settings = await agent.prepare_request(run.context, items, _resolve_settings(run, agent, state))
     return ModelRequest(
@@ -241,7 +244,10 @@ async def _build_request(
 
 
 def _resolve_settings(run: ActiveRun, agent: Agent[Any], state: State) -> ModelSettings:
-    settings = agent.model_settings.resolve(run.config.model_settings)
+    settings = agent.model_settings
+    if run.config.model is not None and settings == get_implicit_settings(agent.model):
+        settings = get_implicit_settings(run.config.model)
+    settings = settings.resolve(run.config.model_settings)
     if agent.reset_tool_choice and settings.tool_choice is not None and state.tools_used.get(state.agent):
         # The model was made to use a tool and has done so; forcing it again would loop until the limit of turns.
         return replace(settings, tool_choice=None)

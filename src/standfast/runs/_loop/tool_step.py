@@ -22,8 +22,8 @@ from standfast.runs.error_handlers import format_tool_error
 from standfast.runs.items import EVENT_NAMES, RunItemStreamEvent
 from standfast.runs.nested_run import run_nested
 from standfast.runs.session_io import record_outcome
-from standfast.tool_calls.call import REJECTION_MESSAGE, ApprovalCheck, ToolCall, check_approval
-from standfast.tool_calls.execution import CallSuspended, NotStarted, ToolCallOutcome, invoke_tool, run_all
+from standfast.tool_calls.call import REJECTION_MESSAGE, ApprovalCheck, CallSuspended, ToolCall, check_approval
+from standfast.tool_calls.execution import NotStarted, ToolCallOutcome, invoke_tool, run_all
 from standfast.tool_calls.output import make_rejection, to_plain_value
 
 
