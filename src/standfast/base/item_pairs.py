@@ -174,8 +174,8 @@ def drop_repeated_items(items: Sequence[Item]) -> list[Item]:
     """
     result: dict[tuple[str, str], Item] = {}
     for index, item in enumerate(items):
-        kind = get_item_type(item)
-        name = item.get("id") if kind == "reasoning" else get_call_id(item)
+        kind = get_item_type(item) if isinstance(item, dict) else ""  # a filter may have made anything
+        name = None if not kind else item.get("id") if kind == "reasoning" else get_call_id(item)
         known = kind == "reasoning" or kind in OUTPUT_TYPE_BY_CALL_TYPE or kind in CALL_TYPE_BY_OUTPUT_TYPE
         key = (kind, name) if known and isinstance(name, str) else ("", str(index))
         if kind in CALL_TYPE_BY_OUTPUT_TYPE:
