@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: setup lock audit browser demo quick test soak check format bench docs clean
+.PHONY: names setup lock audit browser demo quick test soak check format bench docs clean
 
 setup: .venv/.ready
 
@@ -60,6 +60,9 @@ test: setup  ## all tests except the long ones
 
 soak: setup  ## the long tests
 	$(PYTEST) -m soak
+
+names: setup  ## compare names and parameters with the installed openai-agents
+	$(BIN)/python -m compat.names
 
 check: setup docs  ## check format, lint, types and the documentation
 	$(BIN)/ruff format --check .

@@ -1,0 +1,2 @@
+from standfast.agents.strict_schema import to_strict_schema as to_strict_schema
+ensure_strict_json_schema = to_strict_schema

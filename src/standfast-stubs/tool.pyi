@@ -86,3 +86,5 @@ from standfast.agents.tools import ToolCaller as ToolCaller
 from standfast.agents.tools import ToolTimeoutBehavior as ToolTimeoutBehavior
 from standfast.agents.types import MaybeAwaitable as MaybeAwaitable
 from standfast.agents.types import ToolErrorFunction as ToolErrorFunction
+from standfast.tool_calls.call import REJECTION_MESSAGE as REJECTION_MESSAGE
+DEFAULT_APPROVAL_REJECTION_MESSAGE = REJECTION_MESSAGE

@@ -312,5 +312,6 @@ from standfast.tracing import speech_group_span as speech_group_span
 from standfast.tracing import speech_span as speech_span
 from standfast.tracing import transcription_span as transcription_span
 from standfast.runs import ToolOutputTrimmer as ToolOutputTrimmer
+from openai import AsyncOpenAI as AsyncOpenAI
 
 __version__: str

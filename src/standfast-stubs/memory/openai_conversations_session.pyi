@@ -1,1 +1,2 @@
 from standfast.history import OpenAIConversationsSession as OpenAIConversationsSession
+from standfast.history.openai.conversations import start_openai_conversations_session as start_openai_conversations_session

@@ -1,2 +1,4 @@
 from standfast.history import OpenAIResponsesCompactionSession as OpenAIResponsesCompactionSession
+from standfast.history.openai.compaction import DEFAULT_THRESHOLD as DEFAULT_THRESHOLD
 from standfast.history.openai.compaction import OpenAIResponsesCompactionMode as OpenAIResponsesCompactionMode
+DEFAULT_COMPACTION_THRESHOLD = DEFAULT_THRESHOLD

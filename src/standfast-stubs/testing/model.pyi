@@ -2,8 +2,11 @@ from standfast.testing import InvalidModelStep as InvalidModelStep
 from standfast.testing import ModelCall as ModelCall
 from standfast.testing import ModelScriptError as ModelScriptError
 from standfast.testing import ModelStep as ModelStep
+from standfast.testing import ModelStepSpec as ModelStepSpec
 from standfast.testing import ScriptedModel as ScriptedModel
 from standfast.testing import UnconsumedModelSteps as UnconsumedModelSteps
 from standfast.testing import UnexpectedModelCall as UnexpectedModelCall
 from standfast.testing import assistant_message as assistant_message
 from standfast.testing import function_call as function_call
+from standfast.testing.scripted_model import ModelResponder as ModelResponder
+from standfast.testing.scripted_model import ModelScriptItem as ModelScriptItem

@@ -82,6 +82,11 @@ class Standfast(LazyGroup):
         ("approvals", "standfast.cli.commands.approvals:app", "List and decide pending approvals."),
         ("workers", "standfast.cli.commands.workers:app", "Run Python in sandboxed workers."),
         (
+            "migrate",
+            "standfast.cli.commands.migrate:migrate",
+            "Move a program from openai-agents: rewrite its imports and list what is left.",
+        ),
+        (
             "doctor",
             "standfast.cli.commands.doctor:doctor",
             "Check what works on this machine and what to install for the rest.",

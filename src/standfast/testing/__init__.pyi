@@ -16,6 +16,7 @@ from standfast.testing.scripted_model import InvalidModelStep as InvalidModelSte
 from standfast.testing.scripted_model import ModelCall as ModelCall
 from standfast.testing.scripted_model import ModelScriptError as ModelScriptError
 from standfast.testing.scripted_model import ModelStep as ModelStep
+from standfast.testing.scripted_model import ModelStepSpec as ModelStepSpec
 from standfast.testing.scripted_model import ScriptedModel as ScriptedModel
 from standfast.testing.scripted_model import UnconsumedModelSteps as UnconsumedModelSteps
 from standfast.testing.scripted_model import UnexpectedModelCall as UnexpectedModelCall

@@ -4,7 +4,7 @@ import json
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from standfast.agents.handoffs import Handoff
 from standfast.agents.model_settings import ModelSettings
@@ -122,7 +122,23 @@ class ModelStep:
         return cls(output=output, usage=usage or Usage(), response_id=response_id, stream_events=events)
 
 
-ModelScriptItem: TypeAlias = ModelStep | ModelResponse | Mapping[str, Any] | Sequence[TResponseOutputItem] | Exception
+class ModelStepSpec(TypedDict, total=False):
+    """A :class:`ModelStep` as a dict."""
+
+    output: Sequence[TResponseOutputItem]
+    usage: Usage
+    response_id: str | None
+    request_id: str | None
+    raw_usage: dict[str, Any] | None
+    error: Exception | None
+    responder: "ModelResponder | None"
+    stream_events: Sequence[TResponseStreamEvent] | ModelStreamFactory | None
+    retry_advice: ModelRetryAdvice | None
+
+
+ModelScriptItem: TypeAlias = (
+    ModelStep | ModelStepSpec | ModelResponse | Mapping[str, Any] | Sequence[TResponseOutputItem] | Exception
+)
 ModelResponder: TypeAlias = Callable[[ModelCall], ModelScriptItem | Awaitable[ModelScriptItem]]
 
 

@@ -97,6 +97,10 @@ def gen_span_id() -> str:
     return f"span_{secrets.token_hex(12)}"
 
 
+def gen_group_id() -> str:
+    return f"group_{secrets.token_hex(12)}"
+
+
 def get_recorded_parent() -> "Trace | Span[Any] | None":
     """Return the current span or trace if it is recorded, otherwise None."""
     node = CURRENT_NODE.get()

@@ -158,3 +158,12 @@ class OpenAIConversationsSession(SessionABC):
         ):
             await client.conversations.delete(self._conversation_id)
         self._conversation_id = self._last_item_id = None
+
+
+async def start_openai_conversations_session(openai_client: "AsyncOpenAI | None" = None) -> str:
+    """Create an empty conversation at OpenAI and return its id."""
+    client = LazyOpenAIClient(openai_client, feature="OpenAIConversationsSession")
+    try:
+        return str((await client.get().conversations.create(items=[])).id)
+    finally:
+        await client.aclose()
