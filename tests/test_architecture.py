@@ -25,6 +25,7 @@ LEVELS = {
     "sandbox": 4,
     "runs": 5,
     "realtime": 6,
+    "voice": 6,
     "runtime": 6,
     "cli": 7,
     "testing": 8,
@@ -32,7 +33,7 @@ LEVELS = {
 
 # The packages that may import a heavy library; no other may, not even inside a function.
 LIBRARY_USERS = {
-    "openai": {"models", "history", "realtime"},
+    "openai": {"models", "history", "realtime", "voice"},
     "sqlalchemy": {"store", "history"},
     "redis": {"store", "history"},
     "cryptography": {"history"},
@@ -40,7 +41,7 @@ LIBRARY_USERS = {
     "obstore": {"store"},
     "typer": {"cli"},
     "rich": {"cli"},
-    "websockets": {"realtime"},
+    "websockets": {"realtime", "voice"},
     "mcp": {"mcp"},
     "httpx2": {"mcp"},
     "anyio": {"mcp"},

@@ -1,0 +1,9 @@
+from standfast.voice import STTModel as STTModel
+from standfast.voice import STTModelSettings as STTModelSettings
+from standfast.voice import StreamedTranscriptionSession as StreamedTranscriptionSession
+from standfast.voice import TTSCustomVoice as TTSCustomVoice
+from standfast.voice import TTSModel as TTSModel
+from standfast.voice import TTSModelSettings as TTSModelSettings
+from standfast.voice import TTSVoice as TTSVoice
+from standfast.voice import VoiceModelProvider as VoiceModelProvider
+from standfast.voice.speech_models import DEFAULT_TTS_INSTRUCTIONS as DEFAULT_TTS_INSTRUCTIONS

@@ -1,0 +1,2 @@
+from standfast.voice import OpenAISTTModel as OpenAISTTModel
+from standfast.voice import OpenAISTTTranscriptionSession as OpenAISTTTranscriptionSession

@@ -1,0 +1,1 @@
+from standfast.voice import VoicePipelineConfig as VoicePipelineConfig

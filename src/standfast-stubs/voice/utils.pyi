@@ -1,0 +1,1 @@
+from standfast.voice import get_sentence_based_splitter as get_sentence_based_splitter

@@ -1,0 +1,248 @@
+"""Voice pipelines: speech to text, a workflow, text to speech."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, nullcontext
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+from standfast.agents.errors import InvalidDeclaration
+from standfast.base.ids import new_id
+from standfast.base.log import log
+from standfast.lifecycle.channel import Channel
+from standfast.lifecycle.scope import Scope
+from standfast.tracing.create import TracingConfig, speech_group_span, speech_span, trace, transcription_span
+from standfast.voice.audio import AudioInput, StreamedAudioInput, load_numpy
+from standfast.voice.events import VoiceStreamEvent, VoiceStreamEventAudio, VoiceStreamEventLifecycle
+from standfast.voice.speech_models import STTModel, STTModelSettings, TTSModel, TTSModelSettings, VoiceModelProvider
+from standfast.voice.workflow import VoiceWorkflowBase
+
+if TYPE_CHECKING:
+    from standfast.voice.audio import Samples
+
+MAX_BUFFERED_EVENTS = 1024
+MAX_SEGMENTS_AHEAD = 4
+"""How many parts of a turn are synthesised while an earlier one is delivered."""
+
+
+def _get_default_provider() -> VoiceModelProvider:
+    from standfast.voice.openai_models import OpenAIVoiceModelProvider
+
+    return OpenAIVoiceModelProvider()
+
+
+@dataclass
+class VoicePipelineConfig:
+    """Models, settings and tracing of a pipeline. Traces are kept by processors of the program only."""
+
+    model_provider: VoiceModelProvider = field(default_factory=_get_default_provider)
+    tracing_disabled: bool = False
+    tracing: TracingConfig | None = None
+    trace_include_sensitive_data: bool = True
+    trace_include_sensitive_audio_data: bool = True
+    workflow_name: str = "Voice Agent"
+    group_id: str = field(default_factory=lambda: new_id("group"))
+    trace_metadata: dict[str, Any] | None = None
+    stt_settings: STTModelSettings = field(default_factory=STTModelSettings)
+    tts_settings: TTSModelSettings = field(default_factory=TTSModelSettings)
+
+    @classmethod
+    def coerce(cls, value: "VoicePipelineConfig | dict[str, Any] | None") -> "VoicePipelineConfig":
+        if isinstance(value, VoicePipelineConfig):
+            return value
+        unknown = set(value or ()) - {f.name for f in fields(cls)}
+        if unknown:
+            raise InvalidDeclaration("VoicePipelineConfig", f"unknown setting {', '.join(sorted(unknown))}")
+        return cls(**(value or {}))
+
+
+class StreamedAudioResult:
+    """The answer of a pipeline. Read it with :meth:`stream`; leaving the iteration early ends the pipeline."""
+
+    def __init__(
+        self, tts_model: TTSModel, tts_settings: TTSModelSettings, voice_pipeline_config: VoicePipelineConfig
+    ) -> None:
+        self._model, self._settings, self._config = tts_model, tts_settings, voice_pipeline_config
+        self._events: Channel[VoiceStreamEvent] = Channel(MAX_BUFFERED_EVENTS)
+        self.task: asyncio.Task[None] | None = None
+        self.has_spoken = False
+        """Whether a turn has started."""
+
+    async def stream(self) -> AsyncIterator[VoiceStreamEvent]:
+        """Yield the events in order, then raise the error of the pipeline, if any."""
+        try:
+            async for event in self._events:
+                yield event
+        finally:
+            if self.task is not None:
+                self.task.cancel()
+                await asyncio.wait({self.task})
+
+    def finish(self, error: BaseException | None) -> None:
+        self._events.close(error)
+
+    async def announce(self, event: Literal["turn_started", "turn_ended", "session_ended"]) -> None:
+        await self._events.send(VoiceStreamEventLifecycle(event))
+
+    async def speak(self, texts: AsyncIterator[str]) -> None:
+        """Speak one turn: parts are synthesised as soon as they are complete, and delivered in order."""
+        segments: Channel[Channel[bytes]] = Channel(MAX_SEGMENTS_AHEAD)
+        sensitive = self._config.trace_include_sensitive_data
+        with speech_group_span():
+            async with Scope() as scope:
+                delivery = scope.start(self._deliver(segments))
+                try:
+                    async for text in self._split(texts):
+                        chunks: Channel[bytes] = Channel(MAX_BUFFERED_EVENTS)
+                        await segments.send(chunks)
+                        scope.start(self._synthesise(text, chunks, sensitive))
+                finally:
+                    segments.close()
+                await delivery
+
+    async def _split(self, texts: AsyncIterator[str]) -> AsyncIterator[str]:
+        rest = ""
+        async for text in texts:
+            rest += text
+            ready, rest = self._settings.text_splitter(rest)
+            if ready.strip():
+                yield ready
+        if rest.strip():
+            yield rest
+
+    async def _synthesise(self, text: str, chunks: Channel[bytes], sensitive: bool) -> None:
+        try:
+            name = self._model.model_name
+            with speech_span(model=name, input=text if sensitive else "", output_format="pcm"):
+                stream: Any = self._model.run(text, self._settings)
+                async with aclosing(stream) if hasattr(stream, "aclose") else nullcontext():
+                    async for chunk in stream:
+                        await chunks.send(chunk)
+        finally:
+            chunks.close()
+
+    async def _deliver(self, segments: Channel[Channel[bytes]]) -> None:
+        started = False
+        async for chunks in segments:
+            buffer: list[bytes] = []
+            async for chunk in chunks:
+                if not started:
+                    started = self.has_spoken = True
+                    await self.announce("turn_started")
+                buffer.append(chunk)
+                if len(buffer) >= self._settings.buffer_size:
+                    await self._send_audio(buffer)
+                    buffer = []
+            if buffer:
+                await self._send_audio(buffer)
+        if started:
+            await self.announce("turn_ended")
+
+    async def _send_audio(self, chunks: list[bytes]) -> None:
+        samples = to_samples(b"".join(chunks), self._settings.dtype)
+        if self._settings.transform_data is not None:
+            samples = self._settings.transform_data(samples)
+        await self._events.send(VoiceStreamEventAudio(samples))
+
+
+def to_samples(data: bytes, dtype: Any) -> "Samples":
+    """Return 16-bit samples as an array: of int16, or of float32 between -1 and 1 in one column."""
+    numpy = load_numpy()
+    samples = numpy.frombuffer(data + b"\0" * (len(data) % 2), dtype="<i2").astype(numpy.int16)
+    if numpy.dtype(dtype) == numpy.int16:
+        found: Samples = samples
+        return found
+    if numpy.dtype(dtype) == numpy.float32:
+        scaled: Samples = (samples.astype(numpy.float32) / 32767.0).reshape(-1, 1)
+        return scaled
+    raise InvalidDeclaration("TTSModelSettings", f"dtype must be int16 or float32, got {dtype!r}")
+
+
+class VoicePipeline:
+    """Listens, lets a workflow answer, and speaks."""
+
+    def __init__(
+        self,
+        *,
+        workflow: VoiceWorkflowBase,
+        stt_model: STTModel | str | None = None,
+        tts_model: TTSModel | str | None = None,
+        config: VoicePipelineConfig | dict[str, Any] | None = None,
+    ) -> None:
+        self.workflow, self.config = workflow, VoicePipelineConfig.coerce(config)
+        self._stt_model, self._tts_model = stt_model, tts_model
+
+    async def run(self, audio_input: AudioInput | StreamedAudioInput) -> StreamedAudioResult:
+        """Start the pipeline and return its result, which is read while it runs.
+
+        A recording is one turn. Of streamed audio, every turn that the speech recognition finds is answered; they are
+        not interrupted by the next one.
+        """
+        if not isinstance(audio_input, AudioInput | StreamedAudioInput):
+            raise InvalidDeclaration("VoicePipeline.run", f"expected AudioInput or StreamedAudioInput: {audio_input!r}")
+        result = StreamedAudioResult(self._get_tts_model(), self.config.tts_settings, self.config)
+        work = self._answer if isinstance(audio_input, AudioInput) else self._converse
+        result.task = asyncio.create_task(self._run(work(audio_input, result), result), name="voice pipeline")
+        return result
+
+    def _get_stt_model(self) -> STTModel:
+        model = self._stt_model
+        return model if isinstance(model, STTModel) else self.config.model_provider.get_stt_model(model)
+
+    def _get_tts_model(self) -> TTSModel:
+        model = self._tts_model
+        return model if isinstance(model, TTSModel) else self.config.model_provider.get_tts_model(model)
+
+    async def _run(self, work: Any, result: StreamedAudioResult) -> None:
+        config, failure = self.config, None
+        try:
+            with trace(
+                config.workflow_name,
+                group_id=config.group_id,
+                metadata=config.trace_metadata,
+                tracing=config.tracing,
+                disabled=config.tracing_disabled,
+            ):
+                await work
+        except BaseExceptionGroup as group:
+            failure = group.exceptions[0]
+        except Exception as error:  # noqa: BLE001 - raised to the reader of the events
+            failure = error
+        finally:
+            if failure is None or result.has_spoken:
+                await result.announce("session_ended")
+            result.finish(failure)
+
+    async def _answer(self, audio_input: Any, result: StreamedAudioResult) -> None:
+        config, model = self.config, self._get_stt_model()
+        audio = audio_input.to_base64() if config.trace_include_sensitive_audio_data else ""
+        with transcription_span(model=model.model_name, input=audio, input_format="pcm") as span:
+            text = await model.transcribe(
+                audio_input,
+                config.stt_settings,
+                config.trace_include_sensitive_data,
+                config.trace_include_sensitive_audio_data,
+            )
+            if config.trace_include_sensitive_data:
+                span.span_data.output = text
+        await result.speak(self.workflow.run(text))
+
+    async def _converse(self, audio_input: Any, result: StreamedAudioResult) -> None:
+        config = self.config
+        await result.speak(self.workflow.on_start())
+        session = await self._get_stt_model().create_session(
+            audio_input,
+            config.stt_settings,
+            config.trace_include_sensitive_data,
+            config.trace_include_sensitive_audio_data,
+        )
+        try:
+            async for text in session.transcribe_turns():
+                await result.speak(self.workflow.run(text))
+        except BaseException:
+            try:
+                await session.close()
+            except Exception as error:  # noqa: BLE001 - the turn failed before, and its error is raised
+                log.warning("the transcription could not be closed: %s", error)
+            raise
+        await session.close()
