@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import threading
 from contextlib import asynccontextmanager
 
 import pytest
@@ -44,17 +45,16 @@ def names(monkeypatch):
     """The addresses of names, in place of the DNS. ``lookups`` has every name that was looked up."""
     table: dict[str, list[str]] = {}
     lookups: list[str] = []
-    loop_type = asyncio.SelectorEventLoop
-    real = loop_type.getaddrinfo
+    real = socket.getaddrinfo
 
-    async def getaddrinfo(self, host, port, **options):
+    def getaddrinfo(host, port, *arguments, **options):
         lookups.append(host)
         if host not in table:
-            return await real(self, host, port, **{**options, "flags": socket.AI_NUMERICHOST})
+            return real(host, port, *arguments, **{**options, "flags": socket.AI_NUMERICHOST})
         families = [socket.AF_INET6 if ":" in address else socket.AF_INET for address in table[host]]
         return [(f, socket.SOCK_STREAM, 6, "", (a, port)) for f, a in zip(families, table[host], strict=True)]
 
-    monkeypatch.setattr(loop_type, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     table["localhost"] = ["127.0.0.1"]
     getaddrinfo.table, getaddrinfo.lookups = table, lookups
     return getaddrinfo
@@ -248,3 +248,26 @@ async def test_answers_that_the_worker_does_not_read_keep_their_place(names):
             for client in clients:
                 client.close()
             await wait_until(lambda: served == 40)
+
+
+async def test_names_that_are_slow_to_look_up_do_not_occupy_the_threads_of_the_program(monkeypatch):
+    answer, real = threading.Event(), socket.getaddrinfo
+    started = []
+
+    def getaddrinfo(host, *arguments, **options):
+        if host.endswith("attacker.example"):
+            started.append(host)
+            answer.wait(120)
+            raise socket.gaierror
+        return real(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    try:
+        async with open_proxy("*.attacker.example") as port:
+            requests = [asyncio.create_task(get(port, f"http://{n}.attacker.example/")) for n in range(40)]
+            await wait_until(lambda: started)
+            assert await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 60) == "free"
+            answer.set()
+            assert set(await asyncio.gather(*requests)) == {502}
+    finally:
+        answer.set()

@@ -1,6 +1,5 @@
 """Control groups of version 2, in separate mount and control group namespaces."""
 
-import asyncio
 import os
 import socket
 import subprocess
@@ -167,15 +166,18 @@ def test_the_limits_hold_or_their_absence_is_noted(delegated):
         assert output[1:] == ["preserved None", "[]"]
 
 
-async def test_a_supervisor_that_died_early_does_not_put_the_host_into_its_group(tmp_path):
-    """The kernel takes process 0 for the process that writes."""
-    supervisor = await asyncio.create_subprocess_exec("cat", stdin=subprocess.PIPE)
-    pidfd = os.pidfd_open(supervisor.pid)
-    await supervisor.communicate(b"")
+async def test_a_supervisor_enters_its_groups_itself(tmp_path):
+    """Moving another process stops the event loop for milliseconds, and process 0 is the process that writes."""
+    (tmp_path / "tasks").touch()
     ours, theirs = socket.socketpair()
     with theirs:
-        group = ProcessGroup(ours, pidfd, supervisor.pid, ControlGroups((str(tmp_path),)))
-        with pytest.raises(StartFailed):
+        group = ProcessGroup(ours, None, 0, ControlGroups((str(tmp_path),)))
+        group.start_worker(StartWorkerCommand(token="t"))
+        _, (fd,), _, _ = socket.recv_fds(theirs, 1024, 2)
+        assert os.readlink(f"/proc/self/fd/{fd}") == str(tmp_path / "tasks")
+        os.close(fd)
+        assert (tmp_path / "tasks").read_text() == ""
+        (tmp_path / "tasks").unlink()
+        with pytest.raises(StartFailed, match="cannot be opened"):
             group.start_worker(StartWorkerCommand(token="t"))
         group.close()
-    assert not (tmp_path / "cgroup.procs").exists()

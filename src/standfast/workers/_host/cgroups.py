@@ -13,7 +13,7 @@ import errno
 import functools
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 from standfast.workers.config import MB, SandboxPolicy
@@ -25,7 +25,7 @@ _HOST_GROUP = f"{_PREFIX}host"
 
 
 class ControlGroups:
-    """The control groups of one worker. The supervisor is added before it forks the worker.
+    """The control groups of one worker. The supervisor enters them before it forks the worker.
 
     ``notes`` lists the limits that were requested and are not available here.
     """
@@ -34,9 +34,22 @@ class ControlGroups:
         self.paths, self.notes = paths, notes
         self._forgiven = 0
 
-    def add_process(self, pid: int) -> None:
-        for path in self.paths:
-            _write(f"{path}/cgroup.procs", str(pid))
+    @contextlib.contextmanager
+    def open_members(self) -> Iterator[tuple[int, ...]]:
+        """Open the lists of members, for the supervisor: a process that writes ``0`` enters the group.
+
+        Moving another process makes the kernel wait for all processors, for milliseconds, and so does ``cgroup.procs``.
+        Version 1 has ``tasks``, with which a process moves itself at once.
+        """
+        fds: list[int] = []
+        try:
+            for path in self.paths:
+                name = "tasks" if os.path.exists(f"{path}/tasks") else "cgroup.procs"
+                fds.append(os.open(f"{path}/{name}", os.O_WRONLY | os.O_CLOEXEC))
+            yield tuple(fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     @property
     def limits_processes(self) -> bool:

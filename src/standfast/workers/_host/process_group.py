@@ -67,19 +67,12 @@ class ProcessGroup:
         return max(0, int(pids[0])) if pids else 0
 
     def start_worker(self, command: StartWorkerCommand) -> None:
-        """Put the waiting supervisor into its control groups and let it fork the worker."""
-        if self.cgroups.paths:
-            self._enter_cgroups()
-        self._frame_socket.send(encode_control(command))
-
-    def _enter_cgroups(self) -> None:
-        pid = self.supervisor_pid
-        if pid == 0:  # The kernel takes 0 for the process that writes, which is this one.
-            raise StartFailed("the supervisor ended before it was put into its control group")
+        """Let the waiting supervisor enter its control groups and fork the worker."""
         try:
-            self.cgroups.add_process(pid)
+            with self.cgroups.open_members() as fds:
+                self._frame_socket.send(encode_control(command), fds)
         except OSError as problem:
-            raise StartFailed(f"the supervisor cannot be put into its control group: {problem}") from problem
+            raise StartFailed(f"the control groups of the worker cannot be opened: {problem}") from problem
 
     def register(self, token: str, on_exit: ExitCallback) -> None:
         self.exit_callbacks[token] = on_exit

@@ -5,9 +5,11 @@ The worker can connect to this proxy and to nothing else, and the proxy connects
 
 import asyncio
 import contextlib
+import functools
 import ipaddress
 import socket
 from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -18,6 +20,7 @@ from standfast.workers._host.allowed_hosts import AllowedHosts
 _log = get_logger("standfast.workers")
 
 _MAX_CONNECTIONS = 32
+_MAX_LOOKUPS = 4
 _MAX_HEAD_BYTES = 65536
 _HEAD_TIMEOUT = 10.0
 _CONNECT_TIMEOUT = 10.0
@@ -78,6 +81,8 @@ class HttpProxy:
         self._allowed = AllowedHosts(allowed_hosts)
         self._slots = asyncio.Semaphore(_MAX_CONNECTIONS)
         self._tasks: set[asyncio.Task[None]] = set()
+        # Not the threads that the program uses for other work: names that are slow to look up could occupy all of them.
+        self._lookup_threads = ThreadPoolExecutor(_MAX_LOOKUPS, thread_name_prefix="standfast-proxy")
 
     @classmethod
     @asynccontextmanager
@@ -92,6 +97,7 @@ class HttpProxy:
                 for task in proxy._tasks:
                     task.cancel()
                 await asyncio.gather(*proxy._tasks, return_exceptions=True)
+                proxy._lookup_threads.shutdown(wait=False, cancel_futures=True)
 
     def _create_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
@@ -163,8 +169,8 @@ class HttpProxy:
 
     async def _resolve(self, request: ProxyRequest) -> list[str]:
         """Return the allowed addresses of the host. Raises RequestRefused when it has only others."""
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(request.host, request.port, type=socket.SOCK_STREAM)
+        look_up = functools.partial(socket.getaddrinfo, request.host, request.port, type=socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().run_in_executor(self._lookup_threads, look_up)
         names = dict.fromkeys(str(entry[4][0]) for entry in found)
         allowed = [
             name

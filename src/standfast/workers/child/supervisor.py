@@ -107,9 +107,15 @@ class Supervisor:
             self._kill_all_and_exit(70)
 
     def _receive_start_command(self) -> StartWorkerCommand:
+        """Wait for the command, and enter the control groups whose lists of members come with it."""
         payload = self.receiver.receive()
         if payload is None:
             os._exit(0)
+        for members_fd in self.receiver.take_fds():
+            try:
+                os.write(members_fd, b"0")
+            finally:
+                os.close(members_fd)
         return _start_decoder.decode(payload)
 
     def _report_ready(self, directory: str, directory_fd: int, listener: socket.socket | None) -> None:

@@ -99,7 +99,7 @@ class WakeCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class StartWorkerCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="proceed"):
-    """Fork the worker. The first command to a supervisor, sent once it is in its control groups.
+    """Fork the worker. The first command to a supervisor, with descriptors of its control groups.
 
     ``counted`` says that a control group limits the number of processes.
     """
