@@ -13,6 +13,7 @@ from standfast import (
     FunctionModel,
     InvalidInput,
     NotFound,
+    RunConfig,
     RunKeyReused,
     Runtime,
     ToolContext,
@@ -304,3 +305,20 @@ async def test_a_run_that_the_recovery_loop_has_executed_is_not_started_again():
         run = await rt.start("support", "hi")
         await wait_for(run.wait())
         assert [event.type async for event in run.events()].count("run.failed") == 1
+
+
+@pytest.mark.parametrize("key", [None, "a key of good length, number one"], ids=["plain", "encrypted"])
+async def test_a_callback_that_reconstructs_the_items_stores_none_of_them_again(store_url, key):
+    def rebuild(history, new):
+        return [{"type": "message", **item} if "role" in item else dict(item) for item in history + new]
+
+    config = RunConfig(session_input_callback=rebuild)
+    agent = text_agent("one", "two", "three")
+    async with Runtime.open(store_url, agents=[agent], run_config=config, encryption_key=key) as runtime:
+        for question in ("1", "2", "3"):
+            run = await runtime.start("support", question, session_id="s")
+            assert (await wait_for(run.wait())).status == "completed"
+        items = await runtime.session("s").get_items()
+    assert [item["content"] for item in items if item["role"] == "user"] == ["1", "2", "3"]
+    assert len(items) == 6
+    assert [len(call.input) for call in agent.model.calls] == [1, 3, 5]
