@@ -1,5 +1,6 @@
 import asyncio
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,12 @@ TURN = [
     {"type": "function_call_output", "call_id": "c1", "output": "delivered"},
     {"role": "assistant", "content": "Shall I go on?"},
 ]
+
+
+@pytest.fixture(autouse=True)
+def own_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command adds the folder of its agent to ``sys.path`` for as long as its process lasts."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
 
 
 @pytest.fixture

@@ -46,7 +46,9 @@ def waiting_store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("waiting")
     url = f"sqlite:///{folder / 'app.db'}"
     runner = CliRunner(env={"STANDFAST_STORE": url, "PAID": str(folder / "paid")})
-    assert runner.invoke(app, ["run", "pay", "--agent", AGENT, "--session", SESSION]).exit_code == 3
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [*sys.path])
+        assert runner.invoke(app, ["run", "pay", "--agent", AGENT, "--session", SESSION]).exit_code == 3
     approval = json.loads(runner.invoke(app, ["approvals", "list", "--json"]).stdout)[0]
     return folder / "app.db", approval
 
@@ -158,7 +160,9 @@ def newer_store(tmp_path_factory):
     """A SQLite file with a schema from the future."""
     file = tmp_path_factory.mktemp("newer") / "newer.db"
     runner = CliRunner(env={"STANDFAST_STORE": f"sqlite:///{file}"})
-    assert runner.invoke(app, ["run", "hi", "--agent", AGENT]).exit_code == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [*sys.path])
+        assert runner.invoke(app, ["run", "hi", "--agent", AGENT]).exit_code == 0
     with closing(sqlite3.connect(file)) as database, database:
         database.execute("INSERT INTO standfast_schema VALUES (99, 'from_the_future', 0)")
     return file

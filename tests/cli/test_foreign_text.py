@@ -25,6 +25,18 @@ TURN = [
 ]
 
 
+SEVERAL_COMMANDS = """
+import json, sys
+from standfast.cli import main
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["standfast", *words]
+    try:
+        main()
+    except SystemExit as ended:
+        print(ended.code, "ended")
+"""
+
+
 def find_unsafe(raw: str) -> list[str]:
     """Return the characters of a terminal's output that the program did not write by itself."""
     assert "\x1b[41m" not in raw
@@ -34,15 +46,31 @@ def find_unsafe(raw: str) -> list[str]:
 
 @pytest.fixture
 def piped(tmp_path: Path) -> Callable[..., str]:
-    def run(*words: str, stdin: str = "", code: int | None = 0) -> str:
+    def run(*words: str, stdin: str = "", code: int | None = 0, program: tuple[str, ...] = ("-m", "standfast")) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "standfast", *words],
+            [sys.executable, *program, *words],
             input=stdin.encode(), capture_output=True, cwd=tmp_path, timeout=150, check=False,
             env={"PYTHONPATH": SOURCE, "PATH": "/usr/bin:/bin", "PYTHONUTF8": "1"},
         )  # fmt: skip
         printed = done.stdout.decode() + done.stderr.decode()
         assert code is None or done.returncode == code, printed
         return printed
+
+    return run
+
+
+@pytest.fixture
+def piped_all(piped: Callable[..., str]) -> Callable[..., list[str]]:
+    """Run commands with and without ``--json`` in one process.
+
+    Return the output of each, which ends with its exit code, and then what all of them wrote to standard error.
+    """
+
+    def run(commands: list[tuple[str, ...]]) -> list[str]:
+        words = json.dumps([[*command, *options] for command in commands for options in ((), ("--json",))])
+        outputs = piped(words, program=("-c", SEVERAL_COMMANDS)).split(" ended\n")
+        assert len(outputs) == 2 * len(commands) + 1, outputs
+        return outputs
 
     return run
 
@@ -79,7 +107,7 @@ def test_a_chat_shows_what_the_model_says_without_obeying_it(terminal: Callable[
 
 
 def test_approvals_and_runs_are_listed_without_obeying_them(
-    terminal: Callable[..., Terminal], piped: Callable[..., str]
+    terminal: Callable[..., Terminal], piped: Callable[..., str], piped_all: Callable[..., list[str]]
 ) -> None:
     started = piped("run", "refund", "--agent", AGENT, "--session", "s", code=3)
     assert UNSAFE.findall(started) == []
@@ -89,9 +117,11 @@ def test_approvals_and_runs_are_listed_without_obeying_them(
         ("approvals", "list"), ("approvals", "show", approval_id), ("runs", "show", run_id), ("runs", "list"),
         ("runs", "events", run_id), ("sessions", "list"),
     ]  # fmt: skip
-    for words in commands:
-        for options in ((), ("--json",)):
-            assert UNSAFE.findall(piped(*words, *options)) == [], words
+    *outputs, errors = piped_all(commands)
+    assert UNSAFE.findall(errors) == []
+    for output in outputs:
+        assert UNSAFE.findall(output) == []
+        assert output.endswith("\n0")
     for words in commands[:3]:
         screen = terminal(*words)
         assert screen.ended() == 0
@@ -103,7 +133,7 @@ def test_approvals_and_runs_are_listed_without_obeying_them(
 
 @pytest.mark.usefixtures("stored")
 def test_sessions_are_shown_and_searched_without_obeying_them(
-    terminal: Callable[..., Terminal], piped: Callable[..., str]
+    terminal: Callable[..., Terminal], piped: Callable[..., str], piped_all: Callable[..., list[str]]
 ) -> None:
     listed = json.loads(piped("sessions", "list", "--json"))
     assert listed[0]["metadata"] == {"title": ATTACK}
@@ -113,9 +143,9 @@ def test_sessions_are_shown_and_searched_without_obeying_them(
         ("sessions", "search", "hello"),
         ("sessions", "check"),
     ]
+    for output in piped_all(commands):
+        assert UNSAFE.findall(output) == []
     for words in commands:
-        for options in ((), ("--json",)):
-            assert UNSAFE.findall(piped(*words, *options, code=None)) == [], words
         screen = terminal(*words)
         screen.ended()
         assert find_unsafe(screen.raw) == [], words
