@@ -5,6 +5,7 @@ import os
 import time
 from typing import Any
 
+from notebook import make_program, notebook
 from shop import LEASE, Ledger, agents, echo
 
 from standfast import Agent, ApprovalSettled, Runtime, Store, ToolContext, function_tool
@@ -12,6 +13,7 @@ from standfast.history import Compaction, Trigger
 from standfast.runtime import RunHandle
 from standfast.store.urls import open_backend
 from standfast.testing import CrashingBackend
+from standfast.workers import PoolConfig, SessionPool
 
 COMPACTION = Compaction(summarise=lambda items: f"about {len(items)} items", trigger=Trigger(items=6), keep_last=3)
 
@@ -137,6 +139,20 @@ async def ask_with_compaction(url: str, point: str, key: str | None = None) -> N
     options: dict[str, Any] = {"lease": LEASE, "encryption_key": key, "compaction": COMPACTION}
     async with Runtime.open(Store(counted), agents=[echo()], **options) as runtime:
         run = await runtime.start("echo", "the question", session_id="s", key="question-1")
+        await run.wait()
+    await backend.close()
+    print(counted.commit_count, flush=True)
+
+
+async def compute(url: str, seed: int, length: int, point: str, session_id: str, key: str) -> None:
+    """Run a random program in a durable run, and die at a commit on the way; then print the number of commits."""
+    backend = await open_backend(url)
+    counted: Any = CrashingBackend(backend, point)
+    async with (
+        SessionPool(PoolConfig(min_idle=0, max_sessions=2)) as pool,
+        Runtime.open(Store(counted), agents=[notebook(pool, make_program(seed, length))], lease=LEASE) as runtime,
+    ):
+        run = await runtime.start("notebook", "go", session_id=session_id, key=key)
         await run.wait()
     await backend.close()
     print(counted.commit_count, flush=True)

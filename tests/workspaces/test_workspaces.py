@@ -1,12 +1,21 @@
 """Variables and files of a conversation in a store: plain calls, by real workers."""
 
+import asyncio
+import json
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from standfast import open_store
-from standfast.workers import PoolConfig, PythonSessions, SessionPool
+from standfast.base.errors import InvalidInput, NotFound
+from standfast.store.operations import DeleteWorkspace
+from standfast.workers import PoolConfig, PythonSessions, SessionPool, python_function
+from standfast.workspaces.retention import prune_workspaces
+from standfast.workspaces.view import open_workspace
 
 
 @pytest.fixture
@@ -38,3 +47,164 @@ async def test_another_process_continues_with_variables_and_files(url: str, pool
         assert "restored" in text
         assert await run(second, "len(x)") == "3"
         second.close()
+
+
+async def test_a_second_process_waits_for_the_call_of_the_first_and_sees_what_it_made(
+    url: str, pool: SessionPool
+) -> None:
+    async with open_store(url) as one, open_store(url) as two:
+        first, second = PythonSessions(pool, store=one), PythonSessions(pool, store=two)
+        await run(first, "n = 0")
+        texts = await asyncio.gather(
+            *(run(sessions, "import time; time.sleep(0.01); n += 1; n") for sessions in (first, second) * 4)
+        )
+        assert sorted(text.splitlines()[-1] for text in texts) == [str(number) for number in range(1, 9)]
+        first.close()
+        second.close()
+
+
+async def test_a_workspace_is_looked_at_without_a_worker(url: str, pool: SessionPool) -> None:
+    async with open_store(url) as store:
+        sessions = PythonSessions(pool, store=store)
+        await run(sessions, "x = 'abc'; f = open('a.txt', 'w'); f.write('one'); f.flush()")
+        await sessions.save("talk")
+        await run(sessions, "y = {1: 2}; open('d.txt', 'w').write('two')")
+        await sessions.save("talk")
+        sessions.close()
+        key = store.name_workspace("talk")
+        latest, before = await open_workspace(store.backend, key), await open_workspace(store.backend, key, at=1)
+        assert {one.name: one.type for one in latest.variables if one.name in "xy"} == {"x": "str", "y": "dict"}
+        assert [one.path for one in latest.files] == ["a.txt", "d.txt"]
+        assert (latest.version, before.version, latest.pending) == (2, 1, ())
+        assert [one.path for one in before.files] == ["a.txt"]
+        assert "f" in latest.unkept
+        assert await latest.read("d.txt") == b"two"
+        with pytest.raises(NotFound):
+            await before.read("d.txt")
+        with pytest.raises(InvalidInput):
+            await open_workspace(store.backend, key, at=3)
+        history = [one async for one in latest.history()]
+        assert [(one.version, one.parent) for one in history] == [(1, 0), (2, 1)]
+        assert all(one.checkpoint for one in history)
+
+
+async def test_a_name_that_cannot_be_kept_is_told(url: str, pool: SessionPool) -> None:
+    async with open_store(url) as store:
+        first = PythonSessions(pool, store=store)
+        await run(first, "x = 1; g = (n for n in range(3))")
+        await first.save("talk")
+        first.close()
+        second = PythonSessions(pool, store=store)
+        text = await run(second, "x")
+        assert "could not be kept: g" in text
+        second.close()
+
+
+async def test_retention_keeps_the_latest_checkpoint_and_sweeps_what_is_left(url: str, pool: SessionPool) -> None:
+    async with open_store(url) as store:
+        sessions = PythonSessions(pool, store=store)
+        for number in range(4):
+            await run(sessions, f"import os; x = os.urandom(300_000); n = {number}")
+            await sessions.save("talk")
+        sessions.close()
+        backend, key = store.backend, store.name_workspace("talk")
+        report = await prune_workspaces(backend, keep=2)
+        assert (report.dropped, report.kept) == (2, 2)
+        assert report.blobs >= 2
+        report = await prune_workspaces(backend, older_than=0, max_mb=0)
+        assert (report.dropped, report.kept) == (1, 1)
+        again = PythonSessions(pool, store=store)
+        assert (await run(again, "n")).splitlines()[-1] == "3"
+        again.close()
+        for refused in ({"keep": 0}, {"older_than": -1}, {"max_mb": "x"}):
+            with pytest.raises(InvalidInput):
+                await prune_workspaces(backend, **refused)
+        await backend.commit(DeleteWorkspace(key))
+        await prune_workspaces(backend, keep=1, sweep_after=-10)
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as raw:
+        assert raw.execute("SELECT COUNT(*) FROM standfast_blobs").fetchone() == (0,)
+        assert raw.execute("SELECT COUNT(*) FROM standfast_blob_data").fetchone() == (0,)
+
+
+async def test_a_workspace_above_the_limit_is_told_and_run_again(url: str, pool: SessionPool) -> None:
+    async with open_store(url) as store:
+        first = PythonSessions(pool, store=store, max_checkpoint_mb=1)
+        await run(first, "x = 1")
+        await first.save("talk")
+        await run(first, "big = bytes(range(256)) * 8192")
+        await first.save("talk")
+        assert "could not be saved" in await run(first, "x = 2")
+        first.close()
+        second = PythonSessions(pool, store=store, max_checkpoint_mb=1)
+        text = await run(second, "x, len(big)")
+        assert text.splitlines()[-1] == "(2, 2097152)"
+        assert "2 earlier calls were run again" in text
+        second.close()
+
+
+@pytest.mark.parametrize("damage", ["cut", "foreign", "too new", "tampered", "missing chunk"])
+async def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_is_used(
+    url: str, pool: SessionPool, damage: str
+) -> None:
+    async with open_store(url) as store:
+        first = PythonSessions(pool, store=store)
+        for number in range(2):
+            await run(first, f"x = [{number}] * 1000")
+            await first.save("talk")
+        first.close()
+    changes = {
+        "cut": lambda data: data[:-10],
+        "foreign": lambda data: b"PK" + data[2:],
+        "too new": lambda data: data[: len(b"standfast-workspace")] + b"\xff" + data[len(b"standfast-workspace") + 1 :],
+        "tampered": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+    }
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as raw, raw:
+        (data, blobs) = raw.execute("SELECT data, blobs FROM standfast_checkpoints WHERE version = 2").fetchone()
+        (older,) = raw.execute("SELECT blobs FROM standfast_checkpoints WHERE version = 1").fetchone()
+        if damage == "missing chunk":
+            own = sorted(set(json.loads(blobs)) - set(json.loads(older)))
+            raw.executemany("DELETE FROM standfast_blob_data WHERE digest = ?", [(digest,) for digest in own])
+        else:
+            changed = changes[damage](data)
+            raw.execute("UPDATE standfast_checkpoints SET data = ? WHERE version = 2", (changed,))
+    async with open_store(url) as store:
+        second = PythonSessions(pool, store=store)
+        text = await run(second, "x[0], len(x)")
+        assert text.splitlines()[-1] == "(1, 1000)"
+        assert "1 earlier calls were run again" in text
+        second.close()
+
+
+async def test_a_workspace_is_not_found_under_another_conversation(url: str, pool: SessionPool) -> None:
+    async with open_store(url) as store:
+        sessions = PythonSessions(pool, store=store)
+        await run(sessions, "secret = 1", key="ann")
+        assert await run(sessions, "'secret' in globals()", key="bob") == "False"
+        sessions.close()
+
+
+async def test_files_that_the_program_writes_are_kept(url: str, pool: SessionPool) -> None:
+    async with open_store(url) as store:
+        first = PythonSessions(pool, store=store)
+        async with first.session("talk") as session:
+            await session.files.write("in.csv", "a,b\n1,2\n")
+        first.close()
+        second = PythonSessions(pool, store=store)
+        assert (await run(second, "open('in.csv').read()")).splitlines()[-1] == r"'a,b\n1,2\n'"
+        second.close()
+
+
+async def test_the_function_for_other_frameworks_keeps_a_named_conversation(url: str, pool: SessionPool) -> None:
+    async with open_store(url) as store:
+        for expected in ("1", "2"):
+            sessions = PythonSessions(pool, store=store)
+            count = python_function(sessions, conversation="user-7")
+            assert (await count("n = globals().get('n', 0) + 1; n")).splitlines()[-1] == expected
+            sessions.close()
+        assert [one.key for one in await store.backend.list_workspaces(limit=9, after="")] == ["conversation:user-7"]
+
+
+@pytest.mark.parametrize("options", [{"durability": "always"}, {"max_checkpoint_mb": 0}])
+async def test_wrong_options_are_refused(pool: SessionPool, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        PythonSessions(pool, **options)

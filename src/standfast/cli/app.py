@@ -82,6 +82,11 @@ class Standfast(LazyGroup):
         ("approvals", "standfast.cli.commands.approvals:app", "List and decide pending approvals."),
         ("workers", "standfast.cli.commands.workers:app", "Run Python in sandboxed workers."),
         (
+            "workspaces",
+            "standfast.cli.commands.workspaces:app",
+            "Show and prune the variables and files of conversations.",
+        ),
+        (
             "migrate",
             "standfast.cli.commands.migrate:migrate",
             "Move a program from openai-agents: rewrite its imports and list what is left.",

@@ -14,3 +14,8 @@ from standfast.runtime.errors import SessionEncrypted as SessionEncrypted
 from standfast.runtime.handle import RunHandle as RunHandle
 from standfast.runtime.types import RunProblem as RunProblem
 from standfast.runtime.runtime import Runtime as Runtime
+from standfast.workspaces.ownership import WorkspaceBusy as WorkspaceBusy
+from standfast.workspaces.retention import RetentionReport as RetentionReport
+from standfast.workspaces.view import StoredFile as StoredFile
+from standfast.workspaces.view import VersionInfo as VersionInfo
+from standfast.workspaces.view import Workspace as Workspace

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from standfast.agents.agent import Agent
 from standfast.agents.approvals import Approvals
@@ -46,6 +46,11 @@ from standfast.runtime.types import (
 )
 from standfast.store.backend import Backend
 from standfast.store.urls import open_backend
+from standfast.workspaces.versions import name_run_workspace, name_session_workspace
+
+if TYPE_CHECKING:
+    from standfast.workspaces.retention import RetentionReport
+    from standfast.workspaces.view import Workspace
 
 
 class Runtime:
@@ -227,6 +232,35 @@ class Runtime:
 
     async def approval(self, approval_id: str) -> Approval:
         return decode_approval(await self._ctx.get_approval(approval_id))
+
+    async def workspace(self, name: str, *, at: int | None = None) -> "Workspace":
+        """Return the variables and files of a session or run, as of version ``at`` of them, without starting a worker.
+
+        ``name`` is the id of the session or run, or the key of a workspace. Raise :class:`NotFound` if it has none.
+        """
+        from standfast.workspaces.view import open_workspace
+
+        record = await self._ctx.backend.get_run(validate_name("session or run id", name))
+        if record is not None:
+            session_id = record.session_id
+            key = name_run_workspace(name) if session_id is None else name_session_workspace(session_id)
+        else:
+            key = name_session_workspace(name)
+            if await self._ctx.backend.get_workspace(key) is None:
+                key = name
+        return await open_workspace(self._ctx.backend, key, at=at)
+
+    async def prune_workspaces(
+        self, *, older_than: timedelta | float | None = None, keep: int | None = None, max_mb: float | None = None
+    ) -> "RetentionReport":
+        """Drop the checkpoints of each workspace that are older, not among its latest ``keep``, or over a size.
+
+        The latest checkpoint of a workspace stays, and versions without one are brought back by running cells again.
+        What no checkpoint refers to is deleted, once it is an hour old.
+        """
+        from standfast.workspaces.retention import prune_workspaces
+
+        return await prune_workspaces(self._ctx.backend, older_than=older_than, keep=keep, max_mb=max_mb)
 
     async def state(self, run_id: str, *, at: int | None = None) -> RunState[Any, Any]:
         """Return the run as a portable state, as it is now or as it was after the step ``at``."""
