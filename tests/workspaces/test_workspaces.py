@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from standfast import open_store
-from standfast.base.errors import InvalidInput, NotFound
+from standfast import EncryptedSession, open_store
+from standfast.base.errors import InvalidInput, NotFound, Unsupported
 from standfast.store.operations import DeleteWorkspace
 from standfast.workers import PoolConfig, PythonSessions, SessionPool, python_function
 from standfast.workspaces.retention import prune_workspaces
@@ -208,3 +208,14 @@ async def test_the_function_for_other_frameworks_keeps_a_named_conversation(url:
 async def test_wrong_options_are_refused(pool: SessionPool, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         PythonSessions(pool, **options)
+
+
+async def test_the_workspace_of_an_encrypted_session_is_not_stored_in_clear(url: str, pool: SessionPool) -> None:
+    async with open_store(url) as store:
+        session = store.session("user-7")
+        await EncryptedSession("user-7", session, "k" * 32).add_items([{"role": "user", "content": "hi"}])
+        sessions = PythonSessions(pool, store=store)
+        with pytest.raises(Unsupported, match="encrypted"):
+            await run(sessions, "x = 1", key=session.conversation_key)
+        assert await store.backend.list_workspaces(limit=9, after="") == []
+        sessions.close()

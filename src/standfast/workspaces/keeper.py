@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from standfast.base.errors import BlobsMissing, Closed, NotFound, StandfastError
+from standfast.base.errors import BlobsMissing, Closed, NotFound, StandfastError, Unsupported
 from standfast.base.ids import new_id
 from standfast.base.log import get_logger
 from standfast.store.backend import Backend
@@ -21,7 +21,7 @@ from standfast.workspaces.calls import RecordedCall
 from standfast.workspaces.ownership import LEASE_MARGIN, Ownership, acquire_workspace
 from standfast.workspaces.recovery import RestoreReport, compute_output_digest, restore_version
 from standfast.workspaces.storage import WorkspaceStorage
-from standfast.workspaces.versions import Cell
+from standfast.workspaces.versions import Cell, parse_session_id
 
 _log = get_logger(__name__)
 
@@ -63,7 +63,10 @@ class LiveWorkspace:
 class WorkspaceKeeper:
     """Runs the cells of conversations in the workspaces of one backend."""
 
-    def __init__(self, backend: Backend, *, durability: Durability, max_checkpoint_mb: int) -> None:
+    def __init__(
+        self, backend: Backend, *, durability: Durability, max_checkpoint_mb: int, is_encrypted: bool = False
+    ) -> None:
+        self.is_encrypted = is_encrypted
         self.backend, self.durability, self.max_bytes = backend, durability, max_checkpoint_mb << 20
         self.storage = WorkspaceStorage(backend)
         self._owner = new_id("python")
@@ -81,6 +84,8 @@ class WorkspaceKeeper:
         """Run a cell in the workspace ``key``, as it is in the store, and add the version that it makes."""
         if slot.live is not None:
             await slot.live.settle()
+        else:
+            await self._refuse_encrypted(key)
         owned = await self._acquire(key, timeout, call)
         async with self._release_on_error(owned):
             record = await self.storage.get(key)
@@ -105,6 +110,8 @@ class WorkspaceKeeper:
         """Hold the session of a workspace; what the block changes becomes a version that is saved when it ends."""
         if slot.live is not None:
             await slot.live.settle()
+        else:
+            await self._refuse_encrypted(key)
         owned = await self._acquire(key, timeout, None)
         async with self._release_on_error(owned):
             record = await self.storage.get(key)
@@ -126,6 +133,18 @@ class WorkspaceKeeper:
             await asyncio.wait([live.saver])
         if live.saved_version < live.version and not live.dirty and live.session.is_alive:
             await self._save(slot, live, key)
+
+    async def _refuse_encrypted(self, key: str) -> None:
+        """Refuse to store the workspace of an encrypted session in clear."""
+        session_id = parse_session_id(key)
+        if self.is_encrypted or session_id is None:
+            return
+        record = await self.backend.get_session(session_id)
+        if record is not None and record.seal is not None:
+            raise Unsupported(
+                f"session {session_id!r} is encrypted, and its variables and files would be stored in clear: use a"
+                " Runtime with encryption_key=, or use durability='off'"
+            )
 
     # --- ownership ----------------------------------------------------------------------------------
 

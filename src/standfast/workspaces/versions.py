@@ -13,6 +13,12 @@ def name_session_workspace(session_id: str) -> str:
     return f"session:{session_id}"
 
 
+def parse_session_id(key: str) -> str | None:
+    """Return the session that a workspace belongs to, if it belongs to one."""
+    kind, _, name = key.partition(":")
+    return name if kind == "session" else None
+
+
 def name_run_workspace(run_id: str) -> str:
     return f"run:{run_id}"
 

@@ -228,7 +228,7 @@ class RuntimeContext:
 
         name = tuple(sorted(options.items()))
         if name not in self.keepers:
-            self.keepers[name] = WorkspaceKeeper(self.backend, **options)
+            self.keepers[name] = WorkspaceKeeper(self.backend, is_encrypted=self.cipher is not None, **options)
         return self.keepers[name]
 
     def open_session(self, session_id: str) -> StoredSession:
