@@ -118,10 +118,9 @@ async def test_every_version_between_is_read(version: str) -> None:
 
 
 async def test_what_cannot_be_carried_on_is_named() -> None:
-    pending = load("1.21")["approval"]["state"]["last_processed_response"]
-    action = {"tool_call": {"type": "shell_call", "call_id": "s1"}}
-    with pytest.raises(UnreadableState, match="waits for a shell_call"):
-        await load_changed(last_processed_response=pending | {"shell_actions": [action]})
+    item = {"type": "tool_call_item", "raw_item": {"type": "shell_call", "call_id": "s1"}, "agent": {"name": "front"}}
+    with pytest.raises(UnreadableState, match="'root' has no tool for its shell_call"):
+        await load_changed(generated_items=[item], session_items=[item])
     with pytest.raises(UnreadableState, match="sandbox of openai-agents"):
         await load_changed(sandbox={"backend_id": "docker"})
     with pytest.raises(AgentMissing, match="billing"):

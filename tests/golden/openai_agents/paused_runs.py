@@ -29,6 +29,14 @@ def ask_hosted(name: str, arguments: str, request_id: str) -> Any:
     )
 
 
+def run_command(command: str, call_id: str) -> Any:
+    from openai.types.responses import ResponseFunctionShellToolCall
+
+    action = {"commands": [command], "timeout_ms": None, "max_output_length": None}
+    values = {"id": f"sh_{call_id}", "call_id": call_id, "type": "shell_call", "status": "completed"}
+    return ResponseFunctionShellToolCall.model_validate({**values, "action": action, "environment": None})
+
+
 @dataclass
 class Program:
     """What a program needs besides its agents.
@@ -189,6 +197,14 @@ def chain(lib: Any, scripts: Scripts, tools: dict[str, Any]) -> Any:
     worker = lib.Agent(name="worker", tools=[tools["pay"]], model=scripts.model("worker"))
     billing = lib.Agent(name="billing", tools=[worker.as_tool("ask", "Asks.")], model=scripts.model("billing"))
     return lib.Agent(name="front", handoffs=[billing], model=scripts.model("front"))
+
+
+def shell(lib: Any, scripts: Scripts, tools: dict[str, Any]) -> Any:
+    async def execute(request: Any) -> str:
+        return f"ran {request.data.action.commands[0]}"
+
+    tool = lib.ShellTool(executor=execute, needs_approval=True)
+    return lib.Agent(name="front", tools=[tool], model=scripts.model("front"))
 
 
 def structured(lib: Any, scripts: Scripts, tools: dict[str, Any]) -> Any:
@@ -367,6 +383,17 @@ PROGRAMS: dict[str, tuple[Any, Program]] = {
             },
             decisions=[["approve"], ["reject"]],
         ),
+    ),
+    "shell": (
+        shell,
+        Program(
+            {"front": [[run_command("date", "s1"), run_command("ls", "s2")], [say("done")]]},
+            decisions=[["approve", "reject"]],
+        ),
+    ),
+    "shell_decided": (
+        shell,
+        Program({"front": [[run_command("date", "s1")], [say("done")]]}, decided=1),
     ),
     "structured": (structured, Program({"front": [[call("pay", PAY, "c1")], [say('{"response":[1,2]}')]]})),
     "stopping": (stopping, Program(_ONE_PAYMENT)),

@@ -13,7 +13,8 @@ import msgspec
 
 from standfast.agents.approvals import RecordedDecision
 from standfast.agents.graph import AgentGraph
-from standfast.agents.tool_identity import ToolRef
+from standfast.agents.tool_identity import LOCAL_CALL_TYPES, ToolRef
+from standfast.agents.tools import LocalTool
 from standfast.base.item_pairs import get_call_id
 from standfast.base.items import Item
 from standfast.runs.core.openai_agents.agents import AgentFinder
@@ -65,14 +66,6 @@ KINDS: dict[str, EntryKind] = {
     "compaction_item": "compaction",
     "input_item": "input",
 }
-# Calls that wait to be carried out by a tool that standfast does not have.
-_FOREIGN_ACTIONS = (
-    "computer_actions",
-    "custom_tool_actions",
-    "local_shell_actions",
-    "shell_actions",
-    "apply_patch_actions",
-)
 
 
 class ForeignVersion(UnreadableState):
@@ -174,17 +167,6 @@ class _Reader:
         )
 
     def _check_parts(self) -> None:
-        pending = self.saved.get("last_processed_response") or {}
-        answered = {get_call_id(item["raw_item"]) for item in self.items if item["type"] == "tool_call_output_item"}
-        for name in _FOREIGN_ACTIONS:
-            for action in pending.get(name) or ():
-                call = action.get("tool_call") or {}
-                if get_call_id(call) not in answered:
-                    raise UnreadableState(
-                        f"openai-agents wrote it, and it waits for a {call.get('type', name)}, which standfast does not"
-                        " carry out. Resume it with openai-agents",
-                        path=f"$.last_processed_response.{name}",
-                    )
         for name, value in self.saved.items():
             if "sandbox" in name and value:
                 raise UnreadableState(
@@ -209,17 +191,32 @@ class _Reader:
         raw, kind = item["raw_item"], KINDS.get(item["type"])
         if kind is None:
             raise UnreadableState(f"openai-agents wrote it, and its item {item['type']!r} is not known here")
-        is_function = kind == "call" and raw.get("type") == "function_call"
         value = item.get("output") if kind == "output" and item.get("output") != raw.get("output") else None
         return TranscriptEntry(
             raw,
             kind,
             agent=agent,
-            tool=ToolRef.from_call(raw["name"], raw.get("namespace")) if is_function else None,
+            tool=self._find_tool(raw, agent) if kind == "call" else None,
             value=value,
             custom_data=item.get("custom_data") if kind == "output" else None,
             target=self.finder.find_target(item) if kind == "handed" else None,
             input_id=item.get("input_id") if kind == "input" else None,
+        )
+
+    def _find_tool(self, call: Item, agent: str) -> ToolRef | None:
+        """Return the tool that carries the call out, or ``None`` if the provider does."""
+        kind = call.get("type")
+        if kind == "function_call":
+            return ToolRef.from_call(call["name"], call.get("namespace"))
+        if kind not in LOCAL_CALL_TYPES:
+            return None
+        for tool in getattr(self.graph.find(agent), "tools", ()):
+            if isinstance(tool, LocalTool) and tool.call_type == kind and call.get("name") in (None, tool.name):
+                return None if tool.is_run_by_provider() else ToolRef("local", tool.name, kind)
+        raise UnreadableState(
+            f"openai-agents wrote it, and the agent at {agent!r} has no tool for its {kind}. Give it one, or resume it"
+            " with openai-agents",
+            path="$.generated_items",
         )
 
     def _read_responses(self, transcript: Sequence[TranscriptEntry]) -> list[ResponseRecord]:
@@ -325,7 +322,7 @@ class _Reader:
 
     def _iter_decisions(self, context: Mapping[str, Any], calls: Iterable[CallRecord]) -> Iterator[RecordedDecision]:
         yield from self.outer_decisions
-        hosted = {call.tool.name: call.tool for call in calls if call.kind == "mcp"}
+        hosted = {call.tool.name: call.tool for call in calls if call.kind == "mcp" or call.tool.kind == "local"}
         for key, decision in (context.get("approvals") or {}).items():
             ref = hosted.get(key) or parse_tool_key(key)
             yield from iter_decisions(ref, decision, None)

@@ -32,7 +32,6 @@ _NO_ACTIONS = (
     "computer_actions",
     "custom_tool_actions",
     "local_shell_actions",
-    "shell_actions",
     "apply_patch_actions",
     "handoffs",
 )
@@ -175,7 +174,8 @@ class _Writer:
         return {
             "new_items": [self._write_item(entry) for entry in state.transcript[latest.start : latest.stop]],
             "tools_used": [str(call.tool) for call in state.calls],
-            "functions": [self._write_call(call) for call in state.calls if call.kind == "function"],
+            "functions": [self._write_call(call) for call in state.calls if is_function_call(call)],
+            "shell_actions": [self._write_shell_call(call) for call in state.calls if call.tool.kind == "local"],
             **{name: [] for name in _NO_ACTIONS},
             "mcp_approval_requests": [self._write_request(call) for call in state.calls if call.kind == "mcp"],
             "interruptions": interruptions,
@@ -184,8 +184,6 @@ class _Writer:
     def _write_call(self, call: CallRecord) -> dict[str, Any]:
         tool = match_tool(index_tools_by_ref(self._find_agent(self.state.agent).tools), call.tool)
         item = self.state.transcript[call.position].item
-        if item.get("type") != "function_call":
-            raise NotRepresentable(f"the call {call.id!r} is a {item.get('type')}")
         described: dict[str, Any] = {"name": call.tool.name, "lookupKey": write_lookup_key(call.tool)}
         if tool is not None:
             described |= {"description": tool.description, "paramsJsonSchema": tool.params_json_schema}
@@ -196,6 +194,11 @@ class _Writer:
             child = msgspec.structs.replace(call.child, usage=self.state.usage)
             written["agent_run_state"] = _Writer(child, self.graph, []).write(None)
         return written
+
+    def _write_shell_call(self, call: CallRecord) -> dict[str, Any]:
+        if call.tool.namespace != "shell_call":
+            raise NotRepresentable(f"the call {call.id!r} is a {call.tool.namespace}")
+        return {"tool_call": self.state.transcript[call.position].item, "shell": {"name": call.tool.name}}
 
     def _write_request(self, call: CallRecord) -> dict[str, Any]:
         for tool in self._find_agent(self.state.agent).tools:
@@ -219,7 +222,7 @@ class _Writer:
                     "agent": self._write_agent(self.state.agent),
                     "tool_name": call.tool.name,
                 }
-                yield item | ({"tool_lookup_key": write_lookup_key(call.tool)} if call.kind == "function" else {})
+                yield item | ({"tool_lookup_key": write_lookup_key(call.tool)} if is_function_call(call) else {})
 
     def _write_guardrails(self) -> dict[str, list[dict[str, Any]]]:
         written: dict[str, list[dict[str, Any]]] = {
@@ -239,6 +242,10 @@ class _Writer:
         if record.kind == "output":
             written |= {"agentOutput": record.judged, "agent": self._write_agent(record.agent)}
         return written
+
+
+def is_function_call(call: CallRecord) -> bool:
+    return call.kind == "function" and call.tool.kind != "local"
 
 
 def write_lookup_key(tool: ToolRef) -> dict[str, str]:
