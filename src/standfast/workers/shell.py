@@ -152,6 +152,14 @@ class Shell:
             raise Closed("the shell has ended")
         return self.session.config.workdir or f"{resources.sandbox.directory}/work"
 
+    @property
+    def temporary_directory(self) -> str:
+        """A directory beside that of the shell, for files that do not belong to it."""
+        resources = self.session._worker.resources
+        if resources is None:
+            raise Closed("the shell has ended")
+        return posixpath.join(resources.sandbox.directory, "tmp")
+
     async def run(
         self,
         command: str | Sequence[str],
