@@ -13,7 +13,7 @@ import pytest
 from standfast import EncryptedSession, open_store
 from standfast.base.errors import InvalidInput, NotFound, Unsupported
 from standfast.store.operations import DeleteWorkspace
-from standfast.workers import PoolConfig, PythonSessions, SessionPool, python_function
+from standfast.workers import PoolConfig, PythonSessions, SandboxPolicy, SessionConfig, SessionPool, python_function
 from standfast.workspaces.retention import prune_workspaces
 from standfast.workspaces.view import open_workspace
 
@@ -219,3 +219,21 @@ async def test_the_workspace_of_an_encrypted_session_is_not_stored_in_clear(url:
             await run(sessions, "x = 1", key=session.conversation_key)
         assert await store.backend.list_workspaces(limit=9, after="") == []
         sessions.close()
+
+
+@pytest.mark.parametrize(
+    "policy", [{"network": "host"}, {"level": "plain", "require": "plain"}], ids=["network", "plain"]
+)
+async def test_nothing_is_run_again_where_code_could_act_on_the_world(url: str, policy: dict[str, Any]) -> None:
+    config = PoolConfig(session=SessionConfig(sandbox=SandboxPolicy(**policy)), min_idle=0, max_sessions=2)
+    async with open_store(url) as store, SessionPool(config) as pool:
+        first = PythonSessions(pool, store=store, durability="on_pause")
+        await run(first, "x = 1")
+        await first.save("talk")
+        await run(first, "x = 2")
+        first.close()
+        second = PythonSessions(pool, store=store)
+        text = await run(second, "x")
+        assert text.splitlines()[-1] == "1"
+        assert "the effects of 1 earlier calls are lost" in text
+        second.close()

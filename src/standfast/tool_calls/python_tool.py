@@ -59,7 +59,8 @@ def python_tool(
         return _format_result(result, carried_over="variables" if nothing_lost else result.carried_over)
 
     if on_uncertain is None:
-        on_uncertain = "retry" if sessions.pool.config.session.sandbox.network == "none" else "ask"
+        policy = sessions.pool.config.session.sandbox
+        on_uncertain = "retry" if policy.network == "none" and policy.require != "plain" else "ask"
     return function_tool(
         run_python,
         name_override=name,

@@ -70,8 +70,8 @@ def _shorten(names: Sequence[str]) -> list[str]:
 
 
 def can_replay(session: WorkerSession) -> bool:
-    """Return whether a cell may be run again: it acts on nothing but its workspace, as it has no network."""
-    return session.config.sandbox.network == "none"
+    """Return whether a cell may be run again: it acts on nothing but its workspace, as its sandbox has no network."""
+    return session.config.sandbox.network == "none" and session.info.metadata.get("sandbox") != "plain"
 
 
 async def restore_version(
