@@ -77,3 +77,12 @@ def test_sessions_are_exported_for_openai_agents(run_json, standfast, stored_url
     plain.close()
     secret.close()
     assert standfast("export", "openai-agents", str(file), "user-7").exit_code == 4
+
+
+def test_a_history_of_pydantic_ai_is_imported(run_json, tmp_path):
+    golden = Path(__file__).parents[1] / "golden" / "pydantic_ai" / "messages_2.66.0.json"
+    (row,) = run_json("import", "pydantic-ai", str(golden), "--as", "ann")
+    assert (row["outcome"], row["items"]) == ("copied", 10)
+    assert "thinking" in row["note"]
+    assert len(run_json("sessions", "show", "ann")["items"]) == 10
+    assert outcomes(run_json("import", "pydantic-ai", str(golden), "--as", "ann", "--undo")) == [("ann", "removed")]

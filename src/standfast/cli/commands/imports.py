@@ -2,7 +2,8 @@
 
 import os
 from collections import Counter
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, AsyncIterator
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -14,6 +15,7 @@ from standfast.cli.commands._output import AsJson, CommandOutput, escape, format
 from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl
 from standfast.history.imports.copies import CopiedSession, copy_sessions, remove_copies
 from standfast.history.imports.openai_agents import DEFAULT_PREFIX, DEFAULT_TABLES, read_openai_agents
+from standfast.history.imports.pydantic_ai import read_pydantic_ai
 from standfast.history.imports.sources import SourceSession
 from standfast.history.store import open_store
 
@@ -55,6 +57,28 @@ async def openai_agents(
     return await run_import(
         source, store, "openai-agents", secrets=secrets, dry_run=dry_run, undo=undo, as_json=as_json
     )
+
+
+@command
+async def pydantic_ai(
+    file: Annotated[Path, typer.Argument(help="A file with the JSON of ModelMessagesTypeAdapter.")],
+    session_id: Annotated[
+        str | None, typer.Option("--as", help="The id of the session. Default: the name of the file.")
+    ] = None,
+    dry_run: DryRun = False,
+    undo: Undo = False,
+    store: StoreUrl = DEFAULT_STORE,
+    as_json: AsJson = False,
+) -> int:
+    """Copy a message history of pydantic-ai. Do it again to copy messages that were added to the file since.
+
+    standfast import pydantic-ai messages.json --as user-7
+    """
+
+    async def read() -> AsyncIterator[SourceSession]:
+        yield read_pydantic_ai(session_id or file.stem, file.read_bytes())
+
+    return await run_import(read(), store, "pydantic-ai", secrets=[], dry_run=dry_run, undo=undo, as_json=as_json)
 
 
 def read_secrets(key_env: str | None) -> list[str]:
@@ -100,6 +124,7 @@ def summarize(report: list[CopiedSession], *, dry_run: bool) -> str:
 
 app = typer.Typer(no_args_is_help=True, help="Copy the conversations of another framework into a store.")
 app.command("openai-agents")(openai_agents)
+app.command("pydantic-ai")(pydantic_ai)
 
 
 @app.callback()

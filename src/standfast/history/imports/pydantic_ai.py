@@ -1,0 +1,83 @@
+"""Read the messages that ``ModelMessagesTypeAdapter`` of pydantic-ai wrote as JSON."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from standfast.base.errors import InvalidInput
+from standfast.base.items import Item
+from standfast.history.imports.sources import SourceSession
+
+
+def read_pydantic_ai(session_id: str, data: bytes) -> SourceSession:
+    """Return the conversation in a JSON array of messages. What has no counterpart here is named in ``notes``."""
+    try:
+        messages = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidInput(f"it is not JSON: {error}") from None
+    if not isinstance(messages, list) or not all(isinstance(entry, dict) and "parts" in entry for entry in messages):
+        raise InvalidInput("it is not a list of messages of pydantic-ai, as ModelMessagesTypeAdapter writes them")
+    left_out: dict[str, int] = {}
+    items = [item for message in messages for part in message["parts"] for item in _read_part(part, left_out)]
+    notes = tuple(f"{count} parts of the kind {kind!r} are left out" for kind, count in left_out.items())
+    return SourceSession(session_id=session_id, items=items, notes=notes)
+
+
+def _read_part(part: Mapping[str, Any], left_out: dict[str, int]) -> Iterator[Item]:
+    kind = part.get("part_kind")
+    match kind:
+        case "system-prompt":
+            yield {"role": "system", "content": part["content"]}
+        case "user-prompt":
+            yield {"role": "user", "content": _read_content(part["content"], left_out)}
+        case "text":
+            content = [{"type": "output_text", "text": part["content"], "annotations": []}]
+            yield {"type": "message", "role": "assistant", "content": content, "status": "completed"}
+        case "tool-call":
+            arguments = part.get("args")
+            text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+            yield {
+                "type": "function_call",
+                "call_id": part["tool_call_id"],
+                "name": part["tool_name"],
+                "arguments": text,
+            }
+        case "tool-return":
+            yield _make_output(part)
+        case "retry-prompt" if part.get("tool_name"):
+            yield _make_output(part)
+        case "retry-prompt":
+            yield {"role": "user", "content": _to_text(part["content"])}
+        case _:
+            left_out[str(kind)] = left_out.get(str(kind), 0) + 1
+
+
+def _make_output(part: Mapping[str, Any]) -> Item:
+    return {"type": "function_call_output", "call_id": part["tool_call_id"], "output": _to_text(part["content"])}
+
+
+def _to_text(content: Any) -> str:
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+
+
+def _read_content(content: Any, left_out: dict[str, int]) -> Any:
+    """Return the content of a user message: a text, or a list of texts and images."""
+    if isinstance(content, str):
+        return content
+    parts: list[Item] = []
+    for part in content:
+        if isinstance(part, str):
+            parts.append({"type": "input_text", "text": part})
+        elif part.get("kind") == "text":
+            parts.append({"type": "input_text", "text": part["content"]})
+        elif part.get("kind") == "image-url":
+            parts.append({"type": "input_image", "image_url": part["url"], "detail": "auto"})
+        elif part.get("kind") == "binary" and str(part.get("media_type")).startswith("image/"):
+            data = str(part["data"]).replace("-", "+").replace("_", "/")
+            url = f"data:{part['media_type']};base64,{data}"
+            parts.append({"type": "input_image", "image_url": url, "detail": "auto"})
+        else:
+            left_out[str(part.get("kind"))] = left_out.get(str(part.get("kind")), 0) + 1
+    return parts
