@@ -80,7 +80,10 @@ class SealedSession(StoredSession):
         page = await self.backend.read(self.session_id, **window)
         if page is not None and page.record.seal is None and page.record.length:
             await self._take_over()
-        return await super().read_page(**window)
+            return await super().read_page(**window)
+        if page is not None:
+            self.codec.verify_page(page)
+        return page
 
     async def _take_over(self) -> None:
         page = await self.backend.read(self.session_id)
