@@ -18,7 +18,7 @@ def make_agent(server: MCPServer, arguments: str = '{"n": 4}') -> Agent[Any]:
 
 async def test_a_custom_server_works() -> None:
     result = await Runner.run(make_agent(DoublingServer()), "double 4")
-    assert result.new_items[1].output == "8"
+    assert result.new_items[1].output == {"type": "text", "text": "8"}
 
 
 async def test_a_server_that_cancels_the_call_does_not_cancel_the_run() -> None:

@@ -124,7 +124,7 @@ async def test_texts_full_of_brackets_and_commas_arrive(log: ServerLog) -> None:
     async with stdio_server(log) as server:
         table = {"content": [{"type": "text", "text": "[1,{2},3]\n" * 100_000}]}
         output = await run_tool(server, "return_raw", {"result": table})
-        assert output == "[1,{2},3]\n" * 100_000
+        assert output["text"] == "[1,{2},3]\n" * 100_000
 
 
 async def test_an_output_of_very_many_parts_is_cut(log: ServerLog) -> None:
@@ -132,7 +132,7 @@ async def test_an_output_of_very_many_parts_is_cut(log: ServerLog) -> None:
         texts = [{"type": "text", "text": "y"}] * 1500
         parts = await run_tool(server, "return_raw", {"result": {"content": texts}})
         assert len(parts) == 1001
-        assert parts[-1].text == "[cut after 1000 parts: the output has 1500]"
+        assert parts[-1]["text"] == "[cut after 1000 parts: the output has 1500]"
 
 
 async def test_a_line_that_is_too_long_ends_the_connection_and_says_so(log: ServerLog) -> None:
@@ -160,7 +160,7 @@ async def test_an_output_is_cut_for_the_model(log: ServerLog) -> None:
     note = "[cut after 1000000 characters: the output has 2097152]"
     async with stdio_server(log) as server:
         output = await run_tool(server, "long_text", {"megabytes": 2})
-        assert output == "x" * 1_000_000 + "\n" + note
+        assert output["text"] == "x" * 1_000_000 + "\n" + note
         result = await server.call_tool("long_text", {"megabytes": 2})
         assert len(result.content[0].text) == 2 * 2**20  # the program gets all of it
 
@@ -169,7 +169,7 @@ async def test_the_parts_of_an_output_share_one_limit(log: ServerLog) -> None:
     texts = [{"type": "text", "text": letter * 60} for letter in "abc"]
     async with stdio_server(log, max_output_chars=100) as server:
         parts = await run_tool(server, "return_raw", {"result": {"content": texts}})
-        assert [part.text for part in parts] == [
+        assert [part["text"] for part in parts] == [
             "a" * 60,
             "b" * 40 + "\n[cut after 100 characters: the output has 180]",
         ]

@@ -119,7 +119,7 @@ async def test_the_model_gets_an_error_for_a_lone_surrogate(log: ServerLog) -> N
     async with stdio_server(log) as server:
         model = ScriptedModel([calls, [assistant_message("done")]])
         result = await Runner.run(Agent("clerk", mcp_servers=[server], model=model), "stock?")
-    assert "to call 'stock' cannot be encoded" in result.new_items[1].output
+    assert result.new_items[1].output == "An error occurred while running the tool. Please try again."
     assert len(log.pids()) == 1
 
 

@@ -105,8 +105,19 @@ class AgentBase(Generic[TContext]):
         _check_type("mcp_config", self.mcp_config, dict)
 
     async def get_mcp_tools(self, run_context: RunContextWrapper[TContext]) -> list[Tool]:
-        """Return the tools that the MCP servers offer now, server by server."""
-        return [tool for server in self.mcp_servers for tool in await server.get_function_tools(run_context, self)]
+        """Return the tools that the MCP servers offer now, server by server; two with the same name are an error."""
+        offered: list[Tool] = []
+        repeated: set[str] = set()
+        for server in self.mcp_servers:
+            tools = await server.get_function_tools(run_context, self)
+            repeated |= {tool.name for tool in tools} & {tool.name for tool in offered}
+            offered += tools
+        if repeated:
+            raise UserError(
+                f"several MCP servers of the agent {self.name!r} have a tool named {', '.join(sorted(repeated))}: "
+                "exclude all but one with a tool_filter, or set include_server_in_tool_names in mcp_config"
+            )
+        return offered
 
     async def get_all_tools(self, run_context: RunContextWrapper[TContext]) -> list[Tool]:
         """Return every tool that is enabled now: those of the MCP servers, then the agent's own."""

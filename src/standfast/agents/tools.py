@@ -97,6 +97,7 @@ class FunctionTool:
     on_uncertain: OnUncertain = field(default="ask", kw_only=True)
     on_barge_in: OnBargeIn = field(default="keep", kw_only=True)
     failure_error_function: ToolErrorFunction | None = field(default=None, kw_only=True, repr=False)
+    title: str | None = field(default=None, kw_only=True, repr=False)
     namespace: str | None = field(default=None, kw_only=True)
     namespace_description: str | None = field(default=None, kw_only=True, repr=False)
     origin: ToolOrigin | None = field(default=None, kw_only=True, repr=False)

@@ -40,6 +40,7 @@ class MCPServerManager:
             suppress_cancelled_error,
         )
         self._parallel = connect_in_parallel
+        self._started = False
         self._connected: list[MCPServer] = []
         self._errors: dict[MCPServer, BaseException] = {}
 
@@ -49,7 +50,9 @@ class MCPServerManager:
 
     @property
     def active_servers(self) -> list[MCPServer]:
-        """The servers to pass to an agent, in the order of their declaration."""
+        """The servers to pass to an agent, in the order of their declaration; all of them before they are connected."""
+        if not self._started:
+            return list(self._servers)
         return [
             server
             for server in self._servers
@@ -65,12 +68,28 @@ class MCPServerManager:
         return dict(self._errors)
 
     @property
+    def strict(self) -> bool:
+        return self._strict
+
+    @strict.setter
+    def strict(self, value: bool) -> None:
+        self._strict = value
+
+    @property
     def connect_timeout_seconds(self) -> float | None:
         return self._connect_timeout
+
+    @connect_timeout_seconds.setter
+    def connect_timeout_seconds(self, value: float | None) -> None:
+        self._connect_timeout = value
 
     @property
     def cleanup_timeout_seconds(self) -> float | None:
         return self._cleanup_timeout
+
+    @cleanup_timeout_seconds.setter
+    def cleanup_timeout_seconds(self, value: float | None) -> None:
+        self._cleanup_timeout = value
 
     async def __aenter__(self) -> Self:
         await self.connect_all()
@@ -96,22 +115,28 @@ class MCPServerManager:
         An error of one server is logged and the others are still cleaned up. A cancellation is raised after all servers
         were cleaned up.
         """
-        task, cancelled = asyncio.current_task(), None
+        cancelled = None
         for server in reversed(self._servers):
-            try:
-                async with asyncio.timeout(self._cleanup_timeout):
-                    await server.cleanup()
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the other servers follow
-                if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                    cancelled = error
-                    continue
-                _log.exception("the clean-up of the MCP server %r failed", server.name)
+            cancelled = await self._cleanup_one(server) or cancelled
         self._connected.clear()
         self._errors.clear()
         if cancelled is not None:
             raise cancelled
 
+    async def _cleanup_one(self, server: MCPServer) -> asyncio.CancelledError | None:
+        """Clean up a server; errors are logged, and a cancellation of the caller is returned."""
+        task = asyncio.current_task()
+        try:
+            async with asyncio.timeout(self._cleanup_timeout):
+                await server.cleanup()
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the other servers follow
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                return error
+            _log.exception("the clean-up of the MCP server %r failed", server.name)
+        return None
+
     async def _connect(self, servers: list[MCPServer]) -> list[MCPServer]:
+        self._started = True
         for server in servers:
             self._errors.pop(server, None)
         try:
@@ -151,3 +176,4 @@ class MCPServerManager:
             self._connected.append(server)
             return
         _log.warning("an MCP server could not be connected: %s", self._errors[server])
+        await self._cleanup_one(server)

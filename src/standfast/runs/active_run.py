@@ -327,7 +327,8 @@ class ActiveRun:
                 return ToolCallItem(
                     agent, raw, tool_origin=server and ToolOrigin(ToolOriginType.MCP, mcp_server_name=server)
                 )
-            return ToolCallItem(agent, raw, description=tool.description or None, tool_origin=tool.origin)
+            description, title = tool.description or None, tool.title
+            return ToolCallItem(agent, raw, description=description, title=title, tool_origin=tool.origin)
         if entry.kind == "handed":
             source = self.get_agent(entry.agent)
             return HandoffOutputItem(agent, entry.item, source, self.get_agent(entry.target or entry.agent))

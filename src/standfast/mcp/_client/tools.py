@@ -11,9 +11,8 @@ from weakref import WeakKeyDictionary
 
 from standfast.agents.agent import AgentBase
 from standfast.agents.context import RunContextWrapper
-from standfast.agents.errors import InvalidDeclaration, MCPToolCancellationError, ModelBehaviorError, UserError
+from standfast.agents.errors import MCPToolCancellationError, ModelBehaviorError, UserError
 from standfast.agents.handoffs import as_handoff
-from standfast.agents.strict_schema import to_strict_schema
 from standfast.agents.tool_outputs import ToolOutputFileContent, ToolOutputImage, ToolOutputText
 from standfast.agents.tools import (
     FunctionTool,
@@ -26,7 +25,7 @@ from standfast.agents.tools import (
     explain_tool_error,
 )
 from standfast.agents.types import MaybeAwaitable, ToolErrorFunction, maybe_await
-from standfast.base.log import get_logger
+from standfast.mcp._client.schemas import build_schema
 from standfast.tracing.create import maybe_mcp_tools_span
 
 if TYPE_CHECKING:
@@ -73,9 +72,8 @@ def _replace_unsafe_chars(name: str) -> str:
 
 
 ToolOutputPart: TypeAlias = ToolOutputText | ToolOutputImage | ToolOutputFileContent
-ToolOutput: TypeAlias = str | ToolOutputPart | list[ToolOutputPart]
+ToolOutput: TypeAlias = str | dict[str, Any] | list[dict[str, Any]]
 
-ERROR_PREFIX = "The tool reported an error:"
 DEFAULT_MAX_OUTPUT_CHARS = 1_000_000
 MAX_OUTPUT_PARTS = 1000
 
@@ -83,21 +81,17 @@ MAX_OUTPUT_PARTS = 1000
 def convert_result(
     result: "CallToolResult", *, use_structured_content: bool, max_chars: int = DEFAULT_MAX_OUTPUT_CHARS
 ) -> ToolOutput:
-    """Convert the content of a result into the output of a function tool.
+    """Convert the content of a result into the output of a function tool: a part as a dict, or a list of parts.
 
-    Structured content is used with ``use_structured_content`` or if there is no other content. A single text becomes a
-    string. If the tool reports an error, the output begins with :data:`ERROR_PREFIX`. It is cut by :func:`cut_texts`.
+    Structured content becomes a text, with ``use_structured_content`` or if there is no other content. The output is
+    cut by :func:`cut_texts`.
     """
     structured = result.structured_content
-    if structured is not None and not result.is_error and (use_structured_content or not result.content):
+    if structured and not result.is_error and (use_structured_content or not result.content):
         return cut_texts([ToolOutputText(text=json.dumps(structured, ensure_ascii=False))], max_chars)[0].text  # type: ignore[union-attr]
-    parts = [_convert_block(block) for block in result.content]
-    if result.is_error:
-        parts = [ToolOutputText(text=ERROR_PREFIX), *parts]
-    parts = cut_texts(parts, max_chars)
-    if all(isinstance(part, ToolOutputText) for part in parts) and (result.is_error or len(parts) < 2):
-        return " ".join(part.text for part in parts if isinstance(part, ToolOutputText))
-    return parts[0] if len(parts) == 1 else parts
+    parts = cut_texts([_convert_block(block) for block in result.content], max_chars)
+    plain = [part.model_dump(exclude_none=True) for part in parts]
+    return plain[0] if len(plain) == 1 else plain
 
 
 def cut_texts(parts: list[ToolOutputPart], max_chars: int) -> list[ToolOutputPart]:
@@ -218,9 +212,6 @@ def build_custom_data_extractor(
     return custom_data
 
 
-_log = get_logger("standfast.mcp")
-
-
 class MCPUtil:
     """Converts tools of MCP servers into function tools. Agents use it for the servers in ``Agent.mcp_servers``."""
 
@@ -303,8 +294,9 @@ class MCPUtil:
         one. A tool is idempotent if the server declares it read-only or idempotent.
         """
         error_function = server.resolve_error_function(failure_error_function)
-        schema, strict = _build_schema(tool, strict=convert_schemas_to_strict)
+        schema, strict = build_schema(tool, strict=convert_schemas_to_strict)
         name = tool_name_override or sanitize_tool_name(tool.name)
+        title = tool.title or (None if tool.annotations is None else tool.annotations.title)
 
         async def on_invoke_tool(context: Any, arguments: str) -> Any:
             try:
@@ -316,7 +308,8 @@ class MCPUtil:
 
         return FunctionTool(
             name=name,
-            description=tool.description or "",
+            description=tool.description or title or "",
+            title=title,
             params_json_schema=schema,
             on_invoke_tool=on_invoke_tool,
             strict_json_schema=strict,
@@ -338,12 +331,16 @@ class MCPUtil:
         meta: dict[str, Any] | None = None,
         tool_display_name: str | None = None,
     ) -> ToolOutput:
-        """Call the tool with the arguments of a model. ``meta`` takes precedence over the ``tool_meta_resolver``."""
+        """Call the tool with the arguments of a model.
+
+        ``meta`` takes precedence over the ``tool_meta_resolver``, and that over the metadata that the server listed.
+        """
+        meta = {**(tool.meta or {}), **(meta or {})} if server.tool_meta_resolver is None else meta
         arguments = _parse_arguments(tool_display_name or tool.name, input_json)
         if server.tool_meta_resolver is not None:
             meta_context = MCPToolMetaContext(context, server.name, tool.name, dict(arguments))
             resolved = await maybe_await(server.tool_meta_resolver(meta_context))
-            meta = {**(resolved or {}), **(meta or {})}
+            meta = {**(tool.meta or {}), **(resolved or {}), **(meta or {})}
         try:
             result = await server.call_tool(tool.name, arguments, meta or None)
         except asyncio.CancelledError:
@@ -380,16 +377,6 @@ def _build_collision_error(name: str, first: "MCPServer", second: "MCPServer") -
 def _collect_own_names(agent: AgentBase[Any]) -> set[str]:
     handoffs = {as_handoff(target).tool_name for target in getattr(agent, "handoffs", ())}
     return handoffs | {tool.name for tool in agent.tools if isinstance(tool, FunctionTool)}
-
-
-def _build_schema(tool: "MCPTool", *, strict: bool) -> tuple[dict[str, Any], bool]:
-    schema = {"type": "object", "properties": {}, **tool.input_schema}
-    if strict:
-        try:
-            return to_strict_schema(schema, where=f"tool {tool.name}"), True
-        except InvalidDeclaration as error:
-            _log.info("the schema of the MCP tool %r cannot be made strict and is used as it is: %s", tool.name, error)
-    return schema, False
 
 
 def _parse_arguments(name: str, input_json: str) -> dict[str, Any]:
