@@ -140,7 +140,7 @@ class RunSpans(NoSpans):
             agent.name,
             handoffs=[one.name if isinstance(one, Agent) else one.agent_name for one in agent.handoffs],
             tools=[tool.name for tool in agent.tools],
-            output_type=None if agent.output_type is None else getattr(agent.output_type, "__name__", "object"),
+            output_type="str" if agent.output_type is None else getattr(agent.output_type, "__name__", "object"),
         )
         return new_span(
             data,
