@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: names setup lock audit browser demo quick test soak check format bench docs clean
+.PHONY: names programs setup lock audit browser demo quick test soak check format bench docs clean
 
 setup: .venv/.ready
 
@@ -63,6 +63,9 @@ soak: setup  ## the long tests
 
 names: setup  ## compare names and parameters with the installed openai-agents
 	$(BIN)/python -m compat.names
+
+programs: setup  ## run programs for openai-agents on both libraries and compare what they do; FOLDER=... for other programs
+	$(BIN)/python -m compat.programs_check $(FOLDER)
 
 check: setup docs  ## check format, lint, types and the documentation
 	$(BIN)/ruff format --check .

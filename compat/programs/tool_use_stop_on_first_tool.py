@@ -1,0 +1,20 @@
+import asyncio
+
+from agents import Agent, Runner, function_tool
+
+
+@function_tool
+def weather(city: str) -> str:
+    """The weather in a city."""
+    return f"sunny in {city}"
+
+
+agent = Agent(name="A", tools=[weather], tool_use_behavior="stop_on_first_tool", model="gpt-4.1")
+
+
+async def main() -> None:
+    result = await Runner.run(agent, 'call weather {"city": "Rome"}')
+    print(result.final_output)
+
+
+asyncio.run(main())
