@@ -22,7 +22,9 @@ from standfast.sandbox.capabilities import (
     Capabilities,
     Capability,
     Compaction,
+    Filesystem,
     LocalDirLazySkillSource,
+    SandboxApplyPatchTool,
     Shell,
     Skill,
     Skills,
@@ -99,6 +101,50 @@ async def test_commands_files_and_pictures_belong_to_the_workspace():
     assert picture.image_url.startswith("data:image/png;base64,")
     assert "not a supported image" in text
     assert "outside of the workspace" in away
+
+
+def patch(*lines, call_id="c1"):
+    text = "\n".join(["*** Begin Patch", *lines, "*** End Patch"])
+    return {"type": "custom_tool_call", "call_id": call_id, "name": "apply_patch", "input": text}
+
+
+async def test_the_model_patches_files():
+    steps = [
+        [patch("*** Update File: a", "@@", " one", "-two", "+TWO", "*** Add File: n/b", "+new", "*** Delete File: c")],
+        [patch("*** Update File: a", "*** Move to: d", "@@", "-one", "+ONE")],
+        [patch("*** Update File: absent", "@@", "-x", "+y")],
+        [patch("*** Add File: ../x", "+1")],
+        [patch("*** Add File: d", "+1")],
+        [patch("*** Update File: d", "@@", "-absent", "+y")],
+        [{"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": "nonsense"}],
+        [run_command("find . -type f | sort; cat d n/b")],
+        [assistant_message("done")],
+    ]
+    manifest = Manifest(entries={"a": File(content=b"one\ntwo\n"), "c": File(content=b"x")})
+    agent = SandboxAgent("coder", model=ScriptedModel(steps), default_manifest=manifest)
+    *texts, listing = outputs(await Runner.run(agent, "go", run_config=local()))
+    assert texts[0] == "Updated a\nCreated n/b\nDeleted c"
+    assert texts[1] == "Updated a\nMoved a to d"
+    for text, expected in zip(texts[2:], ["no file", "not a path", "exists already", "d: ", "must begin"], strict=True):
+        assert expected in text
+    assert listing.endswith("Output:\n./d\n./n/b\nONE\nTWO\nnew")
+
+
+async def test_a_person_approves_a_patch_by_its_files():
+    asked = []
+
+    def ask(tools):
+        async def judge(context, operation, call_id):
+            asked.append((operation.type, operation.path))
+            return operation.path == "secret"
+
+        tools.apply_patch = SandboxApplyPatchTool(session=tools.view_image.session, needs_approval=judge)
+
+    steps = [[patch("*** Add File: open", "+1")], [patch("*** Add File: secret", "+1", call_id="c2")]]
+    agent = SandboxAgent("coder", model=ScriptedModel(steps), capabilities=[Filesystem(configure_tools=ask)])
+    result = await Runner.run(agent, "go", run_config=local())
+    assert [item.tool_name for item in result.interruptions] == ["apply_patch"]
+    assert asked[-1] == ("create_file", "secret")
 
 
 async def test_a_running_command_is_written_to():

@@ -1,3 +1,5 @@
+from standfast.sandbox.capabilities.apply_patch import SandboxApplyPatchEditor as SandboxApplyPatchEditor
+from standfast.sandbox.capabilities.apply_patch import SandboxApplyPatchTool as SandboxApplyPatchTool
 from standfast.sandbox.capabilities.capabilities import Capabilities as Capabilities
 from standfast.sandbox.capabilities.capability import Capability as Capability
 from standfast.sandbox.capabilities.compaction import Compaction as Compaction

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from standfast.agents.tool_outputs import ToolOutputImage
 from standfast.agents.tools import Tool
+from standfast.sandbox.capabilities.apply_patch import SandboxApplyPatchTool
 from standfast.sandbox.capabilities.capability import Capability
 from standfast.sandbox.capabilities.sandbox_tool import SandboxTool
 from standfast.sandbox.errors import InvalidManifestPathError, WorkspaceIOError
@@ -73,6 +74,7 @@ class FilesystemToolSet:
     """The tools of :class:`Filesystem`, for ``configure_tools``."""
 
     view_image: ViewImageTool
+    apply_patch: SandboxApplyPatchTool
     workspace_scope: SandboxWorkspaceScope = field(default_factory=SandboxWorkspaceScope)
 
 
@@ -86,8 +88,9 @@ class Filesystem(Capability):
         session, scope = self.require_session(), self.workspace_scope
         tools = FilesystemToolSet(
             ViewImageTool(session=session, user=self.run_as, workspace_scope=scope),
+            SandboxApplyPatchTool(session=session, user=self.run_as, workspace_scope=scope),
             scope,
         )
         if self.configure_tools is not None:
             self.configure_tools(tools)
-        return [tools.view_image]
+        return [tools.view_image, tools.apply_patch]

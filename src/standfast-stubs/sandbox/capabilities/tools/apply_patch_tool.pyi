@@ -1,0 +1,2 @@
+from standfast.sandbox.capabilities import SandboxApplyPatchEditor as SandboxApplyPatchEditor
+from standfast.sandbox.capabilities import SandboxApplyPatchTool as SandboxApplyPatchTool
