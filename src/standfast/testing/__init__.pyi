@@ -25,3 +25,12 @@ from standfast.testing.scripted_model import function_call as function_call
 from standfast.testing.sessions.contract import PlainSessionContract as PlainSessionContract
 from standfast.testing.sessions.contract import SessionContract as SessionContract
 from standfast.testing.store.contract import StoreContract as StoreContract
+from standfast.testing.sandbox import InvalidSandboxStep as InvalidSandboxStep
+from standfast.testing.sandbox import SandboxCall as SandboxCall
+from standfast.testing.sandbox import SandboxCallMatcherError as SandboxCallMatcherError
+from standfast.testing.sandbox import SandboxScriptError as SandboxScriptError
+from standfast.testing.sandbox import SandboxStepSpec as SandboxStepSpec
+from standfast.testing.sandbox import ScriptedSandboxSession as ScriptedSandboxSession
+from standfast.testing.sandbox import UnconsumedSandboxSteps as UnconsumedSandboxSteps
+from standfast.testing.sandbox import UnexpectedSandboxCall as UnexpectedSandboxCall
+from standfast.testing.sandbox import scripted_sandbox_session as scripted_sandbox_session
