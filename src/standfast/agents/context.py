@@ -25,8 +25,8 @@ class RunContextWrapper(Generic[TContext]):
     turn_input: list[Item] = field(default_factory=list)
     approvals: Approvals = field(default_factory=Approvals)
     tool_input: Any | None = None
-    workspace: Any = field(default=None, repr=False)
-    """The workspace of a run in a sandbox."""
+    sandbox: Any = field(default=None, repr=False)
+    """The sandbox in which the agents of the run work."""
 
     def approve_tool(self, approval_item: Any, always_approve: bool = False, *, arguments: str | None = None) -> None:
         """Approve a call; with ``always_approve`` also every later call of that tool by that agent.

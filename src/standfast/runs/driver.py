@@ -8,7 +8,7 @@ from standfast.history.session import use_run_context
 from standfast.runs._loop.final_step import check_tool_output, finish_run, handle_max_turns
 from standfast.runs._loop.handoff_step import perform_handoff
 from standfast.runs._loop.model_step import ask_model
-from standfast.runs._loop.sandbox import close_workspace, open_workspace
+from standfast.runs._loop.sandbox import close_sandbox, open_sandbox
 from standfast.runs._loop.tool_step import (
     check_approvals,
     emit_items,
@@ -52,11 +52,11 @@ async def drive(run: ActiveRun, *, max_steps: int | None = None) -> None:
         if run.config.sandbox is None:
             await _drive_steps(run, max_steps)
             return
-        workspace = await open_workspace(run)
+        sandbox = await open_sandbox(run)
         try:
             await _drive_steps(run, max_steps)
         finally:
-            await close_workspace(run, workspace)
+            await close_sandbox(run, sandbox)
     except BaseException as error:
         attach_run_data(run, error)
         raise

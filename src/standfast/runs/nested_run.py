@@ -86,7 +86,7 @@ def _make_child_run(run: ActiveRun, call: ToolCall, state: State, context: ToolC
         usage=run.context.usage,
         approvals=Approvals([*run.standing_decisions, *state.approvals]),
         tool_input=state.tool_input,
-        workspace=run.context.workspace,
+        sandbox=run.context.sandbox,
     )
     child = ActiveRun(
         state,

@@ -53,13 +53,13 @@ class SandboxAgent(Agent[TContext]):
 
     async def get_all_tools(self, run_context: RunContextWrapper[TContext]) -> list[Tool]:
         """Return the agent's own tools, then those of its capabilities."""
-        bound = await get_workspace(run_context, self).bind(self)
+        bound = await get_sandbox(run_context, self).bind(self)
         tools = [tool for capability in bound for tool in capability.tools()]
         return [*await super().get_all_tools(run_context), *await filter_enabled(tools, run_context, self)]
 
     async def get_system_prompt(self, run_context: RunContextWrapper[TContext]) -> str | None:
-        workspace = get_workspace(run_context, self)
-        bound, manifest = await workspace.bind(self), workspace.session.state.manifest
+        sandbox = get_sandbox(run_context, self)
+        bound, manifest = await sandbox.bind(self), sandbox.session.state.manifest
         base = self.base_instructions if self.base_instructions is not None else BASE_INSTRUCTIONS
         parts = [base if isinstance(base, str) else await maybe_await(base(run_context, self))]
         own = await super().get_system_prompt(run_context)
@@ -68,7 +68,7 @@ class SandboxAgent(Agent[TContext]):
         texts = [text for capability in bound if (text := await capability.instructions(manifest))]
         if texts:
             parts.append("# Sandbox capability instructions\n\n" + "\n\n".join(texts))
-        listing = await workspace.session.describe()
+        listing = await sandbox.session.describe()
         parts.append(f"# Filesystem\nThe workspace started with these files:\n\n{listing}")
         return "\n\n".join(part for part in parts if part)
 
@@ -77,13 +77,13 @@ class SandboxAgent(Agent[TContext]):
     ) -> tuple[list[Item], ModelSettings]:
         """Let the capabilities change the input and add arguments of the request."""
         arguments = dict(settings.extra_args or {})
-        for capability in await get_workspace(run_context, self).bind(self):
+        for capability in await get_sandbox(run_context, self).bind(self):
             items = capability.process_context(items)
             arguments = {**capability.sampling_params(arguments), **arguments}
         return items, replace(settings, extra_args=arguments or None)
 
 
-class RunWorkspace:
+class RunSandbox:
     """The session of a run, and the capabilities of its agents, bound to it."""
 
     def __init__(
@@ -128,11 +128,11 @@ def process_manifest(agent: Agent[Any], manifest: Manifest | None) -> Manifest:
     return processed
 
 
-def get_workspace(run_context: RunContextWrapper[Any], agent: Agent[Any]) -> RunWorkspace:
-    workspace = run_context.workspace
-    if not isinstance(workspace, RunWorkspace):
+def get_sandbox(run_context: RunContextWrapper[Any], agent: Agent[Any]) -> RunSandbox:
+    sandbox = run_context.sandbox
+    if not isinstance(sandbox, RunSandbox):
         raise UserError(
             f"the agent {agent.name!r} works in a sandbox: pass run_config=RunConfig(sandbox=SandboxRunConfig("
             "client=UnixLocalSandboxClient()))"
         )
-    return workspace
+    return sandbox

@@ -5,6 +5,7 @@ commands need below ``/usr`` and what the manifest grants.
 """
 
 import asyncio
+import dataclasses
 import importlib.resources
 import io
 import itertools
@@ -39,21 +40,14 @@ from standfast.sandbox.types import EntryKind, ExecResult, FileEntry, Permission
 from standfast.workers.config import SandboxPolicy, SessionConfig
 from standfast.workers.errors import ExecutionTimeout, WorkerError
 from standfast.workers.session import WorkerSession
+from standfast.workers.shell import SHELL_POLICY
 
 ROOT = "/session/work"
 PTY_PROCESSES_MAX = 64
 MAX_OUTPUT = 16 << 20
-_SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives")
 _ARCHIVE = ".standfast-archive.tar"
 _POLL_SECONDS = 0.25
 _KINDS = {0o100000: EntryKind.FILE, 0o040000: EntryKind.DIRECTORY, 0o120000: EntryKind.SYMLINK}
-
-
-def make_shell_policy(**changes: Any) -> SandboxPolicy:
-    """Return the policy of sandboxes for commands: ``/usr`` is readable, terminals work, there is no network."""
-    readable = tuple(path for path in _SYSTEM_PATHS if os.path.exists(path))
-    defaults: dict[str, Any] = {"memory_mb": 2048, "disk_mb": 512, "processes": 256, "terminals": True}
-    return SandboxPolicy(**{**defaults, **changes, "readable": (*readable, *changes.get("readable", ()))})
 
 
 class UnixLocalSandboxClientOptions(BaseSandboxClientOptions):
@@ -84,7 +78,7 @@ class UnixLocalSandboxSession(BaseSandboxSession):
     def __init__(self, *, state: UnixLocalSandboxSessionState, policy: SandboxPolicy | None = None) -> None:
         super().__init__()
         self.state = state
-        self._policy = policy or make_shell_policy()
+        self._policy = policy or SHELL_POLICY
         self._worker: WorkerSession | None = None
         self._environment: dict[str, str] = {}
         self._numbers = itertools.count(1)
@@ -105,13 +99,11 @@ class UnixLocalSandboxSession(BaseSandboxSession):
         grants = manifest.extra_path_grants
         if mapped := [grant.path for grant in grants if grant.host_path not in (None, grant.path)]:
             raise ConfigurationError(f"a local sandbox has granted paths where they are on the host: {mapped[0]}")
-        policy = make_shell_policy(
-            **{
-                name: getattr(self._policy, name)
-                for name in ("memory_mb", "disk_mb", "processes", "cpu_seconds", "network", "level", "require")
-            },
-            readable=tuple(grant.path for grant in grants if grant.read_only),
-            writable=tuple(grant.path for grant in grants if not grant.read_only),
+        policy = dataclasses.replace(
+            self._policy,
+            terminals=True,
+            readable=(*self._policy.readable, *(grant.path for grant in grants if grant.read_only)),
+            writable=(*self._policy.writable, *(grant.path for grant in grants if not grant.read_only)),
         )
         config = SessionConfig(sandbox=policy, default_execute_timeout=None, value_limit=4 << 20, allow_input=False)
         self._worker = WorkerSession(config)
@@ -377,7 +369,7 @@ def make_arguments(command: tuple[str | Path, ...], shell: bool | list[str]) -> 
 class UnixLocalSandboxClient(BaseSandboxClient[UnixLocalSandboxClientOptions | None]):
     """Creates sandboxes on this machine, with real isolation on Linux: see :class:`SandboxPolicy`.
 
-    ``policy`` sets other limits. Commands get the variables of the manifest, and of the host's only those in
+    ``policy`` replaces ``SHELL_POLICY``. Commands get the variables of the manifest, and of the host's only those in
     ``host_environment_allowlist``; ``inherit_host_environment`` passes on all of them.
     """
 

@@ -10,7 +10,7 @@ from standfast.agents.errors import UserError
 from standfast.runs.active_run import ActiveRun
 
 if TYPE_CHECKING:
-    from standfast.sandbox.agent import RunWorkspace
+    from standfast.sandbox.agent import RunSandbox
     from standfast.sandbox.config import SandboxRunConfig
     from standfast.sandbox.sessions import BaseSandboxSession
 
@@ -21,44 +21,44 @@ def get_default_snapshot_directory() -> Path:
     return Path(base) / "standfast" / "sandboxes"
 
 
-async def open_workspace(run: ActiveRun) -> "RunWorkspace | None":
+async def open_sandbox(run: ActiveRun) -> "RunSandbox | None":
     """Give the run the workspace that its configuration asks for, and return it unless it is that of an outer run.
 
     A session of the program is used and left as it is. Otherwise one is resumed or created.
     """
     config: Any = run.config.sandbox
-    outer = run.context.workspace
+    outer = run.context.sandbox
     if outer is not None and outer.config is config:
         return None
-    from standfast.sandbox.agent import RunWorkspace
+    from standfast.sandbox.agent import RunSandbox
     from standfast.sandbox.workspace_paths import SandboxWorkspaceScope
 
     scope = SandboxWorkspaceScope.from_cwd(config.cwd)
     session = config.session or await _create_session(run, config)
-    workspace = RunWorkspace(session, scope, config, outer=outer)
+    sandbox = RunSandbox(session, scope, config, outer=outer)
     try:
         await session.start()
         if scope.cwd is not None:
             await session.ls(str(scope.cwd))  # it must exist
     except BaseException:
-        await close_workspace(run, workspace)
+        await close_sandbox(run, sandbox)
         raise
-    run.context.workspace = workspace
-    return workspace
+    run.context.sandbox = sandbox
+    return sandbox
 
 
-async def close_workspace(run: ActiveRun, workspace: "RunWorkspace | None") -> None:
-    """Close what :func:`open_workspace` opened.
+async def close_sandbox(run: ActiveRun, sandbox: "RunSandbox | None") -> None:
+    """Close what :func:`open_sandbox` opened.
 
     The workspace of a run that ended is kept only if the program asked for it. That of another run is kept, and the
     state of the session becomes part of the run's state.
     """
-    if workspace is None:
+    if sandbox is None:
         return
-    run.context.workspace, session, client = workspace.outer, workspace.session, workspace.config.client
-    if workspace.config.session is not None or client is None:
+    run.context.sandbox, session, client = sandbox.outer, sandbox.session, sandbox.config.client
+    if sandbox.config.session is not None or client is None:
         return
-    if run.state.ended and workspace.config.snapshot is None:
+    if run.state.ended and sandbox.config.snapshot is None:
         _forget_snapshot(session)
     try:
         await session.aclose()
