@@ -1,0 +1,4 @@
+from standfast.models import get_default_model as get_default_model
+from standfast.models import get_default_model_settings as get_default_model_settings
+from standfast.models import gpt_5_reasoning_settings_required as gpt_5_reasoning_settings_required
+from standfast.models import is_gpt_5_default as is_gpt_5_default
