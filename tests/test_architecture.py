@@ -151,3 +151,9 @@ def test_a_store_in_sqlite_needs_no_extra() -> None:
 def test_importing_standfast_imports_few_modules() -> None:
     loaded = run_python("import sys; before = len(sys.modules); import standfast; print(len(sys.modules) - before)")
     assert int(loaded) < 60
+
+
+def test_the_names_of_test_files_are_unique():
+    """The folders of the tests are no packages, so that pytest imports every file as a module of the top level."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
