@@ -164,4 +164,4 @@ from standfast.agents.custom_tool import CustomToolCustomDataExtractor as Custom
 from standfast.agents.tools import ToolCaller as ToolCaller
 from standfast.agents.tools import LocalTool as LocalTool
 from standfast.agents.tools import LocalToolResult as LocalToolResult
-from standfast.agents.graph_drawing import draw_graph as draw_graph
+from standfast.agents.graph_picture import draw_graph as draw_graph
