@@ -16,14 +16,19 @@ from standfast.workers import SandboxPolicy, SessionConfig, WorkerSession, fork_
 
 # Long, so that code on a busy machine has time to react to an interrupt.
 GRACE = 20.0
+READY_TIMEOUT = 120.0
 
 
 @pytest.fixture(params=["fork-namespaces", "fork-plain", "spawn"])
 def config(request) -> SessionConfig:
     if request.param == "spawn":
-        return SessionConfig(mode="spawn", sandbox=SandboxPolicy(require="plain"), grace=GRACE)
+        return SessionConfig(
+            mode="spawn", sandbox=SandboxPolicy(require="plain"), grace=GRACE, ready_timeout=READY_TIMEOUT
+        )
     level = request.param.removeprefix("fork-")
-    return SessionConfig(mode="fork", sandbox=SandboxPolicy(level=level, require=level), grace=GRACE)
+    return SessionConfig(
+        mode="fork", sandbox=SandboxPolicy(level=level, require=level), grace=GRACE, ready_timeout=READY_TIMEOUT
+    )
 
 
 class Starter:

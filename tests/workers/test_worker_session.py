@@ -355,6 +355,8 @@ async def test_a_session_that_received_code_before_it_was_ready_is_busy(config):
     starting = asyncio.create_task(session.start())
     early = None
     while early is None or early.done():
+        if starting.done():
+            starting.result()  # a start that failed would refuse code for ever
         early = asyncio.create_task(session.run("import time; time.sleep(60)", timeout=None))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
