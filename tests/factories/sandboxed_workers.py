@@ -8,6 +8,7 @@ from standfast.workers import SandboxPolicy, SessionConfig, WorkerSession
 
 # Long, so that code on a busy machine has time to react to an interrupt.
 GRACE = 20.0
+READY_TIMEOUT = 120.0
 Launch = Callable[..., Coroutine[Any, Any, WorkerSession]]
 
 
@@ -20,7 +21,7 @@ async def open_launcher() -> AsyncIterator[Launch]:
 
         async def launch(*, policy: dict[str, Any] | None = None, **changes: Any) -> WorkerSession:
             sandbox = SandboxPolicy(**{"require": "namespaces", **(policy or {})})
-            config = SessionConfig(**{"sandbox": sandbox, "grace": GRACE, **changes})
+            config = SessionConfig(**{"sandbox": sandbox, "grace": GRACE, "ready_timeout": READY_TIMEOUT, **changes})
             return await owned.enter_async_context(WorkerSession(config))
 
         yield launch

@@ -14,12 +14,15 @@ from standfast.workers import (
     list_idle_fork_servers,
 )
 
+_idle_servers: set[int] = set()
+
 
 def list_child_pids() -> set[int]:
-    """Return the child processes of this process, without fork servers that no session uses."""
+    """Return the child processes of this process, without fork servers that no session uses or that ended unused."""
     with open(f"/proc/self/task/{os.getpid()}/children") as file:
         children = {int(word) for word in file.read().split()}
-    return children - {server.pid for server in list_idle_fork_servers()}
+    _idle_servers.update(server.pid for server in list_idle_fork_servers())
+    return children - _idle_servers
 
 
 async def wait_until(condition: Callable[[], bool], *, within: float = 30.0) -> None:

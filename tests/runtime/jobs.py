@@ -5,7 +5,7 @@ import os
 import time
 from typing import Any
 
-from notebook import make_program, notebook
+from notebook_job import make_program, notebook
 from shop import LEASE, Ledger, agents, echo
 
 from standfast import Agent, ApprovalSettled, Runtime, Store, ToolContext, function_tool

@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from notebook import make_program, notebook
+from notebook_job import make_program, notebook
 from shop import LEASE
 
 from factories.runtime import repeat, wait_for

@@ -17,7 +17,7 @@ from standfast.workers import (
     list_idle_fork_servers,
 )
 
-CONFIG = SessionConfig(mode="fork", sandbox=SandboxPolicy(level="plain", require="plain"))
+CONFIG = SessionConfig(mode="fork", sandbox=SandboxPolicy(level="plain", require="plain"), ready_timeout=120)
 
 
 @pytest.fixture(autouse=True)

@@ -38,6 +38,8 @@ _log = get_logger("standfast.voice")
 class STTWebsocketConnectionError(AgentsException):
     """The connection to the speech recognition failed or was closed by the server."""
 
+    code = "speech-connection"
+
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message

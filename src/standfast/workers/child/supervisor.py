@@ -312,6 +312,7 @@ class Supervisor:
 
     def _exit_without_host(self) -> NoReturn:
         """Kill every descendant, remove the session's directory if the host is dead and cannot do it, and exit."""
+        syscalls.set_signal(_SIGTERM, _SIG_IGN)  # it would begin again in the middle
         if self.host_directory and self.host_pidfd >= 0:
             cleanup.kill_descendants()
             poll = select.poll()
