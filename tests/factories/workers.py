@@ -14,15 +14,24 @@ from standfast.workers import (
     list_idle_fork_servers,
 )
 
-_idle_servers: set[int] = set()
+_known_servers: set[int] = set()
 
 
 def list_child_pids() -> set[int]:
     """Return the child processes of this process, without fork servers that no session uses or that ended unused."""
     with open(f"/proc/self/task/{os.getpid()}/children") as file:
         children = {int(word) for word in file.read().split()}
-    _idle_servers.update(server.pid for server in list_idle_fork_servers())
-    return children - _idle_servers
+    idle = {server.pid for server in list_idle_fork_servers()}
+    _known_servers.update(idle)
+    return {pid for pid in children - idle if pid not in _known_servers or not _has_ended(pid)}
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
 
 
 async def wait_until(condition: Callable[[], bool], *, within: float = 30.0) -> None:

@@ -97,7 +97,10 @@ async def test_every_display_reaches_the_reader_of_a_stream(launch):
 async def test_displays_that_nothing_reads_while_the_code_is_stopped_are_counted(launch, traced_peak):
     """Stopping must not wait for the reader, and must not keep what the code sends meanwhile."""
     session = await launch()
-    stubborn = "for n in range(200):\n    try: display(Big())\n    except KeyboardInterrupt: pass"
+    stubborn = (
+        "n = 0\nwhile n < 200:\n    try:\n        while n < 200:\n            n += 1\n            display(Big())\n"
+        "    except KeyboardInterrupt: pass"
+    )
     code = DISPLAY_ALL.replace("for _ in range(40): display(Big())", stubborn)
     stream = session.execute(ExecuteMessage(code=code), timeout=None)
     async for message in stream:

@@ -445,5 +445,5 @@ async def test_processes_that_ignore_an_interrupt_are_ended_before_the_worker_is
     outcome = await session.interrupt()
     assert (outcome.stopped, outcome.state) == (True, "preserved")
     last = (await task)[-1]
-    assert (last.exception_type, last.interrupted) == ("KeyboardInterrupt", True)
+    assert (last.exception_type, last.interrupted) == ("KeyboardInterrupt", True), last
     assert (await session.run("kept")).value == 1

@@ -140,8 +140,12 @@ def serve(
             os._exit(0)
         command = _command_decoder.decode(payload)
         if isinstance(command, IdleCommand):
-            deadline = float("inf") if command.seconds is None else time.monotonic() + command.seconds
-            channel.send_control(receiver.sock, ready_message)
+            if command.seconds is None:
+                deadline = float("inf")
+                channel.send_control(receiver.sock, ready_message)
+            else:
+                # No reply: it would lie unread in the socket, and the next user would take it for an answer.
+                deadline = time.monotonic() + command.seconds
         else:
             handle_fork(sandbox, receiver, command, host_pidfd)
 

@@ -60,7 +60,7 @@ class ForkCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class IdleCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="idle"):
-    """No session uses the fork server: exit after ``seconds``, or stay if None. The reply is ServerReady."""
+    """No session uses the fork server: exit after ``seconds``. None: it is used again, and replies with ServerReady."""
 
     seconds: float | None = None
 
