@@ -173,19 +173,22 @@ class WorkerLoop:
     @signals.defer_signals
     def process_urgent_messages(self) -> None:
         """Handle the urgent messages that have arrived while code runs, and leave the others in the inbox."""
-        inbox = self.channel.inbox
+        inbox, kept = self.channel.inbox, list[m.AnyMessage]()
         try:
             self.channel.read_available()
-            for _ in range(len(inbox)):
+            # Handling a message may take so long that a further signal calls this again, inside of it.
+            while inbox:
                 message = inbox.popleft()
                 if type(message) in self._urgent_types:
                     self.dispatch(message)
                 elif not isinstance(message, m.InputResponseMessage) or not self.input_handler.deliver_to_thread(
                     message
                 ):
-                    inbox.append(message)
+                    kept.append(message)
         except (HostDisconnected, ShutdownRequested, BrokenPipeError, ConnectionResetError):
             os._exit(0)
+        finally:
+            inbox.extendleft(reversed(kept))
 
     # -- signals
 
