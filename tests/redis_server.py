@@ -95,13 +95,21 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="session")
-def redis_url() -> Iterator[str]:
-    """One server for all tests; each test uses its own key prefix."""
-    if url := os.environ.get("STANDFAST_TEST_REDIS_URL"):
-        yield url
-        return
+def redis_server() -> Iterator[Server]:
     with running() as server:
-        yield server.url
+        yield server
+
+
+@pytest.fixture
+def redis_url(request: pytest.FixtureRequest) -> str:
+    """One server for all tests; each test uses its own key prefix. A server that has ended is started again."""
+    if url := os.environ.get("STANDFAST_TEST_REDIS_URL"):
+        return url
+    server: Server = request.getfixturevalue("redis_server")
+    if server.process is None or server.process.poll() is not None:
+        server.stop()
+        server.start()
+    return server.url
 
 
 @pytest.fixture(scope="session")
