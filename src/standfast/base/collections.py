@@ -21,7 +21,9 @@ class AppendOnlyList(Generic[T]):
         self._length = len(self._shared)
 
     def concat(self, items: Iterable[T]) -> Self:
-        """Return a new version with ``items`` appended."""
+        """Return a version with ``items`` appended."""
+        if items == ():
+            return self
         shared = self._shared if len(self._shared) == self._length else self._shared[: self._length]
         shared.extend(items)
         grown = type(self).__new__(type(self))

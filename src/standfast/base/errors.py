@@ -14,8 +14,10 @@ Each exception has a stable ``code`` and its facts as attributes; the message is
     │   ├── RunMoved
     │   ├── JournalMoved
     │   ├── ApprovalMoved
+    │   ├── DocumentMoved
     │   └── FenceLost           the lease of a fencing token was taken over or ended
     ├── KeyReused               an idempotency key was reused with different content
+    ├── OutsideScope            the store is scoped to one owner, and this belongs to another
     ├── NotFound                no such session, run, approval or generation
     ├── AlreadyExists           the name is taken
     ├── SessionBusy             another run holds the session
@@ -23,6 +25,7 @@ Each exception has a stable ``code`` and its facts as attributes; the message is
     ├── StoreUnavailable        the database cannot be reached or returned an error
     ├── SchemaTooNew            the database was written by a newer version
     ├── SchemaTooOld            the tables are missing or old, and creating them is disabled
+    ├── NotAdopted              the tables belong to openai-agents, and the operation needs tables of standfast
     ├── SessionDamaged          the record of a session is invalid; its items are untouched
     ├── WrongKey                the history needs an encryption key that was not given
     └── HistoryTampered         an encrypted history was changed without the key
@@ -77,7 +80,7 @@ class MissingExtra(StandfastError, ImportError):
 
 
 class Closed(StandfastError, RuntimeError):
-    """The object was closed and cannot be used any more."""
+    """The object was closed and can no longer be used."""
 
     code = "closed"
 
@@ -138,6 +141,16 @@ class WorkspaceMoved(Conflict):
         super().__init__("workspace", key, expected=expected, found=found)
 
 
+class DocumentMoved(Conflict):
+    """The document has a different revision. Nothing was written; read and retry."""
+
+    code = "document-moved"
+
+    def __init__(self, kind: str, key: str, *, expected: Any, found: Any) -> None:
+        super().__init__(f"document of {kind}", key, expected=expected, found=found)
+        self.kind = kind
+
+
 class BlobsMissing(StandfastError):
     """A checkpoint refers to blobs that are not stored. Nothing was written; store them and retry."""
 
@@ -173,6 +186,18 @@ class KeyReused(StandfastError):
             " use a new key"
         )
         self.session_id, self.key = session_id, key
+
+
+class OutsideScope(StandfastError):
+    """The operation is one of ``owner``, and concerns what belongs to another. Nothing was written."""
+
+    code = "outside-scope"
+
+    def __init__(self, owner: str) -> None:
+        super().__init__(
+            f"this is not open to {owner!r}: it belongs to another owner, or only the whole store can do it"
+        )
+        self.owner = owner
 
 
 class NotFound(StandfastError, LookupError):
@@ -246,6 +271,20 @@ class SchemaTooOld(StandfastError):
         state = f"has schema {found}, this version needs {supported}" if found else "has no standfast tables"
         super().__init__(f"{location} {state}: open it once with create_tables=True")
         self.found, self.supported = found, supported
+
+
+class NotAdopted(Unsupported):
+    """The tables belong to openai-agents, and the operation needs tables of standfast. Nothing was changed."""
+
+    code = "not-adopted"
+
+    def __init__(self, location: str, *, operation: str) -> None:
+        super().__init__(
+            f"{location}: these tables belong to openai-agents, which has no place for {operation}. Nothing was"
+            " changed. Take the tables over with `standfast adopt URL`, or copy the conversations into a store with"
+            " `standfast import openai-agents URL`"
+        )
+        self.operation = operation
 
 
 class SessionDamaged(StandfastError):

@@ -22,7 +22,7 @@ def encode_item(item: object, path: str = "item") -> bytes:
 
     :func:`decode_item` returns an equal item, except that tuples become lists.
     """
-    if not isinstance(item, Mapping):
+    if not isinstance(item, (dict, Mapping)):
         raise InvalidItem(path, f"an item must be a JSON object, got {type(item).__name__}")
     try:
         data = _encoder.encode(item)
@@ -50,7 +50,7 @@ def decode_item(data: bytes) -> Item:
 
 def encode_items(items: object) -> list[bytes]:
     """Encode a batch of items in order. Raise :class:`InvalidItem` if any of them cannot be encoded."""
-    if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Sequence):
+    if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, (list, Sequence)):
         raise InvalidItem("items", f"expected a list of items, got {type(items).__name__}")
     return [encode_item(item, f"items[{index}]") for index, item in enumerate(items)]
 

@@ -26,11 +26,12 @@ _WORD = re.compile(r"[^\W_]+")
 _MAX_WORD_LENGTH = 64
 _MAX_WORD_BYTES = 400_000
 
-# Controls, lone surrogates, what changes the direction of text, and what has no width (Unicode's default ignorable code
-# points, except the two selectors that emoji are written with).
+# Controls, lone surrogates, what sets the direction of text, and what is not drawn (Unicode's default ignorable code
+# points, except the two selectors that emoji are written with, and controls of hieroglyphs).
 _INVISIBLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
-    "\ud800-\udfff\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u070f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\u3164\ud800-\udfff\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb"
+    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 
 
@@ -58,7 +59,7 @@ def sanitize_json(value: Any) -> Any:
 def make_visible(text: str, *, multiline: bool = False) -> str:
     """Return ``text`` with escapes such as ``\\u202e`` for what a reader cannot see or a terminal obeys.
 
-    These are control characters, those that change the direction of text, and those without a width. Use it for every
+    These are control characters, those that set the direction of text, and those that are not drawn. Use it for every
     text of a model, a tool, a worker or a store that people are shown. With ``multiline``, line breaks and tabs stay.
     The escapes are those of JSON: JSON in which they are replaced has the same value.
     """

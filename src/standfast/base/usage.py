@@ -81,12 +81,13 @@ class Usage:
 
     def as_request(self) -> RequestUsage:
         """Return the same counts as those of a single request."""
+        read, written = self.input_tokens_details, self.output_tokens_details
         return RequestUsage(
             self.input_tokens,
             self.output_tokens,
             self.total_tokens,
-            InputTokensDetails.coerce(self.input_tokens_details),
-            OutputTokensDetails.coerce(self.output_tokens_details),
+            InputTokensDetails(read.cached_tokens, read.cache_write_tokens),
+            OutputTokensDetails(written.reasoning_tokens),
         )
 
 

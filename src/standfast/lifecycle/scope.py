@@ -29,8 +29,15 @@ async def run_to_end(
     that itself. The caller's cancellation is raised when the work has ended, with the work's error as its cause.
     """
     task = asyncio.ensure_future(work)
+    ended = asyncio.get_running_loop().create_future()
+
+    def announce(_: object) -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    task.add_done_callback(announce)
     try:
-        await asyncio.wait({task})
+        await ended
     except asyncio.CancelledError as cancelled:
         if on_cancel is not None:
             on_cancel()

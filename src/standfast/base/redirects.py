@@ -1,0 +1,22 @@
+"""Clients that follow no redirects, which would carry a conversation or credentials to another address."""
+
+from typing import Any
+
+from standfast.base.log_secrets import hide_in_logs
+
+
+def create_openai_client(library: Any, **options: Any) -> Any:
+    """Return an asynchronous client of the openai package. A redirect raises the package's error with its status."""
+    client = library.AsyncOpenAI(http_client=library.DefaultAsyncHttpxClient(follow_redirects=False), **options)
+    hide_in_logs(client.api_key)
+    return client
+
+
+def make_websocket_connector(library: Any) -> Any:
+    """Return ``connect`` of the websockets package, for which a redirect is a failed handshake."""
+
+    class Connect(library.asyncio.client.connect):  # type: ignore[misc]
+        def process_redirect(self, exc: Exception) -> Exception:
+            return exc
+
+    return Connect
