@@ -39,6 +39,7 @@ async def test_a_deleted_workspace_takes_its_objects_along(tmp_path: Path) -> No
         await backend.commit(make_versions("k", 0, b"a"), make_blob("d1"), make_blob("d2"), make_versions("l", 0, b"b"))
         await backend.commit(make_checkpoint("k", 1, "d1", "d2"), make_checkpoint("l", 1, "d2"))
         assert len(list_objects(open_objects(objects))) == 2
+        assert (tmp_path / "objects").stat().st_mode & 0o777 == 0o700
     async with open_store(url, blobs=objects) as store:
         (one, two) = await store.backend.find_blobs(["d1", "d2"])
         assert [await store.backend.read_blob(blob) for blob in (one, two)] == [b"d1", b"d2"]

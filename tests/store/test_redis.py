@@ -23,6 +23,7 @@ from standfast.store.operations import (
     CheckFence,
     Erase,
     LeaseHeld,
+    PutDocument,
     Quarantine,
     ReleaseLease,
     RenewLease,
@@ -274,11 +275,17 @@ async def test_runs_are_refused_before_anything_is_sent(redis_url: str, prefix: 
     async with open_faulty(faults, redis_url, prefix) as backend:
         await append(backend, "s", b"a")
         faults.sent = 0
-        for op in (SaveRun(run_id="r", expected=0, status="x", data=b""), AppendJournal(run_id="r", entries=())):
+        for op in (
+            SaveRun(run_id="r", expected=0, status="x", data=b""),
+            AppendJournal(run_id="r", entries=()),
+            PutDocument(kind="k", key="a", data=b""),
+        ):
             with pytest.raises(Unsupported):
                 await backend.commit(Splice(session_id="s", add=(b"b",)), op)
         with pytest.raises(Unsupported):
             await backend.list_runs(status=None, session_id=None, limit=1, after=0)
+        with pytest.raises(Unsupported):
+            await backend.list_documents("k", limit=1)
         assert faults.sent == 0
 
 
@@ -370,7 +377,9 @@ async def test_cancelled_callers_leak_no_connection(redis_url: str, prefix: str)
             answers = await asyncio.gather(*calls, return_exceptions=True)
             problems = [answer for answer in answers if isinstance(answer, Exception)]
             assert problems == []
-        # All connections of the pool still return the response to their own command.
+        # A commit waits for those whose callers were cancelled. All connections of the pool still return the response
+        # to their own command.
+        await append(backend, "a", b"a")
         answers = await asyncio.gather(*(client.echo(f"{n}") for n in range(4)))
         assert answers == [b"0", b"1", b"2", b"3"]
         assert await asyncio.gather(*(read_data(backend, name, last=1) for name in "abcd")) == [

@@ -1,5 +1,6 @@
 """Queries of runs: their cost does not grow with the number of ended runs, and old databases get the index."""
 
+import asyncio
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -10,21 +11,32 @@ import pytest
 from servers import dsn
 from standfast import RunShared
 from standfast.store.backend import Backend
-from standfast.store.operations import DeleteRun, SaveRun
+from standfast.store.operations import DeleteRun, PutDocument, SaveRun
 from standfast.store.sql import run_queries, schema
 from standfast.store.sql.connection import TableNames
 from standfast.store.sqlite.backend import SqliteBackend
 from standfast.store.sqlite.transactions import SqliteConnection
 from standfast.store.urls import open_backend
 from standfast.testing import closing_backend
+from standfast.testing.store.fixtures import append, read_data
 
 ACTIVE = ("queued", "woken", "running", "waiting", "blocked")
 INDEX = "standfast_runs_by_session_status"
-LATER_INDEXES = (INDEX, "standfast_approvals_by_expiry", "standfast_runs_by_parent")
-LATER_COLUMNS = (("standfast_links", "held"), ("standfast_runs", "parent"), ("standfast_runs", "seal"))
-LATER_TABLES = tuple(f"standfast_{name}" for name in ("workspaces", "versions", "checkpoints", "blobs", "blob_data"))
+CHANGES_INDEX = "standfast_approvals_by_change"
+LATER_INDEXES = (INDEX, "standfast_approvals_by_expiry", "standfast_runs_by_parent", CHANGES_INDEX)
+LATER_COLUMNS = (
+    ("standfast_links", "held"),
+    ("standfast_runs", "parent"),
+    ("standfast_runs", "seal"),
+    ("standfast_approvals", "changed"),
+)
+LATER_TABLES = tuple(
+    f"standfast_{name}"
+    for name in ("workspaces", "versions", "checkpoints", "blobs", "blob_data", "documents", "counters")
+)
 BEFORE = schema.MIGRATIONS.index(schema.RUNS_BY_SESSION_STATUS)  # the newest version without the index
 BEFORE_PARENTS = schema.MIGRATIONS.index(schema.RUN_PARENTS)
+BEFORE_DOCUMENTS = schema.MIGRATIONS.index(schema.DOCUMENTS)
 
 
 def make_ended_runs(first: int, last: int) -> list[SaveRun]:
@@ -110,6 +122,36 @@ async def test_a_database_of_an_earlier_version_gets_the_index(postgres_url: str
         await admin.close()
 
 
+async def test_open_programs_go_on_while_another_migrates(postgres_url: str) -> None:
+    """The functions of an earlier version are replaced while commits call them; nothing fails and nothing is lost."""
+    async with closing_backend(await open_backend(postgres_url)) as backend:
+        admin = await asyncpg.connect(dsn(postgres_url))
+        try:
+            await admin.execute("DROP TABLE standfast_documents, standfast_counters")
+            await admin.execute("ALTER TABLE standfast_approvals DROP COLUMN changed")
+            for name in ("put_document(jsonb, bytea[], double precision)", "delete_document(jsonb)"):
+                await admin.execute(f"DROP FUNCTION standfast_commit_{name}")
+            await admin.execute("DELETE FROM standfast_schema WHERE version > $1", BEFORE_DOCUMENTS)
+        finally:
+            await admin.close()
+        migrated = asyncio.Event()
+
+        async def write(session_id: str) -> int:
+            count = 0
+            while not migrated.is_set() or count < 5:
+                await append(backend, session_id, b"x")
+                count += 1
+            return count
+
+        async def migrate() -> None:
+            async with closing_backend(await open_backend(postgres_url)) as later:
+                await later.commit(PutDocument(kind="k", key="a", data=b""))
+            migrated.set()
+
+        *counts, _ = await asyncio.gather(write("a"), write("b"), migrate())
+        assert [len(await read_data(backend, name)) for name in ("a", "b")] == counts
+
+
 FORK_HEADER = b'{"agent":"support","request":"","answer":{"text":"\\u0000 \\"parent\\":\\"run_no\\""},"parent":"run_1"}'
 
 
@@ -118,7 +160,9 @@ async def test_a_fork_that_an_earlier_version_stored_keeps_its_parent(tmp_path: 
     async with closing_backend(SqliteBackend(path)) as backend:
         await backend.commit(*make_forked_runs())
     with closing(sqlite3.connect(path)) as raw, raw:
-        raw.execute("DROP INDEX standfast_runs_by_parent")
+        for index in ("standfast_runs_by_parent", CHANGES_INDEX):
+            raw.execute(f"DROP INDEX {index}")
+        raw.execute("ALTER TABLE standfast_approvals DROP COLUMN changed")
         raw.execute("ALTER TABLE standfast_runs DROP COLUMN parent")
         for table in LATER_TABLES:
             raw.execute(f"DROP TABLE {table}")
@@ -134,6 +178,7 @@ async def test_a_fork_that_an_earlier_version_stored_on_a_server_keeps_its_paren
     admin = await asyncpg.connect(dsn(postgres_url))
     try:
         await admin.execute("ALTER TABLE standfast_runs DROP COLUMN parent")
+        await admin.execute("ALTER TABLE standfast_approvals DROP COLUMN changed")
         for table in LATER_TABLES:
             await admin.execute(f"DROP TABLE {table}")
         await admin.execute("ALTER TABLE standfast_runs DROP COLUMN seal")

@@ -18,7 +18,7 @@ from standfast.testing.store.concurrency import ConcurrencyClauses
 from standfast.testing.store.contract import RandomCommitClauses
 from standfast.testing.store.fixtures import ListStoredItems, append, make_fork, make_rewind, read_data
 
-WORKSPACE_TABLES = ("workspaces", "versions", "checkpoints", "blobs", "blob_data")
+LATER_TABLES = ("workspaces", "versions", "checkpoints", "blobs", "blob_data", "documents", "counters")
 
 
 class FaultyCursor(sqlite3.Cursor):
@@ -94,8 +94,10 @@ class SqlContract(SqlFixtures, StoreContract):
                     "ALTER TABLE standfast_links DROP COLUMN held",
                     "DROP INDEX standfast_runs_by_parent",
                     "ALTER TABLE standfast_runs DROP COLUMN parent",
-                    *(f"DROP TABLE standfast_{name}" for name in WORKSPACE_TABLES),
+                    *(f"DROP TABLE standfast_{name}" for name in LATER_TABLES),
                     "ALTER TABLE standfast_runs DROP COLUMN seal",
+                    "DROP INDEX standfast_approvals_by_change",
+                    "ALTER TABLE standfast_approvals DROP COLUMN changed",
                     "DELETE FROM standfast_schema WHERE version > 6",
                 ):
                     await connection.execute(sqlalchemy.text(statement))
@@ -112,10 +114,10 @@ class SqliteFileFixtures(SqlFixtures):
         return SqliteFaults()
 
     @pytest.fixture
-    def reopen(self, tmp_path: Path, clock: FakeClock, faults: SqliteFaults):
+    def reopen(self, sqlite_tables: Path, clock: FakeClock, faults: SqliteFaults):
         return lambda: closing_backend(
             SqlBackend.from_url(
-                f"sqlite:///{tmp_path / 'store.db'}",
+                f"sqlite:///{sqlite_tables}",
                 clock=clock,
                 engine_kwargs={"connect_args": {"factory": faulty_connections(faults)}},
             )
@@ -135,21 +137,25 @@ class TestRandomCommitsOnSqlite(SqliteFileFixtures, RandomCommitClauses):
     examples = 100
 
 
-class TestSqliteInMemory(SqlFixtures, ConcurrencyClauses, LifetimeClauses, RandomCommitClauses):
-    """Only tests that depend on connections: the statements are those of TestSqliteFile."""
-
+class SqliteInMemoryFixtures(SqlFixtures):
     durable = False
-    examples = 2
 
     @pytest.fixture
     def reopen(self, clock: FakeClock):
         return lambda: closing_backend(SqlBackend.from_url("sqlite://", clock=clock))
 
 
+class TestSqliteInMemory(SqliteInMemoryFixtures, ConcurrencyClauses, LifetimeClauses):
+    """Only tests that depend on connections: the statements are those of TestSqliteFile."""
+
+
+@pytest.mark.soak
+class TestRandomCommitsInMemory(SqliteInMemoryFixtures, RandomCommitClauses):
+    examples = 100
+
+
 class TestSqliteInMemoryOnExistingEngine(TestSqliteInMemory):
     """The same with the connection pool of SQLAlchemy's default."""
-
-    examples = 1
 
     @pytest.fixture
     def reopen(self, clock: FakeClock):

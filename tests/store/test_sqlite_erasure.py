@@ -7,10 +7,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import agents
 import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from factories.runtime import Refunds, reply, tool_calls, wait_for
-from standfast import Runtime, Store, open_store
+from standfast import Runtime, SQLAlchemySession, SQLiteSession, Store, open_store
+from standfast.history.imports.openai_agents import write_openai_agents_file
+from standfast.store.operations import DeleteDocument, PutDocument
 from standfast.store.sqlalchemy.backend import SqlBackend
 from standfast.store.sqlite.backend import SqliteBackend
 from standfast.testing import closing_backend
@@ -81,7 +85,8 @@ async def test_the_words_of_a_session_indexed_in_parts_are_in_no_file(tmp_path: 
         assert len(await store.search(f"{OTHER}-3", limit=50)) == 1
 
 
-async def test_the_words_of_a_deleted_run_are_in_no_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prune", [False, True])
+async def test_the_words_of_a_deleted_run_are_in_no_file(tmp_path: Path, prune: bool) -> None:
     path = tmp_path / "app.db"
     agent = Refunds(needs_approval=False).agent(
         tool_calls(("refund", {"order": WORD, "amount": 5}, "c1")), reply(f"a {WORD}")
@@ -92,7 +97,17 @@ async def test_the_words_of_a_deleted_run_are_in_no_file(tmp_path: Path) -> None
     ):
         run = await runtime.start("support", f"the {WORD}")
         assert (await wait_for(run.wait())).status == "completed"
-        await runtime.delete(run.id)
+        assert count_words(path)[0] > 0
+        await (runtime.prune(keep=0) if prune else runtime.delete(run.id))
+        assert count_words(path)[0] == 0
+
+
+async def test_the_words_of_a_deleted_document_are_in_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "app.db"
+    async with closing_backend(SqliteBackend(path, connect=connect_insecurely)) as backend:
+        await backend.commit(PutDocument(kind="note", key="a", data=WORD.encode() * 40))
+        assert count_words(path)[0] > 0
+        await backend.commit(DeleteDocument(kind="note", key="a"))
         assert count_words(path)[0] == 0
 
 
@@ -114,7 +129,8 @@ class Insecure(sqlite3.Connection):
         self.execute("PRAGMA secure_delete = OFF")
 
 
-async def test_a_log_that_another_program_reads_is_emptied_on_closing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("erase", [False, True])
+async def test_a_log_that_another_program_reads_is_emptied_later(tmp_path: Path, erase: bool) -> None:
     path = tmp_path / "app.db"
     async with closing_backend(SqliteBackend(path, connect=connect_insecurely)) as backend:
         await fill(Store(backend))
@@ -124,7 +140,7 @@ async def test_a_log_that_another_program_reads_is_emptied_on_closing(tmp_path: 
             await Store(backend).delete("gone")
             assert count_words(path)[0] > 0
             reader.execute("ROLLBACK")
-            await backend.close()
+            await (Store(backend).delete("kept") if erase else backend.close())
             assert count_words(path)[0] == 0
 
 
@@ -139,6 +155,44 @@ async def test_a_new_file_is_readable_by_its_user_only(tmp_path: Path, scheme: s
         assert "app.db-wal" in modes
     finally:
         os.umask(before)
+
+
+async def test_new_files_of_other_sessions_and_exports_are_readable_by_their_user_only(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        url, items = f"sqlite+aiosqlite:///{tmp_path}", [{"role": "user", "content": "hi"}]
+        owned = SQLAlchemySession.from_url("s", url=f"{url}/owned.db", create_tables=True)
+        await owned.add_items(items)
+        engine = create_async_engine(f"{url}/engine.db")
+        await SQLAlchemySession("s", engine=engine, create_tables=True).add_items(items)
+        async with open_store(f"sqlite:///{tmp_path}/app.db") as store:
+            await store.session("s").add_items(items)
+            await write_openai_agents_file(tmp_path / "exported.db", store, ["s"])
+        modes = read_modes(tmp_path)
+        await owned.close()
+        await engine.dispose()
+        assert {name: oct(mode) for name, mode in modes.items() if mode != 0o600} == {}
+        assert {"owned.db", "engine.db", "exported.db"} <= modes.keys()
+    finally:
+        os.umask(before)
+
+
+async def test_the_log_of_a_file_of_openai_agents_is_emptied_too(tmp_path: Path) -> None:
+    path = tmp_path / "app.db"
+    theirs = agents.SQLiteSession("gone", path)
+    await theirs.add_items([{"role": "user", "content": f"{WORD} {n}"} for n in range(50)])
+    theirs.close()
+    for session in (
+        SQLiteSession("gone", path),
+        SQLAlchemySession.from_url("gone", url=f"sqlite+aiosqlite:///{path}", create_tables=True),
+    ):
+        await session.add_items([{"role": "user", "content": f"{WORD} more"}])
+        assert count_words(path)[0] > 0
+        await session.clear_session()
+        assert count_words(path)[0] == 0
+        closed = session.close()
+        if closed is not None:
+            await closed
 
 
 async def test_the_permissions_of_an_existing_file_stay(tmp_path: Path) -> None:

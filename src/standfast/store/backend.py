@@ -9,11 +9,15 @@ from typing import Protocol
 
 import msgspec
 
+from standfast.store.links import Link, LinkListener
 from standfast.store.operations import Op, OpResult
 from standfast.store.records import (
+    ApprovalPlace,
     ApprovalRecord,
     BlobRecord,
+    ChangedApproval,
     CheckpointRecord,
+    DocumentRecord,
     Generation,
     Lease,
     LogEntry,
@@ -97,8 +101,12 @@ class Backend(Protocol):
         limit: int,
         after: int,
         owner: str | None = None,
+        newest_first: bool = False,
     ) -> list[RunRecord]:
-        """List runs in order of creation, those with an ``order`` above ``after``; ``owner`` is their session's."""
+        """List runs in order of creation, those with an ``order`` above ``after``; ``owner`` is their session's.
+
+        With ``newest_first`` the order is reversed, and ``after``, unless it is 0, is above those of the page.
+        """
         ...
 
     async def read_journal(self, run_id: str, *, after: int) -> list[LogEntry]: ...
@@ -128,6 +136,16 @@ class Backend(Protocol):
         """List approvals that expire at or before ``at``, earliest first, those that follow ``after``."""
         ...
 
+    async def list_changed_approvals(
+        self, *, after: ApprovalPlace, upto: int | None, status: str | None, limit: int, owner: str | None = None
+    ) -> list[ChangedApproval]:
+        """List approvals in the order of their latest changes: those after ``after``, up to the number ``upto``."""
+        ...
+
+    async def count_approval_changes(self) -> int:
+        """Return the number of the latest change of an approval; all changes up to it can be listed."""
+        ...
+
     async def get_workspace(self, key: str) -> WorkspaceRecord | None: ...
 
     async def list_workspaces(self, *, limit: int, after: str) -> list[WorkspaceRecord]:
@@ -144,8 +162,23 @@ class Backend(Protocol):
 
     async def read_blob(self, blob: BlobRecord) -> bytes | None: ...
 
+    async def get_document(self, kind: str, key: str) -> DocumentRecord | None: ...
+
+    async def list_documents(
+        self, kind: str, *, limit: int, after: str = "", before: str | None = None, reverse: bool = False
+    ) -> list[DocumentRecord]:
+        """List documents by key, those above ``after`` and below ``before``; the last ones first with ``reverse``."""
+        ...
+
     async def get_time(self) -> float:
         """Return the time of the clock that leases expire by: the server's, if there is a server."""
         ...
 
     async def get_lease(self, name: str) -> Lease | None: ...
+
+    async def open_link(self, name: str, listener: LinkListener) -> Link:
+        """Open a link to the others who use the same store, or raise :class:`LinkUnavailable`.
+
+        ``name`` is the address of this end; no other has the same. Close it before the backend.
+        """
+        ...

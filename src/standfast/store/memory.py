@@ -9,12 +9,16 @@ from standfast.base.errors import Closed, NotFound
 from standfast.base.ids import new_id
 from standfast.base.time import Clock, system_clock
 from standfast.store.backend import Cursor
+from standfast.store.links import LinkListener, MemoryLink
 from standfast.store.memory_tables import MemoryTables, copy_metadata
 from standfast.store.operations import Op, OpResult
 from standfast.store.records import (
+    ApprovalPlace,
     ApprovalRecord,
     BlobRecord,
+    ChangedApproval,
     CheckpointRecord,
+    DocumentRecord,
     Generation,
     Lease,
     LogEntry,
@@ -40,6 +44,7 @@ class MemoryBackend:
         self.location = new_id("memory")
         self.closed = False
         self.tables = MemoryTables()
+        self.links: dict[str, MemoryLink] = {}
 
     async def commit(self, *ops: Op) -> list[OpResult]:
         self.check_open()
@@ -47,6 +52,9 @@ class MemoryBackend:
 
     async def close(self) -> None:
         self.closed = True
+
+    async def open_link(self, name: str, listener: LinkListener) -> MemoryLink:
+        return MemoryLink(self.links, name, listener)
 
     def check_open(self) -> None:
         if self.closed:
@@ -125,17 +133,18 @@ class MemoryBackend:
         limit: int,
         after: int,
         owner: str | None = None,
+        newest_first: bool = False,
     ) -> list[RunRecord]:
         self.check_open()
         found = [
             run
             for run in self.tables.runs.values()
-            if run.order > after
+            if (run.order > after if not newest_first else not after or run.order < after)
             and (status is None or run.status in status)
             and (session_id is None or run.session_id == session_id)
             and self.is_owned(run.session_id, owner)
         ]
-        return sorted(found, key=lambda run: run.order)[:limit]
+        return sorted(found, key=lambda run: run.order, reverse=newest_first)[:limit]
 
     def is_owned(self, session_id: str | None, owner: str | None) -> bool:
         session = self.tables.records.get(session_id) if session_id is not None else None
@@ -179,6 +188,25 @@ class MemoryBackend:
         ]
         return sorted(found, key=lambda approval: approval.approval_id)[:limit]
 
+    async def list_changed_approvals(
+        self, *, after: ApprovalPlace, upto: int | None, status: str | None, limit: int, owner: str | None = None
+    ) -> list[ChangedApproval]:
+        self.check_open()
+        last = (after.number, after.approval_id)
+        places = sorted((number, name) for name, number in self.tables.approval_changes.items())
+        found = [
+            ChangedApproval(ApprovalPlace(number, name), self.tables.approvals[name])
+            for number, name in places
+            if (number, name) > last and (upto is None or number <= upto)
+        ]
+        return [
+            one for one in found if status in (None, one.record.status) and self.is_owned(one.record.session_id, owner)
+        ][:limit]
+
+    async def count_approval_changes(self) -> int:
+        self.check_open()
+        return self.tables.counters.get("approvals", 1)
+
     async def list_due_approvals(
         self, *, status: str, at: float, limit: int, after: ApprovalRecord | None
     ) -> list[ApprovalRecord]:
@@ -221,6 +249,21 @@ class MemoryBackend:
     async def read_blob(self, blob: BlobRecord) -> bytes | None:
         self.check_open()
         return self.tables.blob_data.get(blob.digest)
+
+    async def get_document(self, kind: str, key: str) -> DocumentRecord | None:
+        self.check_open()
+        return self.tables.documents.get((kind, key))
+
+    async def list_documents(
+        self, kind: str, *, limit: int, after: str = "", before: str | None = None, reverse: bool = False
+    ) -> list[DocumentRecord]:
+        self.check_open()
+        found = [
+            document
+            for document in self.tables.documents.values()
+            if document.kind == kind and document.key > after and (before is None or document.key < before)
+        ]
+        return sorted(found, key=lambda document: document.key, reverse=reverse)[:limit]
 
     async def get_time(self) -> float:
         self.check_open()

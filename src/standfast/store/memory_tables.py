@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from standfast.base.errors import KeyReused, NotFound, RunShared
-from standfast.store import operations
-from standfast.store.memory_workspaces import WorkspaceTables
+from standfast.store import operations, preconditions
+from standfast.store.memory_workspaces import DocumentTables, WorkspaceTables
 from standfast.store.operations import Op, OpResult
 from standfast.store.records import (
     EMPTY_HEAD,
@@ -23,7 +23,7 @@ from standfast.store.records import (
 from standfast.store.tape import get_ranges_on_tape, iter_gaps
 
 
-class MemoryTables(WorkspaceTables):
+class MemoryTables(WorkspaceTables, DocumentTables):
     """Dictionaries, and an undo log of the running commit."""
 
     def __init__(self) -> None:
@@ -39,6 +39,9 @@ class MemoryTables(WorkspaceTables):
         self.run_count = 0
         self.logs: dict[tuple[str, str, int], LogEntry] = {}
         self.approvals: dict[str, ApprovalRecord] = {}
+        self.approval_changes: dict[str, int] = {}
+        """By approval: the number of its latest change."""
+        self.counters: dict[str, int] = {}
         self.leases: dict[str, Lease] = {}
 
     def apply(self, ops: Iterable[Op], now: float) -> list[OpResult]:
@@ -52,7 +55,7 @@ class MemoryTables(WorkspaceTables):
             raise
 
     def splice(self, op: operations.Splice, now: float) -> Head:
-        operations.check_view_update(op)
+        preconditions.check_view_update(op)
         if op.key is not None and (op.session_id, op.key.name) in self.batch_keys:
             digest, head = self.batch_keys[op.session_id, op.key.name]
             if digest != op.key.digest:
@@ -61,7 +64,7 @@ class MemoryTables(WorkspaceTables):
         old = self.records.get(op.session_id)
         self.check_version(op.session_id, op.expected)
         if old is not None:
-            operations.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
+            preconditions.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
         generation = old.generation if old else 0
         if op.view_update and op.view_update.archive and old:
             resumes_at = old.next_seq + len(op.add)
@@ -95,14 +98,14 @@ class MemoryTables(WorkspaceTables):
 
     def check_version(self, session_id: str, expected: int | None) -> None:
         record = self.records.get(session_id)
-        operations.check_version(session_id, expected, found=record.head if record else EMPTY_HEAD)
+        preconditions.check_version(session_id, expected, found=record.head if record else EMPTY_HEAD)
 
     def erase(self, op: operations.Erase, now: float) -> Head:
         self.check_version(op.session_id, op.expected)
         old = self.records.get(op.session_id)
         if old is None:
             return EMPTY_HEAD
-        operations.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
+        preconditions.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
         shared = [tape for tape, session_id in self.links if session_id == op.session_id]
         for tape in shared:
             self.delete(self.links, (tape, op.session_id))
@@ -142,6 +145,7 @@ class MemoryTables(WorkspaceTables):
 
     def annotate(self, op: operations.Annotate, now: float) -> Head:
         old = self.records.get(op.session_id) or make_session_record(op, now)
+        preconditions.check_owner(op, found=old.owner)
         merged = {**old.metadata, **op.metadata}
         new = msgspec.structs.replace(
             old,
@@ -162,7 +166,7 @@ class MemoryTables(WorkspaceTables):
 
     def save_run(self, op: operations.SaveRun, now: float) -> None:
         old = self.runs.get(op.run_id)
-        operations.check_revision(op, found=old.revision if old else 0)
+        preconditions.check_revision(op, found=old.revision if old else 0)
         if old is None:
             if op.parent is not None and op.parent not in self.runs:
                 raise NotFound("run", op.parent)
@@ -185,7 +189,7 @@ class MemoryTables(WorkspaceTables):
 
     def delete_run(self, op: operations.DeleteRun, now: float) -> None:
         run = self.runs.get(op.run_id)
-        operations.check_revision(op, found=run.revision if run else 0)
+        preconditions.check_revision(op, found=run.revision if run else 0)
         fork = min((other for other in self.runs.values() if other.parent == op.run_id), key=get_order, default=None)
         if fork is not None:
             raise RunShared(op.run_id, fork_id=fork.run_id)
@@ -196,6 +200,7 @@ class MemoryTables(WorkspaceTables):
                     self.delete(self.logs, (log, op.run_id, seq))
         for approval in [one for one in self.approvals.values() if one.run_id == op.run_id]:
             self.delete(self.approvals, approval.approval_id)
+            self.delete(self.approval_changes, approval.approval_id)
 
     def append_log(self, log: str, run_id: str, entries: Sequence[tuple[str, bytes]], now: float) -> None:
         run = self.runs.get(run_id)
@@ -210,16 +215,27 @@ class MemoryTables(WorkspaceTables):
     def append_journal(self, op: operations.AppendJournal, now: float) -> None:
         run = self.runs.get(op.run_id)
         if run is not None:
-            operations.check_journal(op, sealed=run.seal is not None, found=run.journal_length)
+            preconditions.check_journal(op, seal=run.seal, found=run.journal_length)
             self.put(self.runs, op.run_id, msgspec.structs.replace(run, seal=op.seal))
         self.append_log("journal", op.run_id, op.entries, now)
 
     def append_events(self, op: operations.AppendEvents, now: float) -> None:
         self.append_log("event", op.run_id, op.events, now)
 
+    def rewrite_run(self, op: operations.RewriteRun, now: float) -> None:
+        run = self.runs.get(op.run_id)
+        if run is None:
+            raise NotFound("run", op.run_id)
+        preconditions.check_rewrite(op, seal=run.seal, journal=run.journal_length, events=run.event_length)
+        self.put(self.runs, op.run_id, msgspec.structs.replace(run, data=op.data, seal=op.seal))
+        for log, entries in (("journal", op.journal), ("event", op.events)):
+            for seq, data in enumerate(entries, start=1):
+                place = (log, op.run_id, seq)
+                self.put(self.logs, place, msgspec.structs.replace(self.logs[place], data=data))
+
     def save_approval(self, op: operations.SaveApproval, now: float) -> None:
         old = self.approvals.get(op.approval_id)
-        operations.check_revision(op, found=old.revision if old else 0)
+        preconditions.check_revision(op, found=old.revision if old else 0)
         new = ApprovalRecord(
             approval_id=op.approval_id,
             run_id=old.run_id if old else op.run_id,
@@ -231,14 +247,16 @@ class MemoryTables(WorkspaceTables):
             expires_at=op.expires_at,
         )
         self.put(self.approvals, op.approval_id, new)
+        self.put(self.counters, "approvals", self.counters.get("approvals", 1) + 1)
+        self.put(self.approval_changes, op.approval_id, self.counters["approvals"])
 
     def acquire_lease(self, op: operations.AcquireLease, now: float) -> Lease:
-        lease = operations.grant_lease(op, self.leases.get(op.name), now)
+        lease = preconditions.grant_lease(op, self.leases.get(op.name), now)
         self.put(self.leases, op.name, lease)
         return lease
 
     def renew_lease(self, op: operations.RenewLease, now: float) -> Lease:
-        held = operations.check_lease_token(op, self.leases.get(op.name))
+        held = preconditions.check_lease_token(op, self.leases.get(op.name))
         lease = msgspec.structs.replace(held, expires_at=now + op.ttl)
         self.put(self.leases, op.name, lease)
         return lease
@@ -249,7 +267,7 @@ class MemoryTables(WorkspaceTables):
             self.put(self.leases, op.name, Lease(op.name, "", held.token, 0))
 
     def check_fence(self, op: operations.CheckFence, now: float) -> None:
-        operations.check_lease_token(op, self.leases.get(op.name))
+        preconditions.check_lease_token(op, self.leases.get(op.name))
 
 
 def make_session_record(op: operations.Splice | operations.Annotate, now: float) -> SessionRecord:
@@ -287,13 +305,17 @@ _APPLIERS: dict[type, Callable[[MemoryTables, Any, float], OpResult]] = {
     operations.DeleteRun: MemoryTables.delete_run,
     operations.AppendJournal: MemoryTables.append_journal,
     operations.AppendEvents: MemoryTables.append_events,
+    operations.RewriteRun: MemoryTables.rewrite_run,
     operations.SaveApproval: MemoryTables.save_approval,
     operations.AppendVersions: MemoryTables.append_versions,
+    operations.RewriteVersions: MemoryTables.rewrite_versions,
     operations.SaveCheckpoint: MemoryTables.save_checkpoint,
     operations.DropCheckpoint: MemoryTables.drop_checkpoint,
     operations.DeleteWorkspace: MemoryTables.delete_workspace,
     operations.PutBlob: MemoryTables.put_blob,
     operations.SweepBlobs: MemoryTables.sweep_blobs,
+    operations.PutDocument: MemoryTables.put_document,
+    operations.DeleteDocument: MemoryTables.delete_document,
     operations.AcquireLease: MemoryTables.acquire_lease,
     operations.RenewLease: MemoryTables.renew_lease,
     operations.ReleaseLease: MemoryTables.release_lease,

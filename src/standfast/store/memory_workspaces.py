@@ -1,11 +1,20 @@
-"""The workspaces of the in-memory backend: versions, checkpoints and blobs, and the operations on them."""
+"""The workspaces and documents of the in-memory backend, and the operations on them."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from standfast.base.errors import BlobsMissing, NotFound
-from standfast.store import operations
-from standfast.store.records import BlobRecord, CheckpointRecord, FreedBlobs, VersionRecord, WorkspaceRecord
+from standfast.store import operations, preconditions
+from standfast.store.records import (
+    BlobRecord,
+    CheckpointRecord,
+    DocumentRecord,
+    FreedBlobs,
+    VersionRecord,
+    WorkspaceRecord,
+)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -31,6 +40,30 @@ class UndoLog:
         self.undo_steps.append(lambda: table.__setitem__(key, old))
 
 
+class DocumentTables(UndoLog):
+    """Documents by kind and key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.documents: dict[tuple[str, str], DocumentRecord] = {}
+
+    def put_document(self, op: operations.PutDocument, now: float) -> None:
+        found = self.get_revision(op)
+        preconditions.check_document(op, found=found)
+        new = DocumentRecord(kind=op.kind, key=op.key, data=op.data, revision=found + 1, at=now)
+        self.put(self.documents, (op.kind, op.key), new)
+
+    def delete_document(self, op: operations.DeleteDocument, now: float) -> None:
+        found = self.get_revision(op)
+        preconditions.check_document(op, found=found)
+        if found:
+            self.delete(self.documents, (op.kind, op.key))
+
+    def get_revision(self, op: operations.PutDocument | operations.DeleteDocument) -> int:
+        old = self.documents.get((op.kind, op.key))
+        return old.revision if old else 0
+
+
 class WorkspaceTables(UndoLog):
     """Dictionaries of workspaces. A blob has the time at which it was stored last."""
 
@@ -44,7 +77,7 @@ class WorkspaceTables(UndoLog):
 
     def append_versions(self, op: operations.AppendVersions, now: float) -> None:
         old = self.workspaces.get(op.key)
-        operations.check_workspace(op, found=old)
+        preconditions.check_workspace(op, found=old)
         new = WorkspaceRecord(
             key=op.key,
             workspace_id=op.workspace_id,
@@ -55,6 +88,12 @@ class WorkspaceTables(UndoLog):
         self.put(self.workspaces, op.key, new)
         for version, data in enumerate(op.versions, start=op.expected + 1):
             self.put(self.versions, (op.key, version), VersionRecord(version=version, data=data, created_at=now))
+
+    def rewrite_versions(self, op: operations.RewriteVersions, now: float) -> None:
+        preconditions.check_workspace(op, found=self.workspaces.get(op.key))
+        for version, data in enumerate(op.versions, start=1):
+            place = (op.key, version)
+            self.put(self.versions, place, msgspec.structs.replace(self.versions[place], data=data))
 
     def save_checkpoint(self, op: operations.SaveCheckpoint, now: float) -> None:
         workspace, place = self.workspaces.get(op.key), (op.key, op.version)

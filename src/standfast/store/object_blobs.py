@@ -32,11 +32,12 @@ _FOLDER = "blobs"
 def open_objects(url: str) -> Any:
     """Return the object store at a URL such as ``s3://bucket/prefix``, ``gs://...``, ``az://...`` or ``file:///path``.
 
-    Credentials are taken from the environment, as the provider's own tools do.
+    Credentials are taken from the environment, as the provider's own tools do. A new folder is accessible by its user
+    only.
     """
     try:
         if url.startswith("file://"):
-            Path(url2pathname(urlsplit(url).path)).mkdir(parents=True, exist_ok=True)
+            Path(url2pathname(urlsplit(url).path)).mkdir(mode=0o700, parents=True, exist_ok=True)
         return from_url(url)
     except Exception as problem:  # noqa: BLE001 - the library raises many kinds
         scheme = url.partition("://")[0]  # the rest may contain a password
@@ -52,6 +53,9 @@ class ObjectBlobs:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
+
+    def for_owner(self, owner: str) -> "ObjectBlobs":
+        return ObjectBlobs(self._backend.for_owner(owner), self._objects)  # type: ignore[attr-defined]
 
     async def commit(self, *ops: Op) -> list[OpResult]:
         written = {op.digest: await self._write(op) for op in ops if isinstance(op, PutBlob)}

@@ -1,4 +1,4 @@
-"""The operations that :meth:`~standfast.store.backend.Backend.commit` takes, and their preconditions.
+"""The operations that :meth:`~standfast.store.backend.Backend.commit` takes.
 
 Each is a plain value. A commit applies any number of them in one transaction, and each sees the effects of those
 before it. The tags identify operations in SQL and Lua scripts and must not change.
@@ -8,18 +8,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from standfast.base.errors import (
-    ApprovalMoved,
-    FenceLost,
-    HistoryMoved,
-    InvalidInput,
-    JournalMoved,
-    RunMoved,
-    StandfastError,
-    WorkspaceMoved,
-    WrongKey,
-)
-from standfast.store.records import FreedBlobs, Head, Lease, WorkspaceRecord
+from standfast.base.errors import StandfastError, WrongKey
+from standfast.store.records import FreedBlobs, Head, Lease
 from standfast.store.tape import TapeSpans, generate_tape_id
 
 # --- histories ----------------------------------------------------------------------------------
@@ -84,11 +74,16 @@ class Erase(msgspec.Struct, frozen=True, kw_only=True, tag="erase"):
 
 
 class Annotate(msgspec.Struct, frozen=True, kw_only=True, tag="annotate"):
-    """Merge ``metadata`` into that of a session; a value of ``None`` removes its key. Creates a missing session."""
+    """Merge ``metadata`` into that of a session; a value of ``None`` removes its key. Creates a missing session.
+
+    ``owner`` replaces the owner of the session. With ``claim`` it does not: a session that has another owner refuses
+    the commit with :class:`OutsideScope`, so that of two owners who create a session at once only one succeeds.
+    """
 
     session_id: str
     metadata: dict[str, Any]
     owner: str | None = None
+    claim: bool = False
     tape: int = msgspec.field(default_factory=generate_tape_id)
 
 
@@ -140,14 +135,15 @@ class AppendJournal(msgspec.Struct, frozen=True, kw_only=True, tag="journal"):
     """Append (kind, data) entries to a run's journal.
 
     The journal of an encrypted run has a seal, which is computed for one length: a sealed journal only accepts entries
-    with the next seal (:class:`WrongKey` otherwise), and ``expected`` is the length before them
-    (:class:`JournalMoved`).
+    with the next seal (:class:`WrongKey` otherwise), and ``expected`` is the length and ``previous_seal`` the seal
+    before them (:class:`JournalMoved`).
     """
 
     run_id: str
     entries: tuple[tuple[str, bytes], ...]
     expected: int | None = None
     seal: bytes | None = None
+    previous_seal: bytes | None = None
 
 
 class AppendEvents(msgspec.Struct, frozen=True, kw_only=True, tag="emit"):
@@ -158,6 +154,21 @@ class AppendEvents(msgspec.Struct, frozen=True, kw_only=True, tag="emit"):
 
     run_id: str
     events: tuple[tuple[str, bytes], ...]
+
+
+class RewriteRun(msgspec.Struct, frozen=True, kw_only=True, tag="rewrite-run"):
+    """Replace the bytes of an encrypted run: its header, all entries of both logs, and its seal.
+
+    Numbers, kinds, times, status and revision stay as they are. :class:`JournalMoved` if the run has another seal than
+    ``previous_seal``, or if a log has another length.
+    """
+
+    run_id: str
+    data: bytes
+    journal: tuple[bytes, ...]
+    events: tuple[bytes, ...]
+    previous_seal: bytes
+    seal: bytes
 
 
 class SaveApproval(msgspec.Struct, frozen=True, kw_only=True, tag="save-approval"):
@@ -184,6 +195,14 @@ class AppendVersions(msgspec.Struct, frozen=True, kw_only=True, tag="append-vers
     key: str
     workspace_id: str
     expected: int
+    versions: tuple[bytes, ...]
+
+
+class RewriteVersions(msgspec.Struct, frozen=True, kw_only=True, tag="rewrite-versions"):
+    """Replace the bytes of all versions of a workspace, which has these and no others (:class:`WorkspaceMoved`)."""
+
+    key: str
+    workspace_id: str
     versions: tuple[bytes, ...]
 
 
@@ -234,6 +253,29 @@ class SweepBlobs(msgspec.Struct, frozen=True, kw_only=True, tag="sweep-blobs"):
     limit: int = 100
 
 
+# --- documents ----------------------------------------------------------------------------------
+
+
+class PutDocument(msgspec.Struct, frozen=True, kw_only=True, tag="put-document"):
+    """Write a document at its next revision. ``expected`` is the revision before, 0 for a new document.
+
+    :class:`DocumentMoved` if it is at another revision. Without ``expected``, whatever is there is replaced.
+    """
+
+    kind: str
+    key: str
+    data: bytes
+    expected: int | None = None
+
+
+class DeleteDocument(msgspec.Struct, frozen=True, kw_only=True, tag="delete-document"):
+    """Destroy a document, if there is one. :class:`DocumentMoved` if it is at another revision than ``expected``."""
+
+    kind: str
+    key: str
+    expected: int | None = None
+
+
 # --- leases -------------------------------------------------------------------------------------
 
 
@@ -277,13 +319,17 @@ Op: TypeAlias = (
     | DeleteRun
     | AppendJournal
     | AppendEvents
+    | RewriteRun
     | SaveApproval
     | AppendVersions
+    | RewriteVersions
     | SaveCheckpoint
     | DropCheckpoint
     | DeleteWorkspace
     | PutBlob
     | SweepBlobs
+    | PutDocument
+    | DeleteDocument
     | AcquireLease
     | RenewLease
     | ReleaseLease
@@ -293,7 +339,7 @@ OpResult: TypeAlias = Head | Lease | FreedBlobs | None
 """The result of an operation: a Head for Splice, Erase and Annotate, a Lease for AcquireLease and RenewLease, and
 FreedBlobs for DropCheckpoint, DeleteWorkspace and SweepBlobs."""
 
-# --- preconditions, for the backends that check them in Python ------------------------------------
+# --- errors -------------------------------------------------------------------------------------
 
 
 class LeaseHeld(StandfastError):
@@ -314,64 +360,3 @@ def make_encrypted_run_error(run_id: str) -> WrongKey:
     return WrongKey(
         f"run {run_id!r} is encrypted: open the runtime with encryption_key=, the key that it was written with"
     )
-
-
-def check_view_update(op: Splice) -> None:
-    if op.view_update is not None and op.expected is None:
-        raise InvalidInput("a view update requires 'expected', the version of the record it was computed from")
-
-
-def check_seal(op: Splice | Erase, *, sealed: bool, tape: int, found: Head) -> None:
-    """Refuse an operation on a stored session that would invalidate its seal."""
-    if op.seal is None:
-        if sealed and not (isinstance(op, Erase) and op.forget):
-            raise make_wrong_key_error(op.session_id)
-    elif isinstance(op, Splice) and op.tape != tape:
-        raise HistoryMoved(op.session_id, expected=op.expected, found=found)
-
-
-def check_version(session_id: str, expected: int | None, *, found: Head) -> None:
-    """Refuse to change a history that has another version than the writer has read; ``None`` accepts any version."""
-    if expected is not None and expected != found.version:
-        raise HistoryMoved(session_id, expected=expected, found=found)
-
-
-def check_revision(op: SaveRun | DeleteRun | SaveApproval, *, found: int) -> None:
-    """Refuse to overwrite a revision that the writer has not read; ``found`` is 0 if nothing is stored."""
-    if found == op.expected:
-        return
-    if isinstance(op, (SaveRun, DeleteRun)):
-        raise RunMoved(op.run_id, expected=op.expected, found=found)
-    raise ApprovalMoved(op.approval_id, expected=op.expected, found=found)
-
-
-def check_workspace(op: AppendVersions, *, found: WorkspaceRecord | None) -> None:
-    """Refuse versions that do not follow the latest one, or that belong to a deleted workspace of the same key."""
-    version = found.version if found else 0
-    if op.expected != version or (found is not None and found.workspace_id != op.workspace_id):
-        raise WorkspaceMoved(op.key, expected=op.expected, found=version)
-
-
-def check_journal(op: AppendJournal, *, sealed: bool, found: int) -> None:
-    """Refuse entries that would invalidate the seal of the journal, whose length is ``found``."""
-    if sealed and op.seal is None:
-        raise make_encrypted_run_error(op.run_id)
-    if op.expected is not None and op.expected != found:
-        raise JournalMoved(op.run_id, expected=op.expected, found=found)
-
-
-def grant_lease(op: AcquireLease, held: Lease | None, now: float) -> Lease:
-    """Return the lease for its new owner. The token increases unless the same owner held the lease without a gap."""
-    if held is None:
-        return Lease(op.name, op.owner, 1, now + op.ttl)
-    unexpired = held.expires_at > now
-    if unexpired and held.owner != op.owner:
-        raise LeaseHeld(op.name, owner=held.owner, expires_at=held.expires_at)
-    return Lease(op.name, op.owner, held.token if unexpired else held.token + 1, now + op.ttl)
-
-
-def check_lease_token(op: RenewLease | CheckFence, held: Lease | None) -> Lease:
-    """Return the lease if ``op.token`` is still its token and it was not released; otherwise raise FenceLost."""
-    if held is None or held.token != op.token or not held.owner:
-        raise FenceLost(op.name, expected=op.token, found=held.token if held else 0)
-    return held

@@ -1,4 +1,4 @@
-"""The records that a backend returns: sessions with items, runs with logs, approvals, workspaces and leases."""
+"""The records that a backend returns: sessions with items, runs with logs, approvals, workspaces, documents, leases."""
 
 from typing import Any
 
@@ -166,6 +166,24 @@ class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None
 
 
+class ApprovalPlace(msgspec.Struct, frozen=True, array_like=True):
+    """The place of the latest change of an approval among those of all approvals.
+
+    Numbers grow in the order of the commits: whoever has seen a number has seen all below it. Approvals that were
+    stored before changes were numbered share the first one, so that the id is needed, too.
+    """
+
+    number: int = 0
+    approval_id: str = ""
+
+
+class ChangedApproval(msgspec.Struct, frozen=True):
+    """An approval, and the place of its latest change."""
+
+    place: ApprovalPlace
+    record: ApprovalRecord
+
+
 class WorkspaceRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The workspace of a conversation. ``version`` is its latest; ``workspace_id`` tells it from others of its key."""
 
@@ -207,10 +225,20 @@ class BlobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FreedBlobs(msgspec.Struct, frozen=True):
-    """How many blobs an operation deleted, and the places in an object store that nothing refers to any more."""
+    """How many blobs an operation deleted, and the places in an object store that nothing refers to."""
 
     count: int = 0
     places: tuple[str, ...] = ()
+
+
+class DocumentRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A small record of one kind under its key. ``revision`` counts its writes, ``at`` is the time of the last one."""
+
+    kind: str
+    key: str
+    data: bytes
+    revision: int
+    at: float
 
 
 class Lease(msgspec.Struct, frozen=True):

@@ -1,18 +1,21 @@
 """The Redis backend: commits as one server-side script each, and reads."""
 
 import asyncio
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
-from standfast.base.errors import InvalidInput, NotFound, StandfastError, StoreUnavailable, Unsupported
+from standfast.base.errors import InvalidInput, NotFound, SessionDamaged, StoreUnavailable, Unsupported
 from standfast.base.time import Clock
+from standfast.base.validation import is_number
 from standfast.store.backend import Cursor
-from standfast.store.operations import Annotate, Op, OpResult, RequireVersion, Splice, check_view_update
+from standfast.store.links import Link, LinkListener, LinkUnavailable
+from standfast.store.operations import Op, OpResult
 from standfast.store.records import (
     ApprovalRecord,
     BlobRecord,
+    ChangedApproval,
     CheckpointRecord,
+    DocumentRecord,
     Generation,
     Lease,
     LogEntry,
@@ -25,134 +28,11 @@ from standfast.store.records import (
     WorkspaceRecord,
 )
 from standfast.store.redis import encoding
-from standfast.store.redis.connection import Client, RedisConnection, Script, open_client
-from standfast.store.redis.encoding import CommitStep, ForkLink, ForkLinkChange, TapeSegment, make_tag
+from standfast.store.redis.committer import RedisCommitter
+from standfast.store.redis.connection import CLOSE_TIMEOUT, Client, RedisConnection, Script, open_client
+from standfast.store.redis.encoding import TapeSegment, make_tag
 from standfast.store.redis.keys import DEFAULT_PREFIX, HINTS_SCRIPT, Keyspace, validate_prefix
-
-_COMMIT_SCRIPT = Script("commit.lua")
-
-
-class RedisCommitter:
-    """Runs the commits of a store; in a cluster, including those that span several slots."""
-
-    def __init__(self, keys: Keyspace, *, ttl: float | None, clock: Clock | None) -> None:
-        self.keys, self.connection = keys, keys.connection
-        self.ttl, self.clock = ttl, clock
-
-    async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
-        spread = await self.keys.is_clustered()
-        for op in ops:
-            if type(op) not in encoding.ENCODERS:
-                raise Unsupported(f"Redis stores support histories and leases, not {type(op).__name__}")
-            if isinstance(op, Splice):
-                check_view_update(op)
-        if not ops:
-            return []
-        origins = await self.find_tape_origins(ops)
-        if spread and len({*map(encoding.get_step_tag, ops), *origins.values()}) > 1:
-            return await self.commit_across_slots(ops, origins)
-        return await self.run_steps(ops, origins)
-
-    async def run_steps(
-        self, steps: Sequence[CommitStep], origins: encoding.TapeOrigins, *, listed: bool = False
-    ) -> list[OpResult]:
-        """Run one batch in its slot, and in a cluster the link changes in other slots that result from it."""
-        spread = await self.keys.is_clustered()
-        own_keys = dict.fromkeys(self.keys.make_key(encoding.get_step_tag(step)) for step in steps)
-        keys = [*own_keys] if spread else [*own_keys, self.keys.sessions_key]
-        args = [
-            self.keys.prefix.encode(),
-            b"" if self.clock is None else encoding.encode_number(self.clock()),
-            b"" if self.ttl is None else encoding.encode_number(math.ceil(self.ttl * 1000)),
-            encoding.encode_flag(spread),
-            encoding.encode_flag(listed),
-        ]
-        for step in steps:
-            args += encoding.ENCODERS[type(step)](step, origins)
-        status, *details = await self.connection.run_script(
-            _COMMIT_SCRIPT, keys, args, retry=encoding.is_repeatable(steps)
-        )
-        if status == b"unlisted":
-            await self.add_to_session_list(steps)
-            return await self.run_steps(steps, origins, listed=True)
-        if status == b"refused":
-            raise encoding.error_from_refusal(steps[int(details[0])], details[1], details[2:])
-        results, unlinking, prolonging = details
-        if unlinking:
-            await self.change_links("unlink", map(ForkLink.parse, unlinking))
-            pending = next(iter(own_keys)) + ":unlinking"
-            await self.connection.execute("SREM", pending.encode(), *unlinking, key=pending)
-        await self.change_links("prolong", map(ForkLink.parse, prolonging))
-        return [encoding.parse_result(step, reply) for step, reply in zip(steps, results, strict=True)]
-
-    async def add_to_session_list(self, steps: Sequence[CommitStep]) -> None:
-        """Add a session that is about to be created to the list. Listings only read sessions on the list."""
-        session_id = next(step.session_id for step in steps if isinstance(step, (Splice, Annotate)))
-        await self.connection.run_script(
-            HINTS_SCRIPT, [self.keys.sessions_key], [b"add", encoding.encode_text(session_id)], retry=True
-        )
-
-    async def change_links(self, action: str, links: Iterable[ForkLink]) -> None:
-        for link in links:
-            await self.run_steps([ForkLinkChange(action, link)], {})
-
-    async def commit_across_slots(self, ops: Sequence[Op], origins: encoding.TapeOrigins) -> list[OpResult]:
-        """Create a fork of sessions in other slots of a cluster.
-
-        First the fork is linked to their tapes, to that of the parent together with the check of its version; then the
-        fork is created. Stored items never change, so the linked items cannot be destroyed from the first step on. A
-        crash in between leaves an unused link.
-        """
-        own_tags = {encoding.get_step_tag(op) for op in ops if not isinstance(op, RequireVersion)}
-        remote = [op for op in ops if encoding.get_step_tag(op) not in own_tags]
-        if len(own_tags) != 1 or (remote and not any(isinstance(op, Splice) and op.expected == 0 for op in ops)):
-            raise Unsupported("in a Redis cluster, a commit must concern one session only, or create a fork")
-        link_changes = [
-            ForkLinkChange("link", ForkLink(tape, op.tape, origins[tape]), encoding.encode_held_ranges(op, tape))
-            for op in ops
-            if isinstance(op, Splice)
-            for tape, _ in op.links
-            if tape in origins and origins[tape] not in own_tags
-        ]
-        parents = {encoding.get_step_tag(op) for op in remote}
-        # The parent last: while it is at this version, its own links keep what it shows of its ancestors.
-        steps: list[list[CommitStep]] = [[change] for change in link_changes if change.link.origin not in parents]
-        steps += [
-            [op, *(change for change in link_changes if change.link.origin == encoding.get_step_tag(op))]
-            for op in remote
-        ]
-        try:
-            for step in steps:
-                await self.run_steps(step, origins)
-            rest = iter(await self.run_steps([op for op in ops if op not in remote], origins))
-        except StoreUnavailable:
-            raise
-        except StandfastError:
-            await self.change_links("unlink", [change.link for change in link_changes])
-            raise
-        return [None if op in remote else next(rest) for op in ops]
-
-    async def find_tape_origins(self, ops: Sequence[Op]) -> dict[int, str]:
-        """Return the hash tags of the tapes that forks in this batch link to.
-
-        They are in the record of the parent, which a fork's batch names. Otherwise all sessions are searched.
-        """
-        tapes = {tape for op in ops if isinstance(op, Splice) for tape, _ in op.links}
-        origins: dict[int, str] = {}
-        if not tapes:
-            return origins
-        for session_id in dict.fromkeys(op.session_id for op in ops if isinstance(op, RequireVersion)):
-            origins |= encoding.parse_origins(make_tag(session_id), await self.keys.read_session_fields(session_id))
-        if tapes <= origins.keys():
-            return origins
-        for name, _ in (await self.keys.list_session_names())[1]:
-            origins |= encoding.parse_origins(
-                make_tag(encoding.decode_text(name)), await self.keys.read_session_fields(encoding.decode_text(name))
-            )
-            if tapes <= origins.keys():
-                break
-        return origins
-
+from standfast.store.shielded_work import ShieldedWork
 
 MAX_TTL = 10**12
 _PAGE_SIZE = 100
@@ -162,6 +42,7 @@ _STALE_NAME_SECONDS = 3600
 being created."""
 
 _RUNS_UNSUPPORTED = "Redis stores support histories and leases, not runs"
+_DOCUMENTS_UNSUPPORTED = "Redis stores support histories and leases, not documents"
 
 _READ_SCRIPT, _LIST_SCRIPT = Script("read.lua"), Script("list.lua")
 
@@ -192,6 +73,7 @@ class RedisBackend:
         self.keys = Keyspace(self.connection, prefix)
         self.location = f"{self.connection.location} {prefix}"
         self.committer = RedisCommitter(self.keys, ttl=validate_ttl(ttl), clock=clock)
+        self.writes = ShieldedWork()
 
     @classmethod
     def from_url(
@@ -213,6 +95,7 @@ class RedisBackend:
 
     async def close(self) -> None:
         await self.connection.close()
+        await self.writes.finish(timeout=CLOSE_TIMEOUT)
         if self.owns_client:
             await self.connection.client.aclose()
 
@@ -231,9 +114,11 @@ class RedisBackend:
         """Apply all operations or none, see :meth:`~standfast.store.backend.Backend.commit`.
 
         If the connection is lost before the response, a commit that can be repeated, such as keyed splices, is sent
-        again. Otherwise it raises :class:`StoreUnavailable`, and it is unknown whether it was applied.
+        again. Otherwise it raises :class:`StoreUnavailable`, and it is unknown whether it was applied. If the caller is
+        cancelled, the commit continues, and later ones wait for it.
         """
-        return await self.committer.commit(ops)
+        await self.writes.wait_for_abandoned()
+        return await self.writes.run_shielded(self.committer.commit(ops))
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -298,13 +183,13 @@ class RedisBackend:
             )
             args = [self.keys.prefix.encode(), encoding.encode_number(_PAGE_SIZE), *cursor]
             page = await self.connection.run_script(_LIST_SCRIPT, [self.keys.sessions_key], args, retry=True)
-            for name, fields in page:
+            for name, fields, _ in page:
                 record = parse_record_or_none(encoding.decode_text(name), encoding.parse_hash(fields))
                 if record is not None and record.matches(owner=owner, query=query):
                     found.append(record)
             if len(page) < _PAGE_SIZE:
                 break
-            after = Cursor(float(encoding.parse_hash(page[-1][1])[b"updated_at"]), encoding.decode_text(page[-1][0]))
+            after = Cursor(float(page[-1][2]), encoding.decode_text(page[-1][0]))
         return found[:limit]
 
     async def list_cluster_sessions(self) -> list[SessionRecord]:
@@ -350,6 +235,9 @@ class RedisBackend:
 
     # --- not supported --------------------------------------------------------------------------
 
+    async def open_link(self, name: str, listener: LinkListener) -> Link:
+        raise LinkUnavailable(_RUNS_UNSUPPORTED)
+
     async def get_run(self, run_id: str) -> RunRecord | None:
         raise Unsupported(_RUNS_UNSUPPORTED)
 
@@ -373,6 +261,12 @@ class RedisBackend:
     ) -> list[ApprovalRecord]:
         raise Unsupported(_RUNS_UNSUPPORTED)
 
+    async def list_changed_approvals(self, **filters: Any) -> list[ChangedApproval]:
+        raise Unsupported(_RUNS_UNSUPPORTED)
+
+    async def count_approval_changes(self) -> int:
+        raise Unsupported(_RUNS_UNSUPPORTED)
+
     async def get_time(self) -> float:
         raise Unsupported(_RUNS_UNSUPPORTED)
 
@@ -394,18 +288,24 @@ class RedisBackend:
     async def read_blob(self, blob: BlobRecord) -> bytes | None:
         raise Unsupported(_RUNS_UNSUPPORTED)
 
+    async def get_document(self, kind: str, key: str) -> DocumentRecord | None:
+        raise Unsupported(_DOCUMENTS_UNSUPPORTED)
+
+    async def list_documents(self, kind: str, **options: Any) -> list[DocumentRecord]:
+        raise Unsupported(_DOCUMENTS_UNSUPPORTED)
+
 
 def parse_record_or_none(session_id: str, fields: dict[bytes, bytes]) -> SessionRecord | None:
     """Return the record, or ``None`` if it is missing or damaged, so that a listing can skip it."""
     try:
         return encoding.parse_session_record(session_id, fields) if fields else None
-    except StoreUnavailable:
+    except SessionDamaged:
         return None
 
 
 def validate_ttl(ttl: object) -> float | None:
     if ttl is None:
         return None
-    if isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not 0 < ttl <= MAX_TTL:
+    if not is_number(ttl) or not 0 < ttl <= MAX_TTL:
         raise InvalidInput(f"ttl must be a number of seconds above 0 and up to {MAX_TTL}, not {ttl!r}")
     return ttl

@@ -59,17 +59,19 @@ local function session(tag)
   if sessions[tag] then return sessions[tag] end
   local base = key_of(tag)
   local stored = redis.call('HMGET', base, unpack(FIELDS))
-  local s = {tag = tag, base = base, exists = stored[1] and true or false, keys = {}}
-  s.tape = stored[1]
+  local s = {tag = tag, base = base, exists = (stored[1] or stored[2]) and true or false, keys = {}}
+  s.tape = stored[1] or nil
   s.version, s.length, s.next_seq, s.open_from, s.erased_upto, s.generation = 0, 0, 0, 0, 0, 0
   s.closed, s.origins, s.sealed = '[]', '', false
   s.updated_at = now
   if s.exists then
     for index = 2, 7 do
-      s[FIELDS[index]] = tonumber(stored[index]) or error('damaged record ' .. base)
+      s.damaged = s.damaged or not tonumber(stored[index])
+      s[FIELDS[index]] = tonumber(stored[index]) or 0
     end
-    s.closed, s.origins, s.sealed = stored[8], stored[9], stored[11] and true or false
-    s.updated_at = tonumber(stored[10]) or error('damaged record ' .. base)
+    s.damaged = s.damaged or not (stored[1] and stored[8] and tonumber(stored[10]))
+    s.tape, s.closed, s.origins = stored[1] or '', stored[8] or '[]', stored[9] or ''
+    s.sealed, s.updated_at = stored[11] and true or false, tonumber(stored[10]) or now
   end
   sessions[tag] = s
   return s
@@ -109,6 +111,7 @@ local function create(s, id, tape, owner)
     'generation', '0', 'closed', '[]', 'origins', '', 'created_at', exact(now),
   }
   if owner then
+    s.owner = owner
     fields[#fields + 1], fields[#fields + 2] = 'owner', owner
   end
   put(s, id, fields)
@@ -218,6 +221,7 @@ local leftovers = {} -- record keys whose fork links have yet to be removed in o
 
 function ops.splice()
   local s = session(take())
+  if s.damaged then return nil, {'damaged'} end
   local id, expected, key, digest = take(), optional(), optional(), optional()
   local seal, owner, tape, closed = optional(), optional(), take(), optional()
   local open_from, length, archive
@@ -294,6 +298,8 @@ end
 function ops.erase()
   local s = session(take())
   local id, expected, seal, forget = take(), optional(), optional(), take() == '1'
+  -- Without its tape, the items could not be found.
+  if s.damaged and (s.tape == '' or not forget) then return nil, {'damaged'} end
   local refusal = moved(s, expected) or not forget and unsealed(s, seal)
   if refusal then return nil, refusal end
   leftovers[s.base] = true
@@ -312,7 +318,7 @@ function ops.erase()
   end
   s.origins, s.keys, s.unkeyed = '', {}, true
   if forget then
-    s.exists, s.forgotten, s.sealed = false, true, false
+    s.exists, s.forgotten, s.sealed, s.damaged = false, true, false, false
     s.tape, s.version, s.length, s.next_seq, s.open_from, s.erased_upto, s.generation = nil, 0, 0, 0, 0, 0, 0
     s.closed = '[]'
     later(function()
@@ -345,7 +351,8 @@ end
 
 function ops.annotate()
   local s = session(take())
-  local id, tape, owner = take(), take(), optional()
+  if s.damaged then return nil, {'damaged'} end
+  local id, tape, owner, claim = take(), take(), optional(), take() == '1'
   local fields, gone = {}, {}
   for _ = 1, tonumber(take()) do
     local field, value = '#' .. take(), optional()
@@ -355,8 +362,13 @@ function ops.annotate()
       gone[#gone + 1] = field
     end
   end
+  if claim and owner and s.exists then
+    local found = s.owner or redis.call('HGET', s.base, 'owner')
+    if found and found ~= owner then return nil, {'owner'} end
+  end
   if not s.exists then create(s, id, tape) end
   if owner then
+    s.owner = owner
     fields[#fields + 1], fields[#fields + 2] = 'owner', owner
   end
   put(s, id, fields)
@@ -369,6 +381,7 @@ end
 
 function ops.require()
   local s = session(take())
+  if s.damaged then return nil, {'damaged'} end
   local refusal = moved(s, take())
   if refusal then return nil, refusal end
   return false
@@ -376,6 +389,7 @@ end
 
 function ops.quarantine()
   local s = session(take())
+  if s.damaged then return nil, {'damaged'} end
   local place, reason = take(), take()
   local key = hash(s.base .. ':quarantine')
   later(function() redis.call('HSETNX', key, place, exact(now) .. ' ' .. reason) end)

@@ -20,7 +20,7 @@ Client = Redis | RedisCluster
 _CLUSTER_SUFFIX = "+cluster"
 _CROSS_SLOT_MESSAGE = "hash to the same slot"
 _MAX_CONNECTIONS = 32
-_CLOSE_TIMEOUT = 10.0
+CLOSE_TIMEOUT = 10.0
 """Seconds that closing waits for a server that does not respond."""
 
 
@@ -111,7 +111,7 @@ class RedisConnection:
             return
         self.closed = True
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_TIMEOUT):
+            async with asyncio.timeout(CLOSE_TIMEOUT):
                 for _ in range(self.max_connections):
                     await self.semaphore.acquire()
 

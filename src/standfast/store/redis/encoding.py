@@ -1,12 +1,22 @@
 """Encode the arguments of the Redis scripts and decode their replies. No I/O."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
-from standfast.base.errors import FenceLost, HistoryMoved, KeyReused, NotFound, StandfastError, StoreUnavailable
+from standfast.base.errors import (
+    FenceLost,
+    HistoryMoved,
+    KeyReused,
+    NotFound,
+    OutsideScope,
+    SessionDamaged,
+    StandfastError,
+    StoreUnavailable,
+)
 from standfast.store import operations
 from standfast.store.operations import LeaseHeld, Op, OpResult, make_wrong_key_error
 from standfast.store.records import Generation, Head, Lease, QuarantinedItem, Row, SessionRecord
@@ -113,7 +123,8 @@ def encode_erase(op: operations.Erase, origins: TapeOrigins) -> Arguments:
 
 def encode_annotate(op: operations.Annotate, origins: TapeOrigins) -> Arguments:
     owner = encode_optional(None if op.owner is None else encode_text(op.owner))
-    args = [b"annotate", *encode_target(op), encode_number(op.tape), *owner, encode_number(len(op.metadata))]
+    args = [b"annotate", *encode_target(op), encode_number(op.tape), *owner, encode_flag(op.claim)]
+    args.append(encode_number(len(op.metadata)))
     for key, value in op.metadata.items():
         args += [encode_text(key), *encode_optional(None if value is None else msgspec.json.encode(value))]
     return args
@@ -212,8 +223,12 @@ def error_from_refusal(step: Any, reason: bytes, facts: Sequence[bytes]) -> Stan
             return HistoryMoved(step.session_id, expected=expected, found=Head(*map(int, facts)))
         case b"sealed":
             return make_wrong_key_error(step.session_id)
+        case b"owner":
+            return OutsideScope(step.owner)
         case b"key":
             return KeyReused(step.session_id, step.key.name)
+        case b"damaged":
+            return SessionDamaged(step.session_id, "a field is missing or not a number")
         case b"tape":
             return NotFound("tape", int(facts[0]))
         case b"held":
@@ -243,16 +258,22 @@ def parse_session_record(session_id: str, fields: Mapping[bytes, bytes]) -> Sess
             generation=int(fields[b"generation"]),
             seal=fields.get(b"seal"),
             owner=decode_text(fields[b"owner"]) if b"owner" in fields else None,
-            metadata={
-                decode_text(name[1:]): msgspec.json.decode(value)
-                for name, value in fields.items()
-                if name.startswith(b"#")
-            },
+            metadata=parse_metadata(fields),
             created_at=float(fields[b"created_at"]),
             updated_at=float(fields[b"updated_at"]),
         )
     except (KeyError, ValueError, msgspec.DecodeError) as error:
-        raise StoreUnavailable(f"the record of session {session_id!r} is damaged: {error}") from error
+        raise SessionDamaged(session_id, f"{type(error).__name__}: {error}") from None
+
+
+def parse_metadata(fields: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """Return the metadata of a session, without values that cannot be read."""
+    metadata = {}
+    for name, value in fields.items():
+        if name.startswith(b"#"):
+            with contextlib.suppress(msgspec.DecodeError):
+                metadata[decode_text(name[1:])] = msgspec.json.decode(value)
+    return metadata
 
 
 def parse_origins(tag: str, fields: Mapping[bytes, bytes]) -> dict[int, str]:

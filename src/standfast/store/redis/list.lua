@@ -1,4 +1,4 @@
--- List sessions with their records, newest first, on a single server.
+-- List sessions with their records and scores, newest first, on a single server.
 --
 -- There the list is exact: every commit sets the score of a session to the time in its record. Only expiry does not
 -- update it, so a name without a record is removed here.
@@ -34,7 +34,7 @@ while #found < count do
       redis.call('ZREM', list, id)
     else
       rank = rank + 1
-      if not passed then found[#found + 1] = {id, record} end
+      if not passed then found[#found + 1] = {id, record, score} end
     end
   end
 end

@@ -15,6 +15,9 @@ local field = {}
 for index = 1, #record, 2 do
   field[record[index]] = record[index + 1]
 end
+if not (field.closed and field.tape and field.open_from and field.next_seq) then
+  return {record, '0', {}, 0} -- damaged, which the caller reports
+end
 local shown = field.closed .. '[' .. field.tape .. ',' .. field.open_from .. ',' .. field.next_seq .. ']'
 if generation ~= '' then
   local entry = redis.call('HGET', base .. ':generations', generation)
@@ -38,7 +41,7 @@ end
 stop = stop or size
 
 local origin = {[field.tape] = tag}
-for tape, where in field.origins:gmatch('(%d+)=%d+=(%S+)') do
+for tape, where in (field.origins or ''):gmatch('(%d+)=%d+=(%S+)') do
   origin[tape] = where
 end
 

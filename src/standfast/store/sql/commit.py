@@ -1,23 +1,23 @@
 """Apply the operations of a commit, inside a transaction that the caller begins and ends.
 
 The operations on histories are in :mod:`~standfast.store.sql.history_writes`, those on workspaces in
-:mod:`~standfast.store.sql.workspace_writes`.
+:mod:`~standfast.store.sql.workspace_writes`, those on documents in :mod:`~standfast.store.sql.documents`.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from standfast.base.errors import NotFound, RunShared
-from standfast.store import operations
+from standfast.store import operations, preconditions
 from standfast.store.operations import Op, OpResult
 from standfast.store.records import Lease
-from standfast.store.sql import history_writes, workspace_writes
-from standfast.store.sql.connection import DatabaseConnection
+from standfast.store.sql import documents, history_writes, workspace_writes
+from standfast.store.sql.connection import DatabaseConnection, as_bytes
 
 
 def save_run(db: DatabaseConnection, op: operations.SaveRun, now: float) -> None:
     row = db.fetch_one("SELECT revision FROM {_runs} WHERE run_id = :run_id" + db.lock_clause, {"run_id": op.run_id})
-    operations.check_revision(op, found=row[0] if row else 0)
+    preconditions.check_revision(op, found=row[0] if row else 0)
     values = {
         "run_id": op.run_id,
         "session_id": op.session_id,
@@ -52,7 +52,7 @@ def require_run(db: DatabaseConnection, run_id: str) -> None:
 def delete_run(db: DatabaseConnection, op: operations.DeleteRun, now: float) -> None:
     target = {"run_id": op.run_id}
     row = db.fetch_one("SELECT revision FROM {_runs} WHERE run_id = :run_id" + db.lock_clause, target)
-    operations.check_revision(op, found=row[0] if row else 0)
+    preconditions.check_revision(op, found=row[0] if row else 0)
     fork = db.fetch_one("SELECT run_id FROM {_runs} WHERE parent = :run_id ORDER BY position LIMIT 1", target)
     if fork is not None:
         raise RunShared(op.run_id, fork_id=fork[0])
@@ -66,7 +66,7 @@ def append_journal(db: DatabaseConnection, op: operations.AppendJournal, now: fl
     )
     if row is None:
         raise NotFound("run", op.run_id)
-    operations.check_journal(op, sealed=row[1] is not None, found=row[0])
+    preconditions.check_journal(op, seal=as_bytes(row[1]), found=row[0])
     insert_log(db, op.run_id, table="{_journal}", entries=op.entries, length=row[0], now=now)
     db.execute(
         "UPDATE {_runs} SET journal_length = :length, seal = :seal WHERE run_id = :run_id",
@@ -106,12 +106,44 @@ def insert_log(
     )
 
 
+def rewrite_run(db: DatabaseConnection, op: operations.RewriteRun, now: float) -> None:
+    row = db.fetch_one(
+        "SELECT seal, journal_length, event_length FROM {_runs} WHERE run_id = :run_id" + db.lock_clause,
+        {"run_id": op.run_id},
+    )
+    if row is None:
+        raise NotFound("run", op.run_id)
+    preconditions.check_rewrite(op, seal=as_bytes(row[0]), journal=row[1], events=row[2])
+    db.execute(
+        "UPDATE {_runs} SET data = :data, seal = :seal WHERE run_id = :run_id",
+        {"run_id": op.run_id, "data": op.data, "seal": op.seal},
+    )
+    for table, entries in (("{_journal}", op.journal), ("{_events}", op.events)):
+        db.execute_many(
+            f"UPDATE {table} SET data = :data WHERE run_id = :run_id AND seq = :seq",
+            [{"run_id": op.run_id, "seq": seq, "data": data} for seq, data in enumerate(entries, start=1)],
+        )
+
+
+def count_approval_change(db: DatabaseConnection) -> int:
+    """Return the number of the next change of an approval. Others who change one wait until this commit has ended."""
+    row = db.fetch_one("SELECT value FROM {_counters} WHERE name = 'approvals'" + db.lock_clause, {})
+    number: int = row[0] + 1 if row else 2
+    if row is None:
+        db.execute("INSERT INTO {_counters} (name, value) VALUES ('approvals', :number)", {"number": number})
+    else:
+        db.execute("UPDATE {_counters} SET value = :number WHERE name = 'approvals'", {"number": number})
+    return number
+
+
 def save_approval(db: DatabaseConnection, op: operations.SaveApproval, now: float) -> None:
+    # First of all, because two commits that change the same approvals in different order would block each other.
+    changed = count_approval_change(db)
     row = db.fetch_one(
         "SELECT revision FROM {_approvals} WHERE approval_id = :approval_id" + db.lock_clause,
         {"approval_id": op.approval_id},
     )
-    operations.check_revision(op, found=row[0] if row else 0)
+    preconditions.check_revision(op, found=row[0] if row else 0)
     values = {
         "approval_id": op.approval_id,
         "run_id": op.run_id,
@@ -121,17 +153,19 @@ def save_approval(db: DatabaseConnection, op: operations.SaveApproval, now: floa
         "data": op.data,
         "now": now,
         "expires_at": op.expires_at,
+        "changed": changed,
     }
     if row is None:
         db.execute(
             "INSERT INTO {_approvals} (approval_id, run_id, session_id, status, revision, data, requested_at,"
-            " expires_at) VALUES (:approval_id, :run_id, :session_id, :status, :revision, :data, :now, :expires_at)",
+            " expires_at, changed) VALUES (:approval_id, :run_id, :session_id, :status, :revision, :data, :now,"
+            " :expires_at, :changed)",
             values,
         )
     else:
         db.execute(
-            "UPDATE {_approvals} SET status = :status, revision = :revision, data = :data, expires_at = :expires_at"
-            " WHERE approval_id = :approval_id",
+            "UPDATE {_approvals} SET status = :status, revision = :revision, data = :data, expires_at = :expires_at,"
+            " changed = :changed WHERE approval_id = :approval_id",
             values,
         )
 
@@ -145,7 +179,7 @@ def get_lease_for_update(db: DatabaseConnection, name: str) -> Lease | None:
 
 def acquire_lease(db: DatabaseConnection, op: operations.AcquireLease, now: float) -> Lease:
     held = get_lease_for_update(db, op.name)
-    lease = operations.grant_lease(op, held, now)
+    lease = preconditions.grant_lease(op, held, now)
     values = {"name": lease.name, "owner": lease.owner, "token": lease.token, "expires_at": lease.expires_at}
     if held is None:
         db.execute(
@@ -161,7 +195,7 @@ def acquire_lease(db: DatabaseConnection, op: operations.AcquireLease, now: floa
 
 
 def renew_lease(db: DatabaseConnection, op: operations.RenewLease, now: float) -> Lease:
-    held = operations.check_lease_token(op, get_lease_for_update(db, op.name))
+    held = preconditions.check_lease_token(op, get_lease_for_update(db, op.name))
     db.execute(
         "UPDATE {_leases} SET expires_at = :expires_at WHERE name = :name",
         {"name": op.name, "expires_at": now + op.ttl},
@@ -178,7 +212,7 @@ def release_lease(db: DatabaseConnection, op: operations.ReleaseLease, now: floa
 
 
 def check_fence(db: DatabaseConnection, op: operations.CheckFence, now: float) -> None:
-    operations.check_lease_token(op, get_lease_for_update(db, op.name))
+    preconditions.check_lease_token(op, get_lease_for_update(db, op.name))
 
 
 def apply(connection: DatabaseConnection, ops: Iterable[Op], now: float) -> list[OpResult]:
@@ -196,13 +230,17 @@ _APPLIERS: dict[type, Callable[[DatabaseConnection, Any, float], OpResult]] = {
     operations.DeleteRun: delete_run,
     operations.AppendJournal: append_journal,
     operations.AppendEvents: append_events,
+    operations.RewriteRun: rewrite_run,
     operations.SaveApproval: save_approval,
     operations.AppendVersions: workspace_writes.append_versions,
+    operations.RewriteVersions: workspace_writes.rewrite_versions,
     operations.SaveCheckpoint: workspace_writes.save_checkpoint,
     operations.DropCheckpoint: workspace_writes.drop_checkpoint,
     operations.DeleteWorkspace: workspace_writes.delete_workspace,
     operations.PutBlob: workspace_writes.put_blob,
     operations.SweepBlobs: workspace_writes.sweep_blobs,
+    operations.PutDocument: documents.put_document,
+    operations.DeleteDocument: documents.delete_document,
     operations.AcquireLease: acquire_lease,
     operations.RenewLease: renew_lease,
     operations.ReleaseLease: release_lease,

@@ -45,11 +45,11 @@ def select_table_names(names: TableNames, get_columns: GetColumns) -> TableNames
     """Return the names under which this database holds its tables.
 
     Before standfast 0.1.0 was released, the product and its default tables were called holdfast. A database with those
-    tables, and without tables of the present default names, is used as it is. Tables of openai-agents are left to
-    openai-agents: the store uses others beside them.
+    tables, and without tables of the present default names, is used as it is. If openai-agents has tables of these
+    names, the store uses others beside them.
     """
     if are_foreign(names, get_columns):
-        return TableNames(f"standfast_{names.sessions}", f"standfast_{names.items}")
+        return get_names_beside(names)
     if names != DEFAULT_NAMES or get_columns(names.sessions):
         return names
     return FORMER_DEFAULT_NAMES if "tape" in get_columns(FORMER_DEFAULT_NAMES.sessions) else names
@@ -58,6 +58,16 @@ def select_table_names(names: TableNames, get_columns: GetColumns) -> TableNames
 def are_foreign(names: TableNames, get_columns: GetColumns) -> bool:
     """Return whether openai-agents has created tables with these names."""
     return "message_data" in get_columns(names.items)
+
+
+def get_names_beside(names: TableNames) -> TableNames:
+    """Return the names of the tables of standfast beside tables of openai-agents with these names."""
+    return TableNames(f"standfast_{names.sessions}", f"standfast_{names.items}")
+
+
+def are_left_to_owner(names: TableNames, get_columns: GetColumns) -> bool:
+    """Return whether openai-agents has created tables with these names, and they are not adopted."""
+    return are_foreign(names, get_columns) and "tape" not in get_columns(get_names_beside(names).sessions)
 
 
 class DatabaseConnection(Protocol):
@@ -75,3 +85,12 @@ class DatabaseConnection(Protocol):
     def execute(self, sql: str, params: Mapping[str, Any]) -> None: ...
 
     def execute_many(self, sql: str, params: Sequence[Mapping[str, Any]]) -> None: ...
+
+
+def as_bytes(data: Any) -> bytes | None:
+    """Return the value of a column as bytes, including a hand-edited one: the codec decides whether it is an item."""
+    if data is None or isinstance(data, bytes):
+        return data
+    if isinstance(data, str):
+        return data.encode("utf-8", "surrogateescape")
+    return bytes(data) if isinstance(data, (memoryview, bytearray)) else repr(data).encode()

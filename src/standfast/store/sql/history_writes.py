@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from standfast.base.errors import KeyReused, SessionDamaged
-from standfast.store import operations
+from standfast.store import operations, preconditions
 from standfast.store.records import EMPTY_HEAD, Head
 from standfast.store.sql.connection import DatabaseConnection
 from standfast.store.tape import get_ranges_on_tape, iter_gaps
@@ -17,7 +17,7 @@ _ranges_decoder = msgspec.json.Decoder(list[tuple[int, int]])
 
 def splice(db: DatabaseConnection, op: operations.Splice, now: float) -> Head:
     """Append items, replace the view, or both; return the new head. A batch that was written before changes nothing."""
-    operations.check_view_update(op)
+    preconditions.check_view_update(op)
     row = db.fetch_one(
         "SELECT version, length, tape, next_seq, open_from, updated_at, seal IS NOT NULL FROM {sessions}"
         " WHERE session_id = :session_id" + db.lock_clause,
@@ -28,8 +28,8 @@ def splice(db: DatabaseConnection, op: operations.Splice, now: float) -> Head:
     if done is not None:
         return done
     version, length, tape, next_seq, open_from, updated_at, sealed = row or (0, 0, op.tape, 0, 0, now, False)
-    operations.check_version(op.session_id, op.expected, found=Head(version, length))
-    operations.check_seal(op, sealed=sealed, tape=tape, found=Head(version, length))
+    preconditions.check_version(op.session_id, op.expected, found=Head(version, length))
+    preconditions.check_seal(op, sealed=sealed, tape=tape, found=Head(version, length))
     if op.view_update is not None and op.view_update.archive and row:
         archive_generation(db, op.session_id, resumes_at=next_seq + len(op.add), now=now)
     head = Head(version + 1, op.view_update.length if op.view_update else length + len(op.add))
@@ -178,11 +178,11 @@ def erase(db: DatabaseConnection, op: operations.Erase, now: float) -> Head:
         target,
     )
     found = Head(row[0], row[1]) if row else EMPTY_HEAD
-    operations.check_version(op.session_id, op.expected, found=found)
+    preconditions.check_version(op.session_id, op.expected, found=found)
     if row is None:
         return EMPTY_HEAD
     version, _, tape, next_seq, updated_at, sealed = row
-    operations.check_seal(op, sealed=sealed, tape=tape, found=found)
+    preconditions.check_seal(op, sealed=sealed, tape=tape, found=found)
     shared = [
         link[0]
         for link in db.fetch_all("SELECT tape FROM {_links} WHERE session_id = :session_id ORDER BY tape", target)
@@ -260,6 +260,7 @@ def annotate(db: DatabaseConnection, op: operations.Annotate, now: float) -> Hea
         )
         return EMPTY_HEAD
     version, length, metadata, owner, updated_at = row
+    preconditions.check_owner(op, found=owner)
     db.execute(
         "UPDATE {sessions} SET metadata = :metadata, owner = :owner, updated_at = :now WHERE session_id = :session_id",
         {
@@ -286,7 +287,7 @@ def require_version(db: DatabaseConnection, op: operations.RequireVersion, now: 
         "SELECT version, length FROM {sessions} WHERE session_id = :session_id" + db.lock_clause,
         {"session_id": op.session_id},
     )
-    operations.check_version(op.session_id, op.version, found=Head(row[0], row[1]) if row else EMPTY_HEAD)
+    preconditions.check_version(op.session_id, op.version, found=Head(row[0], row[1]) if row else EMPTY_HEAD)
 
 
 def quarantine(db: DatabaseConnection, op: operations.Quarantine, now: float) -> None:

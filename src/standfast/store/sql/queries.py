@@ -14,9 +14,12 @@ from standfast.base.errors import NotFound, SessionDamaged
 from standfast.base.log import get_logger
 from standfast.store.backend import Cursor
 from standfast.store.records import (
+    ApprovalPlace,
     ApprovalRecord,
     BlobRecord,
+    ChangedApproval,
     CheckpointRecord,
+    DocumentRecord,
     Generation,
     Lease,
     LogEntry,
@@ -28,13 +31,15 @@ from standfast.store.records import (
     VersionRecord,
     WorkspaceRecord,
 )
-from standfast.store.sql import workspace_queries
-from standfast.store.sql.connection import DatabaseConnection
+from standfast.store.sql import documents, workspace_queries
+from standfast.store.sql.connection import DatabaseConnection, as_bytes
 from standfast.store.sql.run_queries import (
+    count_approval_changes,
     get_approval,
     get_lease,
     get_run,
     list_approvals,
+    list_changed_approvals,
     list_due_approvals,
     list_runs,
     read_log,
@@ -174,15 +179,6 @@ def read_rows(db: DatabaseConnection, spans: TapeSpans, start: int) -> list[Row]
     return rows
 
 
-def as_bytes(data: Any) -> bytes | None:
-    """Return the value of a column as bytes, including a hand-edited one: the codec decides whether it is an item."""
-    if data is None or isinstance(data, bytes):
-        return data
-    if isinstance(data, str):
-        return data.encode("utf-8", "surrogateescape")
-    return bytes(data) if isinstance(data, (memoryview, bytearray)) else repr(data).encode()
-
-
 def list_sessions(
     db: DatabaseConnection, *, owner: str | None, query: str | None, limit: int, after: Cursor | None
 ) -> list[SessionRecord]:
@@ -277,9 +273,16 @@ class RelationalQueries(ABC):
         limit: int,
         after: int,
         owner: str | None = None,
+        newest_first: bool = False,
     ) -> list[RunRecord]:
         return await self.run_query(
-            list_runs, status=status, session_id=session_id, limit=limit, after=after, owner=owner
+            list_runs,
+            status=status,
+            session_id=session_id,
+            limit=limit,
+            after=after,
+            owner=owner,
+            newest_first=newest_first,
         )
 
     async def read_journal(self, run_id: str, *, after: int) -> list[LogEntry]:
@@ -310,6 +313,16 @@ class RelationalQueries(ABC):
     ) -> list[ApprovalRecord]:
         return await self.run_query(list_due_approvals, status=status, at=at, limit=limit, after=after)
 
+    async def list_changed_approvals(
+        self, *, after: ApprovalPlace, upto: int | None, status: str | None, limit: int, owner: str | None = None
+    ) -> list[ChangedApproval]:
+        return await self.run_query(
+            list_changed_approvals, after=after, upto=upto, status=status, limit=limit, owner=owner
+        )
+
+    async def count_approval_changes(self) -> int:
+        return await self.run_query(count_approval_changes)
+
     async def get_lease(self, name: str) -> Lease | None:
         return await self.run_query(get_lease, name)
 
@@ -330,3 +343,13 @@ class RelationalQueries(ABC):
 
     async def read_blob(self, blob: BlobRecord) -> bytes | None:
         return await self.run_query(workspace_queries.read_blob, blob.digest)
+
+    async def get_document(self, kind: str, key: str) -> DocumentRecord | None:
+        return await self.run_query(documents.get_document, kind, key)
+
+    async def list_documents(
+        self, kind: str, *, limit: int, after: str = "", before: str | None = None, reverse: bool = False
+    ) -> list[DocumentRecord]:
+        return await self.run_query(
+            documents.list_documents, kind, limit=limit, after=after, before=before, reverse=reverse
+        )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from standfast.store.records import ApprovalRecord, Lease, LogEntry, RunRecord
+from standfast.store.records import ApprovalPlace, ApprovalRecord, ChangedApproval, Lease, LogEntry, RunRecord
 from standfast.store.sql.connection import DatabaseConnection
 
 _RUN_COLUMNS = (
@@ -45,8 +45,10 @@ def list_runs(
     limit: int,
     after: int,
     owner: str | None = None,
+    newest_first: bool = False,
 ) -> list[RunRecord]:
-    where, params = ["position > :after"], dict[str, Any](after=after, limit=limit)
+    params, order = dict[str, Any](after=after, limit=limit), "position DESC" if newest_first else "position"
+    where = ["position < :after" if newest_first and after else "position > :after"]
     if owner is not None:
         where.append(_OWNED)
         params["owner"] = owner
@@ -54,21 +56,22 @@ def list_runs(
         where.append("session_id = :session_id")
         params["session_id"] = session_id
     if status is None:
-        return [run_record_from_row(row) for row in db.fetch_all(_build_runs_query(where), params)]
+        return [run_record_from_row(row) for row in db.fetch_all(_build_runs_query(where, order), params)]
     if not status:
         return []
     # One SELECT per status, so that each reads only the rows that it returns, in the order of an index. With IN,
     # planners tend to scan all runs of the session.
     names = {f"status_{index}": name for index, name in enumerate(status)}
     selects = [
-        f"SELECT {_RUN_COLUMNS} FROM ({_build_runs_query([*where, f'status = :{name}'])}) AS {name}" for name in names
+        f"SELECT {_RUN_COLUMNS} FROM ({_build_runs_query([*where, f'status = :{name}'], order)}) AS {name}"
+        for name in names
     ]
-    found = db.fetch_all(f"{' UNION ALL '.join(selects)} ORDER BY position LIMIT :limit", params | names)
+    found = db.fetch_all(f"{' UNION ALL '.join(selects)} ORDER BY {order} LIMIT :limit", params | names)
     return [run_record_from_row(row) for row in found]
 
 
-def _build_runs_query(where: Sequence[str]) -> str:
-    return f"SELECT {_RUN_COLUMNS} FROM {{_runs}} WHERE {' AND '.join(where)} ORDER BY position LIMIT :limit"
+def _build_runs_query(where: Sequence[str], order: str) -> str:
+    return f"SELECT {_RUN_COLUMNS} FROM {{_runs}} WHERE {' AND '.join(where)} ORDER BY {order} LIMIT :limit"
 
 
 def read_log(db: DatabaseConnection, table: str, run_id: str, *, after: int, limit: int) -> list[LogEntry]:
@@ -138,6 +141,38 @@ def list_due_approvals(
         params,
     )
     return [approval_record_from_row(row) for row in found]
+
+
+def list_changed_approvals(
+    db: DatabaseConnection,
+    *,
+    after: ApprovalPlace,
+    upto: int | None,
+    status: str | None,
+    limit: int,
+    owner: str | None = None,
+) -> list[ChangedApproval]:
+    # The first condition alone is what an index can use.
+    where = ["changed >= :number", "(changed > :number OR approval_id > :last_id)"]
+    params: dict[str, Any] = {"number": after.number, "last_id": after.approval_id, "limit": limit}
+    if owner is not None:
+        where.append(_OWNED)
+        params["owner"] = owner
+    for condition, name, value in (("status =", "status", status), ("changed <=", "upto", upto)):
+        if value is not None:
+            where.append(f"{condition} :{name}")
+            params[name] = value
+    found = db.fetch_all(
+        f"SELECT {_APPROVAL_COLUMNS}, changed FROM {{_approvals}} WHERE {' AND '.join(where)}"
+        " ORDER BY changed, approval_id LIMIT :limit",
+        params,
+    )
+    return [ChangedApproval(ApprovalPlace(row[8], row[0]), approval_record_from_row(row)) for row in found]
+
+
+def count_approval_changes(db: DatabaseConnection) -> int:
+    row = db.fetch_one("SELECT value FROM {_counters} WHERE name = 'approvals'", {})
+    return row[0] if row else 1
 
 
 def get_lease(db: DatabaseConnection, name: str) -> Lease | None:

@@ -296,6 +296,47 @@ RUN_SEALS = Migration("seals_of_runs", ("ALTER TABLE {_runs} ADD COLUMN seal <BY
 
 POSTGRESQL_RUN_SEALS = Migration("seals_of_runs_on_postgresql", only_dialect="postgresql", scripts=_COMMIT_SCRIPTS)
 
+POSTGRESQL_REWRITES = Migration(
+    "rewriting_encrypted_runs_on_postgresql",
+    only_dialect="postgresql",
+    scripts=(*_COMMIT_SCRIPTS, "sqlalchemy/postgres_rewrites.sql"),
+)
+
+DOCUMENTS = Migration(
+    "documents",
+    (
+        """CREATE TABLE {_documents} (
+            kind <NAME> NOT NULL,
+            name <NAME> NOT NULL,
+            data <BYTES> NOT NULL,
+            revision BIGINT NOT NULL,
+            written_at <TIME> NOT NULL,
+            PRIMARY KEY (kind, name)
+        ) <CLUSTERED>""",
+    ),
+)
+
+POSTGRESQL_DOCUMENTS = Migration(
+    "documents_on_postgresql",
+    only_dialect="postgresql",
+    scripts=(*_COMMIT_SCRIPTS, "sqlalchemy/postgres_documents.sql"),
+)
+
+# Approvals that exist already count as changed by the first change.
+APPROVAL_CHANGES = Migration(
+    "numbered_changes_of_approvals",
+    (
+        "ALTER TABLE {_approvals} ADD COLUMN changed BIGINT NOT NULL DEFAULT 1",
+        "CREATE INDEX {_approvals}_by_change ON {_approvals} (changed, approval_id)",
+        "CREATE TABLE {_counters} (name <NAME> NOT NULL PRIMARY KEY, value BIGINT NOT NULL) <CLUSTERED>",
+    ),
+)
+
+POSTGRESQL_APPROVAL_CHANGES = Migration(
+    "numbered_changes_of_approvals_on_postgresql", only_dialect="postgresql", scripts=_COMMIT_SCRIPTS
+)
+POSTGRESQL_CLAIMS = Migration("sessions_are_claimed_by_owners", only_dialect="postgresql", scripts=_COMMIT_SCRIPTS)
+
 MIGRATIONS = (
     HISTORIES,
     RUNS,
@@ -313,6 +354,12 @@ MIGRATIONS = (
     POSTGRESQL_WORKSPACES,
     RUN_SEALS,
     POSTGRESQL_RUN_SEALS,
+    POSTGRESQL_REWRITES,
+    DOCUMENTS,
+    POSTGRESQL_DOCUMENTS,
+    APPROVAL_CHANGES,
+    POSTGRESQL_APPROVAL_CHANGES,
+    POSTGRESQL_CLAIMS,
 )
 LATEST_VERSION = len(MIGRATIONS)
 

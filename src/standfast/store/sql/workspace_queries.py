@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from standfast.store.records import BlobRecord, CheckpointRecord, VersionRecord, WorkspaceRecord
-from standfast.store.sql.connection import DatabaseConnection
+from standfast.store.sql.connection import DatabaseConnection, as_bytes
 
 _WORKSPACE_COLUMNS = "name, workspace_id, version, created_at, updated_at"
 _NO_UPPER_BOUND = 2**62
@@ -40,7 +40,11 @@ def read_versions(db: DatabaseConnection, key: str, *, after: int, upto: int | N
     )
     return [
         VersionRecord(
-            version=version, data=bytes(data), created_at=created_at, checkpoint_id=checkpoint_id, size=size or 0
+            version=version,
+            data=as_bytes(data) or b"",
+            created_at=created_at,
+            checkpoint_id=checkpoint_id,
+            size=size or 0,
         )
         for version, data, created_at, checkpoint_id, size in found
     ]
@@ -58,7 +62,7 @@ def get_checkpoint(db: DatabaseConnection, key: str, version: int) -> Checkpoint
         checkpoint_id=row[0],
         key=key,
         version=version,
-        data=bytes(row[1]),
+        data=as_bytes(row[1]) or b"",
         blobs=msgspec.json.decode(row[2], type=tuple[str, ...]),
         size=row[3],
         created_at=row[4],
@@ -77,4 +81,4 @@ def find_blobs(db: DatabaseConnection, digests: Sequence[str]) -> list[BlobRecor
 
 def read_blob(db: DatabaseConnection, digest: str) -> bytes | None:
     row = db.fetch_one("SELECT data FROM {_blob_data} WHERE digest = :digest", {"digest": digest})
-    return None if row is None else bytes(row[0])
+    return None if row is None else as_bytes(row[0])

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from standfast.base.errors import BlobsMissing, NotFound
-from standfast.store import operations
+from standfast.store import operations, preconditions
 from standfast.store.records import FreedBlobs
 from standfast.store.sql.connection import DatabaseConnection
 from standfast.store.sql.workspace_queries import get_workspace
@@ -17,7 +17,7 @@ from standfast.store.sql.workspace_queries import get_workspace
 
 def append_versions(db: DatabaseConnection, op: operations.AppendVersions, now: float) -> None:
     found = get_workspace(db, op.key, lock_clause=db.lock_clause)
-    operations.check_workspace(op, found=found)
+    preconditions.check_workspace(op, found=found)
     version = op.expected + len(op.versions)
     values = {"name": op.key, "workspace_id": op.workspace_id, "version": version, "now": now}
     if found is None:
@@ -34,6 +34,14 @@ def append_versions(db: DatabaseConnection, op: operations.AppendVersions, now: 
             {"name": op.key, "version": number, "data": data, "now": now}
             for number, data in enumerate(op.versions, start=op.expected + 1)
         ],
+    )
+
+
+def rewrite_versions(db: DatabaseConnection, op: operations.RewriteVersions, now: float) -> None:
+    preconditions.check_workspace(op, found=get_workspace(db, op.key, lock_clause=db.lock_clause))
+    db.execute_many(
+        "UPDATE {_versions} SET data = :data WHERE name = :name AND version = :version",
+        [{"name": op.key, "version": number, "data": data} for number, data in enumerate(op.versions, start=1)],
     )
 
 

@@ -15,10 +15,11 @@ prepared statements; with asyncpg they are disabled as follows::
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from standfast.base.errors import InvalidInput, MissingExtra, SchemaTooOld, StoreUnavailable
-from standfast.base.ids import new_id
+from standfast.base.errors import InvalidInput, MissingExtra, SchemaTooOld, StoreUnavailable, Unsupported
+from standfast.base.ids import new_id, validate_name
 from standfast.base.log import get_logger
 from standfast.base.time import Clock
 
@@ -30,17 +31,20 @@ try:
 except ImportError as missing:
     raise MissingExtra("sql", "a database server") from missing
 
-from standfast.store.operations import Op, OpResult, Splice
+from standfast.store.links import Link, LinkListener, LinkUnavailable
+from standfast.store.operations import AcquireLease, LeaseHeld, Op, OpResult, Splice
 from standfast.store.records import SearchCandidate
 from standfast.store.sql import schema
 from standfast.store.sql.commit import apply
 from standfast.store.sql.connection import TableNames
+from standfast.store.sql.openai_agents_tables import AdoptedMeanwhile, ForeignTablesPolicy, OpenAIAgentsTables
 from standfast.store.sql.queries import RelationalQueries
-from standfast.store.sqlalchemy import dialects, postgres
+from standfast.store.sqlalchemy import dialects, postgres, row_security
 from standfast.store.sqlalchemy.connections import (
     DEFAULT_TIMEOUT,
     BorrowedConnections,
     create_engine,
+    create_private_database,
     is_disconnected,
 )
 from standfast.store.sqlalchemy.dialects import (
@@ -51,11 +55,14 @@ from standfast.store.sqlalchemy.dialects import (
     get_dialect,
 )
 from standfast.store.sqlalchemy.migrations import Migrator
+from standfast.store.sqlalchemy.scoped import ScopedBackend
 from standfast.store.sqlite import erasure
 
 T = TypeVar("T")
 
 _MAX_ATTEMPTS = 12
+LINK_LEASE = "link"
+LINK_LEASE_TTL = 100 * 365 * 86400.0
 
 
 _log = get_logger(__name__)
@@ -77,15 +84,19 @@ class SqlBackend(RelationalQueries):
         owns_engine: bool = False,
         clock: Clock | None = None,
         server_side: bool = True,
+        foreign_tables: ForeignTablesPolicy = "refuse",
     ) -> None:
         self.engine = engine
+        self.foreign_tables = foreign_tables
+        self.openai_agents: OpenAIAgentsTables | None = None  # set by open() if it uses those of openai-agents
         self.create_tables = create_tables
         self.owns_engine = owns_engine
         address = engine.url.render_as_string(hide_password=True)
         is_in_memory = engine.dialect.name == "sqlite" and engine.url.database in (None, "", ":memory:")
         self.location = f"{new_id('memory') if is_in_memory else address} {names or TableNames()}"
         dialect = get_dialect(engine.dialect.name)
-        self.transactions = TransactionRunner(dialect, names or TableNames(), clock)
+        self.requested_names = names or TableNames()
+        self.transactions = TransactionRunner(dialect, self.requested_names, clock)
         self.connections = BorrowedConnections(engine, address)
         self.indexes_words = dialect.name == "postgresql"
         self.server_side = server_side and dialect.name == "postgresql"
@@ -101,6 +112,7 @@ class SqlBackend(RelationalQueries):
         create_tables: bool = True,
         clock: Clock | None = None,
         engine_kwargs: Mapping[str, Any] | None = None,
+        foreign_tables: ForeignTablesPolicy = "refuse",
     ) -> "SqlBackend":
         """Create a backend with its own engine, which is disposed when the backend is closed.
 
@@ -108,7 +120,14 @@ class SqlBackend(RelationalQueries):
         ``create_async_engine``.
         """
         engine = create_engine(url, {"isolation_level": "AUTOCOMMIT", **(engine_kwargs or {})})
-        return cls(engine, names=names, create_tables=create_tables, owns_engine=True, clock=clock)
+        return cls(
+            engine,
+            names=names,
+            create_tables=create_tables,
+            owns_engine=True,
+            clock=clock,
+            foreign_tables=foreign_tables,
+        )
 
     async def close(self) -> None:
         """Wait for running work, and dispose an engine that the backend owns."""
@@ -127,13 +146,58 @@ class SqlBackend(RelationalQueries):
                 self.is_open = True
 
     async def migrate(self) -> None:
-        migrator = Migrator(self.transactions, self.location, may_enable_wal=self.owns_engine)
+        create_private_database(self.engine.url)
+        migrator = self.make_migrator()
+        self.openai_agents = await self.connections.acquire_and_run(migrator.find_openai_agents)
+        if self.openai_agents is not None:
+            return
         version = await self.connections.acquire_and_run(migrator.get_installed_version)
         if version == schema.LATEST_VERSION:
             return
         if not self.create_tables:
             raise SchemaTooOld(self.location, found=version, supported=schema.LATEST_VERSION)
         await self.connections.acquire_and_run(migrator.upgrade)
+
+    def make_migrator(self) -> Migrator:
+        return Migrator(
+            self.transactions,
+            self.requested_names,
+            self.location,
+            may_enable_wal=self.owns_engine,
+            foreign_tables=self.foreign_tables,
+        )
+
+    # --- owners ---------------------------------------------------------------------------------
+
+    def for_owner(self, owner: str) -> ScopedBackend:
+        """Return a backend that sees and changes what this owner has, and nothing else. PostgreSQL enforces it."""
+        self.require_postgresql()
+        return ScopedBackend(self, validate_name("owner", owner))
+
+    async def has_row_security(self) -> bool:
+        """Return whether the tables are protected, so that :meth:`for_owner` can be used."""
+        await self.open()
+        return self.indexes_words and await self.run_query(row_security.is_enabled)
+
+    async def enable_row_security(self) -> None:
+        """Protect the tables, also those that were added since. Waits until no transaction uses them.
+
+        Raise :class:`Unsupported` with what an administrator has to do if this user may not create roles.
+        """
+        await self.change_row_security(row_security.enable)
+
+    async def disable_row_security(self) -> None:
+        """Undo :meth:`enable_row_security`. Backends of one owner fail from then on."""
+        await self.change_row_security(row_security.disable)
+
+    async def change_row_security(self, change: Callable[[SqlConnection], None]) -> None:
+        self.require_postgresql()
+        await self.open()
+        await self.connections.acquire_and_run(lambda raw: self.transactions.run_in_transaction(raw, change))
+
+    def require_postgresql(self) -> None:
+        if self.engine.dialect.name != "postgresql":
+            raise Unsupported("only PostgreSQL can keep the rows of owners apart")
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -144,7 +208,11 @@ class SqlBackend(RelationalQueries):
         sent. If the connection is lost later, only splices with an idempotency key are repeated; otherwise
         :class:`StoreUnavailable` is raised, and it is unknown whether the commit was applied.
         """
-        results = await self.commit_with_retry(ops)
+        try:
+            results = await self.commit_with_retry(ops)
+        except AdoptedMeanwhile:
+            self.is_open = False
+            results = await self.commit_with_retry(ops)
         if self.connections.is_sqlite and erasure.is_erasing(ops):
             try:
                 await self.remove_traces()
@@ -166,8 +234,9 @@ class SqlBackend(RelationalQueries):
         await self.open()
         await self.connections.wait_for_abandoned()
         # After a lost connection it is unknown whether the commit was applied. With keys it can be repeated safely.
-        repeatable = all(isinstance(op, Splice) and op.key is not None for op in ops)
-        write = self.commit_with_function if self.server_side else self.commit_with_statements
+        foreign = self.openai_agents is not None
+        repeatable = not foreign and all(isinstance(op, Splice) and op.key is not None for op in ops)
+        write = self.commit_with_function if self.server_side and not foreign else self.commit_with_statements
         problem: Exception
         for attempt in range(_MAX_ATTEMPTS):
             if attempt:
@@ -225,6 +294,8 @@ class SqlBackend(RelationalQueries):
 
     async def commit_with_statements(self, ops: Sequence[Op]) -> list[OpResult]:
         def write(connection: SqlConnection) -> list[OpResult]:
+            if self.openai_agents is not None:
+                return self.openai_agents.apply(connection, ops)
             if self.connections.is_sqlite and erasure.is_erasing(ops):
                 erasure.prepare_index(connection)
             return apply(connection, ops, self.transactions.get_time(connection))
@@ -241,23 +312,52 @@ class SqlBackend(RelationalQueries):
         except OSError as error:
             raise CommitOutcomeUnknown(error) from error
 
+    # --- links ----------------------------------------------------------------------------------
+
+    async def open_link(self, name: str, listener: LinkListener) -> Link:
+        url = self.engine.url
+        if self.connections.is_sqlite and url.database not in (None, "", ":memory:"):
+            from standfast.store.sqlite.socket_link import SocketLink
+
+            return await SocketLink.open(url.database, name, listener)
+        if self.engine.dialect.name != "postgresql":
+            raise LinkUnavailable(f"a store in {self.engine.dialect.name} has none")
+        from standfast.store.sqlalchemy.notify_link import NotifyLink, make_secret
+
+        return await NotifyLink.open(self.engine, await self.agree_on_link_secret(make_secret()), name, listener)
+
+    async def agree_on_link_secret(self, proposal: str) -> str:
+        """Return the secret of the store's channels: the owner of a lease that nobody releases."""
+        lease = await self.get_lease(LINK_LEASE)
+        if lease is None:
+            with suppress(LeaseHeld):
+                await self.commit(AcquireLease(name=LINK_LEASE, owner=proposal, ttl=LINK_LEASE_TTL))
+            lease = await self.get_lease(LINK_LEASE)
+        if lease is None:
+            raise LinkUnavailable("the name of its channels cannot be stored")
+        return lease.owner
+
     # --- reading --------------------------------------------------------------------------------
 
     async def get_time(self) -> float:
         return await self.run_query(self.transactions.get_time)
 
     async def run_query(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Run a read on its own connection, and once more if that connection was lost."""
+        """Run a read on its own connection, and once more if that connection was lost or the tables were adopted."""
         await self.open()
+        query = function if self.openai_agents is None else self.openai_agents.get_query(function)
         try:
-            return await self.run_query_once(function, *args, **kwargs)
+            return await self.run_query_once(query, *args, **kwargs)
+        except AdoptedMeanwhile:
+            self.is_open = False
+            return await self.run_query(function, *args, **kwargs)
         except DBAPIError as error:
             if not error.connection_invalidated:
                 raise dialects.translate_error(error, self.location) from error
         except (SQLAlchemyError, OSError) as error:
             raise dialects.translate_error(error, self.location) from error
         return await self.connections.acquire_and_run(
-            lambda raw: function(self.transactions.wrap_connection(raw), *args, **kwargs)
+            lambda raw: query(self.transactions.wrap_connection(raw), *args, **kwargs)
         )
 
     async def run_query_once(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -271,6 +371,7 @@ class SqlBackend(RelationalQueries):
     async def search(
         self, terms: Sequence[str], *, session_id: str | None, owner: str | None, limit: int, skip: int
     ) -> list[SearchCandidate] | None:
-        if not self.indexes_words or not terms:
+        await self.open()
+        if not self.indexes_words or not terms or self.openai_agents is not None:
             return None
         return await self.run_query(postgres.find, terms, session_id=session_id, owner=owner, limit=limit, skip=skip)

@@ -1,7 +1,7 @@
-"""Engines, connections acquired from them, and work that continues when its caller is cancelled."""
+"""Engines, and connections acquired from them."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import sqlalchemy
@@ -12,6 +12,7 @@ from sqlalchemy.pool import AsyncAdaptedQueuePool, StaticPool
 
 from standfast.base.errors import Closed, InvalidInput, MissingExtra
 from standfast.base.log import get_logger
+from standfast.store.shielded_work import ShieldedWork
 from standfast.store.sqlalchemy.dialects import CommitOutcomeUnknown, translate_error
 from standfast.store.sqlite.files import create_private_file
 
@@ -20,8 +21,6 @@ _log = get_logger(__name__)
 
 DEFAULT_TIMEOUT = 30.0
 """Seconds to wait for the lock of another process, and for running work when a store is closed."""
-ABANDONED_COMMIT_TIMEOUT = 10.0
-"""Seconds that a commit waits at most for earlier ones whose callers were cancelled."""
 _DEFAULT_DRIVERS = {
     "postgresql": "postgresql+asyncpg",
     "postgres": "postgresql+asyncpg",
@@ -31,10 +30,11 @@ _DEFAULT_DRIVERS = {
 }
 
 
-class BorrowedConnections:
+class BorrowedConnections(ShieldedWork):
     """Acquires the connections of one store from its engine, and tracks the work that runs on them."""
 
     def __init__(self, engine: AsyncEngine, location: str) -> None:
+        super().__init__()
         # Transactions are begun and ended by statements, so that a commit can also be a single statement.
         self.autocommit_engine = engine.execution_options(isolation_level="AUTOCOMMIT")
         self.location = location
@@ -44,8 +44,6 @@ class BorrowedConnections:
         self.acquired_count = 0
         self.all_released = asyncio.Event()
         self.all_released.set()
-        self.pending_tasks: set[asyncio.Task[Any]] = set()
-        self.abandoned_tasks: set[asyncio.Task[Any]] = set()
         self.closed = False
 
     def check_open(self) -> None:
@@ -136,35 +134,6 @@ class BorrowedConnections:
         await self.release(connection)
         return result
 
-    async def run_shielded(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` in a task of its own.
-
-        If the caller is cancelled, the work continues in the background; see :meth:`wait_for_abandoned`.
-        """
-        task = asyncio.get_running_loop().create_task(work)
-        self.track(task)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if not task.done():
-                self.abandoned_tasks.add(task)
-            raise
-
-    async def wait_for_abandoned(self) -> None:
-        """Wait for work of cancelled callers, so that a later commit does not overtake it."""
-        if self.abandoned_tasks:
-            await asyncio.wait(self.abandoned_tasks, timeout=ABANDONED_COMMIT_TIMEOUT)
-
-    def track(self, task: asyncio.Task[Any]) -> None:
-        self.pending_tasks.add(task)
-        task.add_done_callback(self.untrack)
-
-    def untrack(self, task: asyncio.Task[Any]) -> None:
-        self.pending_tasks.discard(task)
-        self.abandoned_tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # mark as retrieved: the caller may have been cancelled
-
 
 def is_disconnected(raw: sqlalchemy.Connection | None) -> bool:
     """Return whether the driver knows that the connection is closed."""
@@ -208,12 +177,17 @@ def parse_url(url: str | URL) -> URL:
         ) from None
 
 
+def create_private_database(url: URL) -> None:
+    """Create the file of an SQLite database, readable by its user only, unless it exists."""
+    path = url.database
+    if url.get_backend_name() == "sqlite" and path not in (None, "", ":memory:") and not path.startswith("file:"):
+        create_private_file(path)
+
+
 def create_sqlite_engine(url: URL, kwargs: dict[str, Any]) -> AsyncEngine:
     kwargs["connect_args"] = {"timeout": DEFAULT_TIMEOUT, **kwargs.get("connect_args", {})}
     if url.database in (None, "", ":memory:"):
         kwargs = {"poolclass": AsyncAdaptedQueuePool, "pool_size": 1, "max_overflow": 0, **kwargs}
-    elif not url.database.startswith("file:"):
-        create_private_file(url.database)
     engine = create_async_engine(url, **kwargs)
 
     @event.listens_for(engine.sync_engine, "connect")

@@ -10,21 +10,34 @@ import sqlalchemy
 from sqlalchemy.exc import DBAPIError
 
 from standfast.base.errors import StoreUnavailable
-from standfast.store.sql import openai_agents_tables, schema
-from standfast.store.sql.connection import TableNames, select_table_names
+from standfast.store.sql import adoption, schema
+from standfast.store.sql.connection import TableNames, are_left_to_owner, select_table_names
+from standfast.store.sql.openai_agents_tables import ForeignTablesPolicy, OpenAIAgentsTables
+from standfast.store.sqlalchemy import row_security
 from standfast.store.sqlalchemy.connections import DEFAULT_TIMEOUT
 from standfast.store.sqlalchemy.dialects import MigrationConnection, SqlConnection, TransactionRunner, is_conflict
+
+_FOREIGN_ORDER = "created_at, id"  # by which SQLAlchemySession of openai-agents sorts the items of a session
 
 
 class Migrator:
     """Migrates one store. All methods run inside ``run_sync``, on a connection of the store."""
 
-    def __init__(self, transactions: TransactionRunner, location: str, *, may_enable_wal: bool) -> None:
+    def __init__(
+        self,
+        transactions: TransactionRunner,
+        requested_names: TableNames,
+        location: str,
+        *,
+        may_enable_wal: bool,
+        foreign_tables: ForeignTablesPolicy,
+    ) -> None:
         self.transactions = transactions
         self.dialect = transactions.dialect
         self.location = location
         self.may_enable_wal = may_enable_wal
-        self.requested_names = transactions.names
+        self.requested_names = requested_names
+        self.foreign_tables = foreign_tables
 
     @property
     def names(self) -> TableNames:
@@ -34,6 +47,20 @@ class Migrator:
         migrate = {"postgresql": self.migrate_postgresql, "mysql": self.migrate_mysql, "sqlite": self.migrate_sqlite}
         migrate[self.dialect.name](raw)
 
+    def find_openai_agents(self, raw: sqlalchemy.Connection) -> OpenAIAgentsTables | None:
+        """Return the tables of openai-agents if the backend has to use them as they are."""
+        if self.foreign_tables == "adopt" or not are_left_to_owner(
+            self.requested_names, partial(self.get_columns, raw)
+        ):
+            return None
+        found = OpenAIAgentsTables(
+            self.requested_names,
+            location=self.location,
+            order=_FOREIGN_ORDER,
+            get_columns=lambda connection, table: self.get_columns(connection.raw, table),
+        )
+        return found if self.foreign_tables == "share" else found.refuse("a store")
+
     def get_installed_version(self, raw: sqlalchemy.Connection) -> int:
         """Return the schema version, 0 without tables. Decides under which names the tables are used."""
         if not self.has_schema_table(raw):
@@ -41,7 +68,7 @@ class Migrator:
             if not self.has_schema_table(raw):
                 return 0
         connection = self.transactions.wrap_connection(raw)
-        openai_agents_tables.check_table_names(connection, self.names, partial(self.get_columns, raw))
+        adoption.check_table_names(connection, self.names, partial(self.get_columns, raw))
         return schema.get_version(connection, location=self.location)
 
     def has_schema_table(self, raw: sqlalchemy.Connection) -> bool:
@@ -50,7 +77,10 @@ class Migrator:
     def migrate_postgresql(self, raw: sqlalchemy.Connection) -> None:
         def migrate_exclusively(connection: SqlConnection) -> None:
             connection.fetch_one("SELECT pg_advisory_xact_lock(:key)", {"key": self.compute_lock_id()})
+            is_protected = row_security.is_in_use(connection)
             self.migrate(raw)
+            if is_protected:
+                row_security.enable(connection)  # for tables that were added
 
         self.transactions.run_in_transaction(raw, migrate_exclusively)
 
@@ -97,8 +127,15 @@ class Migrator:
                 connection, dialect=self.dialect.name, types=self.dialect.types, location=self.location, now=now
             )
 
-        openai_agents_tables.migrate_and_import(
-            migrate, connection, self.names, partial(self.get_columns, raw), requested=self.requested_names, now=now
+        adoption.migrate_and_adopt(
+            migrate,
+            connection,
+            self.names,
+            partial(self.get_columns, raw),
+            requested=self.requested_names,
+            dialect=self.dialect.name,
+            order=_FOREIGN_ORDER,
+            now=now,
         )
 
     def get_columns(self, raw: sqlalchemy.Connection, table: str) -> list[str]:

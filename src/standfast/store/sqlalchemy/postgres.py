@@ -11,22 +11,23 @@ import msgspec
 from standfast.base.errors import (
     ApprovalMoved,
     BlobsMissing,
+    DocumentMoved,
     FenceLost,
     HistoryMoved,
     JournalMoved,
     KeyReused,
     NotFound,
+    OutsideScope,
     RunMoved,
     RunShared,
     StandfastError,
     WorkspaceMoved,
 )
-from standfast.store import operations
+from standfast.store import operations, preconditions
 from standfast.store.operations import LeaseHeld, Op, OpResult, make_encrypted_run_error, make_wrong_key_error
 from standfast.store.records import FreedBlobs, Head, Lease, SearchCandidate
-from standfast.store.sql.connection import DatabaseConnection
+from standfast.store.sql.connection import DatabaseConnection, as_bytes
 from standfast.store.sql.history_writes import encode_closed_spans, encode_held_ranges
-from standfast.store.sql.queries import as_bytes
 
 COMMIT_QUERY = (
     "SELECT CAST({_commit}(CAST(:ops AS jsonb), CAST(:blobs AS bytea[]), CAST(:now AS double precision)) AS text)"
@@ -52,7 +53,7 @@ class CommitPayload:
         return len(self.blobs) - len(blobs) + 1
 
     def encode_splice(self, op: operations.Splice) -> Fields:
-        operations.check_view_update(op)
+        preconditions.check_view_update(op)
         return {
             "session_id": op.session_id,
             "added": len(op.add),
@@ -87,9 +88,10 @@ class CommitPayload:
     def encode_annotate(self, op: operations.Annotate) -> Fields:
         # As text, so that jsonb does not change its numbers and escapes.
         metadata = msgspec.json.encode(op.metadata).decode()
-        return {"session_id": op.session_id, "metadata": metadata, "owner": op.owner, "tape": op.tape}
+        fields = {"session_id": op.session_id, "metadata": metadata, "owner": op.owner, "tape": op.tape}
+        return fields | {"claim": op.claim}
 
-    def encode_append_versions(self, op: operations.AppendVersions) -> Fields:
+    def encode_versions(self, op: operations.AppendVersions | operations.RewriteVersions) -> Fields:
         return {**self.encode_fields(op), "versions": len(op.versions), "blob": self.add_blobs(*op.versions)}
 
     def encode_save_checkpoint(self, op: operations.SaveCheckpoint) -> Fields:
@@ -97,13 +99,30 @@ class CommitPayload:
         return {**self.encode_save(op), "blobs": msgspec.json.encode(op.blobs).decode()}
 
     def encode_save(
-        self, op: operations.SaveRun | operations.SaveApproval | operations.SaveCheckpoint | operations.PutBlob
+        self,
+        op: operations.SaveRun
+        | operations.SaveApproval
+        | operations.SaveCheckpoint
+        | operations.PutBlob
+        | operations.PutDocument,
     ) -> Fields:
         return {**self.encode_fields(op), "data": None, "blob": self.add_blobs(op.data)}
 
     def encode_append_journal(self, op: operations.AppendJournal) -> Fields:
-        seal = None if op.seal is None else self.add_blobs(op.seal)
-        return {**self.encode_log_entries(op.run_id, op.entries), "expected": op.expected, "seal": seal}
+        seals = {
+            name: None if seal is None else self.add_blobs(seal)
+            for name, seal in (("seal", op.seal), ("previous_seal", op.previous_seal))
+        }
+        return {**self.encode_log_entries(op.run_id, op.entries), "expected": op.expected, **seals}
+
+    def encode_rewrite_run(self, op: operations.RewriteRun) -> Fields:
+        return {
+            "run_id": op.run_id,
+            "blob": self.add_blobs(op.data, op.previous_seal, op.seal),
+            "journal": len(op.journal),
+            "events": len(op.events),
+            "entries": self.add_blobs(*op.journal, *op.events),
+        }
 
     def encode_append_events(self, op: operations.AppendEvents) -> Fields:
         return self.encode_log_entries(op.run_id, op.events)
@@ -129,13 +148,17 @@ _ENCODERS: dict[type, Callable[[CommitPayload, Any], Fields]] = {
     operations.DeleteRun: CommitPayload.encode_fields,
     operations.AppendJournal: CommitPayload.encode_append_journal,
     operations.AppendEvents: CommitPayload.encode_append_events,
+    operations.RewriteRun: CommitPayload.encode_rewrite_run,
     operations.SaveApproval: CommitPayload.encode_save,
-    operations.AppendVersions: CommitPayload.encode_append_versions,
+    operations.AppendVersions: CommitPayload.encode_versions,
+    operations.RewriteVersions: CommitPayload.encode_versions,
     operations.SaveCheckpoint: CommitPayload.encode_save_checkpoint,
     operations.DropCheckpoint: CommitPayload.encode_fields,
     operations.DeleteWorkspace: CommitPayload.encode_fields,
     operations.PutBlob: CommitPayload.encode_save,
     operations.SweepBlobs: CommitPayload.encode_fields,
+    operations.PutDocument: CommitPayload.encode_save,
+    operations.DeleteDocument: CommitPayload.encode_fields,
     operations.AcquireLease: CommitPayload.encode_fields,
     operations.RenewLease: CommitPayload.encode_fields,
     operations.ReleaseLease: CommitPayload.encode_fields,
@@ -175,6 +198,8 @@ _ERRORS_BY_SQLSTATE: dict[str, Callable[..., StandfastError]] = {
     "HF011": lambda digests: BlobsMissing(digests),
     "HF012": lambda name, expected, found: JournalMoved(name, expected=expected, found=found),
     "HF013": make_encrypted_run_error,
+    "HF014": lambda kind, key, expected, found: DocumentMoved(kind, key, expected=expected, found=found),
+    "HF015": lambda owner: OutsideScope(owner),
 }
 
 

@@ -24,13 +24,17 @@ BEGIN
             WHEN 'delete-run' THEN outcome := {_commit_delete_run}(op);
             WHEN 'journal' THEN outcome := {_commit_journal}(op, blobs, moment);
             WHEN 'emit' THEN outcome := {_commit_emit}(op, blobs, moment);
+            WHEN 'rewrite-run' THEN outcome := {_commit_rewrite_run}(op, blobs);
             WHEN 'save-approval' THEN outcome := {_commit_save_approval}(op, blobs, moment);
             WHEN 'append-versions' THEN outcome := {_commit_append_versions}(op, blobs, moment);
+            WHEN 'rewrite-versions' THEN outcome := {_commit_rewrite_versions}(op, blobs);
             WHEN 'save-checkpoint' THEN outcome := {_commit_save_checkpoint}(op, blobs, moment);
             WHEN 'drop-checkpoint' THEN outcome := {_commit_drop_checkpoint}(op);
             WHEN 'delete-workspace' THEN outcome := {_commit_delete_workspace}(op);
             WHEN 'put-blob' THEN outcome := {_commit_put_blob}(op, blobs, moment);
             WHEN 'sweep-blobs' THEN outcome := {_commit_sweep_blobs}(op);
+            WHEN 'put-document' THEN outcome := {_commit_put_document}(op, blobs, moment);
+            WHEN 'delete-document' THEN outcome := {_commit_delete_document}(op);
             WHEN 'take-lease' THEN outcome := {_commit_take_lease}(op, moment);
             WHEN 'renew-lease' THEN outcome := {_commit_renew_lease}(op, moment);
             WHEN 'drop-lease' THEN outcome := {_commit_drop_lease}(op);
@@ -218,6 +222,10 @@ BEGIN
             RETURN '[0, 0]';
         END IF;
     END LOOP;
+    IF (op->>'claim')::boolean AND old.owner <> op->>'owner' THEN
+        RAISE EXCEPTION USING ERRCODE = 'HF015', MESSAGE = 'standfast: another owner',
+            DETAIL = jsonb_build_object('owner', op->>'owner')::text;
+    END IF;
     UPDATE {sessions} SET
         metadata = {_commit_merged}(old.metadata::json, (op->>'metadata')::json),
         owner = coalesce(op->>'owner', old.owner),
@@ -347,7 +355,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'HF013', MESSAGE = 'standfast: run encrypted',
             DETAIL = jsonb_build_object('run_id', op->>'run_id')::text;
     END IF;
-    IF wanted <> total THEN
+    IF wanted <> total OR (op ? 'previous_seal' AND old_seal IS DISTINCT FROM blobs[(op->>'previous_seal')::integer]) THEN
         RAISE EXCEPTION USING ERRCODE = 'HF012', MESSAGE = 'standfast: journal moved',
             DETAIL = jsonb_build_object('name', op->>'run_id', 'expected', wanted, 'found', total)::text;
     END IF;
@@ -389,7 +397,10 @@ LANGUAGE plpgsql AS $$
 DECLARE
     wanted bigint := (op->>'expected')::bigint;
     found_at bigint;
+    change bigint;
 BEGIN
+    INSERT INTO {_counters} (name, value) VALUES ('approvals', 2)
+    ON CONFLICT (name) DO UPDATE SET value = {_counters}.value + 1 RETURNING value INTO change;
     LOOP
         SELECT revision INTO found_at FROM {_approvals} WHERE approval_id = op->>'approval_id' FOR UPDATE;
         IF coalesce(found_at, 0) <> wanted THEN
@@ -398,9 +409,10 @@ BEGIN
                     'found', coalesce(found_at, 0))::text;
         END IF;
         EXIT WHEN found_at IS NOT NULL;
-        INSERT INTO {_approvals} (approval_id, run_id, session_id, status, revision, data, requested_at, expires_at)
+        INSERT INTO {_approvals} (approval_id, run_id, session_id, status, revision, data, requested_at, expires_at,
+            changed)
         VALUES (op->>'approval_id', op->>'run_id', op->>'session_id', op->>'status', 1,
-            blobs[(op->>'blob')::integer], now, (op->>'expires_at')::double precision)
+            blobs[(op->>'blob')::integer], now, (op->>'expires_at')::double precision, change)
         ON CONFLICT (approval_id) DO NOTHING;
         IF FOUND THEN
             RETURN NULL;
@@ -410,7 +422,8 @@ BEGIN
         status = op->>'status',
         revision = wanted + 1,
         data = blobs[(op->>'blob')::integer],
-        expires_at = (op->>'expires_at')::double precision
+        expires_at = (op->>'expires_at')::double precision,
+        changed = change
     WHERE approval_id = op->>'approval_id';
     RETURN NULL;
 END

@@ -7,10 +7,8 @@ file, which commits the operations of concurrent callers together. Reader thread
 
 import asyncio
 import os
-import random
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -22,15 +20,17 @@ from standfast.base.ids import new_id
 from standfast.base.log import get_logger
 from standfast.base.time import Clock, system_clock
 from standfast.lifecycle.threads import Job, SingleThreadExecutor
+from standfast.store.links import LinkListener, LinkUnavailable
 from standfast.store.operations import Op, OpResult
 from standfast.store.records import SearchCandidate
-from standfast.store.sql import openai_agents_tables, schema
 from standfast.store.sql.commit import apply
-from standfast.store.sql.connection import DEFAULT_NAMES, TableNames, select_table_names
+from standfast.store.sql.connection import DEFAULT_NAMES, TableNames
+from standfast.store.sql.openai_agents_tables import AdoptedMeanwhile, ForeignTablesPolicy, OpenAIAgentsTables
 from standfast.store.sql.queries import RelationalQueries
-from standfast.store.sqlite import erasure
+from standfast.store.sqlite import erasure, migration
 from standfast.store.sqlite import search as sqlite_search
 from standfast.store.sqlite.files import create_private_file, explain_open_failure, get_file_id
+from standfast.store.sqlite.socket_link import SocketLink
 from standfast.store.sqlite.transactions import (
     DECLINED,
     BrokenConnection,
@@ -69,6 +69,7 @@ class SqliteBackend(RelationalQueries):
         busy_timeout: float = 30.0,
         clock: Clock = system_clock,
         inline_commits: bool = True,
+        foreign_tables: ForeignTablesPolicy = "refuse",
         connect: Callable[..., sqlite3.Connection] = sqlite3.connect,
     ) -> None:
         if synchronous not in ("NORMAL", "FULL"):
@@ -76,6 +77,8 @@ class SqliteBackend(RelationalQueries):
         self.path = MEMORY if str(path) == MEMORY else str(Path(path).absolute())
         self.requested_names = names or DEFAULT_NAMES
         self.names = self.requested_names  # decided when the writer connects
+        self.foreign_tables = foreign_tables
+        self.openai_agents: OpenAIAgentsTables | None = None  # set by the writer if it uses those of openai-agents
         self.location = f"{new_id('memory') if self.path == MEMORY else self.path} {self.requested_names}"
         self.synchronous = synchronous
         self.busy_timeout = busy_timeout
@@ -161,6 +164,17 @@ class SqliteBackend(RelationalQueries):
         self.write_lock.release()
         self.readers_lock.release()
 
+    def reconnect(self) -> None:
+        """Close all connections, so that the tables are looked at anew."""
+        self.pause()
+        self.initialized = False
+        self.resume(in_child=False)
+
+    async def open_link(self, name: str, listener: LinkListener) -> SocketLink:
+        if self.path == MEMORY:
+            raise LinkUnavailable("a database in memory has no other users")
+        return await SocketLink.open(self.path, name, listener)
+
     def check_open(self) -> None:
         if self.closed:
             raise Closed(f"the store {self.path} is closed")
@@ -190,8 +204,8 @@ class SqliteBackend(RelationalQueries):
             create_private_file(self.path)
         connection = self.connect()
         with close_on_error(connection.raw):
-            if self.path != MEMORY:
-                self.enable_wal(connection.raw)
+            if self.path != MEMORY and not self.find_openai_agents(connection):
+                migration.enable_wal(connection.raw, timeout=self.busy_timeout)
                 connection.raw.execute(f"PRAGMA journal_size_limit = {_MAX_WAL_BYTES}")
             connection.lock_timeout = self.busy_timeout
             connection.raw.execute(f"PRAGMA busy_timeout = {min(int(self.busy_timeout * 1000), _LOCK_POLL_MS)}")
@@ -205,39 +219,26 @@ class SqliteBackend(RelationalQueries):
             self.file_id = get_file_id(self.path)
         return connection
 
-    def migrate(self, connection: SqliteConnection) -> None:
-        def get_columns(table: str) -> list[str]:
-            return [row[1] for row in connection.fetch_all(f"PRAGMA table_info({table})", {})]
-
-        self.names = select_table_names(self.requested_names, get_columns)
-        connection.use_table_names(self.names)
-        now = self.clock()
-
-        def migrate() -> None:
-            schema.migrate(connection, dialect="sqlite", types=schema.SQLITE_TYPES, location=self.path, now=now)
-
-        openai_agents_tables.migrate_and_import(
-            migrate, connection, self.names, get_columns, requested=self.requested_names, now=now
+    def find_openai_agents(self, connection: SqliteConnection) -> OpenAIAgentsTables | None:
+        return migration.find_openai_agents(
+            connection, self.requested_names, location=self.path, policy=self.foreign_tables
         )
 
-    def enable_wal(self, raw: sqlite3.Connection) -> None:
-        """Switch to the write-ahead log.
-
-        Retries while the file is locked, because SQLite ignores its busy timeout when it changes the journal mode.
-        """
-        deadline = time.monotonic() + self.busy_timeout
-        while True:
-            try:
-                raw.execute("PRAGMA journal_mode = WAL")
-                return
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error) or time.monotonic() > deadline:
-                    raise
-                time.sleep(random.uniform(0.001, 0.02))
+    def migrate(self, connection: SqliteConnection) -> None:
+        self.openai_agents = self.find_openai_agents(connection)
+        if self.openai_agents is None:
+            self.names = migration.migrate(connection, self.requested_names, location=self.path, now=self.clock())
 
     # --- writing --------------------------------------------------------------------------------
 
     async def commit(self, *ops: Op) -> list[OpResult]:
+        try:
+            return await self.commit_once(ops)
+        except AdoptedMeanwhile:
+            self.reconnect()
+            return await self.commit_once(ops)
+
+    async def commit_once(self, ops: Sequence[Op]) -> list[OpResult]:
         now = self.clock()
         self.check_open()
 
@@ -246,10 +247,14 @@ class SqliteBackend(RelationalQueries):
         def work(connection: SqliteConnection) -> list[OpResult]:
             if erasing:
                 self.has_traces = True
+            if self.openai_agents is not None:
+                return self.openai_agents.apply(connection, ops)
+            if erasing:
                 erasure.prepare_index(connection)
             return apply(connection, ops, now)
 
-        if self.inline_committer is not None and self.initialized and not erasing:
+        inline = self.initialized and not erasing and self.openai_agents is None
+        if self.inline_committer is not None and inline:
             try:
                 outcomes = await self.inline_committer.commit(work, estimate_size(ops))
             except (sqlite3.Error, BrokenConnection) as error:
@@ -336,9 +341,18 @@ class SqliteBackend(RelationalQueries):
         """Run a read on a connection that never blocks on a writer."""
         if self.path == MEMORY:
             return await self.write(lambda connection: function(connection, *args, **kwargs))
+        try:
+            return await self.run_query_once(function, *args, **kwargs)
+        except AdoptedMeanwhile:
+            self.reconnect()
+            return await self.run_query_once(function, *args, **kwargs)
+
+    async def run_query_once(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         self.check_open()
         if not self.initialized:
             await self.open()
+        if self.openai_agents is not None:
+            function = self.openai_agents.get_query(function)
         try:
             return await self.pick_reader().read(lambda connection: function(connection, *args, **kwargs))
         except sqlite3.Error as error:
@@ -356,6 +370,10 @@ class SqliteBackend(RelationalQueries):
     async def search(
         self, terms: Sequence[str], *, session_id: str | None, owner: str | None, limit: int, skip: int
     ) -> list[SearchCandidate] | None:
+        if not self.initialized:
+            await self.open()
+        if self.openai_agents is not None:
+            return None
         if self.fts_available is None:
             self.fts_available = await self.write(sqlite_search.is_available)
             if self.fts_available:
@@ -369,44 +387,6 @@ class SqliteBackend(RelationalQueries):
         return await self.run_query(
             sqlite_search.find, terms, session_id=session_id, owner=owner, limit=limit, skip=skip
         )
-
-
-class SharedSqliteBackend(SqliteBackend):
-    """A backend with several users. The last one to close it closes the file."""
-
-    user_count = 0
-
-    def close_sync(self) -> None:
-        with _shared_backends_lock:
-            self.user_count -= 1
-            if self.user_count > 0:
-                return
-            for key in [key for key, backend in _shared_backends.items() if backend is self]:
-                del _shared_backends[key]
-        super().close_sync()
-
-
-_shared_backends: dict[tuple[Any, ...], SharedSqliteBackend] = {}
-_shared_backends_lock = threading.RLock()
-
-
-def get_shared_backend(path: str | os.PathLike[str], **options: Any) -> SharedSqliteBackend:
-    """Return the backend of this process for a file, so that each file has one writer thread.
-
-    In-memory databases are not shared.
-    """
-    backend = SharedSqliteBackend(path, **options)
-    if backend.path == MEMORY:
-        backend.user_count = 1
-        return backend
-    key = (os.path.realpath(backend.path), *sorted(options.items(), key=lambda option: option[0]))
-    with _shared_backends_lock:
-        shared = _shared_backends.get(key)
-        # If the file was deleted or replaced, present users keep the old one, and new users get the new one.
-        if shared is None or shared.file_id not in (None, get_file_id(shared.path)):
-            shared = _shared_backends[key] = backend
-        shared.user_count += 1
-        return shared
 
 
 @contextmanager

@@ -9,7 +9,7 @@ def create_private_file(path: str) -> None:
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError:
-        return  # SQLite reports it
+        return  # opening it reports the error
 
 
 def get_file_id(path: str) -> tuple[int, int] | None:

@@ -10,8 +10,7 @@ from typing import Any
 from standfast.base.items import decode_item
 from standfast.base.text import extract_text, extract_words
 from standfast.store.records import SearchCandidate
-from standfast.store.sql.connection import DatabaseConnection
-from standfast.store.sql.queries import as_bytes
+from standfast.store.sql.connection import DatabaseConnection, as_bytes
 from standfast.store.sqlite.erasure import prepare_index
 
 _CREATE_INDEX = (

@@ -23,6 +23,9 @@ from standfast.store.operations import (
     Erase,
     Op,
     PutBlob,
+    PutDocument,
+    RewriteRun,
+    RewriteVersions,
     SaveApproval,
     SaveCheckpoint,
     SaveRun,
@@ -296,13 +299,16 @@ def run_in_savepoint(connection: SqliteConnection, work: Work) -> Any:
     return result
 
 
+_UNBOUNDED_OPS = (Erase, Annotate, DeleteRun, RewriteRun, RewriteVersions, DropCheckpoint, DeleteWorkspace, SweepBlobs)
+
+
 def estimate_size(ops: Sequence[Op]) -> float:
     """Estimate how many bytes the operations write; infinite if it depends on the stored data."""
     return sum(map(estimate_op_size, ops))
 
 
 def estimate_op_size(op: Op) -> float:
-    if isinstance(op, (Erase, Annotate, DeleteRun, DropCheckpoint, DeleteWorkspace, SweepBlobs)):
+    if isinstance(op, _UNBOUNDED_OPS):
         return math.inf
     rows = len(op.view_update.closed) if isinstance(op, Splice) and op.view_update else 0
     rows += len(op.blobs) if isinstance(op, SaveCheckpoint) else 0
@@ -316,7 +322,7 @@ def iter_blobs(op: Op) -> Iterable[bytes]:
         return (data for _, data in (op.entries if isinstance(op, AppendJournal) else op.events))
     if isinstance(op, AppendVersions):
         return op.versions
-    return (op.data,) if isinstance(op, (SaveRun, SaveApproval, SaveCheckpoint, PutBlob)) else ()
+    return (op.data,) if isinstance(op, (SaveRun, SaveApproval, SaveCheckpoint, PutBlob, PutDocument)) else ()
 
 
 # A connection must not be open while the process forks: the child inherits it without its file locks, and connections
