@@ -54,6 +54,16 @@ async def test_every_method_works_as_it_does_without_encryption(backend: Backend
     assert (await session.check()).ok
 
 
+async def test_a_read_above_its_budget_is_refused(backend: Backend) -> None:
+    session = EncryptedSession("s", StoredSession("s", backend), KEY, max_scan_items=3)
+    await session.add_items(numbered_messages(2))
+    assert await session.get_items() == numbered_messages(2)
+    await session.add_items(numbered_messages(2, 2))
+    assert await session.get_items(3) == numbered_messages(3, 1)
+    with pytest.raises(RuntimeError, match="max_scan_items"):
+        await session.get_items()
+
+
 async def test_an_encrypted_session_implements_the_protocol(backend: Backend) -> None:
     session = make_encrypted_session(backend)
     assert isinstance(session, Session)

@@ -66,6 +66,15 @@ async def test_exchanged_rows_are_detected(file: EncryptedFile) -> None:
     assert "moved" in (await session.check()).corrupt[0].reason
 
 
+async def test_the_latest_items_are_read_whatever_happened_to_those_before_them(file: EncryptedFile) -> None:
+    session = file.session()
+    await session.add_items(numbered_messages(3))
+    file.write_record(0, b"changed")
+    assert await session.get_items(limit=2) == numbered_messages(2, start=1)
+    with pytest.raises(HistoryTampered):
+        await session.get_items(limit=3)
+
+
 async def test_a_row_replayed_at_another_location_is_detected(file: EncryptedFile) -> None:
     session = file.session(strict=False)
     await session.add_items(numbered_messages(3))
@@ -276,6 +285,20 @@ async def test_an_older_copy_of_the_row_is_detected(file: EncryptedFile) -> None
     assert (await session.check()).ok
     info = await Store(file.backend).describe("s")
     assert (info.owner, info.metadata) == ("ann", {"title": "kept"})
+
+
+async def test_an_older_copy_of_the_row_that_undoes_a_rewind_is_noticed_by_a_version_kept_elsewhere(
+    file: EncryptedFile,
+) -> None:
+    session = file.session()
+    await session.add_items(numbered_messages(4))
+    row = read_row(file)
+    await session.rewind(2)
+    kept = (await session.head()).version
+    put_back(file, row)
+    session = file.session()
+    assert len(await session.get_items()) == 4, "the page about encryption says that it is not detected"
+    assert (await session.head()).version < kept
 
 
 @pytest.mark.parametrize("place", [2, 3])

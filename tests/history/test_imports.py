@@ -5,18 +5,19 @@ from typing import Any
 
 import agents
 import pytest
+from agents.extensions.memory.advanced_sqlite_session import AdvancedSQLiteSession as TheirAdvancedSession
 from agents.extensions.memory.encrypt_session import EncryptedSession as TheirEncryptedSession
 from agents.extensions.memory.redis_session import RedisSession as TheirRedisSession
 from agents.extensions.memory.sqlalchemy_session import SQLAlchemySession as TheirSQLAlchemySession
 from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from history.test_openai_agents_data import ITEMS, KEYS, describe, dump, make_branches
+from history.test_openai_agents_data import ITEMS, KEYS, describe, dump, make_branches, said
 from standfast import AdvancedSQLiteSession, EncryptedSession
 from standfast.base.errors import InvalidInput, NotFound
 from standfast.base.ids import new_id
 from standfast.history.imports.copies import CopiedSession, copy_sessions, remove_copies
-from standfast.history.imports.openai_agents import read_openai_agents
+from standfast.history.imports.openai_agents import read_openai_agents, write_openai_agents_file
 from standfast.history.store import Store, open_store
 
 
@@ -126,3 +127,24 @@ async def test_a_source_that_is_missing_or_something_else_is_refused(tmp_path: P
         assert not (tmp_path / "none.db").exists()
         with pytest.raises(InvalidInput, match="no table 'agent_messages' of openai-agents"):
             await copy(f"sqlite:///{tmp_path}/new.db", store)
+
+
+async def test_branches_and_usage_are_exported(tmp_path: Path) -> None:
+    theirs = await make_branches(tmp_path / "old.db")
+    expected = await describe(theirs)
+    theirs.close()
+    async with open_store(f"sqlite:///{tmp_path}/new.db") as store:
+        await copy(f"sqlite:///{tmp_path}/old.db", store)
+        await store.session("bob").add_items(ITEMS)
+        written = await write_openai_agents_file(tmp_path / "back.db", store, ["ann", "bob"])
+    assert written == {"ann": 12, "bob": 3}
+    again = TheirAdvancedSession(session_id="ann", db_path=tmp_path / "back.db", create_tables=True)
+    assert await describe(again) == expected
+    await again.switch_to_branch("alt")
+    await again.add_items(said("goes on"))  # type: ignore[arg-type]
+    await again.create_branch_from_turn(2, "another")
+    assert len(await again.list_branches()) == 4
+    again.close()
+    plain = agents.SQLiteSession("bob", tmp_path / "back.db")
+    assert await plain.get_items() == ITEMS
+    plain.close()

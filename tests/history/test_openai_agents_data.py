@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from standfast import AdvancedSQLiteSession, EncryptedSession, RedisSession, SQLAlchemySession, SQLiteSession
 from standfast.base.errors import HistoryTampered, WrongKey
 from standfast.base.ids import new_id
+from standfast.history.imports.adoption import adopt
 from standfast.history.store import Store
 
 ITEMS = [
@@ -44,6 +45,7 @@ async def test_an_encrypted_session_in_a_file_is_taken_over(tmp_path: Path, key:
     theirs = TheirEncryptedSession("ann", plain, key)
     await theirs.add_items(ITEMS)  # type: ignore[arg-type]
     before = dump(path)
+    await adopt(f"sqlite:///{path}")
     underlying = SQLiteSession("ann", path)
     session = EncryptedSession("ann", underlying, key)
     assert await session.get_items() == ITEMS
@@ -62,11 +64,13 @@ async def test_an_encrypted_session_in_a_file_is_taken_over(tmp_path: Path, key:
 async def test_an_encrypted_session_in_a_server_database_is_taken_over(
     kind: str, postgres_url: str, tmp_path: Path
 ) -> None:
-    engine = create_async_engine(postgres_url if kind == "postgresql" else f"sqlite+aiosqlite:///{tmp_path}/old.db")
+    url = postgres_url if kind == "postgresql" else f"sqlite+aiosqlite:///{tmp_path}/old.db"
+    engine = create_async_engine(url)
     theirs = TheirEncryptedSession(
         "ann", TheirSQLAlchemySession("ann", engine=engine, create_tables=True), KEYS["text"]
     )
     await theirs.add_items(ITEMS)  # type: ignore[arg-type]
+    await adopt(url)
     session = EncryptedSession("ann", SQLAlchemySession("ann", engine=engine, create_tables=True), KEYS["text"])
     assert await session.pop_item() == ITEMS[-1]
     assert await theirs.get_items() == ITEMS
@@ -77,6 +81,7 @@ async def test_a_wrong_key_and_mixed_histories_change_nothing(tmp_path: Path) ->
     path = tmp_path / "old.db"
     plain = agents.SQLiteSession("ann", path)
     await TheirEncryptedSession("ann", plain, KEYS["text"]).add_items(ITEMS)  # type: ignore[arg-type]
+    await adopt(f"sqlite:///{path}")
     underlying = SQLiteSession("ann", path)
     with pytest.raises(WrongKey, match="another key"):
         await EncryptedSession("ann", underlying, "x" * 20).get_items()
@@ -139,6 +144,7 @@ async def test_branches_and_usage_come_along(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     theirs = await make_branches(path)
     expected, before = await describe(theirs), dump(path)
+    await adopt(f"sqlite:///{path}")
     ours = AdvancedSQLiteSession(session_id="ann", db_path=path)
     assert await describe(ours) == expected
     assert dump(path) == before

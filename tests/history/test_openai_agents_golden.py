@@ -19,6 +19,7 @@ from standfast import (
     SQLiteSession,
 )
 from standfast.base.ids import new_id
+from standfast.history.imports.adoption import adopt
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "openai_agents"
 PACKAGES = ["0.8.4", "0.17.7", "0.24.0"]
@@ -64,7 +65,9 @@ async def test_sessions_in_a_database_of_sqlalchemy(package: str, name: str, tmp
 @pytest.mark.parametrize("package", PACKAGES)
 async def test_branches_and_usage(package: str, tmp_path: Path) -> None:
     golden = load(package, "advanced")
-    session = AdvancedSQLiteSession(session_id="ann", db_path=restore(golden, tmp_path / "old.db"))
+    path = restore(golden, tmp_path / "old.db")
+    await adopt(f"sqlite:///{path}")
+    session = AdvancedSQLiteSession(session_id="ann", db_path=path)
     assert {name: await session.get_items(branch_id=name) for name in golden["branches"]} == golden["branches"]
     assert [entry["branch_id"] for entry in await session.list_branches()] == list(golden["branches"])
     assert await session.get_session_usage() == golden["usage"]

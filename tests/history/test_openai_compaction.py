@@ -50,6 +50,15 @@ async def test_compacted_items_do_not_count_towards_the_next_compaction(server: 
     assert server.requests == []
 
 
+async def test_a_history_above_the_rollback_budget_is_not_compacted(server: OpenAIServer) -> None:
+    session = make_compaction_session(server, make_stored_session(), max_rollback_items=3)
+    await session.add_items(make_turns(2))
+    with pytest.raises(ValueError, match="max_rollback_items"):
+        await session.run_compaction({"force": True})
+    assert server.requests == []
+    assert await session.get_items() == make_turns(2)
+
+
 async def test_the_trigger_gets_the_whole_history(server: OpenAIServer) -> None:
     seen: list[dict[str, Any]] = []
 

@@ -40,8 +40,8 @@ class TestManyProgramsOverPostgresql(PostgresqlFixtures, StateMachineClauses):
 
 class AioSqliteFixtures:
     @pytest.fixture
-    def reopen(self, tmp_path: Path, clock: FakeClock):
-        return lambda: closing_backend(SqlBackend.from_url(f"sqlite+aiosqlite:///{tmp_path}/store.db", clock=clock))
+    def reopen(self, sqlite_tables: Path, clock: FakeClock):
+        return lambda: closing_backend(SqlBackend.from_url(f"sqlite+aiosqlite:///{sqlite_tables}", clock=clock))
 
 
 class TestOverAioSqlite(AioSqliteFixtures, SessionContract):

@@ -2,7 +2,7 @@ from standfast.history.compat.advanced_sqlite import AdvancedSQLiteSession as Ad
 from standfast.history.integrity import CorruptItem as CorruptItem
 from standfast.history.integrity import IntegrityReport as IntegrityReport
 from standfast.history.compaction import CompactingSession as CompactingSession
-from standfast.history.compaction import Compaction as Compaction
+from standfast.history.compaction import HistoryCompaction as HistoryCompaction
 from standfast.history.compaction import Trigger as Trigger
 from standfast.history.deletion import DeletedSession as DeletedSession
 from standfast.history.session import Session as Session
@@ -11,6 +11,10 @@ from standfast.history.session import SessionInputCallback as SessionInputCallba
 from standfast.history.session import SessionSettings as SessionSettings
 from standfast.history.openai.conversations import OpenAIConversationsSession as OpenAIConversationsSession
 from standfast.history.encryption.session import EncryptedSession as EncryptedSession
+from standfast.history.compat.dapr import DAPR_CONSISTENCY_EVENTUAL as DAPR_CONSISTENCY_EVENTUAL
+from standfast.history.compat.dapr import DAPR_CONSISTENCY_STRONG as DAPR_CONSISTENCY_STRONG
+from standfast.history.compat.dapr import DaprSession as DaprSession
+from standfast.history.compat.mongodb import MongoDBSession as MongoDBSession
 from standfast.history.compat.redis import RedisSession as RedisSession
 from standfast.history.openai.compaction import OpenAIResponsesCompactionArgs as OpenAIResponsesCompactionArgs
 from standfast.history.openai.compaction import OpenAIResponsesCompactionAwareSession as OpenAIResponsesCompactionAwareSession

@@ -13,6 +13,7 @@ from standfast.base.item_pairs import PairingProblem, find_unpaired, group_into_
 from standfast.base.items import Item, encode_items
 from standfast.base.log import get_logger
 from standfast.base.text import extract_text
+from standfast.base.validation import is_integer
 from standfast.history.codec import DecodedRecord
 from standfast.history.session import make_contention_error
 from standfast.history.stored_session import StoredSession
@@ -36,7 +37,7 @@ class Trigger(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         limits = [value for value in (self.items, self.tokens) if value is not None]
-        if not limits or any(isinstance(value, bool) or not isinstance(value, int) or value < 1 for value in limits):
+        if not limits or any(not is_integer(value) or value < 1 for value in limits):
             raise InvalidInput("a Trigger needs items or tokens, an integer >= 1")
 
 
@@ -46,7 +47,7 @@ def estimate_tokens(item: Item) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compaction:
+class HistoryCompaction:
     """When and how the oldest items of a history are replaced by a summary.
 
     ``summarise`` gets the oldest items and returns a text, an item or a list of items. A text becomes a user message,
@@ -60,7 +61,7 @@ class Compaction:
     count_tokens: Callable[[Item], int] = estimate_tokens
 
     def __post_init__(self) -> None:
-        if isinstance(self.keep_last, bool) or not isinstance(self.keep_last, int) or self.keep_last < 0:
+        if not is_integer(self.keep_last) or self.keep_last < 0:
             raise InvalidInput(f"keep_last must be an integer >= 0, got {self.keep_last!r}")
         if isinstance(self.trigger, Trigger):
             if self.trigger.items is not None and self.trigger.items <= self.keep_last:
@@ -99,8 +100,8 @@ class Compaction:
 class CompactingSession(SessionWrapper):
     """A session that replaces its oldest items by a summary when an append passes the trigger.
 
-    The arguments are those of :class:`Compaction`; any limit in the settings is ignored. The replacement is one commit.
-    The replaced items stay as an earlier generation, and :meth:`undo_compaction` shows them again.
+    The arguments are those of :class:`HistoryCompaction`; any limit in the settings is ignored. The replacement is one
+    commit. The replaced items stay as an earlier generation, and :meth:`undo_compaction` shows them again.
 
     An append never fails because of its compaction: the error is logged, and the next append tries again. Callers that
     pass ``expected`` must read the head again after each append, because a compaction changes it too.
@@ -124,7 +125,9 @@ class CompactingSession(SessionWrapper):
                 f"CompactingSession needs a session in a standfast store, got {type(underlying).__name__}:"
                 " other sessions cannot replace part of their history atomically"
             )
-        self.policy = Compaction(summarise=summarise, trigger=trigger, keep_last=keep_last, count_tokens=count_tokens)
+        self.policy = HistoryCompaction(
+            summarise=summarise, trigger=trigger, keep_last=keep_last, count_tokens=count_tokens
+        )
         super().__init__(underlying.session_id, underlying)
         self.target_session = stored
         self.compaction_lock = asyncio.Lock()
@@ -162,7 +165,7 @@ class CompactingSession(SessionWrapper):
         raise make_contention_error(self.session_id, _MAX_ATTEMPTS)
 
     async def undo_compaction(self) -> Head:
-        """Show the items again that the latest compaction replaced, followed by the items added since.
+        """Show again the items that the latest compaction replaced, followed by the items added since.
 
         Call it again to undo the compaction before that. Raise :class:`NotFound` if the history does not begin with a
         summary. The next append that passes the trigger compacts again.
@@ -242,7 +245,7 @@ class TokenCount(msgspec.Struct, frozen=True):
 def find_unfinished_turn(items: Sequence[Item]) -> int:
     """Return the index of the first item in the last turn that still waits for its counterpart, else the length.
 
-    Calls of earlier turns that have no output will not get one any more and are ignored.
+    Calls of earlier turns that have no output will never get one and are ignored.
     """
     latest = max((index for index, item in enumerate(items) if item.get("role") == "user"), default=-1)
     waiting = [

@@ -11,7 +11,7 @@ from standfast.store.backend import Backend
 from standfast.store.operations import DeleteRun, Erase, Op
 from standfast.store.records import ENDED_RUN_STATUSES, RunRecord, SessionRecord
 from standfast.workspaces.branches import build_deletion_ops
-from standfast.workspaces.versions import name_session_workspace
+from standfast.workspaces.versions import list_workspaces, name_session_workspace
 
 RunsOfSession: TypeAlias = Literal["delete", "keep"]
 _PAGE_SIZE = 200
@@ -62,7 +62,7 @@ async def build_erase_ops(backend: Backend, session_id: str) -> list[Op]:
         ops.append(Erase(session_id=log.session_id, forget=True))
     if record is not None and await has_approvals(backend, record.approvals_id):
         ops.append(DeleteRun(run_id=record.approvals_id, expected=0))
-    return ops + await build_deletion_ops(backend, name_session_workspace(session_id))
+    return ops + await build_deletion_ops(backend, *list_workspaces(name_session_workspace(session_id)))
 
 
 async def has_approvals(backend: Backend, run_id: str) -> bool:

@@ -41,6 +41,8 @@ class StoredSessionReader:
         self.backend = backend
         self.codec = codec
         self.owner = validate_owner(owner)
+        self.claims = False
+        """Whether appending and forking are refused with :class:`OutsideScope` if the session has another owner."""
         self.clock = clock
 
     @property

@@ -1,12 +1,12 @@
 """A store: open it, and list, search, annotate, export, import and delete its sessions."""
 
 import base64
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from standfast.base.errors import InvalidInput, InvalidItem, NotFound
+from standfast.base.errors import InvalidInput, InvalidItem, NotFound, Unsupported
 from standfast.base.ids import validate_name, validate_owner
 from standfast.base.items import to_plain_json
 from standfast.history.compat.turns import is_turn_log
@@ -14,7 +14,7 @@ from standfast.history.deletion import DeletedSession, RunsOfSession, delete_ses
 from standfast.history.search import SearchHit, parse_query, search_index, validate_query
 from standfast.history.session import SessionSettings, make_conversation_key, validate_listing_limit
 from standfast.history.stored_session import StoredSession
-from standfast.history.transfer import export_lines, import_lines, validate_text
+from standfast.history.transfer import export_lines, import_session, parse_lines, validate_text
 from standfast.store.backend import Backend, Cursor
 from standfast.store.operations import Annotate
 from standfast.store.records import Head, SessionRecord
@@ -22,7 +22,7 @@ from standfast.store.urls import open_backend
 from standfast.workspaces.versions import name_session_workspace
 
 if TYPE_CHECKING:
-    from standfast.workspaces.keeper import WorkspaceKeeper
+    from standfast.workspaces.executor import WorkspaceExecutor
 
 
 class StoredSessionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +69,18 @@ class Store:
             self.closed = True
             await self.backend.close()
 
+    def scoped(self, owner: str) -> "Store":
+        """Return the store as ``owner`` sees it. On PostgreSQL with row-level security, the database enforces it.
+
+        Sessions can be read and written, and runs, approvals and workspaces read. What belongs to others does not
+        exist. Every other store, and every operation that destroys, raises :class:`Unsupported`. Closing this store
+        has no effect on the other.
+        """
+        narrow = getattr(self.backend, "for_owner", None)
+        if narrow is None:
+            raise Unsupported("only a store in PostgreSQL can be scoped to an owner")
+        return Store(narrow(validate_name("owner", owner)))
+
     def session(
         self,
         session_id: str,
@@ -79,11 +91,11 @@ class Store:
         """Return the session with this id. It is created by the first write, which also records ``owner``."""
         return StoredSession(session_id, self.backend, settings=settings, owner=owner)
 
-    def open_workspaces(self, **options: Any) -> "WorkspaceKeeper":
-        """Return the keeper of the workspaces in this store, for :class:`~standfast.workers.PythonSessions`."""
-        from standfast.workspaces.keeper import WorkspaceKeeper  # only programs with workers need it
+    def open_workspaces(self, **options: Any) -> "WorkspaceExecutor":
+        """Return the executor for workspaces in this store, for :class:`~standfast.workers.PythonSessions`."""
+        from standfast.workspaces.executor import WorkspaceExecutor  # only programs with workers need it
 
-        return WorkspaceKeeper(self.backend, **options)
+        return WorkspaceExecutor(self.backend, **options)
 
     def name_workspace(self, conversation: str) -> str:
         """Return the key of the workspace of a conversation: its session if that is in this store."""
@@ -120,18 +132,20 @@ class Store:
         return StoredSessionInfo.from_record(await self.require_record(validate_name("session id", session_id)))
 
     async def annotate(
-        self, session_id: str, metadata: dict[str, Any], *, owner: str | None = None
+        self, session_id: str, metadata: dict[str, Any], *, owner: str | None = None, claim: bool = False
     ) -> StoredSessionInfo:
-        """Merge ``metadata`` into that of the session. A value of ``None`` removes its key."""
+        """Merge ``metadata`` into that of the session. A value of ``None`` removes its key.
+
+        ``owner`` replaces the owner; with ``claim``, raise :class:`OutsideScope` if the session has another one.
+        """
         try:
             plain = to_plain_json(metadata, "metadata")
         except InvalidItem as problem:
             raise InvalidInput(str(problem)) from None
         if not isinstance(plain, dict):
             raise InvalidInput(f"metadata must be a mapping, not {type(metadata).__name__}")
-        await self.backend.commit(
-            Annotate(session_id=validate_name("session id", session_id), metadata=plain, owner=validate_owner(owner))
-        )
+        name = validate_name("session id", session_id)
+        await self.backend.commit(Annotate(session_id=name, metadata=plain, owner=validate_owner(owner), claim=claim))
         return await self.describe(session_id)
 
     async def set_owner(self, session_id: str, owner: str) -> StoredSessionInfo:
@@ -176,21 +190,45 @@ class Store:
             after = page[-1].cursor
         return hits[:limit]
 
-    async def export(self, session_id: str) -> AsyncIterator[str]:
+    async def export(self, session_id: str, *, encryption_key: str | Sequence[str] | None = None) -> AsyncIterator[str]:
         """Return the session as JSON Lines: a header, then one line per item. :meth:`import_` reads them.
 
-        A record that cannot be read is exported as it is stored, with the reason, so that nothing is lost.
+        An encrypted session is decrypted with ``encryption_key``: the lines are not encrypted. A record that cannot be
+        read is exported as it is stored, with the reason, so that nothing is lost.
         """
         record = await self.require_record(validate_name("session id", session_id))
-        session = self.session(session_id)
+        session = self.open_for_transfer(session_id, encryption_key if record.seal is not None else None)
         session.codec.verify(record)
         return export_lines(record, session)
 
     async def import_(
-        self, lines: Iterable[str] | AsyncIterable[str], *, session_id: str | None = None
+        self,
+        lines: Iterable[str] | AsyncIterable[str],
+        *,
+        session_id: str | None = None,
+        encryption_key: str | Sequence[str] | None = None,
+        owner: str | None = None,
     ) -> StoredSession:
-        """Create a session from exported lines in one commit. Raise :class:`AlreadyExists` if it exists."""
-        return self.session(await import_lines(self.backend, lines, session_id=session_id))
+        """Create a session from exported lines in one commit. Raise :class:`AlreadyExists` if it exists.
+
+        With ``encryption_key`` it is encrypted as by an :class:`EncryptedSession` with that key. With ``owner`` it
+        belongs to that owner, whichever the export names; raise :class:`OutsideScope` if the id is another owner's.
+        """
+        exported = await parse_lines(lines)
+        if owner is not None:
+            exported.header["owner"] = validate_owner(owner)
+        session = self.open_for_transfer(session_id or exported.session_id, encryption_key)
+        session.claims = owner is not None
+        await import_session(exported, session)
+        return session
+
+    def open_for_transfer(self, session_id: str, encryption_key: str | Sequence[str] | None) -> StoredSession:
+        session = self.session(session_id)
+        if encryption_key is None:
+            return session
+        from standfast.history.encryption.session import EncryptedSession
+
+        return EncryptedSession(session_id, session, encryption_key).require_stored_session("export and import")
 
     async def require_record(self, session_id: str) -> SessionRecord:
         """Return the record of a session, or raise :class:`NotFound`."""

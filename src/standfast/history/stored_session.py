@@ -11,21 +11,14 @@ from standfast.base.errors import AlreadyExists, BlobsMissing, HistoryMoved, Inv
 from standfast.base.ids import new_id, validate_name
 from standfast.base.items import Item, encode_items
 from standfast.base.text import extract_text, extract_words
+from standfast.history import session_workspaces, view_updates
 from standfast.history.reader import StoredSessionReader, validate_generation, validate_head, validate_position
 from standfast.history.session import SessionABC, make_contention_error
 from standfast.store.operations import BatchKey, Erase, Op, Quarantine, RequireVersion, Splice, ViewUpdate
 from standfast.store.records import EMPTY_HEAD, Generation, Head, Row, SessionRecord
-from standfast.store.tape import (
-    TapeSpan,
-    TapeSpans,
-    compute_length,
-    generate_tape_id,
-    get_tape_ends,
-    join_spans,
-    slice_spans,
-)
-from standfast.workspaces.branches import build_deletion_ops, build_fork_ops, build_rewind_ops, find_workspace
-from standfast.workspaces.versions import list_output_ids, name_session_workspace
+from standfast.store.tape import compute_length, generate_tape_id, slice_spans
+from standfast.workspaces.branches import build_deletion_ops
+from standfast.workspaces.versions import list_output_ids, list_workspaces, name_session_workspace
 
 _MAX_ATTEMPTS = 100
 
@@ -52,14 +45,15 @@ class StoredSession(StoredSessionReader, SessionABC):
         words = self.extract_words(items)
 
         async def append(record: SessionRecord | None) -> list[Op]:
-            return [self.build_append(record, data, words=words, key=batch_key)]
+            return [self.build_append(record, data, words=words, key=batch_key), *view_updates.build_claim(self)]
 
         await self.commit_with_retry(append, expected=expected, read_first=self.codec.location_bound)
 
     async def pop_item(self) -> Item | None:
         """Remove and return the latest item; ``None`` if the history is empty.
 
-        Unreadable records after it are quarantined, not destroyed: see :meth:`check`.
+        Unreadable records after it are quarantined, not destroyed: see :meth:`check`. If the item is the output of a
+        call of Python, the variables and files of the session are taken back to where they were before that call.
         """
         window, attempt = 8, 0
         while True:
@@ -75,9 +69,11 @@ class StoredSession(StoredSessionReader, SessionABC):
                 return None
             end = visible[-1].row.position if visible else 0
             ops = await self.build_pop_ops(page.record, end, [row for row in unreadable if row[0].position >= end])
+            if visible and list_output_ids([visible[-1].item]):
+                ops += await session_workspaces.rewind_workspaces(self, end)
             try:
                 await self.backend.commit(*ops)
-            except HistoryMoved:
+            except (HistoryMoved, WorkspaceMoved):
                 await wait_before_retry(attempt)
                 attempt += 1
                 continue
@@ -87,7 +83,7 @@ class StoredSession(StoredSessionReader, SessionABC):
         """Erase the history, its earlier generations and its workspace. Forks keep the items in their views."""
 
         async def erase(record: SessionRecord | None) -> list[Op]:
-            workspace = await build_deletion_ops(self.backend, name_session_workspace(self.session_id))
+            workspace = await build_deletion_ops(self.backend, *self.list_workspaces())
             if not self.codec.location_bound:
                 return [Erase(session_id=self.session_id), *workspace]
             if record is None:
@@ -132,23 +128,19 @@ class StoredSession(StoredSessionReader, SessionABC):
                     f"positions {start} to {end} are out of range: the history has {record.length} items"
                 )
             replacement = await self.build_replacement(record, start, end, data, words=self.extract_words(items))
-            return [replacement, *(await self.build_workspace_rewind_ops(start) if rewind_workspace else ())]
+            return [replacement, *(await session_workspaces.rewind_workspaces(self, start) if rewind_workspace else ())]
 
         return await self.commit_with_retry(splice, expected=expected, read_first=True)
 
     async def rewind(self, to: int, *, expected: Head | None = None) -> Head:
         """Keep only the first ``to`` items. The previous history stays as an earlier generation.
 
-        The variables and files of the session's Python are taken back with it, if they are in the store.
+        The variables and files of the session's Python are rewound with it, if they are in the store.
         """
         return await self.splice_items(to, None, [], expected=expected, rewind_workspace=True)
 
-    async def build_workspace_rewind_ops(self, to: int) -> list[Op]:
-        """Return the operations that take the workspace of the session back to its first ``to`` items."""
-        key = name_session_workspace(self.session_id)
-        if await find_workspace(self.backend, key) is None:
-            return []
-        return await build_rewind_ops(self.backend, key, await self.list_output_ids(to))
+    def list_workspaces(self) -> tuple[str, str]:
+        return list_workspaces(name_session_workspace(self.session_id))
 
     async def list_output_ids(self, end: int | None = None, *, generation: int | None = None) -> list[str]:
         """Return the ids of the calls whose outputs are among the first ``end`` items, by default all."""
@@ -156,7 +148,11 @@ class StoredSession(StoredSessionReader, SessionABC):
         return list_output_ids(entry.item for entry in decoded)
 
     async def restore(self, generation: int, *, expected: Head | None = None) -> Head:
-        """Undo a rewind or replacement: show that generation again, followed by the items added since."""
+        """Undo a rewind or replacement: show that generation again, followed by the items added since.
+
+        Variables and files of the session's Python follow: they become those of that generation, and the calls of
+        the items added since are run again on them, if the sandbox has no network, when they are used next.
+        """
         validate_head(expected)
         validate_generation(generation)
         while True:
@@ -173,17 +169,11 @@ class StoredSession(StoredSessionReader, SessionABC):
     async def restore_generation(self, generation: Generation, *, expected: Head) -> Head:
         async def restore(record: SessionRecord | None) -> list[Op]:
             record = record or self.make_empty_record()
-            since = tuple(
-                TapeSpan(span.tape, max(span.start, generation.resumes_at), span.stop)
-                for span in record.view
-                if span.tape == record.tape and span.stop > generation.resumes_at
-            )
-            view = join_spans(generation.spans, since)
-            update = ViewUpdate(closed=view, open_from=record.next_seq, length=compute_length(view), archive=True)
+            update = view_updates.build_restoration(record, generation)
             splice = Splice(session_id=self.session_id, view_update=update, tape=record.tape)
-            ends = [compute_length(generation.spans[:count]) - 1 for count in range(1, len(generation.spans) + 1)]
-            tags = await self.read_tags(*ends, generation=generation.number)
-            return [self.complete_splice(record, splice, tags=tags)]
+            tags = await self.read_tags(*view_updates.list_span_ends(generation.spans), generation=generation.number)
+            workspace = await session_workspaces.restore_workspaces(self, generation, record.tape)
+            return [self.complete_splice(record, splice, tags=tags), *workspace]
 
         return await self.commit_with_retry(restore, expected=expected, read_first=True)
 
@@ -191,17 +181,8 @@ class StoredSession(StoredSessionReader, SessionABC):
         self, record: SessionRecord, start: int, stop: int, data: Sequence[bytes], *, words: tuple[str, ...] = ()
     ) -> Splice:
         """Return the operation that replaces a range of the verified ``record``. It fits only this version."""
-        seq, rest = record.next_seq, slice_spans(record.view, stop, record.length)
-        before = slice_spans(record.view, 0, start)
-        if rest:  # the new items are in the middle, so the open span at the end starts empty
-            before = join_spans(before, (TapeSpan(record.tape, seq, seq + len(data)),), rest)
-        update = ViewUpdate(
-            closed=before,
-            open_from=seq + len(data) if rest else seq,
-            length=record.length - (stop - start) + len(data),
-            archive=record.length > 0,
-        )
-        added = self.codec.encode(data, tape=record.tape, seq=seq, before=record)
+        update = view_updates.build_replacement_update(record, start, stop, len(data))
+        added = self.codec.encode(data, tape=record.tape, seq=record.next_seq, before=record)
         splice = Splice(session_id=self.session_id, add=added, words=words, view_update=update, tape=record.tape)
         return self.complete_splice(record, splice, tags=await self.read_tags(start - 1))
 
@@ -211,7 +192,6 @@ class StoredSession(StoredSessionReader, SessionABC):
         session_id: str | None = None,
         *,
         generation: int | None = None,
-        with_workspace: bool = True,
     ) -> Self:
         """Return a new session that starts with the first ``at`` items of this one, by default all. Copies no items.
 
@@ -224,45 +204,46 @@ class StoredSession(StoredSessionReader, SessionABC):
             validate_position(at)
         child = self.open_sibling(new_id("session") if session_id is None else session_id)
         for attempt in range(_MAX_ATTEMPTS):
-            record = await self.read_verified_record()
-            if record is None:
-                raise NotFound("session", self.session_id)
-            spans = record.view if generation is None else await self.get_generation_spans(generation)
-            length = compute_length(spans)
-            end = length if at is None else at
-            if not 0 <= end <= length:
-                raise InvalidInput(f"cannot fork at {end}: the history has {length} items")
-            existing = await self.backend.get_session(child.session_id)
-            if existing is not None and existing.version:
-                raise AlreadyExists("session", child.session_id)
-            shown = slice_spans(spans, 0, end)
-            first = build_fork_splice(
-                record, shown, session_id=child.session_id, tape=existing.tape if existing else generate_tape_id()
-            )
-            # The seal of the parent lists the keys that its items need, and the child shows some of these items.
-            before = msgspec.structs.replace(child.make_empty_record(first), seal=record.seal)
-            ends = [compute_length(shown[:count]) - 1 for count in range(1, len(shown) + 1)]
-            sealed = child.complete_splice(before, first, tags=await self.read_tags(*ends, generation=generation))
-            workspace: list[Op] = []
-            if with_workspace:
-                outputs = None if end == length and generation is None else (end, generation)
-                workspace = await self.build_workspace_fork_ops(child.session_id, outputs)
+            ops = await self.build_fork_ops(child, at, generation=generation)
             try:
-                await self.backend.commit(RequireVersion(self.session_id, record.version), sealed, *workspace)
+                await self.backend.commit(*ops)
             except (HistoryMoved, WorkspaceMoved, BlobsMissing):
                 await wait_before_retry(attempt)
                 continue
             return child
         raise make_contention_error(self.session_id, _MAX_ATTEMPTS)
 
-    async def build_workspace_fork_ops(self, child_id: str, place: tuple[int, int | None] | None) -> list[Op]:
-        """Return the operations that create the workspace of a fork at a place: (items, generation), or the end."""
-        source, target = name_session_workspace(self.session_id), name_session_workspace(child_id)
-        if await find_workspace(self.backend, source) is None:
-            return []
-        outputs = None if place is None else await self.list_output_ids(place[0], generation=place[1])
-        any_line = place is not None and place[1] is not None
-        return await build_fork_ops(self.backend, source, target, outputs, any_line=any_line)
+    async def build_fork_ops(
+        self, child: "StoredSession", at: int | None, *, generation: int | None = None, with_workspace: bool = True
+    ) -> list[Op]:
+        """Return the operations that create ``child`` as a fork of this session at its present version."""
+        record = await self.read_verified_record()
+        if record is None:
+            raise NotFound("session", self.session_id)
+        spans = record.view if generation is None else await self.get_generation_spans(generation)
+        length = compute_length(spans)
+        end = length if at is None else at
+        if not 0 <= end <= length:
+            raise InvalidInput(f"cannot fork at {end}: the history has {length} items")
+        existing = await self.backend.get_session(child.session_id)
+        if existing is not None and existing.version:
+            raise AlreadyExists("session", child.session_id)
+        shown = slice_spans(spans, 0, end)
+        first = view_updates.build_fork_splice(
+            record, shown, session_id=child.session_id, tape=existing.tape if existing else generate_tape_id()
+        )
+        # The seal of the parent lists the keys that its items need, and the child shows some of these items.
+        before = msgspec.structs.replace(child.make_empty_record(first), seal=record.seal)
+        tags = await self.read_tags(*view_updates.list_span_ends(shown), generation=generation)
+        ops: list[Op] = [
+            RequireVersion(self.session_id, record.version),
+            child.complete_splice(before, first, tags=tags),
+            *view_updates.build_claim(child),
+        ]
+        if with_workspace:
+            outputs = None if end == length and generation is None else (end, generation)
+            ops += await session_workspaces.fork_workspaces(self, child.session_id, outputs)
+        return ops
 
     # --- shared parts ---------------------------------------------------------------------------
 
@@ -282,7 +263,7 @@ class StoredSession(StoredSessionReader, SessionABC):
 
     def open_sibling(self, session_id: str) -> Self:
         """Return another session of the same store, with the settings of this one."""
-        return type(self)(
+        sibling = type(self)(
             session_id,
             self.backend,
             settings=self.session_settings,
@@ -290,6 +271,8 @@ class StoredSession(StoredSessionReader, SessionABC):
             owner=self.owner,
             clock=self.clock,
         )
+        sibling.claims = self.claims
+        return sibling
 
     def make_empty_record(self, first: Splice | None = None) -> SessionRecord:
         """Return the record of a session before its first write."""
@@ -336,14 +319,7 @@ class StoredSession(StoredSessionReader, SessionABC):
             return splice
         record = record or self.make_empty_record(splice)
         update = splice.view_update or ViewUpdate(record.closed, record.open_from, record.length + len(splice.add))
-        after = msgspec.structs.replace(
-            record,
-            version=record.version + 1,
-            length=update.length,
-            next_seq=record.next_seq + len(splice.add),
-            open_from=update.open_from,
-            closed=update.closed,
-        )
+        after = view_updates.make_updated_record(record, update, added=len(splice.add))
         seal = self.codec.seal(after, replaced=record if update.archive else None, added=splice.add, tags=tags)
         return msgspec.structs.replace(splice, expected=record.version, seal=seal)
 
@@ -406,30 +382,14 @@ class StoredSession(StoredSessionReader, SessionABC):
 
     async def build_pop_ops(self, record: SessionRecord, end: int, unreadable: list[tuple[Row, str]]) -> list[Op]:
         """Return the operations that cut the history at ``end`` and quarantine the unreadable rows after it."""
-        view = slice_spans(record.view, 0, end)
-        update = ViewUpdate(closed=view, open_from=record.next_seq, length=end)
+        splice = Splice(session_id=self.session_id, view_update=view_updates.build_cut(record, end), tape=record.tape)
         return [
-            self.complete_splice(
-                record,
-                Splice(session_id=self.session_id, view_update=update, tape=record.tape),
-                tags=await self.read_tags(end - 1),
-            ),
+            self.complete_splice(record, splice, tags=await self.read_tags(end - 1)),
             *(
                 Quarantine(session_id=self.session_id, tape=row.tape, seq=row.seq, reason=reason)
                 for row, reason in unreadable
             ),
         ]
-
-
-def build_fork_splice(record: SessionRecord, view: TapeSpans, *, session_id: str, tape: int) -> Splice:
-    """Return the first splice of a session that starts with items of another one, ``view``."""
-    return Splice(
-        session_id=session_id,
-        tape=tape,
-        view_update=ViewUpdate(closed=view, open_from=0, length=compute_length(view)),
-        links=tuple(get_tape_ends(view).items()),
-        owner=record.owner,
-    )
 
 
 async def wait_before_retry(attempt: int) -> None:

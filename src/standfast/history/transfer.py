@@ -9,10 +9,8 @@ import msgspec
 from standfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput
 from standfast.base.ids import validate_name, validate_owner
 from standfast.base.items import Item, encode_items
-from standfast.base.text import extract_text, extract_words
 from standfast.history.codec import UnreadableRecord
 from standfast.history.stored_session import StoredSession
-from standfast.store.backend import Backend
 from standfast.store.operations import Annotate, Splice
 from standfast.store.records import SessionRecord
 
@@ -42,39 +40,49 @@ async def export_lines(record: SessionRecord, session: StoredSession) -> AsyncIt
             yield msgspec.json.encode({"item": item}).decode()
 
 
-async def import_lines(
-    backend: Backend, lines: Iterable[str] | AsyncIterable[str], *, session_id: str | None = None
-) -> str:
-    """Create a session from exported lines in one commit, and return its id.
+class ExportedSession(msgspec.Struct, frozen=True):
+    """A parsed export: its header, and its lines with their numbers."""
 
-    The id is that of the header unless ``session_id`` is given. Raise :class:`AlreadyExists` if the session exists.
-    """
+    header: dict[str, Any]
+    lines: list[tuple[int, dict[str, Any]]]
+
+    @property
+    def session_id(self) -> str:
+        return validate_name("session id", self.header.get("session_id"))
+
+
+async def parse_lines(lines: Iterable[str] | AsyncIterable[str]) -> ExportedSession:
+    """Return the parsed lines of an export, or raise :class:`InvalidInput` with the number of the wrong one."""
     parsed = [(number, parse_line(number, line)) async for number, line in number_lines(lines) if line.strip()]
     if not parsed or not any(parsed[0][1].get(key) == "session" for key in _HEADER_KEYS):
         raise InvalidInput("line 1: not the header of an exported session")
     (_, header), *item_lines = parsed
     if header.get("format") != EXPORT_FORMAT:
         raise InvalidInput(f"line 1: unknown export format {header.get('format')!r}; expected {EXPORT_FORMAT}")
-    name = validate_name("session id", session_id or header.get("session_id"))
-    metadata = header.get("metadata") or {}
+    return ExportedSession(header, item_lines)
+
+
+async def import_session(exported: ExportedSession, session: StoredSession) -> None:
+    """Write an export to a session that does not exist yet, in one commit; :class:`AlreadyExists` if it does."""
+    header, metadata = exported.header, exported.header.get("metadata") or {}
     if not isinstance(metadata, dict):
         raise InvalidInput(f"line 1: metadata must be a mapping, not {type(metadata).__name__}")
-    data = [decode_exported_record(number, line) for number, line in item_lines]
-    words = tuple(" ".join(extract_words(extract_text(line.get("item") or {}))) for _, line in item_lines)
+    sealed = session.codec.location_bound
+    data = [decode_exported_record(number, line, readable=sealed) for number, line in exported.lines]
+    record = session.make_empty_record()
+    splice = Splice(
+        session_id=session.session_id,
+        add=session.codec.encode(data, tape=record.tape, seq=0),
+        words=session.extract_words([line.get("item") or {} for _, line in exported.lines]),
+        expected=0,
+        tape=record.tape,
+        owner=validate_owner(header.get("owner")),
+    )
+    annotate = Annotate(session_id=session.session_id, metadata=metadata, owner=splice.owner, claim=session.claims)
     try:
-        await backend.commit(
-            Splice(
-                session_id=name,
-                add=tuple(data),
-                words=words if backend.indexes_words else (),
-                expected=0,
-                owner=validate_owner(header.get("owner")),
-            ),
-            Annotate(session_id=name, metadata=metadata),
-        )
+        await session.backend.commit(session.complete_splice(record, splice), annotate)
     except HistoryMoved:
-        raise AlreadyExists("session", name) from None
-    return name
+        raise AlreadyExists("session", session.session_id) from None
 
 
 async def number_lines(lines: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[tuple[int, str]]:
@@ -106,16 +114,18 @@ def validate_text(what: str, text: object) -> str:
 def parse_line(number: int, line: str) -> dict[str, Any]:
     try:
         parsed = msgspec.json.decode(line)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidInput(f"line {number}: not JSON: {error}") from None
     if not isinstance(parsed, dict):
         raise InvalidInput(f"line {number}: expected a JSON object")
     return parsed
 
 
-def decode_exported_record(number: int, line: dict[str, Item]) -> bytes:
+def decode_exported_record(number: int, line: dict[str, Item], *, readable: bool = False) -> bytes:
     """Return the record to store for a line: the JSON of its item, or the bytes of an unreadable record."""
     if "unreadable" in line:
+        if readable:
+            raise InvalidInput(f"line {number}: a record that could not be read cannot be encrypted: remove the line")
         try:
             return base64.b64decode(str(line["unreadable"]), validate=True)
         except ValueError as error:

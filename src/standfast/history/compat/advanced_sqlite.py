@@ -28,12 +28,19 @@ _log = get_logger(__name__)
 _USAGE_FIELDS = ("requests", "input_tokens", "output_tokens", "total_tokens")
 
 
+class BranchingFile(SQLiteSession):
+    """The session ``main``. Its branches need tables of standfast."""
+
+    foreign_tables = "refuse"
+
+
 class AdvancedSQLiteSession(SessionWrapper):
     """A session in an SQLite file with branches. A branch is a fork of the session and copies no items.
 
     Methods use the current branch, which is a property of this object, not of the file; it starts as ``main``. Methods
     with the parameter ``branch_id`` use that branch instead; an unknown one is treated as empty. A turn is a user
-    message and everything up to the next one. Branches and usage that openai-agents stored in the file are taken over.
+    message and everything up to the next one. Tables of openai-agents have to be adopted first, otherwise methods raise
+    :class:`NotAdopted`; the branches and the usage in them are taken over then.
 
     ``create_tables`` is accepted for compatibility and has no effect: tables are created when needed.
     """
@@ -50,7 +57,7 @@ class AdvancedSQLiteSession(SessionWrapper):
         session_settings: SessionSettings | dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        self._sqlite_session = SQLiteSession(session_id, db_path, session_settings=session_settings, **kwargs)
+        self._sqlite_session = BranchingFile(session_id, db_path, session_settings=session_settings, **kwargs)
         self._branches = BranchRegistry(self._sqlite_session)
         self._logger = logger or _log
         self._foreign_branches_checked = False

@@ -10,7 +10,8 @@ from standfast.base.ids import new_id, validate_name
 from standfast.history.compat.sqlite import SharedFileSession
 from standfast.history.compat.turns import Turn, WriteTime, build_log_append, get_log_id, split_into_turns
 from standfast.history.session import make_contention_error
-from standfast.history.stored_session import StoredSession, build_fork_splice, wait_before_retry
+from standfast.history.stored_session import StoredSession, wait_before_retry
+from standfast.history.view_updates import build_fork_splice
 from standfast.store.operations import Annotate, Erase, Op, RequireVersion, Splice
 from standfast.store.records import Head, Page, SessionRecord
 from standfast.store.tape import generate_tape_id, slice_spans

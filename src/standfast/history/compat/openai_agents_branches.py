@@ -72,7 +72,7 @@ def _read_usage(db: DatabaseConnection, session_id: str) -> list[dict[str, Any]]
 async def take_over_branches(registry: BranchRegistry) -> None:
     """Create the branches that openai-agents has and this session has not, and store their usage.
 
-    This happens once per session: a branch that is deleted afterwards does not come back.
+    This happens once per session: a branch that is deleted afterwards is not created again.
     """
     main, backend = registry.main, registry.main.backend
     if not isinstance(backend, SqliteBackend):

@@ -22,7 +22,7 @@ class SharedPrefixBackend(RedisBackend):
 
     openai-agents stores the items of a session as JSON texts in the list ``prefix:ID:messages``. They are copied once,
     in one commit, and the list stays as it is. ``prefix:ID:standfast`` marks that this was done, so that a session that
-    is deleted here does not come back.
+    is deleted here is not copied again.
     """
 
     def __init__(self, client: Any, *, prefix: str, ttl: float | None) -> None:

@@ -23,7 +23,9 @@ class SQLAlchemySession(StoredSession):
     """A session in a database of SQLAlchemy. The caller owns the engine, except with :meth:`from_url`.
 
     ``create_tables=True`` creates and upgrades the tables on first use; otherwise they must exist. ``ensure_ascii`` is
-    accepted for compatibility and has no effect: items are stored as UTF-8.
+    accepted for compatibility and has no effect: items are stored as UTF-8. Tables of openai-agents are used as they
+    are, until they are adopted: both programs can use the session, and methods for which they have no place raise
+    :class:`NotAdopted`.
     """
 
     def __init__(
@@ -40,7 +42,9 @@ class SQLAlchemySession(StoredSession):
         key = (id(engine), TableNames(sessions_table, messages_table), create_tables)
         backend = _backends.get(key)
         if backend is None:
-            backend = _backends[key] = SqlBackend(engine, names=key[1], create_tables=create_tables)
+            backend = _backends[key] = SqlBackend(
+                engine, names=key[1], create_tables=create_tables, foreign_tables="share"
+            )
         self._owned_engine: AsyncEngine | None = None
         self._engine = engine
         super().__init__(session_id, backend, settings=session_settings)

@@ -8,17 +8,21 @@ from standfast.base.errors import Closed
 from standfast.history.session import SessionSettings
 from standfast.history.stored_session import StoredSession
 from standfast.store.sql.connection import TableNames
-from standfast.store.sqlite.backend import SqliteBackend, get_shared_backend
+from standfast.store.sql.openai_agents_tables import ForeignTablesPolicy
+from standfast.store.sqlite.backend import SqliteBackend
+from standfast.store.sqlite.shared import get_shared_backend
 
 
 class SQLiteSession(StoredSession):
     """A session in an SQLite file. With ``:memory:`` the history exists only in this object.
 
     Sessions on the same file share one writer thread. The file is released by :meth:`close`, or when the session is
-    garbage collected.
+    garbage collected. Tables of openai-agents are used as they are, until they are adopted: both programs can use the
+    session, and methods for which they have no place raise :class:`NotAdopted`.
     """
 
     backend: "SqliteBackend | ClosedBackend"
+    foreign_tables: ForeignTablesPolicy = "share"
 
     def __init__(
         self,
@@ -29,7 +33,7 @@ class SQLiteSession(StoredSession):
         session_settings: SessionSettings | dict[str, Any] | None = None,
     ) -> None:
         names = TableNames(sessions_table, messages_table)
-        backend = get_shared_backend(db_path, names=names)
+        backend = get_shared_backend(db_path, names=names, foreign_tables=self.foreign_tables)
         self._release = weakref.finalize(self, backend.close_sync)
         super().__init__(session_id, backend, settings=session_settings)
 

@@ -20,7 +20,7 @@ from standfast.base.usage import InputTokensDetails, OutputTokensDetails
 from standfast.history.codec import DecodedRecord
 from standfast.store.backend import Backend
 from standfast.store.operations import Splice
-from standfast.store.records import SessionRecord
+from standfast.store.records import Page, SessionRecord
 
 _LOG_ID = re.compile(r"log_[0-9a-f]{32}")
 _PREVIEW_LENGTH = 100
@@ -81,7 +81,13 @@ async def is_turn_log(backend: Backend, record: SessionRecord) -> bool:
     if not _LOG_ID.fullmatch(record.session_id):
         return False
     page = await backend.read(record.session_id, stop=1)
-    return page is not None and any(_decode_entry(row.data) is not None for row in page.rows)
+    return page is not None and is_turn_log_page(page)
+
+
+def is_turn_log_page(page: Page) -> bool:
+    """Return True if these are entries of a turn log."""
+    has_id = _LOG_ID.fullmatch(page.record.session_id) is not None
+    return has_id and any(_decode_entry(row.data) is not None for row in page.rows[:1])
 
 
 def build_log_append(session_id: str, entry: WriteTime | TurnUsage) -> Splice:
@@ -92,8 +98,8 @@ def build_log_append(session_id: str, entry: WriteTime | TurnUsage) -> Splice:
 class TurnLog:
     """The turn log of a session at the time of reading.
 
-    Entries refer to locations on tapes. These are never reused, so an entry about an item that is not shown any more
-    has no effect.
+    Entries refer to locations on tapes. These are never reused, so an entry about an item that is no longer shown has
+    no effect.
     """
 
     def __init__(self, entries: list[WriteTime | TurnUsage]) -> None:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from standfast.base.errors import InvalidInput, MissingExtra
 from standfast.base.item_pairs import group_into_units
+from standfast.base.validation import is_number
 from standfast.history.codec import DecodedRecord
 
 CIPHER_IDS = {"aes-gcm": 1, "chacha20-poly1305": 2}
@@ -116,7 +117,7 @@ def derive_key(secret: bytes, purpose: bytes, length: int) -> bytes:
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
     # The salt contains the former name of the product and must never change: with any other salt the same secret
-    # gives other keys, and no stored history could be decrypted any more.
+    # gives other keys, and no stored history could be decrypted.
     return HKDF(algorithm=SHA256(), length=length, salt=b"holdfast history 1", info=purpose).derive(secret)
 
 
@@ -130,7 +131,7 @@ def validate_ttl(ttl: object) -> float | None:
     """Return ``ttl`` if it is a positive number of seconds, or ``None`` for items that never expire."""
     if ttl is None:
         return None
-    if isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not 0 < ttl < float("inf"):
+    if not is_number(ttl) or ttl <= 0:
         raise InvalidInput(f"ttl must be a finite number of seconds > 0 or None, got {ttl!r}")
     return float(ttl)
 

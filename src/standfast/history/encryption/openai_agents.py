@@ -1,4 +1,4 @@
-"""Take over histories that ``EncryptedSession`` of openai-agents wrote.
+"""Read, continue and take over histories that ``EncryptedSession`` of openai-agents wrote.
 
 openai-agents stores each item as a Fernet token in an envelope, ``{"__enc__": 1, "v": 1, "kid": "hkdf-v1", "payload":
 token}``. The key is derived by HKDF-SHA256 from the secret, with the session id as salt. A secret that is 32 bytes in
@@ -7,18 +7,27 @@ URL-safe Base64 stands for these bytes.
 
 import base64
 import binascii
+import time
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, Literal, TypedDict
 
-from standfast.base.errors import HistoryMoved, WrongKey
+from standfast.base.errors import HistoryMoved, HistoryTampered, WrongKey
 from standfast.base.items import Item, decode_item, encode_item
-from standfast.history.codec import UnreadableRecord
-from standfast.history.encryption.codec import NO_LINK, EncryptingCodec, get_tag
+from standfast.history.codec import DecodedRecord, PlainCodec, UnreadableRecord
+from standfast.history.encryption.codec import NO_LINK, EncryptingCodec, get_tag, make_tampered_error
+from standfast.history.integrity import IntegrityReport
 from standfast.history.stored_session import StoredSession
+from standfast.store.backend import Backend
 from standfast.store.operations import Op, Splice
-from standfast.store.records import Page
+from standfast.store.records import Page, Row, SessionRecord
 
 _KEY_PURPOSE = b"agents.session-store.hkdf.v1"
+
+
+# Declared by a call because a class cannot have a field that begins with two underscores.
+EncryptedEnvelope = TypedDict("EncryptedEnvelope", {"__enc__": Literal[1], "v": int, "kid": str, "payload": str})
+"""An encrypted item as openai-agents stores it."""
 
 
 def is_envelope(item: Any) -> bool:
@@ -50,9 +59,11 @@ class EnvelopeCipher:
                 " it used; nothing was changed"
             ) from None
 
-    def encrypt(self, item: Item) -> Item:
-        """Return the item in an envelope."""
-        return {"__enc__": 1, "v": 1, "kid": "hkdf-v1", "payload": self._fernet.encrypt(encode_item(item)).decode()}
+    def encrypt(self, item: Item, *, written_at: float | None = None) -> Item:
+        """Return the item in an envelope with the time of writing, by default now."""
+        at = int(time.time() if written_at is None else written_at)
+        token = self._fernet.encrypt_at_time(encode_item(item), at)
+        return {"__enc__": 1, "v": 1, "kid": "hkdf-v1", "payload": token.decode()}
 
 
 def _derive_key(secret: str, session_id: str) -> bytes:
@@ -67,17 +78,63 @@ def _derive_key(secret: str, session_id: str) -> bytes:
     return HKDF(algorithm=SHA256(), length=32, salt=session_id.encode(), info=_KEY_PURPOSE).derive(material)
 
 
+class EnvelopeCodec(PlainCodec):
+    """Stores items as openai-agents does, in its tables, as long as these are not adopted."""
+
+    def __init__(self, session_id: str, sealing: EncryptingCodec) -> None:
+        self.ttl, self.strict = sealing.ttl, sealing.strict
+        self._cipher = EnvelopeCipher(session_id, sealing.keyring.secrets)
+
+    def encode(
+        self, items: Sequence[bytes], *, tape: int, seq: int, before: SessionRecord | None = None
+    ) -> tuple[bytes, ...]:
+        return tuple(encode_item(self._cipher.encrypt(decode_item(item))) for item in items)
+
+    def decode(self, row: Row) -> DecodedRecord:
+        envelope = super().decode(row).item
+        if not is_envelope(envelope):
+            raise UnreadableRecord("the item is not encrypted")
+        return DecodedRecord(row, *self._cipher.decrypt(envelope))
+
+    def make_unreadable_error(self, record: SessionRecord, row: Row, reason: str) -> HistoryTampered:
+        return make_tampered_error(record, f"the item at position {row.position}: {reason}")
+
+
 class SealedSession(StoredSession):
     """A stored session whose codec encrypts.
 
-    A history that openai-agents encrypted is encrypted anew on first use, in one commit, with its times of writing.
-    All its items must be authentic: a history in which others are mixed is treated as tampered with.
+    A history that openai-agents encrypted is encrypted again on first use, in one commit, with its times of writing.
+    All its items must be authentic: a history in which others are mixed is treated as tampered with. In tables of
+    openai-agents that are not adopted, the items are encrypted as openai-agents does it, without a seal.
     """
 
-    codec: EncryptingCodec
+    def __init__(self, session_id: str, backend: Backend, *, codec: EncryptingCodec, **options: Any) -> None:
+        super().__init__(session_id, backend, codec=codec, **options)
+        self._sealing_codec = codec
+        self._envelope_codec: EnvelopeCodec | None = None
+
+    @property
+    def is_cacheable(self) -> bool:
+        return False
+
+    def open_sibling(self, session_id: str) -> "SealedSession":
+        return SealedSession(
+            session_id,
+            self.backend,
+            codec=self._sealing_codec,
+            settings=self.session_settings,
+            owner=self.owner,
+            clock=self.clock,
+        )
 
     async def read_page(self, **window: Any) -> Page | None:
         page = await self.backend.read(self.session_id, **window)
+        if getattr(self.backend, "openai_agents", None) is not None:
+            if self._envelope_codec is None:
+                self._envelope_codec = EnvelopeCodec(self.session_id, self._sealing_codec)
+            self.codec = self._envelope_codec
+            return page
+        self.codec = self._sealing_codec
         if page is not None and page.record.seal is None and page.record.length:
             await self._take_over()
             return await super().read_page(**window)
@@ -85,17 +142,29 @@ class SealedSession(StoredSession):
             self.codec.verify_page(page)
         return page
 
+    async def check(self) -> IntegrityReport:
+        with suppress(HistoryTampered):  # the report says so
+            await self.read_page(start=0, stop=0)
+        return await super().check()
+
+    async def require_seal(self, method: str) -> None:
+        """Raise :class:`NotAdopted` if the session is in tables of openai-agents, which have no place for a seal."""
+        await self.backend.get_session(self.session_id)
+        tables = getattr(self.backend, "openai_agents", None)
+        if tables is not None:
+            tables.refuse(f"{method}()")
+
     async def _take_over(self) -> None:
         page = await self.backend.read(self.session_id)
         items = [_decode_plain(row.data) for row in page.rows] if page is not None else []
         if page is None or not items or not all(map(is_envelope, items)):
             return
-        reader = EnvelopeCipher(self.session_id, self.codec.keyring.secrets)
+        reader = EnvelopeCipher(self.session_id, self._sealing_codec.keyring.secrets)
         erased, link, records = self.make_erased_record(page.record), NO_LINK, list[bytes]()
         for seq, envelope in enumerate(items, start=erased.next_seq):
             assert envelope is not None  # noqa: S101 - checked above
             item, written_at = reader.decrypt(envelope)
-            data = self.codec.encrypt_record(
+            data = self._sealing_codec.encrypt_record(
                 encode_item(item), tape=erased.tape, seq=seq, written_at=written_at, link=link
             )
             records.append(data)

@@ -1,13 +1,15 @@
 """Encrypted sessions, over a standfast store or over any other session."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from standfast.base.errors import HistoryMoved, HistoryTampered, InvalidInput, NotFound, WrongKey
 from standfast.base.ids import validate_name
-from standfast.base.items import encode_item
+from standfast.base.items import Item, encode_item
 from standfast.base.time import Clock, system_clock
+from standfast.base.validation import validate_integer
 from standfast.history.codec import DecodedRecord
 from standfast.history.encryption.codec import NO_LINK, EncryptingCodec, digest_generations, get_key_id, get_tag
 from standfast.history.encryption.envelope import EnvelopeSession
@@ -36,7 +38,10 @@ class EncryptedSession(SessionWrapper):
     than ``ttl`` seconds are not shown; a call and its output expire together. They stay stored until
     :meth:`purge_expired`. Without ``ttl`` nothing expires.
 
-    A history that openai-agents encrypted with the same key is taken over on first use.
+    A history that openai-agents encrypted with the same key is taken over on first use. In tables of openai-agents that
+    are not adopted, items are encrypted as openai-agents does it, and both programs can use the history.
+
+    With ``max_scan_items`` a read of more items is a ``RuntimeError``.
 
     To compact an encrypted history, wrap this session in a ``CompactingSession``, not the other way round.
     """
@@ -51,7 +56,9 @@ class EncryptedSession(SessionWrapper):
         cipher: str = "aes-gcm",
         clock: Clock = system_clock,
         strict: bool = True,
+        max_scan_items: int | None = None,
     ) -> None:
+        self.max_scan_items = validate_integer("max_scan_items", max_scan_items, minimum=1, optional=True)
         validate_name("session id", session_id)
         if session_id != underlying_session.session_id:
             raise InvalidInput(
@@ -76,6 +83,21 @@ class EncryptedSession(SessionWrapper):
         encrypted.session_settings = plain.session_settings
         super().__init__(session_id, encrypted)
 
+    async def get_items(
+        self, limit: int | None = None, *, generation: int | None = None, wrapper: Any = None
+    ) -> list[Item]:
+        """Return the last ``limit`` items, or all. Raises ``RuntimeError`` if that is more than ``max_scan_items``."""
+        budget = self.max_scan_items
+        wanted = limit if limit is not None else getattr(self.session_settings, "limit", None)
+        if budget is None or (wanted is not None and wanted <= budget):
+            return await super().get_items(limit, generation=generation, wrapper=wrapper)
+        items = await super().get_items(budget, generation=generation, wrapper=wrapper)
+        if len(items) == budget:
+            raise RuntimeError(
+                f"session {self.session_id!r} may have more than {budget} items (max_scan_items): raise the limit"
+            )
+        return items
+
     async def purge_expired(self) -> int:
         """Delete expired items and return their number. Does nothing without a ``ttl``.
 
@@ -83,7 +105,7 @@ class EncryptedSession(SessionWrapper):
         commit. All earlier generations and idempotency keys are deleted. Forks keep the items that they share; purge
         them separately. The database may hold the encrypted bytes until it reuses the space.
         """
-        stored = self.require_stored_session("purge_expired")
+        stored = await self.require_sealed_session("purge_expired")
         while True:
             page = await stored.read_page()
             if page is None:
@@ -98,8 +120,15 @@ class EncryptedSession(SessionWrapper):
             if await self.rewrite(stored, page, current):
                 return len(expired)
 
+    async def require_sealed_session(self, method: str) -> StoredSession:
+        """Return the stored session, or raise :class:`Unsupported` if the history cannot have a seal."""
+        stored = self.require_stored_session(method)
+        if isinstance(stored, SealedSession):
+            await stored.require_seal(method)
+        return stored
+
     async def read_generation(self, stored: StoredSession, generation: Generation) -> list[DecodedRecord]:
-        """Return the records of an earlier generation, expired or not; none if it does not exist any more."""
+        """Return the records of an earlier generation, expired or not; none if it no longer exists."""
         try:
             page = await stored.read_page(generation=generation.number)
         except NotFound:
@@ -114,7 +143,7 @@ class EncryptedSession(SessionWrapper):
         key that was not passed, and :class:`Unsupported` over a session that is not in a standfast store. A concurrent
         write is not lost: the history is read and rewritten again.
         """
-        stored = self.require_stored_session("rekey")
+        stored = await self.require_sealed_session("rekey")
         while True:
             page = await stored.read_page()
             if page is None or await self.rewrite(stored, page, stored.decode_page(page)[0]):
@@ -156,14 +185,14 @@ class EncryptedSession(SessionWrapper):
 
         Use it after :class:`HistoryTampered`, to continue with the stored items. Records that fail authentication are
         removed from the view; an earlier generation still shows their positions. Read the result: once the seal is
-        broken, a changed order and items from another history with the same key cannot be detected. Nothing is
-        deleted, and an intact history does not change; only after an older copy of the session's row, the history is
-        written anew, without earlier generations.
+        broken, a changed order and items from another history with the same key cannot be detected. Nothing is deleted,
+        and an intact history does not change; only after an older copy of the session's row, the history is rewritten,
+        without earlier generations.
 
         Records that need a key which was not passed raise :class:`WrongKey`; with ``lost_keys`` they are removed from
         the view.
         """
-        stored = self.require_stored_session("reseal")
+        stored = await self.require_sealed_session("reseal")
         while True:
             page = await stored.backend.read(self.session_id)
             generations = await stored.backend.list_generations(self.session_id)

@@ -1,4 +1,4 @@
-"""Copy conversations into a store, again and again if need be, and take the copies back."""
+"""Copy conversations into a store, repeatedly if needed, and remove such copies."""
 
 from collections.abc import AsyncIterable, Sequence
 from typing import Literal, TypeAlias
@@ -15,15 +15,18 @@ from standfast.history.store import Store
 MARK = "imported_from"
 """The key in the metadata of a copy; its value names the framework, and the number of items that were copied."""
 
-CopyOutcome: TypeAlias = Literal["copied", "extended", "unchanged", "differs", "refused", "removed", "kept"]
+CopyOutcome: TypeAlias = Literal[
+    "copied", "extended", "unchanged", "differs", "refused", "removed", "kept", "adopted", "returned", "deleted"
+]
 
 
 class CopiedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one conversation.
+    """The outcome of copying one conversation.
 
     ``extended``: an earlier copy got the items that were added since. ``unchanged``: the store has all of them.
-    ``differs``: the store has another conversation under this id, and keeps it. ``refused``: see ``note``. After taking
-    copies back: ``removed``, or ``kept`` because it was continued here.
+    ``differs``: the store has another conversation under this id, and keeps it. ``refused``: see ``note``. After the
+    removal of copies: ``removed``, or ``kept`` because it was continued here. Of tables: ``adopted``, and when they are
+    given back ``returned`` with the items that were added here, or ``deleted`` as it was here.
     """
 
     session_id: str

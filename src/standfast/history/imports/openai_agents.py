@@ -1,13 +1,21 @@
-"""Read the conversations that openai-agents stored in SQL databases and in Redis, without changing them."""
+"""Conversations of openai-agents: read them from SQL databases and Redis, and write them to an SQLite file."""
 
+import sqlite3
 from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from standfast.base.errors import InvalidInput, MissingExtra, WrongKey
-from standfast.base.items import Item, decode_item
+from standfast.base.errors import AlreadyExists, InvalidInput, MissingExtra, WrongKey
+from standfast.base.items import Item, decode_item, encode_item
 from standfast.history.encryption.openai_agents import EnvelopeCipher, is_envelope
+from standfast.history.encryption.session import EncryptedSession
+from standfast.history.imports.branch_export import read_exported_branches, write_branches
 from standfast.history.imports.sources import Query, SourceSession, has_table, open_database, validate_identifier
+from standfast.history.store import Store
 from standfast.store.sql.openai_agents_tables import to_timestamp
+from standfast.store.sqlite.files import create_private_file
 
 DEFAULT_TABLES = ("agent_sessions", "agent_messages")
 DEFAULT_PREFIX = "agents:session"
@@ -20,12 +28,17 @@ async def read_openai_agents(
     prefix: str = DEFAULT_PREFIX,
     secrets: Sequence[str] = (),
 ) -> AsyncIterator[SourceSession]:
-    """Yield the conversations at ``sqlite:///PATH``, ``redis://...`` or the URL of an asynchronous SQLAlchemy engine.
+    """Yield the conversations at ``sqlite:///PATH``, ``redis://...``, ``mongodb://HOST/DATABASE`` or the URL of an
+    asynchronous SQLAlchemy engine. In MongoDB, ``tables`` are the collections.
 
     ``secrets`` are the keys of encrypted sessions. Without the right one, such a session has a ``problem``.
     """
     if url.startswith(("redis:", "rediss:", "unix:")):
         async for session in _read_redis(url, prefix, secrets):
+            yield session
+        return
+    if url.startswith(("mongodb:", "mongodb+srv:")):
+        async for session in _read_mongodb(url, tables, secrets):
             yield session
         return
     async with open_database(url) as query:
@@ -95,6 +108,23 @@ async def _read_redis(url: str, prefix: str, secrets: Sequence[str]) -> AsyncIte
         await client.aclose()
 
 
+async def _read_mongodb(url: str, tables: tuple[str, str], secrets: Sequence[str]) -> AsyncIterator[SourceSession]:
+    from standfast.history.compat.mongodb import get_texts, select_batches
+
+    try:
+        from pymongo import AsyncMongoClient
+    except ImportError as error:
+        raise MissingExtra("mongodb", "reading sessions from MongoDB") from error
+    async with AsyncMongoClient[dict[str, Any]](url) as client:
+        database = client.get_default_database("agents")
+        sessions, messages = (database[name] for name in tables)
+        async for found in sessions.find().sort("session_id", 1):
+            batches = messages.find(select_batches(found["session_id"], found)).sort("seq", 1)
+            texts = {"main": [text async for batch in batches for text in get_texts(batch.get("message_data"))]}
+            created = to_timestamp(found.get("created_at"), 0.0) or None
+            yield decode_session(found["session_id"], texts, secrets, created_at=created)
+
+
 def decode_session(
     session_id: str,
     texts: dict[str, list[Any]],
@@ -137,3 +167,72 @@ def _decrypt(session_id: str, items: Sequence[Item], secrets: Sequence[str]) -> 
         raise WrongKey("openai-agents encrypted it: pass the key that it used")
     reader = EnvelopeCipher(session_id, secrets)
     return [reader.decrypt(item)[0] if is_envelope(item) else item for item in items]
+
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS agent_sessions (
+    session_id TEXT PRIMARY KEY,
+    created_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP,
+    updated_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP
+);
+CREATE TABLE IF NOT EXISTS agent_messages (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    session_id TEXT NOT NULL,
+    message_data TEXT NOT NULL,
+    created_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP,
+    FOREIGN KEY (session_id) REFERENCES agent_sessions (session_id) ON DELETE CASCADE
+);
+CREATE INDEX IF NOT EXISTS idx_agent_messages_session_id ON agent_messages (session_id, id);
+"""
+
+
+async def write_openai_agents_file(
+    path: Path, store: Store, session_ids: Sequence[str], *, secrets: Sequence[str] = ()
+) -> dict[str, int]:
+    """Write the sessions in one transaction and return the number of items of each.
+
+    Branches and usage are written for ``AdvancedSQLiteSession``. A session that the file already has raises
+    :class:`AlreadyExists`. Encrypted sessions are encrypted for openai-agents with the same key, the first of
+    ``secrets``; without a key they raise :class:`WrongKey`.
+    """
+    found = {session_id: await _read_texts(store, session_id, secrets) for session_id in session_ids}
+    plain = [session_id for session_id in session_ids if not (await store.describe(session_id)).encrypted]
+    branches = {session_id: await read_exported_branches(store.session(session_id)) for session_id in plain}
+    times = {session_id: await store.describe(session_id) for session_id in session_ids}
+    written: dict[str, int] = {}
+    create_private_file(str(path))
+    with closing(sqlite3.connect(path)) as file, file:
+        file.executescript(_TABLES)
+        for session_id, texts in found.items():
+            if file.execute("SELECT 1 FROM agent_sessions WHERE session_id = ?", (session_id,)).fetchone():
+                raise AlreadyExists("session", session_id)
+            info = times[session_id]
+            created, updated = _format_time(info.created_at), _format_time(info.updated_at)
+            file.execute("INSERT INTO agent_sessions VALUES (?, ?, ?)", (session_id, created, updated))
+            if branches.get(session_id):
+                written[session_id] = write_branches(file, session_id, branches[session_id])
+                continue
+            file.executemany(
+                "INSERT INTO agent_messages (session_id, message_data) VALUES (?, ?)",
+                [(session_id, text) for text in texts],
+            )
+            written[session_id] = len(texts)
+    return written
+
+
+async def _read_texts(store: Store, session_id: str, secrets: Sequence[str]) -> list[str]:
+    plain = store.session(session_id)
+    if not (await store.describe(session_id)).encrypted:
+        return [encode_item(item).decode() for item in await plain.get_items()]
+    if not secrets:
+        raise WrongKey(f"session {session_id!r} is encrypted: pass its key")
+    cipher = EnvelopeCipher(session_id, secrets)
+    session = EncryptedSession(session_id, plain, list(secrets)).require_stored_session("export")
+    return [
+        encode_item(cipher.encrypt(entry.item, written_at=entry.written_at)).decode()
+        for entry in await session.read_latest(None)
+    ]
+
+
+def _format_time(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,6 +1,5 @@
 """Read the messages that ``ModelMessagesTypeAdapter`` of pydantic-ai wrote as JSON."""
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -8,6 +7,7 @@ import msgspec
 
 from standfast.base.errors import InvalidInput
 from standfast.base.items import Item
+from standfast.history.imports.message_parts import make_call, make_image, make_output, make_text_message, to_text
 from standfast.history.imports.sources import SourceSession
 
 
@@ -33,33 +33,17 @@ def _read_part(part: Mapping[str, Any], left_out: dict[str, int]) -> Iterator[It
         case "user-prompt":
             yield {"role": "user", "content": _read_content(part["content"], left_out)}
         case "text":
-            content = [{"type": "output_text", "text": part["content"], "annotations": []}]
-            yield {"type": "message", "role": "assistant", "content": content, "status": "completed"}
+            yield make_text_message(part["content"])
         case "tool-call":
-            arguments = part.get("args")
-            text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-            yield {
-                "type": "function_call",
-                "call_id": part["tool_call_id"],
-                "name": part["tool_name"],
-                "arguments": text,
-            }
+            yield make_call(part["tool_call_id"], part["tool_name"], part.get("args"))
         case "tool-return":
-            yield _make_output(part)
+            yield make_output(part["tool_call_id"], to_text(part["content"]))
         case "retry-prompt" if part.get("tool_name"):
-            yield _make_output(part)
+            yield make_output(part["tool_call_id"], to_text(part["content"]))
         case "retry-prompt":
-            yield {"role": "user", "content": _to_text(part["content"])}
+            yield {"role": "user", "content": to_text(part["content"])}
         case _:
             left_out[str(kind)] = left_out.get(str(kind), 0) + 1
-
-
-def _make_output(part: Mapping[str, Any]) -> Item:
-    return {"type": "function_call_output", "call_id": part["tool_call_id"], "output": _to_text(part["content"])}
-
-
-def _to_text(content: Any) -> str:
-    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 
 def _read_content(content: Any, left_out: dict[str, int]) -> Any:
@@ -73,11 +57,10 @@ def _read_content(content: Any, left_out: dict[str, int]) -> Any:
         elif part.get("kind") == "text":
             parts.append({"type": "input_text", "text": part["content"]})
         elif part.get("kind") == "image-url":
-            parts.append({"type": "input_image", "image_url": part["url"], "detail": "auto"})
+            parts.append(make_image(part["url"]))
         elif part.get("kind") == "binary" and str(part.get("media_type")).startswith("image/"):
             data = str(part["data"]).replace("-", "+").replace("_", "/")
-            url = f"data:{part['media_type']};base64,{data}"
-            parts.append({"type": "input_image", "image_url": url, "detail": "auto"})
+            parts.append(make_image(f"data:{part['media_type']};base64,{data}"))
         else:
             left_out[str(part.get("kind"))] = left_out.get(str(part.get("kind")), 0) + 1
     return parts

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from standfast.base.errors import InvalidInput, MissingExtra, NotFound, StoreUnavailable
 from standfast.base.items import Item
+from standfast.base.redirects import create_openai_client
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -70,7 +71,7 @@ class LazyOpenAIClient:
         if self.created is None:
             library = load_openai(self.feature)
             try:
-                self.created = library.AsyncOpenAI()
+                self.created = create_openai_client(library)
             except library.OpenAIError as error:
                 raise InvalidInput(f"{self.feature} cannot create an OpenAI client: {error}") from error
         return self.created

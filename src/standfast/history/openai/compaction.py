@@ -12,6 +12,7 @@ from standfast.base.errors import InvalidInput
 from standfast.base.ids import validate_name
 from standfast.base.item_pairs import CALL_TYPE_BY_OUTPUT_TYPE, PairingProblem, drop_unpaired, find_unpaired
 from standfast.base.items import Item
+from standfast.base.validation import validate_integer
 from standfast.history.openai.client import LazyOpenAIClient, to_input_item, to_plain_dict, translate_openai_errors
 from standfast.history.openai.replacement import HistorySnapshot, read_snapshot, replace_prefix
 from standfast.history.session import Session, SessionABC, SessionSettings, use_run_context, with_run_context
@@ -56,7 +57,7 @@ def is_openai_responses_compaction_aware_session(
     return callable(getattr(session, "run_compaction", None))
 
 
-class Compaction(msgspec.Struct, frozen=True):
+class CompactionRecord(msgspec.Struct, frozen=True):
     """One compaction request: its id, model, mode, and usage as reported by the API."""
 
     id: str
@@ -85,7 +86,9 @@ class OpenAIResponsesCompactionSession(SessionABC):
         model: str = "gpt-4.1",
         compaction_mode: OpenAIResponsesCompactionMode = "auto",
         should_trigger_compaction: Callable[[dict[str, Any]], bool] | None = None,
+        max_rollback_items: int | None = None,
     ) -> None:
+        self.max_rollback_items = validate_integer("max_rollback_items", max_rollback_items, minimum=1, optional=True)
         reject_conversations_session(underlying_session)
         self.session_id = validate_name("session id", session_id)
         self.underlying_session = underlying_session
@@ -95,7 +98,7 @@ class OpenAIResponsesCompactionSession(SessionABC):
         self._api = LazyOpenAIClient(client, feature="OpenAIResponsesCompactionSession")
         self._compaction_lock = asyncio.Lock()
         self._write_lock = asyncio.Lock()
-        self._compactions: list[Compaction] = []
+        self._compactions: list[CompactionRecord] = []
         self._deferred = False  # the trigger was passed while calls had no output yet
         self._last_response: tuple[str | None, bool | None] = (None, None)  # its id and whether the server stored it
         self._smallest_window: int | None = None  # the smallest limit of a read since the last compaction
@@ -174,6 +177,11 @@ class OpenAIResponsesCompactionSession(SessionABC):
                 return
             if not (args.get("force") or self._deferred or await self._should_compact(mode, response_id, before)):
                 return
+            if self.max_rollback_items is not None and len(before.items) > self.max_rollback_items:
+                raise InvalidInput(
+                    f"session {self.session_id!r} has more than {self.max_rollback_items} items (max_rollback_items):"
+                    " it was not compacted"
+                )
             covered = count_covered_items(before.items) if mode == "previous_response_id" else len(before.items)
             if has_pending_call(before.items) or has_output(before.items[covered:]):
                 self._deferred = True
@@ -184,7 +192,7 @@ class OpenAIResponsesCompactionSession(SessionABC):
                 self._forget_response()
                 self._deferred, self._smallest_window = False, None
 
-    def take_compactions(self) -> list[Compaction]:
+    def take_compactions(self) -> list[CompactionRecord]:
         """Return the compactions since the last call, also those whose result could not be stored."""
         taken, self._compactions = self._compactions, []
         return taken
@@ -197,7 +205,7 @@ class OpenAIResponsesCompactionSession(SessionABC):
         with translate_openai_errors(action, resource=("response", response_id or "of this session"), mutating=False):
             response = await self.client.responses.compact(model=self.model, **source)
             usage = getattr(response, "usage", None)
-            compaction = Compaction(
+            compaction = CompactionRecord(
                 id=str(getattr(response, "id", "")),
                 model=self.model,
                 mode=mode,
@@ -279,7 +287,7 @@ def has_output(items: Sequence[Item]) -> bool:
 
 
 def has_pending_call(items: Sequence[Item]) -> bool:
-    """Return True if a call of the last response has no output yet. Older calls will not get one any more."""
+    """Return True if a call of the last response has no output yet. Older calls will never get one."""
     last_input = max((index for index, item in enumerate(items) if item.get("role") in INPUT_ROLES), default=-1)
     return any(
         entry.index > last_input and entry.problem is PairingProblem.CALL_WITHOUT_OUTPUT

@@ -234,7 +234,7 @@ class ConversationBatch:
                 self.written_ids.pop()
 
     async def _find_late_ids(self, conversation: ConversationClient, after: str) -> list[str] | None:
-        """Return the ids of items that arrived although their request was given up."""
+        """Return the ids of items that arrived although their request was abandoned."""
         with suppress(StoreUnavailable, NotFound, TimeoutError):
             async with asyncio.timeout(ROLLBACK_TIMEOUT):
                 return await self._find_arrived_ids(conversation, self.in_flight, after)

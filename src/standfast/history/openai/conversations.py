@@ -160,6 +160,18 @@ class OpenAIConversationsSession(SessionABC):
         self._conversation_id = self._last_item_id = None
 
 
+def get_content_key(item: Item) -> tuple[object, ...]:
+    """Return what an item has in common with the same item after the server has stored it.
+
+    The server assigns ids to items, adds fields, and turns a text into a list of parts.
+    """
+    content = item.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = tuple(part.get("text") or str(part) for part in parts)
+    kept = ("role", "call_id", "name", "arguments", "output", "encrypted_content")
+    return (item.get("type", "message"), texts, *(str(item.get(name)) for name in kept))
+
+
 async def start_openai_conversations_session(openai_client: "AsyncOpenAI | None" = None) -> str:
     """Create an empty conversation at OpenAI and return its id."""
     client = LazyOpenAIClient(openai_client, feature="OpenAIConversationsSession")
