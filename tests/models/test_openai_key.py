@@ -1,5 +1,6 @@
-"""A server that repeats the API key does not get it into an error."""
+"""A server that repeats the API key does not get it into an error or a log."""
 
+import logging
 import traceback
 from collections.abc import AsyncIterator
 from typing import Any
@@ -7,9 +8,9 @@ from typing import Any
 import pytest
 from openai import APIError, AsyncOpenAI
 
-from factories.models import call_streamed, error_reply, response
+from factories.models import call_streamed, error_reply, message_item, response, response_events
 from model_server import ModelServer, Reply, Stream
-from standfast import Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner
+from standfast import Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, OpenAIResponsesWSModel, Runner
 from standfast.models import ModelRequest, call_model
 
 KEY = "sk-very-secret-key"
@@ -49,3 +50,22 @@ async def test_a_failed_response_does_not_reveal_the_key(server: ModelServer, ow
     with pytest.raises(Exception, match=r"\*\*\*") as caught:
         [event async for event in streamed.stream_events()]
     assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [*MODELS, OpenAIResponsesWSModel])
+async def test_the_libraries_do_not_log_the_key(
+    server: ModelServer, own_client: AsyncOpenAI, kind: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    model = kind("small", own_client)
+    if kind is OpenAIResponsesWSModel:
+        server.enqueue(Stream(response_events(message_item("fine"))))
+        await call_model(model, ModelRequest("hello"))
+        await model.close()
+    else:
+        server.enqueue(error_reply(401, TEXT, x_request_id=KEY))
+        with pytest.raises(APIError):
+            await call_model(model, ModelRequest("hello"))
+    assert "***" in caplog.text
+    # The server of this test logs what it was sent.
+    assert [record for record in caplog.records if KEY in record.getMessage() and "server" not in record.name] == []

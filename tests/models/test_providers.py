@@ -16,7 +16,6 @@ from standfast import (
     OpenAIChatCompletionsModel,
     OpenAIProvider,
     OpenAIResponsesModel,
-    Unsupported,
     UserError,
     set_default_openai_api,
     set_default_openai_client,
@@ -77,8 +76,6 @@ async def test_a_model_does_not_close_its_client(client: AsyncOpenAI) -> None:
 async def test_a_client_cannot_be_combined_with_its_settings(client: AsyncOpenAI) -> None:
     with pytest.raises(UserError, match="api_key"):
         OpenAIProvider(api_key="k", openai_client=client)
-    with pytest.raises(Unsupported):
-        OpenAIProvider(use_responses_websocket=True)
 
 
 class RecordingProvider(ModelProvider):

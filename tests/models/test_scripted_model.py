@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from standfast import ModelResponse, ModelSettings, Usage
+from standfast import ModelResponse, ModelSettings, RequestUsage, Usage
+from standfast.base.usage import InputTokensDetails, OutputTokensDetails
 from standfast.models import AttributeDict, ModelRequest, call_model
 from standfast.models.interface import parse_final_event
 from standfast.testing import (
@@ -63,7 +64,7 @@ async def test_a_stream_contains_the_same_response() -> None:
     assert kinds.count("response.output_item.added") == kinds.count("response.output_item.done") == 4
     assert [event.sequence_number for event in events] == list(range(len(events)))
     [text] = [event for event in events if event.type == "response.output_text.delta"]
-    assert (text.delta, text.item_id, text["output_index"]) == ("hello world", "scripted-message", 1)
+    assert (text.delta, text.item_id, text.output_index) == ("hello world", "scripted-message", 1)
 
 
 async def test_a_step_may_define_its_events() -> None:
@@ -151,3 +152,42 @@ print(asyncio.run(call_model(ScriptedModel([[assistant_message("hi")]]), ModelRe
     path = {"PYTHONPATH": ":".join(sys.path)}
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=path)
     assert process.stdout.strip() == "hi"
+
+
+async def test_events_are_objects_of_the_openai_package_for_programs_that_use_its_types() -> None:
+    from openai.types.responses import ResponseCompletedEvent, ResponseOutputMessage, ResponseTextDeltaEvent
+
+    typed = ResponseOutputMessage.model_validate(assistant_message("typed").model_dump())
+    model = ScriptedModel([[assistant_message("hello")], [typed]])
+    events = await collect_events(model)
+    [delta] = [event for event in events if isinstance(event, ResponseTextDeltaEvent)]
+    assert (delta.delta, delta.item_id) == ("hello", "scripted-message")
+    assert isinstance(events[-1], ResponseCompletedEvent)
+    assert events[-1].response.output == [assistant_message("hello")]
+    done = (await collect_events(model))[-1]
+    assert done.response.output[0] is typed
+
+
+def test_events_are_dicts_with_attributes_as_long_as_nobody_imports_openai() -> None:
+    program = """
+import asyncio, sys
+from standfast import Agent, FunctionModel, Runner
+
+async def main():
+    result = Runner.run_streamed(Agent(name="a", model=FunctionModel(lambda request: "hi")), "x")
+    kinds = {type(event.data).__name__ async for event in result.stream_events() if event.type == "raw_response_event"}
+    assert kinds == {"AttributeDict"}, kinds
+    assert "openai" not in sys.modules
+
+asyncio.run(main())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+async def test_the_requests_of_a_usage_are_kept_in_a_stream() -> None:
+    entry = RequestUsage(2, 1, 3, InputTokensDetails(), OutputTokensDetails())
+    usage = Usage(requests=2, input_tokens=4, output_tokens=2, total_tokens=6, request_usage_entries=[entry, entry])
+    events = await collect_events(ScriptedModel([ModelStep([assistant_message("x")], usage)]))
+    response = parse_final_event(events[-1])
+    assert response is not None
+    assert response.usage == usage

@@ -7,12 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, NotRequired, TypeAlias, TypedDict, TypeVar, get_origin
 
 from standfast.agents.agent_tool import AgentTool, AgentToolStreamEvent, StructuredToolInputBuilder, call_directly
-from standfast.agents.context import AgentHooks, AgentHooksBase, RunContextWrapper, RunHooks
-from standfast.agents.default_models import get_default_model_settings, get_implicit_settings
+from standfast.agents.context import AgentHooksBase, RunContextWrapper, RunHooksBase
 from standfast.agents.errors import InvalidDeclaration, UserError
 from standfast.agents.guardrails import InputGuardrail, OutputGuardrail
 from standfast.agents.handoffs import Handoff, as_handoff
-from standfast.agents.model_settings import ModelSettings
+from standfast.agents.model_settings import ModelSettings, get_default_model_settings, get_implicit_settings
 from standfast.agents.output import AgentOutputSchemaBase
 from standfast.agents.tool_identity import to_function_name
 from standfast.agents.tools import (
@@ -35,6 +34,7 @@ from standfast.agents.types import (
     ToolSource,
     maybe_await,
 )
+from standfast.base.validation import validate_integer
 
 if TYPE_CHECKING:
     from standfast.agents.context import RunContextWrapper
@@ -147,7 +147,7 @@ class Agent(AgentBase[TContext]):
     input_guardrails: list[InputGuardrail[TContext]] = field(default_factory=list)
     output_guardrails: list[OutputGuardrail[TContext]] = field(default_factory=list)
     output_type: type[Any] | AgentOutputSchemaBase | None = None
-    hooks: AgentHooks[TContext] | None = None
+    hooks: AgentHooksBase[TContext, Any] | None = None
     tool_use_behavior: ToolUseBehavior = "run_llm_again"
     reset_tool_choice: bool = True
 
@@ -210,7 +210,7 @@ class Agent(AgentBase[TContext]):
         on_stream: Callable[[AgentToolStreamEvent], MaybeAwaitable[None]] | None = None,
         run_config: Any | None = None,
         max_turns: int | None = None,
-        hooks: RunHooks[Any] | None = None,
+        hooks: RunHooksBase[Any, Any] | None = None,
         previous_response_id: str | None = None,
         conversation_id: str | None = None,
         session: Any | None = None,
@@ -219,12 +219,15 @@ class Agent(AgentBase[TContext]):
         parameters: type[Any] | None = None,
         input_builder: StructuredToolInputBuilder | None = None,
         include_input_schema: bool = False,
+        on_stream_max_pending_events: int | None = 1024,
     ) -> FunctionTool:
         """Return a tool that runs this agent and returns its final output; the calling agent then continues.
 
         The calling model passes a string, or the fields of ``parameters``, from which ``input_builder`` builds the
-        input of this agent.
+        input of this agent. The nested run waits while ``on_stream`` handles an event, so no events are pending and
+        ``on_stream_max_pending_events`` has no effect.
         """
+        validate_integer("on_stream_max_pending_events", on_stream_max_pending_events, minimum=1, optional=True)
         name = tool_name or to_function_name(self.name)
         nested = AgentTool(
             agent=self,

@@ -14,7 +14,7 @@ from standfast.base.items import Item
 
 if TYPE_CHECKING:
     from standfast.agents.agent import Agent
-    from standfast.agents.context import RunHooks, ToolContext
+    from standfast.agents.context import RunHooksBase, ToolContext
 
 TEXT_INPUT_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -24,6 +24,7 @@ TEXT_INPUT_SCHEMA: dict[str, Any] = {
     "required": ["input"],
     "additionalProperties": False,
 }
+PLAIN_TYPES = frozenset(["string", "number", "integer", "boolean"])
 
 
 class StructuredToolInputBuilderOptions(TypedDict, total=False):
@@ -75,7 +76,7 @@ class AgentTool:
     on_stream: Callable[[AgentToolStreamEvent], MaybeAwaitable[None]] | None = None
     run_config: Any | None = None
     max_turns: int | None = None
-    hooks: "RunHooks[Any] | None" = None
+    hooks: "RunHooksBase[Any, Any] | None" = None
     previous_response_id: str | None = None
     conversation_id: str | None = None
     session: Any | None = None
@@ -91,12 +92,14 @@ class AgentTool:
 
     async def build_nested_input(self, arguments: str) -> NestedInput:
         """Return the nested agent's input for the arguments; raise :class:`ModelBehaviorError` if they are invalid."""
-        params = self._parse_arguments(arguments)
+        params = self._parse_arguments(arguments, load_arguments(self.tool_name, arguments))
         if self.parameters is None and self.input_builder is None:
             return NestedInput(params["input"], params)
-        schema = self.build_params_json_schema() if self.include_input_schema or self.input_builder else None
+        schema = self.build_params_json_schema()
         options = StructuredToolInputBuilderOptions(
-            params=params, summary=summarize_schema(schema) if schema else None, json_schema=schema
+            params=params,
+            summary=summarize_schema(schema) if self.parameters is not None else None,
+            json_schema=schema if self.include_input_schema else None,
         )
         built = await maybe_await((self.input_builder or default_tool_input_builder)(options))
         if not isinstance(built, str | list):
@@ -108,10 +111,11 @@ class AgentTool:
     def make_parser(self) -> ArgumentsParser:
         """Return the parser of the arguments of a call."""
         names = frozenset(self.build_params_json_schema()["properties"])
-        return ArgumentsParser(lambda text: ParsedArguments(text, self._parse_arguments(text)), names)
+        return ArgumentsParser(
+            lambda text, written: ParsedArguments(text, written, self._parse_arguments(text, written)), names
+        )
 
-    def _parse_arguments(self, arguments: str) -> Any:
-        params = load_arguments(self.tool_name, arguments)
+    def _parse_arguments(self, arguments: str, params: dict[str, Any]) -> Any:
         if self.parameters is not None:
             from pydantic import ValidationError
 
@@ -139,20 +143,29 @@ class AgentTool:
 
 
 def default_tool_input_builder(options: StructuredToolInputBuilderOptions) -> str:
-    """Return the arguments as JSON text with a description of their fields."""
-    parts = ["You were called as a tool. The request, as JSON:", json.dumps(options.get("params"), ensure_ascii=False)]
-    if options.get("summary"):
-        parts += ["What its fields mean:", options["summary"] or ""]
-    if options.get("json_schema"):
-        parts += ["Its JSON schema:", json.dumps(options["json_schema"], ensure_ascii=False)]
-    return "\n".join(parts)
+    """Return the arguments as JSON, after a sentence and before their schema or its summary if there is one."""
+    params = json.dumps(options.get("params"), ensure_ascii=False)
+    if schema := options.get("json_schema"):
+        described = ["Its JSON schema:", json.dumps(schema, ensure_ascii=False)]
+    elif summary := options.get("summary"):
+        described = ["What its fields mean:", summary]
+    else:
+        return params
+    return "\n".join(["You were called as a tool. The request, as JSON:", params, *described])
 
 
 def summarize_schema(schema: dict[str, Any]) -> str | None:
-    """Return one line for each field of the schema that has a description; ``None`` if none has."""
-    fields = schema.get("properties", {}).items()
-    lines = [f"- {name}: {part['description']}" for name, part in fields if part.get("description")]
-    return "\n".join(lines) or None
+    """Return one line for each field; ``None`` if nothing is described, or a field is not a plain value."""
+    fields = schema.get("properties", {})
+    described = [part.get("description") for part in (schema, *fields.values())]
+    if not any(described) or any(part.get("type") not in PLAIN_TYPES for part in fields.values()):
+        return None
+    lines = [f"Description: {described[0]}"] if described[0] else []
+    for name, part in fields.items():
+        needed = "required" if name in schema.get("required", ()) else "optional"
+        meaning = f" - {part['description']}" if part.get("description") else ""
+        lines.append(f"- {name} ({part['type']}, {needed}){meaning}")
+    return "\n".join(lines)
 
 
 async def call_directly(

@@ -1,7 +1,7 @@
 """Contexts, the argument of tools, hooks and guardrails with the program's own object, and the hooks themselves."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic
 
 from standfast.agents.approvals import ApprovalDecision, Approvals, digest_arguments
 from standfast.agents.errors import InvalidDeclaration, ModelBehaviorError
@@ -115,7 +115,8 @@ class ToolContext(RunContextWrapper[TContext]):
     ``conversation_key``, which depends on its store and its id, else the provider's conversation id, else the run id.
     Nested agents have that of the outermost run. Empty outside a run.
 
-    ``recorded_call`` is set in durable runs: through it a tool adds to the commit of the call's outcome.
+    ``recorded_call`` is set in durable runs: through it a tool adds to the commit of the call's outcome. ``workspace``
+    is set in all runs: by it the saved state of a run that is not durable refers to the variables and files of Python.
     """
 
     def __init__(
@@ -153,6 +154,7 @@ class ToolContext(RunContextWrapper[TContext]):
         self.conversation_key = conversation_key
         self.parsed_arguments: ParsedArguments | None = None
         self.recorded_call: Any = None
+        self.workspace: Any = None
 
     @property
     def qualified_tool_name(self) -> str:
@@ -232,7 +234,8 @@ class RunHooksBase(Generic[TContext, TAgent]):
         """Called after a local tool has returned."""
 
 
-RunHooks: TypeAlias = RunHooksBase[TContext, Any]
+class RunHooks(RunHooksBase[TContext, Any]):
+    """Hooks of a run. Subclass it with or without the type of the context."""
 
 
 class AgentHooksBase(Generic[TContext, TAgent]):
@@ -262,4 +265,5 @@ class AgentHooksBase(Generic[TContext, TAgent]):
         """Called after the response of the agent's model."""
 
 
-AgentHooks: TypeAlias = AgentHooksBase[TContext, Any]
+class AgentHooks(AgentHooksBase[TContext, Any]):
+    """Hooks of an agent. Subclass it with or without the type of the context."""

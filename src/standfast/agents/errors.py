@@ -78,6 +78,12 @@ class UserError(AgentsException):
         self.message = message
 
 
+class EventLoopRunning(UserError, RuntimeError):
+    """A synchronous method was called where only asynchronous ones can be used."""
+
+    code = "event-loop-running"
+
+
 class InvalidDeclaration(UserError, TypeError, ValueError):
     """An agent, tool, guardrail or handoff is declared incorrectly."""
 
@@ -106,6 +112,8 @@ class ModelBehaviorError(AgentsException):
     """The model called an unknown tool, or its arguments or its output are malformed."""
 
     code = "model-behavior"
+    missing_tool: str | None = None
+    """The tool that the model called and the agent does not have."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)

@@ -55,6 +55,8 @@ def parse_docstring(func: Any, style: DocstringStyle | None = None) -> Documenta
     while isinstance(func, functools.partial):
         func = func.func
     text = inspect.getdoc(func)
+    if not text and not inspect.isroutine(func) and not inspect.isclass(func):
+        text = inspect.getdoc(type(func).__call__)  # an object that can be called
     if not text or not text.strip():
         return Documentation()
     lines = text.strip().splitlines()
@@ -181,6 +183,9 @@ class FuncSchema:
         can, such as ``"5"`` to 5, and unknown fields are ignored.
         """
         load_arguments(self.name, arguments)
+        return self._validate(arguments)
+
+    def _validate(self, arguments: str) -> BaseModel:
         options: dict[str, Any] = {"strict": True, "extra": "forbid"} if self.strict_json_schema else {}
         try:
             data = self.params_pydantic_model.model_validate_json(arguments or "{}", **options)
@@ -194,35 +199,44 @@ class FuncSchema:
         """Return the parser of these arguments for a tool."""
         return ArgumentsParser(self._parse_for_tool, frozenset(self.params_json_schema.get("properties", ())))
 
-    def _parse_for_tool(self, arguments: str) -> ParsedArguments:
-        data = self.parse(arguments)
+    def _parse_for_tool(self, arguments: str, written: dict[str, Any]) -> ParsedArguments:
+        data = self._validate(arguments)
         try:
             values = data.model_dump(mode="json", by_alias=True, warnings="none")
         except PydanticSerializationError:  # a type of the program that has no JSON form
-            values = load_arguments(self.name, arguments)
-        return ParsedArguments(arguments, values, data)
+            values = written
+        return ParsedArguments(arguments, written, values, data)
 
     def to_call_args(self, data: BaseModel) -> tuple[list[Any], dict[str, Any]]:
         """Return the positional and keyword arguments for the function, without its context parameter."""
         positional: list[Any] = []
         named: dict[str, Any] = {}
-        fields = iter(type(data).model_fields)
-        for parameter in self._iter_parameters():
-            value = getattr(data, next(fields))
-            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        for field_name, name, kind in self._call_layout:
+            value = getattr(data, field_name)
+            if kind is inspect.Parameter.VAR_POSITIONAL:
                 positional.extend(value)
-            elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            elif kind is inspect.Parameter.VAR_KEYWORD:
                 named.update(value)
-            elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-                named[parameter.name] = value
+            elif kind is inspect.Parameter.KEYWORD_ONLY:
+                named[name] = value
             else:
                 positional.append(value)
         return positional, named
 
-    async def call(self, func: Callable[..., Any], context: Any, arguments: str) -> Any:
+    @functools.cached_property
+    def _call_layout(self) -> list[tuple[str, str, Any]]:
+        """The parameters that the model fills: field of the pydantic model, name, and kind."""
+        parameters = list(self.signature.parameters.values())[1 if self.takes_context else 0 :]
+        fields = self.params_pydantic_model.model_fields
+        return [(name, parameter.name, parameter.kind) for name, parameter in zip(fields, parameters, strict=True)]
+
+    async def call(
+        self, func: Callable[..., Any], context: Any, arguments: str, *, in_thread: bool | None = None
+    ) -> Any:
         """Call ``func`` with the model's arguments.
 
         A function that is not async runs in a thread, so that it may block, and has the caller's context variables.
+        ``in_thread`` says which it is, if the caller knows.
         """
         parsed = getattr(context, "parsed_arguments", None)
         if parsed is not None and parsed.text == arguments and type(parsed.value) is self.params_pydantic_model:
@@ -232,16 +246,10 @@ class FuncSchema:
         positional, named = self.to_call_args(data)
         if self.takes_context:
             positional.insert(0, context)
-        if is_async(func):
+        if is_async(func) if in_thread is None else not in_thread:
             return await func(*positional, **named)
         result = await asyncio.to_thread(func, *positional, **named)
         return await result if inspect.isawaitable(result) else result
-
-    def _iter_parameters(self) -> Iterator[inspect.Parameter]:
-        parameters = iter(self.signature.parameters.values())
-        if self.takes_context:
-            next(parameters)
-        return parameters
 
 
 def function_schema(
@@ -259,7 +267,7 @@ def function_schema(
     """
     name = name_override or get_callable_name(func)
     docs = parse_docstring(func, docstring_style) if use_docstring_info else Documentation()
-    signature, hints = inspect.signature(func), _get_hints(func, name)
+    signature, hints = inspect.signature(func), get_hints(func, name)
     parameters = list(signature.parameters.values())
     takes_context = bool(parameters) and _is_context_type(hints.get(parameters[0].name))
     model_parameters = parameters[1:] if takes_context else parameters
@@ -294,7 +302,8 @@ def format_validation_error(error: ValidationError, *, limit: int = 5) -> str:
     return "; ".join(lines + ([f"and {len(errors) - limit} more"] if len(errors) > limit else []))
 
 
-def _get_hints(func: Any, name: str) -> dict[str, Any]:
+def get_hints(func: Any, name: str) -> dict[str, Any]:
+    """Return the resolved annotations of a function, or of the function behind a partial one or a callable object."""
     while isinstance(func, functools.partial):
         func = func.func
     target = func if inspect.isroutine(func) else type(func).__call__

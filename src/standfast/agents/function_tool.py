@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 from pydantic import TypeAdapter
 
 from standfast.agents.errors import InvalidDeclaration
-from standfast.agents.function_schema import DocstringStyle, FuncSchema, function_schema, is_async
+from standfast.agents.function_schema import DocstringStyle, FuncSchema, function_schema, get_hints, is_async
 from standfast.agents.guardrails import ToolInputGuardrail, ToolOutputGuardrail, check_callable
 from standfast.agents.strict_schema import to_strict_schema
 from standfast.agents.tools import (
@@ -92,7 +92,8 @@ def function_tool(
     """Make a tool from a function. The model sees its name, its docstring and a schema of its parameters.
 
     If the function raises, ``failure_error_function`` turns the exception into a message for the model, by default
-    :func:`default_tool_error_function`; with ``None`` the exception ends the run. Most other options are fields of
+    :func:`default_tool_error_function`; with ``None`` the exception ends the run. Programs that call the tool get JSON
+    of the annotated result or of ``output_type``, and its schema. Most other options are fields of
     :class:`FunctionTool`. A timeout requires an async function, because a thread cannot be stopped.
     """
 
@@ -103,7 +104,10 @@ def function_tool(
         )
         _check_function(function, f"tool {schema.name!r}", timeout)
         explain = default_tool_error_function if failure_error_function is _UNSET else failure_error_function
-        adapter = None if output_type is None else TypeAdapter(output_type)
+        kind = output_type
+        if kind is None and output_json_schema is None and "programmatic" in (allowed_callers or ()):
+            kind = _get_output_type(function, schema.name)
+        adapter = None if kind is None else TypeAdapter(kind)
         output_schema = output_json_schema or (None if adapter is None else _build_object_schema(schema.name, adapter))
         tool = FunctionTool(
             name=schema.name,
@@ -146,9 +150,11 @@ def _check_function(function: Callable[..., Any], where: str, timeout: float | N
 def _make_invoker(
     function: Callable[..., Any], schema: FuncSchema, error_function: ToolErrorFunction | None
 ) -> Callable[["ToolContext[Any]", str], Awaitable[Any]]:
+    in_thread = not is_async(function)
+
     async def on_invoke_tool(context: "ToolContext[Any]", arguments: str) -> Any:
         try:
-            return await schema.call(function, context, arguments)
+            return await schema.call(function, context, arguments, in_thread=in_thread)
         except asyncio.CancelledError as cancelled:
             failure: Exception = make_cancellation_error(schema.name, cancelled)
         except Exception as error:  # noqa: BLE001 - raised below unless it is explained to the model
@@ -160,10 +166,18 @@ def _make_invoker(
     return on_invoke_tool
 
 
+def _get_output_type(function: Callable[..., Any], name: str) -> Any | None:
+    """Return the annotation of the result, or ``None`` if it is text or not known."""
+    kind = get_hints(function, name).get("return", Any)
+    return None if kind in (str, Any, type(None)) else kind
+
+
 def _build_object_schema(name: str, adapter: TypeAdapter[Any]) -> dict[str, Any]:
     schema = adapter.json_schema(mode="serialization")
     if schema.get("type") != "object":
         raise InvalidDeclaration(
-            f"tool {name!r}", "output_type must be an object type: a pydantic model, TypedDict or dataclass"
+            f"tool {name!r}",
+            "output_type must be an object type: a pydantic model, TypedDict or dataclass. So must the annotated "
+            "result of a tool for programs, unless it is str or Any",
         )
     return to_strict_schema(schema, where=f"output_type of {name}")

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from standfast.agents.tool_arguments import ArgumentsParser, ParsedArguments, load_arguments
+from standfast.agents.tool_arguments import ArgumentsParser, ParsedArguments
 from standfast.agents.tools import FunctionTool, LocalTool, LocalToolResult
 from standfast.agents.types import maybe_await
 
@@ -27,8 +27,8 @@ def make_local_function(
         request = arguments if parse_request is None else parse_request(arguments)
         return bool(await maybe_await(needs_approval(context, request, call_id)))
 
-    def parse(text: str) -> ParsedArguments:
-        return ParsedArguments(text, load_arguments(tool.name, text))
+    def parse(text: str, written: dict[str, Any]) -> ParsedArguments:
+        return ParsedArguments(text, written, written)
 
     return FunctionTool(
         name=tool.name,

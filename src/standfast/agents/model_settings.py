@@ -1,13 +1,34 @@
-"""Settings for requests to a model. ``None`` means the provider's default."""
+"""Settings for requests to a model, and the default model. ``None`` means the provider's default."""
 
 import math
+import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
 from standfast.agents.errors import InvalidDeclaration
+from standfast.base.validation import is_number
 
 S = TypeVar("S", bound="MergeableSettings")
+
+
+TSettings = TypeVar("TSettings")
+
+
+def coerce_settings(kind: type[TSettings], value: Any) -> TSettings:
+    """Return settings of this dataclass as they are, or made from a dict.
+
+    Raises :class:`InvalidDeclaration` for names that it does not have, and for everything else.
+    """
+    if isinstance(value, kind):
+        return value
+    if not isinstance(value, Mapping):
+        raise InvalidDeclaration(kind.__name__, f"expected settings or a dict, got {type(value).__name__}")
+    unknown = set(value) - {one.name for one in fields(kind)}  # type: ignore[arg-type]
+    if unknown:
+        raise InvalidDeclaration(kind.__name__, f"unknown settings: {', '.join(sorted(map(repr, unknown)))}")
+    return kind(**value)
 
 
 class MergeableSettings:
@@ -18,14 +39,7 @@ class MergeableSettings:
     @classmethod
     def coerce(cls, value: Self | Mapping[str, Any]) -> Self:
         """Return settings as they are, or made from a dict; raise :class:`InvalidDeclaration` for unknown names."""
-        if isinstance(value, cls):
-            return value
-        if not isinstance(value, Mapping):
-            raise InvalidDeclaration(cls.__name__, f"expected settings or a dict, got {type(value).__name__}")
-        unknown = [name for name in value if name not in cls.__dataclass_fields__]
-        if unknown:
-            raise InvalidDeclaration(cls.__name__, f"unknown settings: {', '.join(map(repr, unknown))}")
-        return cls(**value)
+        return coerce_settings(cls, value)
 
     def resolve(self, override: Any) -> Self:
         """Return new settings in which the values set in ``override`` replace those of these settings."""
@@ -176,8 +190,60 @@ def _to_plain(value: Any) -> Any:
 def _check_number(where: str, value: Any, *, at_least: float = -math.inf, above: float = -math.inf) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not is_number(value):
         raise InvalidDeclaration(where, f"must be a finite number or None, got {value!r}")
     if value < at_least or value <= above:
         limit = f"greater than {above:g}" if value <= above else f"at least {at_least:g}"
         raise InvalidDeclaration(where, f"must be {limit}, got {value!r}")
+
+
+DEFAULT_MODEL = "gpt-5.6-luna"
+
+_EFFORT_BY_MODEL = {
+    "gpt-5": "low",
+    "gpt-5.1": "none",
+    "gpt-5.2": "none",
+    "gpt-5.2-codex": "low",
+    "gpt-5.2-pro": "medium",
+    "gpt-5.3-codex": "none",
+    "gpt-5.4": "none",
+    "gpt-5.4-mini": "none",
+    "gpt-5.4-nano": "none",
+    "gpt-5.4-pro": "medium",
+    "gpt-5.5": "none",
+    "gpt-5.6": "none",
+    "gpt-5.6-luna": "none",
+    "gpt-5.6-sol": "none",
+    "gpt-5.6-terra": "none",
+}
+_DATE = re.compile(r"-\d{4}-\d{2}-\d{2}$")
+_CHAT_MODEL = re.compile(r"gpt-5(\.\d+)?-chat-latest")
+
+
+def get_default_model() -> str:
+    """Return the name of the model for agents without one: ``OPENAI_DEFAULT_MODEL``, or the built-in default."""
+    return os.environ.get("OPENAI_DEFAULT_MODEL") or DEFAULT_MODEL
+
+
+def gpt_5_reasoning_settings_required(model_name: str) -> bool:
+    """Return whether the model is one of the GPT-5 family that reasons."""
+    return model_name.startswith("gpt-5") and _CHAT_MODEL.fullmatch(model_name) is None
+
+
+def is_gpt_5_default() -> bool:
+    """Return whether the default model is one of the GPT-5 family that reasons."""
+    return gpt_5_reasoning_settings_required(get_default_model())
+
+
+def get_default_model_settings(model: str | None = None) -> ModelSettings:
+    """Return the settings that a model gets unless the program sets them: short answers and little reasoning."""
+    name = get_default_model() if model is None else model
+    if not gpt_5_reasoning_settings_required(name):
+        return ModelSettings()
+    effort = _EFFORT_BY_MODEL.get(_DATE.sub("", name))
+    return ModelSettings(reasoning=None if effort is None else Reasoning(effort=effort), verbosity="low")
+
+
+def get_implicit_settings(model: Any) -> ModelSettings:
+    """Return the settings of an agent that declares none; ``model`` is a name, a model object or ``None``."""
+    return get_default_model_settings(model) if model is None or isinstance(model, str) else ModelSettings()

@@ -1,9 +1,12 @@
-"""The arguments of a tool call: the JSON text that was written, and the values that the tool gets for it."""
+"""The arguments of a tool call: the JSON text that was written, and the values that the tool gets for it.
+
+They are validated in :mod:`standfast.tool_calls.arguments`.
+"""
 
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from standfast.agents.errors import InvalidArguments
@@ -13,27 +16,36 @@ from standfast.agents.errors import InvalidArguments
 class ParsedArguments:
     """Arguments that fit a tool.
 
-    ``text`` is what the model or a person wrote, and ``values`` is what the tool gets for it, as JSON values: with
-    defaults filled in, and after its own validators. ``value`` is the object that the tool's parser made, if any.
+    ``text`` is what the model or a person wrote and ``written`` its JSON values; ``values`` is what the tool gets for
+    them, as JSON values: with defaults filled in, and after its own validators. ``value`` is the object that the tool's
+    parser made, if any.
     """
 
     text: str
+    written: dict[str, Any]
     values: dict[str, Any]
     value: Any = None
+    _shown: str | None = field(default=None, init=False)
 
     @property
     def shown(self) -> str:
         """The values as JSON text: the text itself, unless the values differ from what it says."""
-        if are_same_values(json.loads(self.text or "{}"), self.values):
-            return self.text or "{}"
-        return json.dumps(self.values, ensure_ascii=False)
+        if self._shown is None:
+            is_same = are_same_values(self.written, self.values)
+            text = self.text or "{}" if is_same else json.dumps(self.values, ensure_ascii=False)
+            object.__setattr__(self, "_shown", text)
+            return text
+        return self._shown
 
 
 @dataclass(frozen=True, eq=False)
 class ArgumentsParser:
-    """Parses the arguments of one tool; ``names`` are the properties of the schema that it was made for."""
+    """Parses the arguments of one tool, from their text and its JSON values.
 
-    parse: Callable[[str], ParsedArguments]
+    ``names`` are the properties of the schema that it was made for.
+    """
+
+    parse: Callable[[str, dict[str, Any]], ParsedArguments]
     names: frozenset[str]
 
     def fits(self, schema: Mapping[str, Any]) -> bool:
@@ -44,7 +56,7 @@ class ArgumentsParser:
 def load_arguments(name: str, text: str) -> dict[str, Any]:
     """Return the arguments for the tool ``name`` as JSON values, or raise :class:`InvalidArguments`."""
     try:
-        values = json.loads(text or "{}", parse_constant=_reject_constant, parse_float=_parse_finite)
+        values = _decoder.decode(text or "{}")
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidArguments(name, f"Invalid JSON: {error}") from None
     if not isinstance(values, dict):
@@ -81,3 +93,6 @@ def _parse_finite(digits: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{digits[:40]} is too large a number")
     return number
+
+
+_decoder = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_parse_finite)

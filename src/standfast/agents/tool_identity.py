@@ -112,7 +112,7 @@ _CALL_FIELDS = {
 def get_call_arguments(item: Any) -> str | None:
     """Return what a call asks for as JSON text, whichever field has it."""
     kind = get_field(item, "type")
-    if not isinstance(item, Mapping) or kind not in LOCAL_CALL_TYPES:
+    if kind not in LOCAL_CALL_TYPES or not isinstance(item, Mapping):
         arguments = get_field(item, "arguments")
         return arguments if isinstance(arguments, str) else None
     if kind in _CALL_FIELDS:
@@ -142,7 +142,7 @@ def find_tool(tools: Mapping[ToolRef, FunctionTool], ref: ToolRef, *, agent_name
 
 def get_field(raw: Any, name: str) -> Any:
     """Return a field of a raw item, which is a dict or an object of the provider's library."""
-    return raw.get(name) if isinstance(raw, Mapping) else getattr(raw, name, None)
+    return raw.get(name) if isinstance(raw, (dict, Mapping)) else getattr(raw, name, None)
 
 
 def to_function_name(text: str) -> str:

@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from standfast.agents.hosted_tools import HostedTool
 from standfast.agents.strict_schema import to_strict_schema
 from standfast.agents.tool_arguments import ArgumentsParser
 from standfast.agents.types import Enabled, MaybeAwaitable, NeedsApproval, TContext, ToolErrorFunction, maybe_await
+from standfast.base.validation import is_number
 from standfast.tracing.create import record_span_exception
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ class FunctionTool:
     ``idempotent`` promises that repeating a call is harmless. ``on_uncertain`` applies to calls that were started
     when the process died and are not idempotent: ask a person, retry the call, or fail it. ``on_barge_in`` applies
     in a realtime session when the user starts to speak while the tool runs: keep the call and let the model speak
-    about its output, cancel the call, or finish it and only record the output.
+    about its output, cancel the call, or finish it and only record the output. ``mcp_annotations`` are what an MCP
+    server says about its tool.
     """
 
     name: str
@@ -98,6 +99,7 @@ class FunctionTool:
     on_barge_in: OnBargeIn = field(default="keep", kw_only=True)
     failure_error_function: ToolErrorFunction | None = field(default=None, kw_only=True, repr=False)
     title: str | None = field(default=None, kw_only=True, repr=False)
+    mcp_annotations: Any = field(default=None, kw_only=True, repr=False)
     namespace: str | None = field(default=None, kw_only=True)
     namespace_description: str | None = field(default=None, kw_only=True, repr=False)
     origin: ToolOrigin | None = field(default=None, kw_only=True, repr=False)
@@ -105,6 +107,7 @@ class FunctionTool:
     output_type_adapter: Any = field(default=None, kw_only=True, repr=False)
     arguments_parser: ArgumentsParser | None = field(default=None, kw_only=True, repr=False)
     local_tool: "LocalTool | None" = field(default=None, kw_only=True, repr=False)
+    python_sessions: Any = field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         _check_tool(self)
@@ -122,11 +125,13 @@ class FunctionTool:
         A call that exceeds the limit is cancelled and has ended when this returns. Approval and guardrails are not
         checked here.
         """
+        if self.timeout_seconds is None:
+            return await self.on_invoke_tool(context, arguments)
         try:
             async with asyncio.timeout(self.timeout_seconds) as limit:
                 return await self.on_invoke_tool(context, arguments)
         except TimeoutError:
-            if self.timeout_seconds is None or not limit.expired():  # the tool itself raised it
+            if not limit.expired():  # the tool itself raised it
                 raise
         error = ToolTimeoutError(self.name, self.timeout_seconds)
         if self.timeout_behavior == "raise_exception":
@@ -194,7 +199,7 @@ class LocalTool(ABC):
         """Return the function tool that answers the calls."""
 
     async def bind(self, run_context: "RunContextWrapper[Any]") -> "LocalTool":
-        """Return the tool with what it needs in this run, as the model is told of it."""
+        """Return the tool with what it needs in this run, as the model sees it."""
         return self
 
     async def release(self, run_context: "RunContextWrapper[Any]") -> None:
@@ -286,8 +291,8 @@ def tool_namespace(*, name: str, description: str | None, tools: list[FunctionTo
             raise InvalidDeclaration(f"tool_namespace {name!r}", f"members must be function tools, got {tool!r}")
         if tool.name == name:
             raise UserError(
-                f"the namespace {name!r} has the same name as one of its tools, so a call of it could not be told"
-                " from a call of a deferred tool: rename one of them"
+                f"the namespace {name!r} has the same name as one of its tools, so its calls could not be distinguished"
+                " from those of a deferred tool: rename one of them"
             )
         member = copy.copy(tool)
         member.namespace, member.namespace_description = name, description
@@ -320,7 +325,7 @@ def _check_tool(tool: FunctionTool) -> None:
     seconds: Any = tool.timeout_seconds
     if seconds is None:
         return
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds) or seconds <= 0:
+    if not is_number(seconds) or seconds <= 0:
         raise InvalidDeclaration(where, f"the timeout must be a positive number of seconds, got {seconds!r}")
 
 
@@ -340,7 +345,7 @@ async def filter_enabled(
         for candidate in candidates:
             is_enabled = getattr(candidate, "is_enabled", True)
             result = is_enabled(context, agent) if callable(is_enabled) else is_enabled
-            if isawaitable(result):
+            if not isinstance(result, bool) and isawaitable(result):
                 pending.append((len(results), result))
             results.append((candidate, result))
     except BaseException:

@@ -10,6 +10,7 @@ from standfast.agents.types import MaybeAwaitable, maybe_await
 from standfast.base.errors import InvalidInput
 from standfast.base.items import Item
 from standfast.base.usage import Usage
+from standfast.models.event_objects import make_event_object
 from standfast.models.interface import ModelResponse, TResponseStreamEvent, wrap_attributes
 from standfast.models.openai.chat_conversion import make_local_id, make_message_item
 from standfast.models.request import ModelRequest, RequestModel
@@ -51,7 +52,7 @@ class FunctionModel(RequestModel):
         items = await self._call_function(request)
         builder = ResponseEventBuilder(None, model="function")
         for event in make_response_events(builder, items, usage=usage_to_dict(Usage(requests=1))):
-            yield wrap_attributes(event)
+            yield make_event_object(event)
 
     async def _call_function(self, request: ModelRequest) -> list[Item]:
         text = request.input

@@ -266,6 +266,7 @@ def parse_usage(usage: Any) -> Usage:
         output_tokens=get_field(usage, "output_tokens") or 0,
         output_tokens_details=OutputTokensDetails.coerce(get_field(usage, "output_tokens_details")),
         total_tokens=get_field(usage, "total_tokens") or 0,
+        request_usage_entries=list(get_field(usage, "request_usage_entries") or ()),
     )
 
 

@@ -1,16 +1,29 @@
 """A provider that selects other providers by a prefix of the model name, such as ``openai/`` or ``local/``."""
 
+import importlib
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from standfast.agents.errors import UserError
 from standfast.models.interface import Model, ModelProvider
+from standfast.models.openai.agent_registration import OpenAIAgentRegistrationConfig
 from standfast.models.openai.provider import OpenAIProvider
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
+    from standfast.models.openai.responses_websocket import OpenAIResponsesWebSocketOptions
+
 MultiProviderOpenAIPrefixMode: TypeAlias = Literal["alias", "model_id"]
 MultiProviderUnknownPrefixMode: TypeAlias = Literal["error", "model_id"]
+
+
+# Providers that are made when a model with their prefix is requested first.
+_OTHER_PROVIDERS = {
+    "local": ("standfast.models.local.model", "LocalModelProvider"),
+    "litellm": ("standfast.models.litellm", "LitellmProvider"),
+    "any-llm": ("standfast.models.any_llm", "AnyLLMProvider"),
+}
 
 
 class MultiProviderMap:
@@ -39,7 +52,9 @@ class MultiProviderMap:
 
 
 class MultiProvider(ModelProvider):
-    """Selects the provider by the prefix of the model name. Without a prefix it is OpenAI; ``local/`` is LocalModel.
+    """Selects the provider by the prefix of the model name. Without a prefix it is OpenAI.
+
+    ``local/`` is LocalModel, and ``litellm/`` and ``any-llm/`` are followed by the names that these libraries use.
 
     ``openai_prefix_mode="model_id"`` keeps ``openai/`` as part of the model name, for servers that expect it.
     ``unknown_prefix_mode="model_id"`` treats an unknown prefix as part of the model name.
@@ -60,8 +75,8 @@ class MultiProvider(ModelProvider):
         openai_websocket_base_url: str | None = None,
         openai_prefix_mode: MultiProviderOpenAIPrefixMode = "alias",
         unknown_prefix_mode: MultiProviderUnknownPrefixMode = "error",
-        openai_agent_registration: Any = None,
-        openai_responses_websocket_options: Any = None,
+        openai_agent_registration: OpenAIAgentRegistrationConfig | dict[str, Any] | None = None,
+        openai_responses_websocket_options: "OpenAIResponsesWebSocketOptions | None" = None,
         openai_buffer_streamed_tool_calls: bool = False,
     ) -> None:
         if openai_prefix_mode not in ("alias", "model_id"):
@@ -85,7 +100,7 @@ class MultiProvider(ModelProvider):
         )
         self._openai_prefix_mode = openai_prefix_mode
         self._unknown_prefix_mode = unknown_prefix_mode
-        self._local: ModelProvider | None = None
+        self._others: dict[str, ModelProvider] = {}
 
     def get_model(self, model_name: str | None) -> Model:
         prefix, slash, rest = (model_name or "").partition("/")
@@ -97,24 +112,21 @@ class MultiProvider(ModelProvider):
         if prefix == "openai":
             keep_prefix = self._openai_prefix_mode == "model_id"
             return self.openai_provider.get_model(model_name if keep_prefix else rest or None)
-        if prefix == "local":
-            return self._get_local_provider().get_model(rest or None)
+        if prefix in _OTHER_PROVIDERS:
+            return self._get_other_provider(prefix).get_model(rest or None)
         if self._unknown_prefix_mode == "model_id":
             return self.openai_provider.get_model(model_name)
         raise UserError(f"no provider for the model {model_name!r}: the prefix {prefix!r} is not in the provider map")
 
     async def aclose(self) -> None:
-        """Close the OpenAI and the local provider. Those in the provider map belong to the caller."""
-        local, self._local = self._local, None
-        try:
-            await self.openai_provider.aclose()
-        finally:
-            if local is not None:
-                await local.aclose()
+        """Close the providers that were made here. Those in the provider map belong to the caller."""
+        others, self._others = self._others, {}
+        async with AsyncExitStack() as closing:
+            for provider in [*others.values(), self.openai_provider]:
+                closing.push_async_callback(provider.aclose)
 
-    def _get_local_provider(self) -> ModelProvider:
-        if self._local is None:
-            from standfast.models.local.model import LocalModelProvider
-
-            self._local = LocalModelProvider()
-        return self._local
+    def _get_other_provider(self, prefix: str) -> ModelProvider:
+        if prefix not in self._others:
+            module, name = _OTHER_PROVIDERS[prefix]
+            self._others[prefix] = getattr(importlib.import_module(module), name)()
+        return self._others[prefix]

@@ -194,10 +194,14 @@ class _EventForwarder:
 async def _run_attempt(model: Model, request: ModelRequest, forwarder: _EventForwarder) -> ModelResponse:
     """Make one attempt within the time limit. After :class:`ModelTimeoutError` it has been cancelled and has ended."""
     seconds = request.model_settings.timeout
+    response: ModelResponse
+    if seconds is None and forwarder.emit is None:
+        response = await request.send_to(model.get_response)
+        return response
     try:
         async with asyncio.timeout(seconds) as limit:
             if forwarder.emit is None:
-                response: ModelResponse = await request.send_to(model.get_response)
+                response = await request.send_to(model.get_response)
                 return response
             return await _collect_stream(model, request, forwarder, limit)
     except TimeoutError as error:

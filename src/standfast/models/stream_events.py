@@ -106,7 +106,7 @@ def make_text_part(text: str) -> Item:
 
 
 def usage_to_dict(usage: Any) -> Item:
-    """Return a :class:`~standfast.base.usage.Usage` in the format of a response, with the number of requests added."""
+    """Return a :class:`~standfast.base.usage.Usage` in the format of a response, with its requests."""
     return {
         "requests": usage.requests,
         "input_tokens": usage.input_tokens,
@@ -117,4 +117,5 @@ def usage_to_dict(usage: Any) -> Item:
         "output_tokens": usage.output_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.output_tokens_details.reasoning_tokens},
         "total_tokens": usage.total_tokens,
+        **({"request_usage_entries": usage.request_usage_entries} if usage.request_usage_entries else {}),
     }

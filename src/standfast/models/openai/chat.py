@@ -93,17 +93,7 @@ class OpenAIChatCompletionsModel(RequestModel):
         )
         with hide_api_key(client):
             completion = await client.chat.completions.create(**arguments)
-            if not get_field(completion, "choices"):
-                raise _make_no_choices_error(completion)
-        usage = completion.usage
-        items = items_from_chat_message(completion.choices[0].message, ToolNameResolver(request.tools))
-        return ModelResponse(
-            output=[to_typed_item(item) for item in items],
-            usage=parse_usage(usage_from_chat(usage)),
-            response_id=completion.id,
-            request_id=completion._request_id,
-            raw_usage=to_plain(usage) if settings.preserve_raw_usage and usage is not None else None,
-        )
+            return parse_completion(completion, request)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[TResponseStreamEvent]:
         settings = request.model_settings
@@ -131,9 +121,8 @@ class OpenAIChatCompletionsModel(RequestModel):
 
     def build_request(self, request: ModelRequest) -> dict[str, Any]:
         """Return the arguments for the client's ``chat.completions.create``."""
-        self._check_unsupported(request)
+        check_chat_features(request, strict=self._strict)
         settings = request.model_settings
-        callable_tools = to_chat_tools(request.tools, request.handoffs)
         messages = to_chat_messages(
             request.system_instructions,
             request.input,
@@ -142,16 +131,8 @@ class OpenAIChatCompletionsModel(RequestModel):
             strict=self._strict,
             should_replay=self._should_replay,
         )
-        arguments = omit_none(
-            model=self.model,
-            tool_choice=to_chat_tool_choice(settings.tool_choice) if callable_tools else None,
-            parallel_tool_calls=resolve_parallel_calls(settings, callable_tools) if callable_tools else None,
-            response_format=to_chat_response_format(request.output_schema),
-            reasoning_effort=None if settings.reasoning is None else get_field(settings.reasoning, "effort"),
-            logprobs=None if settings.top_logprobs is None else True,
-            **{name: getattr(settings, name) for name in _PASSTHROUGH_SETTINGS},
-        )
-        raw_body = omit_none(messages=messages, tools=callable_tools or None)
+        arguments = build_chat_arguments(request, self.model)
+        raw_body = omit_none(messages=messages, tools=arguments.pop("tools", None))
         # The client requires the argument ``messages``; the raw body overrides it.
         return {"messages": [], **build_client_arguments(arguments, raw_body, settings)}
 
@@ -165,14 +146,48 @@ class OpenAIChatCompletionsModel(RequestModel):
             include_usage = True
         return {} if include_usage is None else {"stream_options": {"include_usage": include_usage}}
 
-    def _check_unsupported(self, request: ModelRequest) -> None:
-        for name in ("previous_response_id", "conversation_id", "prompt"):
-            if getattr(request, name) is None:
-                continue
-            problem = f"the Chat Completions API has no {name}"
-            if self._strict:
-                raise UserError(f"{problem}: use the Responses API, or leave it out")
-            log.warning("%s; it is ignored", problem)
+
+def build_chat_arguments(request: ModelRequest, model: str) -> Item:
+    """Return the arguments of a request without its messages and its ``extra_*`` settings."""
+    settings = request.model_settings
+    callable_tools = to_chat_tools(request.tools, request.handoffs)
+    return omit_none(
+        model=model,
+        tools=callable_tools or None,
+        tool_choice=to_chat_tool_choice(settings.tool_choice) if callable_tools else None,
+        parallel_tool_calls=resolve_parallel_calls(settings, callable_tools) if callable_tools else None,
+        response_format=to_chat_response_format(request.output_schema),
+        reasoning_effort=None if settings.reasoning is None else get_field(settings.reasoning, "effort"),
+        logprobs=None if settings.top_logprobs is None else True,
+        **{name: getattr(settings, name) for name in _PASSTHROUGH_SETTINGS},
+    )
+
+
+def check_chat_features(request: ModelRequest, *, strict: bool) -> None:
+    """Warn of parts of a request that the API does not have, or raise :class:`UserError` with ``strict``."""
+    for name in ("previous_response_id", "conversation_id", "prompt"):
+        if getattr(request, name) is None:
+            continue
+        problem = f"the Chat Completions API has no {name}"
+        if strict:
+            raise UserError(f"{problem}: use the Responses API, or leave it out")
+        log.warning("%s; it is ignored", problem)
+
+
+def parse_completion(completion: Any, request: ModelRequest) -> ModelResponse:
+    """Return a completion as a response."""
+    if not get_field(completion, "choices"):
+        raise _make_no_choices_error(completion)
+    usage = get_field(completion, "usage")
+    items = items_from_chat_message(completion.choices[0].message, ToolNameResolver(request.tools))
+    keep_raw = request.model_settings.preserve_raw_usage and usage is not None
+    return ModelResponse(
+        output=[to_typed_item(item) for item in items],
+        usage=parse_usage(usage_from_chat(usage)),
+        response_id=get_field(completion, "id"),
+        request_id=getattr(completion, "_request_id", None),
+        raw_usage=to_plain(usage) if keep_raw else None,
+    )
 
 
 def _make_no_choices_error(response: Any) -> Exception:

@@ -13,6 +13,7 @@ from standfast.agents.tool_identity import get_field
 from standfast.agents.tools import FunctionTool, Tool
 from standfast.base.ids import new_id
 from standfast.base.items import Item
+from standfast.models.interface import to_plain
 from standfast.models.openai.client import LOCAL_ID_PREFIX
 from standfast.models.stream_events import make_text_part
 
@@ -59,13 +60,15 @@ class ChatMessageBuilder:
 
     def __init__(
         self, *, model: str = "", base_url: str | None = None, strict: bool = False,
-        should_replay: ShouldReplayReasoningContent | None = None,
+        should_replay: ShouldReplayReasoningContent | None = None, replay_provider_data: bool = False,
     ) -> None:  # fmt: skip
         self.messages: list[ChatMessage] = []
         self._model, self._base_url, self._strict = model, base_url, strict
         self._should_replay = should_replay or default_should_replay_reasoning_content
+        self._replay_provider_data = replay_provider_data
         self._assistant_message: ChatMessage | None = None
         self._pending_reasoning: str | None = None
+        self._pending_thinking: list[Item] | None = None
         # Images that tools returned. Tool messages hold only text and must be contiguous, so images follow later.
         self._pending_images: list[Item] = []
 
@@ -79,7 +82,7 @@ class ChatMessageBuilder:
                     "arguments": item["arguments"] or "{}",
                 }
                 calls = self._open_assistant_message().setdefault("tool_calls", [])
-                calls.append({"id": item["call_id"], "type": "function", "function": call})
+                calls.append({"id": item["call_id"], "type": "function", "function": call, **self._get_extra(item)})
             case "function_call_output":
                 self._close_assistant_message()
                 content = self._convert_tool_output(item["output"], where)
@@ -128,6 +131,14 @@ class ChatMessageBuilder:
         if text and self._should_replay(ReasoningContentReplayContext(self._model, self._base_url, item)):
             self._close_assistant_message()
             self._pending_reasoning = text
+        thinking = self._get_extra(item).get("thinking_blocks")
+        if thinking:
+            self._close_assistant_message()
+            self._pending_thinking = thinking
+
+    def _get_extra(self, item: Item) -> Item:
+        """Return the fields that the provider wants back with this item."""
+        return (item.get("provider_data") or {}) if self._replay_provider_data else {}
 
     def _convert_tool_output(self, output: Any, where: str) -> str:
         if isinstance(output, str):
@@ -152,6 +163,9 @@ class ChatMessageBuilder:
             if self._pending_reasoning is not None:
                 self._assistant_message["reasoning_content"] = self._pending_reasoning
                 self._pending_reasoning = None
+            if self._pending_thinking is not None:
+                self._assistant_message["thinking_blocks"] = self._pending_thinking
+                self._pending_thinking = None
             self.messages.append(self._assistant_message)
         return self._assistant_message
 
@@ -253,11 +267,18 @@ class ToolNameResolver:
         }
 
     def make_call_item(
-        self, *, item_id: str, call_id: str, name: str, arguments: str, status: str = "completed"
+        self,
+        *,
+        item_id: str,
+        call_id: str,
+        name: str,
+        arguments: str,
+        status: str = "completed",
+        provider_data: Item | None = None,
     ) -> Item:
         """Return a call of the model as an item."""
         name, namespace = self._namespaces.get(name, (name, None))
-        item = {
+        item: Item = {
             "id": item_id,
             "type": "function_call",
             "call_id": call_id,
@@ -265,6 +286,8 @@ class ToolNameResolver:
             "arguments": arguments,
             "status": status,
         }
+        if provider_data:
+            item["provider_data"] = provider_data
         return item if namespace is None else {**item, "namespace": namespace}
 
 
@@ -272,8 +295,9 @@ def items_from_chat_message(message: Any, resolver: ToolNameResolver) -> list[It
     """Return the reasoning, text and calls in a message of the model as items."""
     items: list[Item] = []
     reasoning = get_reasoning_text(message)
-    if reasoning:
-        items.append(make_reasoning_item(make_local_id("rs"), reasoning))
+    thinking = to_plain(get_field(message, "thinking_blocks"))
+    if reasoning or thinking:
+        items.append(make_reasoning_item(make_local_id("rs"), reasoning or "", thinking))
     parts = []
     if get_field(message, "content"):
         parts.append(make_text_part(message.content))
@@ -291,6 +315,7 @@ def items_from_chat_message(message: Any, resolver: ToolNameResolver) -> list[It
                 call_id=get_field(call, "id") or make_local_id("call"),
                 name=get_field(function, "name"),
                 arguments=arguments_to_json(get_field(function, "arguments")) or "{}",
+                provider_data=get_call_data(call),
             )
         )
     return items
@@ -314,8 +339,17 @@ def make_message_item(item_id: str, parts: list[Item], *, status: str = "complet
     return {"id": item_id, "type": "message", "role": "assistant", "status": status, "content": parts}
 
 
-def make_reasoning_item(item_id: str, text: str) -> Item:
-    return {"id": item_id, "type": "reasoning", "summary": [{"type": "summary_text", "text": text}]}
+def make_reasoning_item(item_id: str, text: str, thinking: list[Item] | None = None) -> Item:
+    """Return reasoning as an item. ``thinking`` are signed blocks, which some providers want back."""
+    item: Item = {"id": item_id, "type": "reasoning", "summary": [{"type": "summary_text", "text": text}]}
+    return {**item, "provider_data": {"thinking_blocks": thinking}} if thinking else item
+
+
+def get_call_data(call: Any) -> Item | None:
+    """Return the fields of a call that its provider wants back, such as the signatures of Gemini."""
+    names = ("provider_specific_fields", "extra_content")
+    found = {name: to_plain(value) for name in names if (value := get_field(call, name))}
+    return found or None
 
 
 def make_local_id(kind: str) -> str:

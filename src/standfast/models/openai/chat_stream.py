@@ -5,9 +5,11 @@ from typing import Any
 
 from standfast.agents.tool_identity import get_field
 from standfast.base.items import Item
+from standfast.models.interface import to_plain
 from standfast.models.openai.chat_conversion import (
     ToolNameResolver,
     arguments_to_json,
+    get_call_data,
     get_reasoning_text,
     make_local_id,
     make_message_item,
@@ -24,10 +26,22 @@ class ReasoningItemBuilder:
 
     def __init__(self, builder: ResponseEventBuilder, index: int) -> None:
         self.builder, self.index, self.id, self.text = builder, index, make_local_id("rs"), ""
+        self.thinking: list[Item] = []
 
     @property
     def location(self) -> Item:
         return {"item_id": self.id, "output_index": self.index, "summary_index": 0}
+
+    def add_thinking(self, blocks: list[Item]) -> None:
+        """Append parts of signed blocks. A part continues the last block until that has its signature."""
+        for block in blocks:
+            last = self.thinking[-1] if self.thinking else None
+            if last is None or last.get("signature") or last.get("type") != block.get("type"):
+                self.thinking.append({name: part for name, part in block.items() if part is not None})
+                continue
+            last["thinking"] = (last.get("thinking") or "") + (block.get("thinking") or "")
+            if block.get("signature"):
+                last["signature"] = block["signature"]
 
     def open(self) -> Iterator[ResponseEvent]:
         yield self.builder.make_item_added({"id": self.id, "type": "reasoning", "summary": []}, self.index)
@@ -45,7 +59,7 @@ class ReasoningItemBuilder:
         yield self.builder.make_item_done(self.build_item(), self.index)
 
     def build_item(self) -> Item:
-        return make_reasoning_item(self.id, self.text)
+        return make_reasoning_item(self.id, self.text, self.thinking)
 
 
 class MessageItemBuilder:
@@ -97,6 +111,7 @@ class CallItemBuilder:
     ) -> None:
         self.builder, self.index, self.resolver, self.buffered = builder, index, resolver, buffered
         self.id, self.call_id, self.name, self.arguments = make_local_id("fc"), "", "", ""
+        self.provider_data: Item | None = None
         self.announced = False
 
     def write(self, call_id: str | None, name: str | None, arguments: str) -> Iterator[ResponseEvent]:
@@ -137,7 +152,11 @@ class CallItemBuilder:
 
     def build_item(self) -> Item:
         return self.resolver.make_call_item(
-            item_id=self.id, call_id=self.call_id, name=self.name, arguments=self.arguments
+            item_id=self.id,
+            call_id=self.call_id,
+            name=self.name,
+            arguments=self.arguments,
+            provider_data=self.provider_data,
         )
 
 
@@ -181,13 +200,15 @@ class ChatStreamConverter:
         )
 
     def _handle_delta(self, delta: Any) -> Iterator[ResponseEvent]:
-        reasoning = get_reasoning_text(delta)
-        if reasoning:
+        reasoning, thinking = get_reasoning_text(delta), to_plain(get_field(delta, "thinking_blocks"))
+        if reasoning or thinking:
             if self._reasoning is None:
                 self._reasoning = ReasoningItemBuilder(self.builder, self._next_index())
                 self._items.append(self._reasoning)
                 yield from self._reasoning.open()
-            yield from self._reasoning.write(reasoning)
+            self._reasoning.add_thinking(thinking or [])
+            if reasoning:
+                yield from self._reasoning.write(reasoning)
         for name, text in (("text", get_field(delta, "content")), ("refusal", get_field(delta, "refusal"))):
             if text:
                 if self._message is None:
@@ -207,6 +228,7 @@ class ChatStreamConverter:
                 self.builder, self._next_index(), self._resolver, buffered=self._buffer_calls
             )
             self._items.append(self._calls[key])
+        self._calls[key].provider_data = get_call_data(delta) or self._calls[key].provider_data
         arguments = get_field(function, "arguments") if function is not None else None
         name = get_field(function, "name") if function is not None else None
         yield from self._calls[key].write(call_id, name, arguments_to_json(arguments) if arguments else "")

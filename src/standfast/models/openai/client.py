@@ -9,6 +9,7 @@ from standfast.agents.errors import UserError
 from standfast.agents.model_settings import ModelSettings
 from standfast.base.errors import MissingExtra
 from standfast.base.items import Item
+from standfast.base.log_secrets import MAX_PLACEHOLDER_LENGTH, hide_in_logs
 from standfast.models.interface import IncompleteStream, ResponseFailed, to_plain
 from standfast.models.retry import (
     CONVERSATION_LOCKED,
@@ -30,7 +31,6 @@ _UNSENT_ERRORS = frozenset(["ConnectError", "ConnectTimeout", "PoolTimeout"])
 _CONNECTION_LOST_ERRORS = frozenset(
     ["RemoteProtocolError", "ReadError", "ReadTimeout", "WriteError", "ProtocolError", "NetworkError"]
 )
-_MAX_PLACEHOLDER_LENGTH = 7
 _TRANSIENT_CODES = frozenset(["server_error", "rate_limit_exceeded"])
 
 
@@ -45,7 +45,11 @@ def load_openai(purpose: str) -> Any:
 
 @contextmanager
 def hide_api_key(client: "AsyncOpenAI") -> Iterator[None]:
-    """Replace the key in errors that are raised inside: a server may repeat it, and errors are stored and shown."""
+    """Replace the key in errors that are raised inside and in what the libraries log.
+
+    A server may repeat it, and errors are stored and shown.
+    """
+    hide_in_logs(client.api_key)
     try:
         yield
     except Exception as error:
@@ -58,7 +62,7 @@ def hide_api_key(client: "AsyncOpenAI") -> Iterator[None]:
 
 def mask(value: Any, secret: str) -> Any:
     """Return a JSON value with asterisks in place of a secret. Short keys are placeholders such as ``test``."""
-    if len(secret) <= _MAX_PLACEHOLDER_LENGTH:
+    if len(secret) <= MAX_PLACEHOLDER_LENGTH:
         return value
     if isinstance(value, str):
         return value.replace(secret, "***")

@@ -4,15 +4,19 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from standfast.agents.default_models import DEFAULT_MODEL as DEFAULT_MODEL
-from standfast.agents.default_models import get_default_model
 from standfast.agents.errors import UserError
-from standfast.base.errors import Unsupported
+from standfast.agents.model_settings import DEFAULT_MODEL as DEFAULT_MODEL
+from standfast.agents.model_settings import get_default_model
+from standfast.base.errors import InvalidInput
+from standfast.base.redirects import create_openai_client
 from standfast.models.interface import Model, ModelProvider
+from standfast.models.openai.agent_registration import OpenAIAgentRegistrationConfig, parse_agent_registration
 from standfast.models.openai.client import load_openai
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
+
+    from standfast.models.openai.responses_websocket import OpenAIResponsesWebSocketOptions, OpenAIResponsesWSModel
 
 
 @dataclass
@@ -22,6 +26,7 @@ class OpenAIDefaults:
     key: str | None = None
     client: "AsyncOpenAI | None" = None
     api: Literal["chat_completions", "responses"] = "responses"
+    transport: Literal["http", "websocket"] = "http"
 
 
 _defaults = OpenAIDefaults()
@@ -51,11 +56,20 @@ def set_default_openai_api(api: Literal["chat_completions", "responses"]) -> Non
     _defaults.api = api
 
 
+def set_default_openai_responses_transport(transport: Literal["http", "websocket"]) -> None:
+    """Set how providers without ``use_responses_websocket`` send requests of the Responses API."""
+    if transport not in ("http", "websocket"):
+        raise InvalidInput(f"the transport must be 'http' or 'websocket', got {transport!r}")
+    _defaults.transport = transport
+
+
 class OpenAIProvider(ModelProvider):
     """Models at OpenAI or at a compatible server.
 
-    ``aclose`` closes the client only if the provider created it. Nothing is opened or read from the environment
-    before the first ``get_model``.
+    With ``use_responses_websocket`` the Responses API is used over WebSockets: at ``websocket_base_url``, else
+    ``OPENAI_WEBSOCKET_BASE_URL``, else the base URL. The models of a provider keep their connections for the next
+    request until ``aclose``. ``aclose`` closes the client only if the provider created it. Nothing is opened or read
+    from the environment before the first ``get_model``.
     """
 
     def __init__(
@@ -70,31 +84,40 @@ class OpenAIProvider(ModelProvider):
         use_responses: bool | None = None,
         use_responses_websocket: bool | None = None,
         strict_feature_validation: bool = False,
-        agent_registration: Any = None,
-        responses_websocket_options: Any = None,
+        agent_registration: OpenAIAgentRegistrationConfig | dict[str, Any] | None = None,
+        responses_websocket_options: "OpenAIResponsesWebSocketOptions | None" = None,
         buffer_streamed_tool_calls: bool = False,
     ) -> None:
-        options = {"api_key": api_key, "base_url": base_url, "organization": organization, "project": project}
+        options = {
+            "api_key": api_key,
+            "base_url": base_url,
+            "websocket_base_url": websocket_base_url,
+            "organization": organization,
+            "project": project,
+        }
         self._options = {name: value for name, value in options.items() if value is not None}
         if openai_client is not None and self._options:
             raise UserError(f"openai_client has its own settings: leave out {', '.join(self._options)}")
-        if use_responses_websocket:
-            raise Unsupported("the Responses API over WebSockets is not supported")
-        self._agent_registration = agent_registration
+        self._agent_registration = parse_agent_registration(agent_registration)
         self._injected_client = openai_client
         self._own_client: AsyncOpenAI | None = None
-        self._use_responses = use_responses
+        self._use_responses, self._use_websocket = use_responses, use_responses_websocket
+        self._websocket_options = responses_websocket_options
+        self._websocket_models: dict[tuple[str, bool], OpenAIResponsesWSModel] = {}
         self._strict = strict_feature_validation
         self._buffer_calls = buffer_streamed_tool_calls
 
     @property
-    def agent_registration(self) -> Any:
-        """The value passed to the constructor, for programs that read it. It has no effect."""
+    def agent_registration(self) -> OpenAIAgentRegistrationConfig | None:
+        """The registration whose harness id the traces of runs with this provider get."""
         return self._agent_registration
 
     def get_model(self, model_name: str | None) -> Model:
         name = model_name or get_default_model()
         responses = self._use_responses if self._use_responses is not None else _defaults.api == "responses"
+        websocket = self._use_websocket if self._use_websocket is not None else _defaults.transport == "websocket"
+        if responses and websocket:
+            return self._get_websocket_model(name, model_name is not None)
         if responses:
             from standfast.models.openai.responses import OpenAIResponsesModel
 
@@ -108,6 +131,16 @@ class OpenAIProvider(ModelProvider):
             buffer_streamed_tool_calls=self._buffer_calls,
         )
 
+    def _get_websocket_model(self, name: str, explicit: bool) -> Model:
+        """Return the same model for the same name, because it has the connections."""
+        from standfast.models.openai.responses_websocket import OpenAIResponsesWSModel
+
+        if (name, explicit) not in self._websocket_models:
+            self._websocket_models[name, explicit] = OpenAIResponsesWSModel(
+                name, self.get_client(), model_is_explicit=explicit, websocket_options=self._websocket_options
+            )
+        return self._websocket_models[name, explicit]
+
     def get_client(self) -> "AsyncOpenAI":
         """Return the client of the models: the caller's, the default one, or one created on first use."""
         if self._injected_client is not None:
@@ -116,9 +149,11 @@ class OpenAIProvider(ModelProvider):
             return _defaults.client
         if self._own_client is None:
             library = load_openai("a model at OpenAI")
-            options = {"api_key": _defaults.key, **self._options} if _defaults.key else self._options
+            options = {"api_key": _defaults.key, **self._options} if _defaults.key else dict(self._options)
+            if websocket_base_url := os.environ.get("OPENAI_WEBSOCKET_BASE_URL"):
+                options.setdefault("websocket_base_url", websocket_base_url)
             try:
-                self._own_client = library.AsyncOpenAI(**options)
+                self._own_client = create_openai_client(library, **options)
             except library.OpenAIError as error:
                 raise UserError(
                     f"there is no usable OpenAI client: {str(error).rstrip('.')}. Set OPENAI_API_KEY, call "
@@ -127,8 +162,15 @@ class OpenAIProvider(ModelProvider):
         assert self._own_client is not None  # noqa: S101
         return self._own_client
 
+    async def disconnect(self) -> None:
+        """Close the WebSocket connections that no request uses. A later request opens new ones."""
+        for model in list(self._websocket_models.values()):
+            await model.close()
+
     async def aclose(self) -> None:
-        """Close the client that the provider created, if any. A later ``get_model`` creates a new one."""
+        """Close the connections, and the client that the provider created. A later ``get_model`` creates a new one."""
+        await self.disconnect()
+        self._websocket_models.clear()
         client, self._own_client = self._own_client, None
         if client is not None:
             await client.close()

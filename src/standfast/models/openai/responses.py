@@ -1,9 +1,12 @@
-"""Models that use OpenAI's Responses API, and the conversion of items, tools and settings to its format."""
+"""Models that use OpenAI's Responses API, and the conversion of items, tools and settings to its format.
 
-from collections.abc import AsyncIterator, Iterable
+The client of the ``openai`` package parses the server-sent events of a streamed response.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from standfast.agents.hosted_tools import FileSearchTool
+from standfast.agents.hosted_tools import FileSearchTool, WebSearchTool
 from standfast.agents.model_settings import ModelSettings
 from standfast.agents.output import AgentOutputSchemaBase
 from standfast.agents.tools import Tool
@@ -60,6 +63,8 @@ class OpenAIResponsesModel(RequestModel):
     """
 
     provider_name = "openai"
+    answers_with_responses = True
+    """Its spans are those of responses."""
 
     def __init__(self, model: str, openai_client: "AsyncOpenAI", *, model_is_explicit: bool = True) -> None:
         self.model = model
@@ -89,30 +94,35 @@ class OpenAIResponsesModel(RequestModel):
 
     def build_request(self, request: ModelRequest) -> dict[str, Any]:
         """Return the arguments for the client's ``responses.create``."""
-        settings, prompt = request.model_settings, request.prompt
-        model = self.model if self._model_is_explicit or prompt is None else None
-        callable_tools = to_response_tools(request.tools, request.handoffs, model=model)
-        arguments = omit_none(
-            model=model,
-            instructions=request.system_instructions,
-            tool_choice=to_response_tool_choice(settings.tool_choice, request.tools, model=model),
-            parallel_tool_calls=resolve_parallel_calls(settings, callable_tools),
-            text=build_text_config(request.output_schema, settings.verbosity),
-            include=build_include(settings, request.tools),
-            previous_response_id=request.previous_response_id,
-            conversation=request.conversation_id,
-            prompt=None if prompt is None else omit_none(**prompt),
-            max_output_tokens=settings.max_tokens,
-            **{name: getattr(settings, name) for name in _PASSTHROUGH_SETTINGS},
-        )
-        raw_body = omit_none(input=prepare_input_items(request.input), tools=callable_tools or None)
-        return build_client_arguments(arguments, raw_body, settings)
+        model = self.model if self._model_is_explicit or request.prompt is None else None
+        return build_response_arguments(request, model)
 
     def _configure_client(self, request: ModelRequest) -> "AsyncOpenAI":
         return configure_client_retries(self._client, request.model_settings, stateful=request.is_stateful)
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
         return make_retry_advice(request)
+
+
+def build_response_arguments(request: ModelRequest, model: str | None) -> dict[str, Any]:
+    """Return a request as arguments of ``responses.create``; its items and tools are in ``extra_body``."""
+    settings, prompt = request.model_settings, request.prompt
+    callable_tools = to_response_tools(request.tools, request.handoffs, model=model)
+    arguments = omit_none(
+        model=model,
+        instructions=request.system_instructions,
+        tool_choice=to_response_tool_choice(settings.tool_choice, request.tools, model=model),
+        parallel_tool_calls=resolve_parallel_calls(settings, callable_tools),
+        text=build_text_config(request.output_schema, settings.verbosity),
+        include=build_include(settings, request.tools),
+        previous_response_id=request.previous_response_id,
+        conversation=request.conversation_id,
+        prompt=None if prompt is None else omit_none(**prompt),
+        max_output_tokens=settings.max_tokens,
+        **{name: getattr(settings, name) for name in _PASSTHROUGH_SETTINGS},
+    )
+    raw_body = omit_none(input=prepare_input_items(request.input), tools=callable_tools or None)
+    return build_client_arguments(arguments, raw_body, settings)
 
 
 def _mask_failure(event: Any, api_key: str) -> None:
@@ -167,11 +177,13 @@ def build_text_config(schema: AgentOutputSchemaBase | None, verbosity: str | Non
     return config or None
 
 
-def build_include(settings: ModelSettings, tools: Iterable[Tool]) -> list[str] | None:
+def build_include(settings: ModelSettings, tools: Sequence[Tool]) -> list[str] | None:
     """Return the names of the additional data that the response should include; ``None`` without any."""
     include = list(settings.response_include or [])
     if any(isinstance(tool, FileSearchTool) and tool.include_search_results for tool in tools):
         include.append("file_search_call.results")
+    if any(isinstance(tool, WebSearchTool) and "image" in (tool.search_content_types or ()) for tool in tools):
+        include.append("web_search_call.results")
     if settings.top_logprobs is not None:
         include.append("message.output_text.logprobs")
     return list(dict.fromkeys(include)) or None
