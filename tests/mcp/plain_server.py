@@ -219,7 +219,7 @@ def serve_http(port):
                 raw = message["params"]["arguments"]
                 body, encoding = base64.b64decode(raw["code"]), raw.get("encoding")
                 if raw.get("endless"):
-                    return self.repeat(body, raw["kind"])
+                    return self.repeat(body, raw["kind"], encoding or "identity")
                 return self.answer(raw["status"], body, session, raw["kind"], encoding)
             response = respond(message)
             if response is None and "id" in message:
@@ -232,10 +232,11 @@ def serve_http(port):
         def do_DELETE(self):
             self.answer(200)
 
-        def repeat(self, piece, kind):
+        def repeat(self, piece, kind, encoding):
             """Send the same bytes until the client hangs up."""
             self.send_response(200)
             self.send_header("Content-Type", kind)
+            self.send_header("Content-Encoding", encoding)
             self.send_header("Connection", "close")
             self.end_headers()
             try:

@@ -1,5 +1,7 @@
 """Several servers that are connected and cleaned up together."""
 
+import asyncio
+
 import pytest
 
 from factories.mcp import DoublingServer, ServerLog, stdio_server
@@ -42,3 +44,57 @@ async def test_the_timeout_error_of_a_server_is_kept() -> None:
     manager = MCPServerManager([server], connect_timeout_seconds=None)
     assert await manager.connect_all() == []
     assert str(manager.errors[server]) == "the tunnel is closed"
+
+
+class RecordingServer(DoublingServer):
+    """Notes in which task it was connected and cleaned up; ``blocked`` never connects."""
+
+    blocked = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tasks: list[tuple[str, object]] = []
+        self.begun = asyncio.Event()
+
+    async def connect(self) -> None:
+        self.tasks.append(("connect", asyncio.current_task()))
+        self.begun.set()
+        if self.blocked:
+            await asyncio.Event().wait()
+
+    async def cleanup(self) -> None:
+        self.tasks.append(("cleanup", asyncio.current_task()))
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+async def test_the_task_that_connected_a_server_cleans_it_up(parallel: bool) -> None:
+    servers = [RecordingServer(), RecordingServer()]
+    async with MCPServerManager(servers, connect_in_parallel=parallel) as manager:
+        await asyncio.gather(manager.connect_all(), manager.reconnect(failed_only=False))  # they wait for each other
+    for server in servers:
+        assert [name for name, _ in server.tasks] == ["connect", "cleanup"] * 2
+        # Without tasks of their own, servers are cleaned up by whoever asks for it.
+        assert not parallel or server.tasks[0][1] is server.tasks[1][1]
+
+
+async def test_a_cancelled_caller_leaves_no_server_connected() -> None:
+    servers = [RecordingServer(), RecordingServer()]
+    servers[1].blocked = True
+    manager = MCPServerManager(servers, connect_in_parallel=True, connect_timeout_seconds=None)
+    task = asyncio.create_task(manager.connect_all())
+    await servers[1].begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [server.tasks[-1][0] for server in servers] == ["cleanup", "cleanup"]
+    assert len({id(task) for _, task in servers[1].tasks}) == 1
+
+
+@pytest.mark.parametrize(("value", "kind"), [("5", TypeError), (True, TypeError), (0, ValueError), (-1, ValueError)])
+def test_timeouts_are_checked(value: object, kind: type[Exception]) -> None:
+    manager = MCPServerManager([])
+    for name in ("connect_timeout_seconds", "cleanup_timeout_seconds"):
+        with pytest.raises(kind, match=name):
+            setattr(manager, name, value)
+        with pytest.raises(kind, match=name):
+            MCPServerManager([], **{name: value})

@@ -74,6 +74,18 @@ async def test_an_endless_body_is_abandoned(
         await wait_until(lambda: plain_http.log.count("hung up") > before)
 
 
+@pytest.mark.parametrize(("compress", "encoding"), [(gzip.compress, "gzip"), (zlib.compress, "deflate")])
+async def test_what_follows_the_end_of_a_compressed_body_is_not_kept(
+    plain_http: PlainHttpServer, compress: Callable[[bytes], bytes], encoding: str
+) -> None:
+    before = plain_http.log.count("hung up")
+    body = compress(make_response(NEXT_ID, "small"))
+    async with plain_http.server(max_message_bytes=LIMIT) as server:
+        with pytest.raises(MCPInvalidResponse, match="goes on behind its end"):
+            await server.call_tool("write_raw", raw(body, encoding=encoding, endless=True))
+        await wait_until(lambda: plain_http.log.count("hung up") > before)
+
+
 async def test_a_stream_of_many_events_is_not_limited_as_a_whole(plain_http: PlainHttpServer) -> None:
     notification = b'data: {"jsonrpc": "2.0", "method": "notifications/x"}\r\n\r\n'
     events = notification * (2 * LIMIT // len(notification)) + b"data: " + make_response(NEXT_ID, "at last") + b"\n\n"

@@ -134,6 +134,13 @@ async def test_many_change_notifications_do_not_block(log: ServerLog) -> None:
     assert len(log.pids()) == 1
 
 
+async def test_a_list_with_more_pages_than_allowed_is_rejected(log: ServerLog) -> None:
+    async with stdio_server(log, "endless_list", max_list_pages=2) as server:
+        with pytest.raises(UserError, match="more than 2 pages"):
+            await server.list_tools()
+        assert server.cached_tools is None
+
+
 async def test_an_endless_list_of_tools_is_rejected(log: ServerLog) -> None:
     async with stdio_server(log, "endless_list") as server:
         with pytest.raises(MCPInvalidResponse, match="list has no end"):

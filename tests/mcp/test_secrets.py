@@ -5,6 +5,7 @@ import sys
 import traceback
 from typing import Any
 
+import httpx2
 import pytest
 
 from factories.mcp import PLAIN_SERVER, TIMEOUT, PlainHttpServer, SdkServers, ServerLog, stdio_server
@@ -51,6 +52,21 @@ async def test_the_libraries_do_not_log_the_credentials_of_an_address(
     assert [record.name for record in caplog.records if record.name.startswith(("httpx2", "mcp."))]
     formatter = logging.Formatter()
     assert [text for record in caplog.records if SECRET in (text := formatter.format(record))] == []
+
+
+@pytest.mark.parametrize("host", ["http://@example.com:80", "https://@EXAMPLE.com:443", "https://@müller.example"])
+async def test_credentials_are_not_logged_however_the_host_is_written(
+    host: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def create_client(headers: Any = None, timeout: Any = None, auth: Any = None) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(transport=httpx2.MockTransport(lambda request: httpx2.Response(404)), headers=headers)
+
+    url = f"{host.replace('@', f'ann:{SECRET}@')}/mcp?key={SECRET}"
+    server = MCPServerStreamableHttp({"url": url, "httpx_client_factory": create_client})
+    with caplog.at_level(logging.DEBUG), pytest.raises(MCPUnavailable):
+        await server.connect()
+    assert [record for record in caplog.records if record.name == "httpx2"]
+    assert SECRET not in caplog.text
 
 
 async def test_the_url_of_an_unreachable_server_is_not_revealed() -> None:

@@ -1,5 +1,6 @@
 """Arguments are checked before anyone decides about a call, and everybody sees the values that the tool will get."""
 
+import functools
 import json
 import re
 from typing import Annotated, Any
@@ -162,6 +163,45 @@ async def test_a_schema_written_by_hand_is_checked_completely(schema: Any, value
     assert (made, result.interruptions) == ([], [])
 
 
+MONEY = {"type": "number", "maximum": 100}
+TREE = {"type": "object", "properties": {"child": {"$ref": "#/$defs/tree"}}}
+NESTED = functools.reduce(lambda inner, _: {"child": inner}, range(300), {})
+DISTRACTIONS: dict[str, tuple[Any, Any]] = {
+    "very many items": ({"type": "array", "items": {"type": "integer"}}, [1] * 100_000),
+    "nested deeply": ({"$ref": "#/$defs/tree"}, NESTED),
+    "a number that no float holds": ({"type": "number", "multipleOf": 0.01}, 10**400),
+    "another document": ({"$ref": "http://127.0.0.1:9/schema.json"}, 1),
+    "an unknown type": ({"type": "strng"}, "a"),
+    "a broken keyword": ({"required": 5}, {}),
+    "equal items of a long list": ({"uniqueItems": True}, [{"n": n} for n in range(4000)] + [{"n": 0}]),
+    "a long list of alternatives": ({"items": {"enum": [{"n": n} for n in range(5000)]}}, [{"n": -1}] * 100),
+    "alternatives for a long text": ({"anyOf": [{"type": "null"}] * 5000}, "x" * 100_000),
+    "a costly pattern": ({"pattern": "^(?:[\\s\\S]{1000})b$"}, "a" * 100_000),
+}
+
+
+@pytest.mark.parametrize("distraction", DISTRACTIONS)
+async def test_nothing_in_the_arguments_has_the_others_pass_unchecked(distraction: str) -> None:
+    other, value = DISTRACTIONS[distraction]
+    schema = {"type": "object", "properties": {"other": other, "amount": MONEY}, "$defs": {"tree": TREE}}
+    tool, made = handmade(schema)
+    result = await call_with(tool, json.dumps({"other": value, "amount": 50_000}))
+    assert "invalid arguments for tool pay" in refusal(result)
+    assert (made, result.interruptions) == ([], [])
+
+
+@pytest.mark.parametrize("others", [False, {"type": "boolean"}])
+async def test_fields_are_checked_by_the_pattern_of_their_names(others: Any) -> None:
+    patterns = {"^n_": {"type": "integer"}, "^(a+)+$": {"type": "string"}, "(?=z)": {"type": "null"}}
+    known = {"patternProperties": {name: patterns[name] for name in ("^n_", "^(a+)+$")}, "additionalProperties": others}
+    tool, _ = handmade({"type": "object", "properties": {"x": {}}, **known})
+    for wrong in ({"n_1": "1"}, {"aa": 1}, {"other": 1}, {"x": 1, "a" * 60 + "!": 1}):
+        assert "invalid arguments" in refusal(await call_with(tool, json.dumps(wrong)))
+    assert len((await call_with(tool, '{"n_1": 1, "aa": "b", "x": []}')).interruptions) == 1
+    tool, _ = handmade({"type": "object", "patternProperties": patterns, "additionalProperties": others})
+    assert len((await call_with(tool, '{"other": 1}')).interruptions) == 1, "it may match the pattern with look-around"
+
+
 async def test_a_hostile_pattern_takes_no_time_and_other_documents_are_not_loaded() -> None:
     slow = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^(a+)+$"}}}
     tool, _ = handmade(slow)
@@ -226,8 +266,8 @@ async def test_unknown_fields_are_found_in_nested_objects_and_lists() -> None:
 
 
 async def test_a_schema_of_references_that_double_each_other_takes_no_time(caplog) -> None:
-    doubled = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
-    tool, made = handmade({"$ref": "#/$defs/d0", "$defs": {**doubled, "d40": {"type": "object"}}})
+    doubled = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(30)}
+    tool, made = handmade({"$ref": "#/$defs/d0", "$defs": {**doubled, "d30": {"type": "object"}}})
     state = (await call_with(tool, '{"x": "secret-words"}')).to_state()
     state.approve(state.get_interruptions()[0], arguments={"x": "secret-words"})
     await Runner.run(state.agent, state)
@@ -241,3 +281,38 @@ async def test_the_log_about_a_broken_schema_has_no_arguments(caplog) -> None:
     await call_with(tool, '{"x": "secret-words"}')
     assert "Unknown type 'strin'" in caplog.text
     assert "secret-words" not in caplog.text
+
+
+async def test_arguments_are_parsed_once_for_a_call_that_needs_no_decision() -> None:
+    parsed: list[int] = []
+
+    def note(euros: int) -> int:
+        parsed.append(euros)
+        return euros
+
+    @function_tool
+    async def pay(amount: Annotated[int, AfterValidator(note)]) -> str:
+        return f"paid {amount}"
+
+    assert refusal(await call_with(pay, '{"amount": 3}')) == "paid 3"
+    assert parsed == [3]
+
+
+async def test_a_call_that_is_made_again_does_not_see_what_the_first_one_did_to_its_arguments() -> None:
+    seen: list[list[str]] = []
+
+    @function_tool(failure_error_function=None, on_uncertain="retry")
+    async def send(names: list[str]) -> str:
+        seen.append(list(names))
+        names.clear()
+        if len(seen) == 1:
+            raise ConnectionError("try again")
+        return "sent"
+
+    steps = [[function_call("send", '{"names": ["Ann"]}', call_id="1")], [assistant_message("ok")]]
+    agent = Agent("a", tools=[send], model=ScriptedModel(steps))
+    with pytest.raises(UserError) as raised:
+        await Runner.run(agent, "q")
+    result = await Runner.run(agent, raised.value.run_data.state)  # type: ignore[union-attr]
+    assert result.final_output == "ok"
+    assert seen == [["Ann"], ["Ann"]]

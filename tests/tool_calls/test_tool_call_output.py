@@ -66,3 +66,15 @@ def test_values_are_converted_to_json_values() -> None:
         "huge": "inf",
         "other": "1j",
     }
+
+
+@pytest.mark.parametrize(
+    ("value", "adapter", "text"),
+    [
+        ("a\ud800", None, "a�"),
+        ({"a": "\ud800"}, TypeAdapter(dict[str, str]), '{"a":"�"}'),
+        (["\udfff", "ß"], TypeAdapter(list[str]), '["�","ß"]'),
+    ],
+)
+def test_lone_surrogates_are_replaced(value: Any, adapter: Any, text: str) -> None:
+    assert format_output(value, adapter=adapter) == text

@@ -1,7 +1,7 @@
 """The exceptions of MCP servers.
 
 MCPServerError
-├── MCPUnavailable      the server cannot be started or reached; the request did not arrive
+├── MCPUnavailable      the server cannot be started or reached; the request did not arrive (also a UserError)
 ├── MCPCallUncertain    no response arrived; it is unknown whether the request had an effect
 ├── MCPCallRefused      the server answered with an error
 └── MCPInvalidResponse  the response violates the protocol; the request may have had an effect
@@ -24,7 +24,7 @@ class MCPServerError(AgentsException):
         self.message, self.server_name, self.tool_name = message, server_name, tool_name
 
 
-class MCPUnavailable(MCPServerError):
+class MCPUnavailable(MCPServerError, UserError):
     """The server cannot be started or reached. The request did not arrive, so it is safe to retry."""
 
     code = "mcp-unavailable"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 from urllib.parse import urlsplit
 
 from standfast.agents.errors import InvalidDeclaration
+from standfast.agents.guardrails import ToolInputGuardrail, ToolOutputGuardrail
 from standfast.agents.types import ToolErrorFunction
 from standfast.mcp._client.client_server import DEFAULT_MAX_MESSAGE_BYTES, ClientSessionServer
 from standfast.mcp._client.log_privacy import hide_credentials
@@ -70,6 +71,10 @@ class _HttpServer(ClientSessionServer):
         retry_backoff_seconds_max: float | None = None,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         max_output_chars: int = DEFAULT_MAX_OUTPUT_CHARS,
+        *,
+        tool_input_guardrails: list[ToolInputGuardrail[Any]] | None = None,
+        tool_output_guardrails: list[ToolOutputGuardrail[Any]] | None = None,
+        max_list_pages: int | None = None,
     ) -> None:
         if not isinstance(params, dict) or not isinstance(params.get("url"), str):
             raise InvalidDeclaration(type(self).__name__, "params must be a dict with the key 'url'")
@@ -92,6 +97,9 @@ class _HttpServer(ClientSessionServer):
             retry_backoff_seconds_max,
             max_message_bytes,
             max_output_chars,
+            tool_input_guardrails=tool_input_guardrails,
+            tool_output_guardrails=tool_output_guardrails,
+            max_list_pages=max_list_pages,
         )
 
     @property

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from standfast.agents.agent import AgentBase
 from standfast.agents.context import RunContextWrapper
+from standfast.agents.guardrails import ToolInputGuardrail, ToolOutputGuardrail
 from standfast.agents.tools import Tool, default_tool_error_function
 from standfast.agents.types import ToolErrorFunction
 from standfast.base.errors import Unsupported
+from standfast.mcp._client.tool_names import count_same_names
 from standfast.mcp._client.tools import (
     DEFAULT_MAX_OUTPUT_CHARS,
     MCPToolCustomDataExtractor,
@@ -35,7 +37,7 @@ class MCPServer(abc.ABC):
 
     ``require_approval`` tells which tool calls need a person's approval. ``failure_error_function`` converts a failed
     call into a message for the model and takes precedence over the one in ``Agent.mcp_config``; with ``None`` a failed
-    call ends the run.
+    call ends the run. ``tool_input_guardrails`` and ``tool_output_guardrails`` apply to every tool of the server.
     """
 
     max_output_chars = DEFAULT_MAX_OUTPUT_CHARS
@@ -48,11 +50,16 @@ class MCPServer(abc.ABC):
         failure_error_function: ToolErrorFunction | None = UNSET,
         tool_meta_resolver: MCPToolMetaResolver | None = None,
         custom_data_extractor: MCPToolCustomDataExtractor | None = None,
+        *,
+        tool_input_guardrails: list[ToolInputGuardrail[Any]] | None = None,
+        tool_output_guardrails: list[ToolOutputGuardrail[Any]] | None = None,
     ) -> None:
         self.use_structured_content = use_structured_content
         self.approval_rule = ApprovalRule(require_approval)
         self.tool_meta_resolver = tool_meta_resolver
         self.custom_data_extractor = custom_data_extractor
+        self.tool_input_guardrails = tool_input_guardrails
+        self.tool_output_guardrails = tool_output_guardrails
         self._failure_error_function = failure_error_function
 
     @property
@@ -123,7 +130,7 @@ class MCPServer(abc.ABC):
             agent,
             config.get("failure_error_function", default_tool_error_function),
             config.get("include_server_in_tool_names", False),
-            server_index=sum(server.name == self.name for server in before),
+            server_index=count_same_names(self, before),
         )
 
     def resolve_error_function(self, default: ToolErrorFunction | None) -> ToolErrorFunction | None:

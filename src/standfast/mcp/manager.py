@@ -1,8 +1,10 @@
 """Connect and clean up several servers together."""
 
 import asyncio
-from collections.abc import Iterable
-from typing import Self
+import math
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any, Self
 
 from standfast.base.log import get_logger
 from standfast.lifecycle import Scope
@@ -12,13 +14,65 @@ from standfast.mcp.interface import MCPServer
 _log = get_logger("standfast.mcp")
 
 
+class _ServerTask:
+    """One task that connects and cleans up a server: some libraries must be left by the task that entered them."""
+
+    def __init__(self, name: str) -> None:
+        self._work: asyncio.Queue[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]] | None] = asyncio.Queue()
+        self._task = asyncio.create_task(self._run(), name=f"standfast MCP server {name}")
+
+    async def call(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Do the work in the task. Cancelling the caller cancels the work."""
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._work.put_nowait((work, done))
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            if not done.done():
+                self._task.cancel()
+                await asyncio.wait([done])
+            raise
+
+    async def stop(self) -> None:
+        self._work.put_nowait(None)
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while (item := await self._work.get()) is not None:
+            work, done = item
+            try:
+                result = await work()
+            except BaseException as error:  # noqa: BLE001 - raised where the work was asked for
+                task = asyncio.current_task()
+                while task is not None and task.cancelling():
+                    task.uncancel()
+                if isinstance(error, asyncio.CancelledError):
+                    done.cancel()
+                else:
+                    done.set_exception(error)
+            else:
+                done.set_result(result)
+
+
+def _check_seconds(name: str, value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a positive number of seconds or None, got {value!r}")
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a positive finite number of seconds or None, got {value!r}")
+    return value
+
+
 class MCPServerManager:
     """Connects several servers. Pass ``active_servers`` to the agent.
 
     A server that cannot be connected is listed in ``failed_servers``, with its error in ``errors``. With ``strict`` the
     first such error is raised, after the connected servers were cleaned up. With ``drop_failed_servers=False`` failed
     servers stay in ``active_servers``, for servers that connect on demand. With ``suppress_cancelled_error`` a server
-    that cancels its own connection attempt counts as failed; a cancellation of the caller is never suppressed.
+    that cancels its own connection attempt counts as failed; a cancellation of the caller is never suppressed. With
+    ``connect_in_parallel`` each server has a task of its own that connects it and cleans it up. Calls wait for each
+    other.
     """
 
     def __init__(
@@ -33,13 +87,16 @@ class MCPServerManager:
         connect_in_parallel: bool = False,
     ) -> None:
         self._servers = list(servers)
-        self._connect_timeout, self._cleanup_timeout = connect_timeout_seconds, cleanup_timeout_seconds
+        self._connect_timeout = _check_seconds("connect_timeout_seconds", connect_timeout_seconds)
+        self._cleanup_timeout = _check_seconds("cleanup_timeout_seconds", cleanup_timeout_seconds)
         self._drop_failed, self._strict, self._suppress_cancelled = (
             drop_failed_servers,
             strict,
             suppress_cancelled_error,
         )
         self._parallel = connect_in_parallel
+        self._tasks: dict[MCPServer, _ServerTask] = {}
+        self._lock = asyncio.Lock()
         self._started = False
         self._connected: list[MCPServer] = []
         self._errors: dict[MCPServer, BaseException] = {}
@@ -81,7 +138,7 @@ class MCPServerManager:
 
     @connect_timeout_seconds.setter
     def connect_timeout_seconds(self, value: float | None) -> None:
-        self._connect_timeout = value
+        self._connect_timeout = _check_seconds("connect_timeout_seconds", value)
 
     @property
     def cleanup_timeout_seconds(self) -> float | None:
@@ -89,7 +146,7 @@ class MCPServerManager:
 
     @cleanup_timeout_seconds.setter
     def cleanup_timeout_seconds(self, value: float | None) -> None:
-        self._cleanup_timeout = value
+        self._cleanup_timeout = _check_seconds("cleanup_timeout_seconds", value)
 
     async def __aenter__(self) -> Self:
         await self.connect_all()
@@ -100,14 +157,16 @@ class MCPServerManager:
 
     async def connect_all(self) -> list[MCPServer]:
         """Connect every server that is not connected, and return the active servers."""
-        return await self._connect([server for server in self._servers if server not in self._connected])
+        async with self._lock:
+            return await self._connect([server for server in self._servers if server not in self._connected])
 
     async def reconnect(self, *, failed_only: bool = True) -> list[MCPServer]:
         """Connect the failed servers again, or with ``failed_only=False`` clean up and connect all servers."""
-        if failed_only:
-            return await self._connect(self.failed_servers)
-        await self.cleanup_all()
-        return await self._connect(self._servers)
+        async with self._lock:
+            if failed_only:
+                return await self._connect(self.failed_servers)
+            await self._cleanup()
+            return await self._connect(self._servers)
 
     async def cleanup_all(self) -> None:
         """Clean up all servers in reverse order.
@@ -115,9 +174,22 @@ class MCPServerManager:
         An error of one server is logged and the others are still cleaned up. A cancellation is raised after all servers
         were cleaned up.
         """
+        async with self._lock:
+            await self._cleanup()
+
+    async def _cleanup(self) -> None:
         cancelled = None
         for server in reversed(self._servers):
-            cancelled = await self._cleanup_one(server) or cancelled
+            task = self._tasks.pop(server, None)
+            if task is None:
+                cancelled = await self._cleanup_one(server) or cancelled
+                continue
+            try:
+                await task.call(partial(self._cleanup_one, server))
+            except asyncio.CancelledError as error:
+                cancelled = error
+            finally:
+                await task.stop()
         self._connected.clear()
         self._errors.clear()
         if cancelled is not None:
@@ -143,16 +215,18 @@ class MCPServerManager:
             if self._parallel:
                 async with Scope() as scope:
                     for server in servers:
-                        scope.start(self._connect_one(server))
+                        if server not in self._tasks:
+                            self._tasks[server] = _ServerTask(server.name)
+                        scope.start(self._tasks[server].call(partial(self._connect_one, server)))
             else:
                 for server in servers:
                     await self._connect_one(server)
         except BaseException:
-            await self.cleanup_all()
+            await self._cleanup()
             raise
         for error in [self._errors[server] for server in servers if server in self._errors]:
             if self._strict or (isinstance(error, asyncio.CancelledError) and not self._suppress_cancelled):
-                await self.cleanup_all()
+                await self._cleanup()
                 raise error
         return self.active_servers
 

@@ -1,10 +1,7 @@
 """A tool call requested by a model, its tool, the tool's input guardrails, and its approval."""
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from standfast.agents.agent import AgentBase
@@ -39,15 +36,20 @@ class CallSuspended(Exception):
     """A nested run waits for an approval. The call is invoked again, with ``resumed=True``, to continue."""
 
 
-@contextmanager
-def wrap_tool_errors(call: "ToolCall") -> Iterator[None]:
+class wrap_tool_errors:  # noqa: N801 - it is used like a function
     """Raise :class:`ToolFailed` for exceptions of the program's functions about a call: tool, hooks and guardrails."""
-    try:
-        yield
-    except (AgentsException, CallSuspended):
-        raise
-    except Exception as error:
-        raise ToolFailed(call.tool.qualified_name, call.id, error) from error
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: "ToolCall") -> None:
+        self._call = call
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, AgentsException | CallSuspended):
+            raise ToolFailed(self._call.tool.qualified_name, self._call.id, error) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +72,9 @@ class ToolCall:
     conversation_key: str = ""
     recorded_call: Any = None
     """Adds to the commit of the call's outcome, in a durable run."""
+    workspace: Any = None
+    """The workspace of the run."""
+    _parsed: ParsedArguments | None = None
 
     @property
     def declared_tool(self) -> Tool:
@@ -85,10 +90,14 @@ class ToolCall:
     def requested_arguments(self) -> str:
         return get_call_arguments(self.item) or ""
 
-    @cached_property
+    @property
     def parsed(self) -> ParsedArguments:
         """The arguments to call with, as the tool gets them; raises :class:`InvalidArguments` if they do not fit it."""
-        return parse_arguments(self.tool, self.arguments)
+        if self._parsed is None:
+            parsed = parse_arguments(self.tool, self.arguments)
+            object.__setattr__(self, "_parsed", parsed)
+            return parsed
+        return self._parsed
 
     @property
     def shown_arguments(self) -> str:
@@ -115,7 +124,7 @@ class ToolCall:
             idempotency_key=self.idempotency_key,
             conversation_key=self.conversation_key,
         )
-        context.recorded_call = self.recorded_call
+        context.recorded_call, context.workspace = self.recorded_call, self.workspace
         return context
 
 

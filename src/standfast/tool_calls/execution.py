@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-from standfast.agents.context import RunContextWrapper, RunHooks, ToolContext
+from standfast.agents.context import RunContextWrapper, RunHooksBase, ToolContext
 from standfast.agents.errors import (
     InvalidArguments,
     ToolCancelled,
@@ -61,7 +61,7 @@ def invoke_tool(
     context: RunContextWrapper[Any],
     outcome: ToolCallOutcome,
     *,
-    hooks: RunHooks[Any] | None = None,
+    hooks: RunHooksBase[Any, Any] | None = None,
     invoker: ToolInvoker | None = None,
     resumed: bool = False,
 ) -> Coroutine[Any, Any, None]:
@@ -77,6 +77,9 @@ def invoke_tool(
 async def _execute_traced(call: ToolCall, outcome: ToolCallOutcome, execution: Coroutine[Any, Any, None]) -> None:
     suspended: CallSuspended | None = None
     with maybe_tool_span(call.tool.qualified_name, call.id, call.arguments, description=call.tool.description) as span:
+        origin = call.tool.origin
+        if span is not None and origin is not None and origin.mcp_server_name is not None:
+            span.span_data.mcp_data = {"server": origin.mcp_server_name}
         try:
             await execution
         except CallSuspended as signal:
@@ -91,7 +94,7 @@ async def _execute(
     call: ToolCall,
     context: RunContextWrapper[Any],
     outcome: ToolCallOutcome,
-    hooks: RunHooks[Any] | None,
+    hooks: RunHooksBase[Any, Any] | None,
     invoker: ToolInvoker,
     *,
     resumed: bool,
@@ -110,7 +113,7 @@ async def _execute_checked(
     call: ToolCall,
     tool_context: ToolContext[Any],
     outcome: ToolCallOutcome,
-    hooks: RunHooks[Any] | None,
+    hooks: RunHooksBase[Any, Any] | None,
     invoker: ToolInvoker,
     *,
     resumed: bool,

@@ -1,8 +1,11 @@
 """Conversion of tool outputs to items."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any
+
+from pydantic_core import PydanticSerializationError
 
 from standfast.agents.local_tool import make_rejection_item
 from standfast.agents.tool_identity import ToolRef
@@ -35,13 +38,21 @@ def format_output(output: Any, *, adapter: Any = None) -> str | list[Item]:
     if isinstance(output, str):
         return sanitize_text(output)
     if adapter is not None:
-        return str(adapter.dump_json(output).decode())
+        return _dump_json(output, adapter)
     if isinstance(output, list | tuple):
         parts = [_as_part(part) for part in output]
         if parts and all(part is not None for part in parts):
             return [sanitize_json(part) for part in parts]
     part = _as_part(output)
     return sanitize_text(str(output)) if part is None else [sanitize_json(part)]
+
+
+def _dump_json(output: Any, adapter: Any) -> str:
+    try:
+        return str(adapter.dump_json(output).decode())
+    except PydanticSerializationError:  # of lone surrogates, or of a value that is not JSON at all
+        plain = sanitize_json(adapter.dump_python(output, mode="json"))
+        return json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
 
 
 def to_plain_value(value: Any) -> Any:

@@ -7,7 +7,7 @@ from standfast.agents.function_tool import function_tool
 from standfast.agents.tool_outputs import ToolOutputImage, ToolOutputText
 from standfast.agents.tools import FunctionTool, OnUncertain, default_tool_error_function
 from standfast.agents.types import NeedsApproval
-from standfast.base.errors import StandfastError
+from standfast.base.errors import StandfastError, Unsupported
 from standfast.base.ids import current_conversation
 from standfast.workers.pool import SessionPool
 from standfast.workers.python_sessions import CarriedOver, PythonCallResult, PythonSessions
@@ -32,9 +32,10 @@ def python_tool(
     worker, or when the pool reclaimed the session.
 
     In a durable run, variables and files are kept in the store of the runtime. Whatever is killed, the next call finds
-    them as the last finished call left them, in any process; if something could not be brought back, it says what. A
-    call that was under way is made again, as ``on_uncertain="retry"`` says. That is the default where the sandbox has
-    no network: such a call has changed nothing but the workspace. Otherwise the default is ``ask``.
+    them as the last finished call left them, in any process; if something could not be restored, its output says what.
+    A call that was under way is made again, as ``on_uncertain="retry"`` says. That is the default where the sandbox has
+    no network: such a call has changed nothing but the workspace. Otherwise the default is ``ask``. With a
+    :class:`PythonSessions` that has a store, so are those of other runs, and a :class:`RunState` refers to them.
 
     Tools with the same pool share its sessions, so an agent may be created for every request. Pass a separate
     :class:`PythonSessions` to a tool that must not share them.
@@ -54,6 +55,7 @@ def python_tool(
             timeout=timeout,
             recorded_call=context.recorded_call,
             origin=context.idempotency_key,
+            run=context.workspace,
         )
         nothing_lost = result.is_first_call and not _has_run_before(context)
         return _format_result(result, carried_over="variables" if nothing_lost else result.carried_over)
@@ -61,17 +63,24 @@ def python_tool(
     if on_uncertain is None:
         policy = sessions.pool.config.session.sandbox
         on_uncertain = "retry" if policy.network == "none" and policy.require != "plain" else "ask"
-    return function_tool(
+    tool = function_tool(
         run_python,
         name_override=name,
         needs_approval=needs_approval,
         on_uncertain=on_uncertain,
         failure_error_function=_explain_failure,
     )
+    tool.python_sessions = sessions
+    return tool
 
 
 def _explain_failure(context: RunContextWrapper[Any], error: Exception) -> str:
-    """Return the message for the model. What happened to its session is for the model; other errors are not."""
+    """Return the message for the model. What happened to its session is for the model; other errors are not.
+
+    What the program has asked for and cannot have is for the program.
+    """
+    if isinstance(error, Unsupported):
+        raise error
     text = default_tool_error_function(context, error)
     return f"{text} Error: {error}" if isinstance(error, StandfastError) and str(error) not in text else text
 

@@ -5,6 +5,7 @@ Use the result with ``with``, or call ``start()`` and ``finish()``.
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, TypeAlias, TypedDict
 
 from standfast.tracing.provider import new_span, new_trace
@@ -23,13 +24,25 @@ from standfast.tracing.span_data import (
     TranscriptionSpanData,
     TurnSpanData,
 )
-from standfast.tracing.spans import Span, Trace, TSpanData, get_current_span, get_current_trace, get_recorded_parent
+from standfast.tracing.spans import (
+    Span,
+    SpanError,
+    Trace,
+    TSpanData,
+    get_current_span,
+    get_current_trace,
+    get_recorded_parent,
+)
 
 
 class TracingConfig(TypedDict, total=False):
-    """Settings of a trace. ``api_key`` is passed to processors; standfast itself does not use it."""
+    """Settings of a trace. ``api_key`` is passed to processors; standfast itself does not use it.
+
+    Without ``include_task_and_turn_spans`` a run has no spans of its own and of its turns.
+    """
 
     api_key: str
+    include_task_and_turn_spans: bool
 
 
 def trace(
@@ -242,14 +255,29 @@ def maybe_tool_span(
     attributes = {"gen_ai.tool.call.id": call_id}
     if description:
         attributes["gen_ai.tool.description"] = description
-    return new_span(
+    span = new_span(
         FunctionSpanData(name, arguments if parent.include_sensitive_data else None, None), attributes=attributes
     )
+    span.explain_error = partial(_explain_tool_error, name)
+    return span
+
+
+def _explain_tool_error(name: str, error: BaseException, with_text: bool) -> SpanError:
+    text = str(error.__cause__ or error) if with_text else "Tool execution failed. Error details are redacted."
+    return SpanError(message="Error running tool", data={"tool_name": name, "error": text})
 
 
 def maybe_guardrail_span(name: str) -> OptionalSpan[GuardrailSpanData]:
     """Create a span for a guardrail check."""
-    return NO_SPAN if get_recorded_parent() is None else new_span(GuardrailSpanData(name))
+    if get_recorded_parent() is None:
+        return NO_SPAN
+    span = new_span(GuardrailSpanData(name))
+    span.explain_error = _explain_nothing
+    return span
+
+
+def _explain_nothing(error: BaseException, with_text: bool) -> None:
+    """Leave the error to the spans around."""
 
 
 def maybe_handoff_span(source: str) -> OptionalSpan[HandoffSpanData]:
@@ -267,3 +295,7 @@ def record_span_exception(error: BaseException) -> None:
     span = get_current_span()
     if span is not None and span.recorded:
         span.record_exception(error)
+        if isinstance(span.span_data, FunctionSpanData):
+            text = "Tool execution failed. Error details are redacted."
+            data = {"tool_name": span.span_data.name, "error": text}
+            span.set_error(SpanError(message="Error running tool (non-fatal)", data=data))

@@ -20,6 +20,18 @@ log = get_logger("standfast.tracing")
 TRACES_ENDPOINT = "https://api.openai.com/v1/traces/ingest"
 
 
+class _RefuseRedirects(urllib.request.HTTPRedirectHandler):
+    """Makes a redirect an error: it would carry the API key to another address."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+@cache
+def _get_opener() -> urllib.request.OpenerDirector:
+    return urllib.request.build_opener(_RefuseRedirects)
+
+
 class TracingExporter(ABC):
     """Sends traces and spans somewhere."""
 
@@ -178,7 +190,7 @@ class BackendSpanExporter(TracingExporter):
         for attempt in range(self.max_retries + 1):
             try:
                 request = urllib.request.Request(self.endpoint, body, headers)  # noqa: S310 - the program's endpoint
-                with urllib.request.urlopen(request, timeout=30):  # noqa: S310
+                with _get_opener().open(request, timeout=30):
                     return
             except HTTPError as error:
                 if error.code < 500:

@@ -91,8 +91,9 @@ class OtelSpan:
             self.span.set_attributes({**attributes, **span.attributes})
             if span.exception is not None:
                 self.span.record_exception(span.exception)
-            if span.error is not None:
-                self._set_error(span.error_type or "_OTHER", span.error["message"])
+            if span.failure is not None or span.error is not None:
+                message = span.failure or (span.error["message"] if span.error is not None else None)
+                self._set_error(span.error_type or "_OTHER", message)
         finally:
             self.span.end()
 

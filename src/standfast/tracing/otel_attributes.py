@@ -126,6 +126,8 @@ def _describe_generation(data: GenerationSpanData) -> SpanDescription:
 
 
 def _describe_response(data: ResponseSpanData) -> SpanDescription:
+    if data.request is not None:
+        return _describe_generation(data.request)
     model = getattr(data.response, "model", None)
     attributes = {
         "gen_ai.operation.name": "chat",

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 
@@ -22,7 +22,7 @@ class SpanData(ABC):
 
 @dataclass(eq=False)
 class TaskSpanData(SpanData):
-    """A run, from its start or resumption until it ends or waits."""
+    """A run, from its start or resumption until it ends or waits. ``usage`` is that of this part of the run."""
 
     name: str
     usage: dict[str, Any] | None = None
@@ -31,6 +31,9 @@ class TaskSpanData(SpanData):
     @property
     def type(self) -> str:
         return "task"
+
+    def export(self) -> dict[str, Any]:
+        return _export_custom(self.type, {"name": self.name}, self.usage)
 
 
 @dataclass(eq=False)
@@ -47,6 +50,9 @@ class AgentSpanData(SpanData):
     def type(self) -> str:
         return "agent"
 
+    def export(self) -> dict[str, Any]:
+        return _leave_out(super().export(), "metadata")
+
 
 @dataclass(eq=False)
 class TurnSpanData(SpanData):
@@ -60,6 +66,9 @@ class TurnSpanData(SpanData):
     @property
     def type(self) -> str:
         return "turn"
+
+    def export(self) -> dict[str, Any]:
+        return _export_custom(self.type, {"turn": self.turn, "agent_name": self.agent_name}, self.usage)
 
 
 @dataclass(eq=False)
@@ -79,11 +88,15 @@ class GenerationSpanData(SpanData):
 
 @dataclass(eq=False)
 class ResponseSpanData(SpanData):
-    """A response of the Responses API. Only its id and usage are exported, not its contents."""
+    """A response of the Responses API. Only its id and usage are exported, not its contents.
+
+    ``request`` describes the model call for OpenTelemetry.
+    """
 
     response: Any | None = None
     input: str | list[Any] | None = None
     usage: dict[str, Any] | None = None
+    request: GenerationSpanData | None = field(default=None, init=False)
 
     @property
     def type(self) -> str:
@@ -206,6 +219,12 @@ class SpeechGroupSpanData(SpanData):
     @property
     def type(self) -> str:
         return "speech_group"
+
+
+def _export_custom(kind: str, data: dict[str, Any], usage: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the exported form of spans that backends know as custom ones."""
+    used = {} if usage is None else {"usage": usage}
+    return {"type": "custom", "name": kind, "data": {"sdk_span_type": kind, **data, **used}}
 
 
 def _leave_out(exported: dict[str, Any], name: str) -> dict[str, Any]:

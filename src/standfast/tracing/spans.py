@@ -1,7 +1,7 @@
 """Traces and spans, and which of them is current in a task or thread."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from types import TracebackType
@@ -130,6 +130,7 @@ class Trace(TraceNode):
         "emit_otel_span",
         "group_id",
         "include_sensitive_data",
+        "is_continued",
         "metadata",
         "name",
         "otel_bridge",
@@ -156,10 +157,13 @@ class Trace(TraceNode):
         self.recorded = bool(self.processors) or self.otel_bridge is not None or (recorded and has_custom_provider())
         self.emit_otel_span = emit_otel_span
         self.include_sensitive_data = False
+        self.is_continued = False
+        """Whether it was started before, by this process or another: processors are not told again."""
 
     def resume_from(self, saved: Mapping[str, Any]) -> None:
         """Take over the name, ids and metadata that :meth:`to_json` returned, as far as they are present."""
         metadata = saved.get("metadata")
+        self.is_continued = _get_text(saved, "id") is not None
         self.name = _get_text(saved, "workflow_name") or self.name
         self.trace_id = _get_text(saved, "id") or self.trace_id
         self.group_id = _get_text(saved, "group_id") or self.group_id
@@ -184,7 +188,7 @@ class Trace(TraceNode):
         return exported
 
     def _on_start(self) -> None:
-        for processor in self.processors:
+        for processor in () if self.is_continued else self.processors:
             call_safely(processor.on_trace_start, self)
         if self.otel_bridge is not None and self.emit_otel_span:
             self.otel_span = call_safely(self.otel_bridge.start_trace_span, self)
@@ -192,7 +196,7 @@ class Trace(TraceNode):
     def _on_finish(self) -> None:
         if self.otel_span is not None:
             call_safely(self.otel_span.end_trace, self)
-        for processor in self.processors:
+        for processor in () if self.is_continued else self.processors:
             call_safely(processor.on_trace_end, self)
 
 
@@ -208,7 +212,10 @@ class Span(TraceNode, Generic[TSpanData]):
         "ended_at",
         "error",
         "exception",
+        "explain_error",
+        "failure",
         "include_sensitive_data",
+        "is_quiet",
         "otel_parents",
         "parent_id",
         "span_data",
@@ -230,10 +237,14 @@ class Span(TraceNode, Generic[TSpanData]):
         remote_link: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
+        self.is_quiet: bool = False
+        """Whether only OpenTelemetry is informed about the span, not processors."""
         node: Trace | Span[Any] | None = parent or CURRENT_NODE.get()
         self.span_data, self.span_id = span_data, span_id or gen_span_id()
         self.trace: Trace = node.trace if node is not None else Trace(recorded=False)
-        self.parent_id = node.span_id if isinstance(node, Span) else None
+        self.parent_id: str | None = None
+        if isinstance(node, Span):
+            self.parent_id = node.parent_id if node.is_quiet else node.span_id
         self.recorded = recorded and node is not None and node.recorded
         self.include_sensitive_data: bool = (
             include_sensitive_data
@@ -243,6 +254,10 @@ class Span(TraceNode, Generic[TSpanData]):
         self.attributes = attributes or {}
         self.error: SpanError | None = None
         self.exception: BaseException | None = None
+        self.failure: str | None = None
+        """What OpenTelemetry is told about the exception that left the span."""
+        self.explain_error: Callable[[BaseException, bool], SpanError | None] | None = None
+        """Returns the ``error`` of an exception, and None for one that other spans show; the default names the type."""
         self.started_at: str | None = None
         self.ended_at: str | None = None
         self.otel_parents = (parent, remote_parent, remote_link)
@@ -266,15 +281,19 @@ class Span(TraceNode, Generic[TSpanData]):
     def record_exception(self, error: BaseException) -> None:
         """Mark the span as failed. The message is recorded only with ``include_sensitive_data``."""
         super().record_exception(error)
-        if self.error is None:
+        if self.error is None and self.failure is None:
             self.exception = error if self.include_sensitive_data else None
-            message = f"{self.error_type}: {error}" if self.include_sensitive_data else type(error).__qualname__
-            self.error = SpanError(message=message, data={"error.type": self.error_type})
+            self.failure = f"{self.error_type}: {error}" if self.include_sensitive_data else type(error).__qualname__
+            if self.explain_error is not None:
+                self.error = self.explain_error(error, self.include_sensitive_data)
+            else:
+                self.error = SpanError(message=self.failure, data={"error.type": self.error_type})
 
     def export(self) -> dict[str, Any] | None:
         """Return the span as a dict, or None if it is not recorded. Values in its data are not converted to JSON."""
         if not self.recorded:
             return None
+        metadata = getattr(self.span_data, "metadata", None)
         return {
             "object": "trace.span",
             "id": self.span_id,
@@ -284,13 +303,14 @@ class Span(TraceNode, Generic[TSpanData]):
             "ended_at": self.ended_at,
             "span_data": self.span_data.export(),
             "error": self.error,
+            **({} if metadata is None else {"metadata": metadata}),
         }
 
     def _on_start(self) -> None:
         self.started_at = now_iso()
         if not self.recorded:
             return
-        for processor in self.trace.processors:
+        for processor in () if self.is_quiet else self.trace.processors:
             call_safely(processor.on_span_start, self)
         if self.trace.otel_bridge is not None:
             self.otel_span = call_safely(self.trace.otel_bridge.start_span, self)
@@ -299,7 +319,7 @@ class Span(TraceNode, Generic[TSpanData]):
         self.ended_at = now_iso()
         if self.otel_span is not None:
             call_safely(self.otel_span.end_span, self)
-        for processor in self.trace.processors if self.recorded else ():
+        for processor in self.trace.processors if self.recorded and not self.is_quiet else ():
             call_safely(processor.on_span_end, self)
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from standfast.agents.agent import AgentBase
 from standfast.agents.context import RunContextWrapper
-from standfast.agents.errors import InvalidDeclaration
+from standfast.agents.errors import InvalidDeclaration, UserError
+from standfast.agents.guardrails import ToolInputGuardrail, ToolOutputGuardrail
 from standfast.agents.types import ToolErrorFunction
 from standfast.base.errors import MissingExtra
 from standfast.base.log import get_logger
@@ -54,8 +55,9 @@ MAX_PAGES = 1000
 class ToolCache:
     """The last list of tools. ``tools`` is that list, however old; ``fresh_tools`` is ``None`` if it is outdated."""
 
-    def __init__(self, *, enabled: bool) -> None:
+    def __init__(self, *, enabled: bool, max_pages: int | None = None) -> None:
         self.tools: list[MCPTool] | None = None
+        self._max_pages = max_pages
         self._enabled, self._fresh, self._invalidations = enabled, False, 0
 
     @property
@@ -69,20 +71,25 @@ class ToolCache:
 
     async def fetch(self, session: "ClientSession") -> "list[MCPTool]":
         """Request all pages of the list."""
-        from mcp.types import PaginatedRequestParams
-
         before = self._invalidations
-        cursors: set[str] = set()
-        page = await session.list_tools()
-        tools = list(page.tools)
-        while (cursor := page.next_cursor) is not None:
-            if cursor in cursors or len(cursors) == MAX_PAGES:
-                raise ValueError("the tool list has no end")
-            cursors.add(cursor)
-            page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
-            tools += page.tools
+        pages = await request_pages(session.list_tools, "tool", self._max_pages)
+        tools = [tool for page in pages for tool in page.tools]
         self.tools, self._fresh = tools, before == self._invalidations
         return tools
+
+
+async def request_pages(request: Callable[..., Awaitable[Any]], kind: str, max_pages: int | None) -> list[Any]:
+    """Return all pages of a list. Raises :class:`UserError` if there are more than ``max_pages``."""
+    cursors: set[str] = set()
+    pages = [await request()]
+    while (cursor := pages[-1].next_cursor) is not None:
+        if max_pages is not None and len(pages) == max_pages:
+            raise UserError(f"the {kind} list of the MCP server has more than {max_pages} pages (max_list_pages)")
+        if cursor in cursors or len(cursors) == MAX_PAGES:
+            raise ValueError(f"the {kind} list has no end")
+        cursors.add(cursor)
+        pages.append(await request(params=_build_page_params(cursor)))
+    return pages
 
 
 class ClientSessionServer(MCPServer):
@@ -93,8 +100,9 @@ class ClientSessionServer(MCPServer):
     request that may have reached it is retried only if it reads, or calls a tool that is declared idempotent. If the
     connection was lost, the next request opens a new one.
 
-    A message of more than ``max_message_bytes`` is refused while it is read, and its request fails. The text of an
-    output is cut for the model after ``max_output_chars``; ``call_tool`` returns all of it.
+    The lists of tools and of prompts are read to their end; with ``max_list_pages`` a longer one is a
+    :class:`UserError`. A message of more than ``max_message_bytes`` is refused while it is read, and its request fails.
+    The text of an output is cut for the model after ``max_output_chars``; ``call_tool`` returns all of it.
     """
 
     hint = DEFAULT_HINT
@@ -115,25 +123,38 @@ class ClientSessionServer(MCPServer):
         retry_backoff_seconds_max: float | None = None,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         max_output_chars: int = DEFAULT_MAX_OUTPUT_CHARS,
+        *,
+        tool_input_guardrails: list[ToolInputGuardrail[Any]] | None = None,
+        tool_output_guardrails: list[ToolOutputGuardrail[Any]] | None = None,
+        max_list_pages: int | None = None,
     ) -> None:
         if find_spec("mcp") is None:
             raise MissingExtra("mcp", f"an MCP server ({type(self).__name__})")
         super().__init__(
-            use_structured_content, require_approval, failure_error_function, tool_meta_resolver, custom_data_extractor
+            use_structured_content,
+            require_approval,
+            failure_error_function,
+            tool_meta_resolver,
+            custom_data_extractor,
+            tool_input_guardrails=tool_input_guardrails,
+            tool_output_guardrails=tool_output_guardrails,
         )
         invalid = partial(InvalidDeclaration, type(self).__name__)
         validate_integer("max_retry_attempts", max_retry_attempts, minimum=-1, error=invalid)
         validate_integer("max_message_bytes", max_message_bytes, minimum=1, error=invalid)
         validate_integer("max_output_chars", max_output_chars, minimum=1, error=invalid)
+        if max_list_pages is not None:
+            validate_integer("max_list_pages", max_list_pages, minimum=1, error=invalid)
+        self.max_list_pages = max_list_pages
         self.max_message_bytes, self.max_output_chars = max_message_bytes, max_output_chars
         validate_tool_filter(tool_filter, server_name=self.name)
         self.tool_filter = tool_filter
         self.max_retry_attempts = max_retry_attempts
-        self._backoff_base = retry_backoff_seconds_base
-        self._backoff_max = math.inf if retry_backoff_seconds_max is None else retry_backoff_seconds_max
+        self.retry_backoff_seconds_base = retry_backoff_seconds_base
+        self.retry_backoff_seconds_max = retry_backoff_seconds_max
         self.client_session_timeout_seconds = client_session_timeout_seconds
-        self._message_handler = message_handler
-        self._tool_cache = ToolCache(enabled=cache_tools_list)
+        self.message_handler = message_handler
+        self._tool_cache = ToolCache(enabled=cache_tools_list, max_pages=max_list_pages)
         self._connection = ReconnectingConnection(self)
 
     @abstractmethod
@@ -166,8 +187,8 @@ class ClientSessionServer(MCPServer):
     async def handle_message(self, message: Any) -> None:
         if getattr(message, "method", None) == "notifications/tools/list_changed":
             self._tool_cache.invalidate()
-        if self._message_handler is not None:
-            await self._message_handler(message)
+        if self.message_handler is not None:
+            await self.message_handler(message)
 
     async def describe_exit(self) -> str:
         return ""
@@ -195,7 +216,13 @@ class ClientSessionServer(MCPServer):
         )
 
     async def list_prompts(self) -> "ListPromptsResult":
-        return await self._request("list its prompts", lambda session: session.list_prompts(), idempotent=True)
+        async def fetch(session: "ClientSession") -> "ListPromptsResult":
+            pages = await request_pages(session.list_prompts, "prompt", self.max_list_pages)
+            first: ListPromptsResult = pages[0]
+            prompts = [prompt for page in pages for prompt in page.prompts]
+            return first.model_copy(update={"prompts": prompts, "next_cursor": None})
+
+        return await self._request("list its prompts", fetch, idempotent=True)
 
     async def get_prompt(self, name: str, arguments: dict[str, Any] | None = None) -> "GetPromptResult":
         description = f"return the prompt {name!r}"
@@ -227,7 +254,8 @@ class ClientSessionServer(MCPServer):
         tool_name: str | None = None,
     ) -> T:
         """Send a request, with retries. After an uncertain outcome only an ``idempotent`` request is repeated."""
-        backoff = Backoff(initial=self._backoff_base, maximum=self._backoff_max)
+        longest = math.inf if self.retry_backoff_seconds_max is None else self.retry_backoff_seconds_max
+        backoff = Backoff(initial=self.retry_backoff_seconds_base, maximum=longest)
         while True:
             try:
                 return await self._connection.request(description, send, tool_name=tool_name)

@@ -31,7 +31,7 @@ class Fault(StrEnum):
     NOT_SENT = "not-sent"
     """The request did not reach the server."""
     SESSION_LOST = "session-lost"
-    """The server rejected the request because it does not know the session any more."""
+    """The server rejected the request because it no longer knows the session."""
     INTERRUPTED = "interrupted"
     """The connection ended before the response arrived; the request may have had an effect."""
     INVALID_RESPONSE = "invalid-response"

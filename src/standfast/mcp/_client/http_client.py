@@ -82,7 +82,7 @@ def _build_rejection_response(request: httpx2.Request, message: Any, response: h
     """Replace an HTTP error without an MCP message: the session is unknown, or the request was rejected."""
     status = response.status_code
     if status == 404 and SESSION_ID_HEADER in request.headers:
-        return _build_error_response(request, message, 404, Fault.SESSION_LOST, "it does not know the session any more")
+        return _build_error_response(request, message, 404, Fault.SESSION_LOST, "it no longer knows the session")
     reason = f"HTTP {status} {response.reason_phrase}"
     # 4xx means that the request was not accepted; 5xx may be sent by any proxy, before or after the tool call.
     fault = Fault.NOT_SENT if status < 500 else Fault.INTERRUPTED

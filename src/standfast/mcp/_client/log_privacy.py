@@ -1,8 +1,13 @@
 """Keeps the credentials in addresses of MCP servers out of the logs of the libraries that connect to them."""
 
+import contextlib
 import logging
 import re
 from urllib.parse import urlsplit
+
+import httpx2
+
+from standfast.base.log_secrets import hide_in_record
 
 _LIBRARY_LOGGERS = ("httpx2", "mcp.client.sse", "mcp.client.streamable_http", "mcp.client.auth.oauth2")
 _URL = re.compile(r"(https?://)(?:[^/\s@'\"]*@)?([^/\s?#'\"]+)([^\s?#'\"]*)(?:[?#][^\s'\"]*)?")
@@ -12,16 +17,15 @@ _hosts: set[str] = set()
 def hide_credentials(url: str) -> None:
     """From now on, no library logs the user, the query or the fragment of an address at the host of ``url``."""
     _hosts.add(urlsplit(url).netloc.rpartition("@")[2].lower())
+    with contextlib.suppress(httpx2.InvalidURL):
+        # As the library writes it: without the usual port, and without umlauts.
+        _hosts.add(httpx2.URL(url).netloc.decode().lower())
     for name in _LIBRARY_LOGGERS:
         logging.getLogger(name).addFilter(_hide_in_record)
 
 
 def _hide_in_record(record: logging.LogRecord) -> bool:
-    if (message := record.getMessage()) != (hidden := _hide_in_text(message)):
-        record.msg, record.args = hidden, None
-    if record.exc_info:
-        record.exc_text = _hide_in_text(logging.Formatter().formatException(record.exc_info))
-    return True
+    return hide_in_record(record, _hide_in_text)
 
 
 def _hide_in_text(text: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 import httpx2
 
 MAX_VALUES = 200_000
-"""The number of values in a message: objects, arrays and their items. What looks like one inside a text is none."""
+"""The number of values in a message: objects, arrays and their items. Brackets inside a text do not count."""
 
 ACCEPTED_ENCODINGS = "gzip, deflate"
 _PIECE_BYTES = 2**16
@@ -108,9 +108,12 @@ class LimitedStream(httpx2.AsyncByteStream):
 def decompress(decoder: "zlib._Decompress", data: bytes) -> Iterator[bytes]:
     """Decompress in small pieces, so that each can be measured before the next one exists."""
     while data:
+        if decoder.eof:
+            # zlib would keep all of it.
+            raise MessageRefused("a compressed message that goes on behind its end")
         try:
             piece = decoder.decompress(data, _PIECE_BYTES)
         except zlib.error as error:
             raise MessageRefused(f"a message that cannot be decompressed ({error})") from None
-        data = decoder.unconsumed_tail
+        data = decoder.unconsumed_tail or decoder.unused_data
         yield piece

@@ -46,7 +46,7 @@ class ServerProcess:
     stderr_tail: str = ""
     """The end of its standard error output."""
     refused: str = ""
-    """Why its output is not read any more, while it runs."""
+    """Why its output is no longer read, while it runs."""
 
     @asynccontextmanager
     async def open_streams(self) -> AsyncIterator[tuple[Any, Any]]:
@@ -143,7 +143,7 @@ class ServerProcess:
                     process.stdin.write(json.dumps(plain).encode() + b"\n")
                     await process.stdin.drain()
             except (OSError, RuntimeError):
-                inbox.close()  # the process does not read any more, so the session must end
+                inbox.close()  # the process no longer reads, so the session must end
 
     async def _read_stderr(self, process: asyncio.subprocess.Process) -> None:
         """Log the standard error, and keep the end of it for error messages."""

@@ -1,10 +1,9 @@
 """Conversion of a server's tools into function tools with stable names, and of their results into tool outputs."""
 
 import asyncio
-import hashlib
 import json
-import re
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
@@ -26,6 +25,13 @@ from standfast.agents.tools import (
 )
 from standfast.agents.types import MaybeAwaitable, ToolErrorFunction, maybe_await
 from standfast.mcp._client.schemas import build_schema
+from standfast.mcp._client.tool_names import (
+    build_prefixed_name,
+    count_same_names,
+    join_name,
+    remove_credentials,
+    sanitize_tool_name,
+)
 from standfast.tracing.create import maybe_mcp_tools_span
 
 if TYPE_CHECKING:
@@ -33,42 +39,6 @@ if TYPE_CHECKING:
     from mcp.types import Tool as MCPTool
 
     from standfast.mcp.interface import MCPServer
-
-MAX_NAME_LENGTH = 64
-_DIGEST_LENGTH = 8
-_VALID_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-
-
-def sanitize_tool_name(tool_name: str) -> str:
-    """Return ``tool_name`` if MCP allows it, otherwise a similar name that every provider accepts."""
-    if _VALID_NAME.fullmatch(tool_name):
-        return tool_name
-    return _append_digest(_replace_unsafe_chars(tool_name) or "tool", tool_name)
-
-
-def build_prefixed_name(
-    server_name: str, tool_name: str, *, server_index: int = 0, reserved_names: Collection[str] = ()
-) -> str:
-    """Return ``mcp_<server>__<tool>``, in characters that every provider accepts.
-
-    A digest is appended where that could be ambiguous: to names with other characters, to long names, for servers that
-    share their name with an earlier one (``server_index``), and to ``reserved_names`` such as the agent's own tools.
-    """
-    server, tool = _replace_unsafe_chars(server_name) or "server", _replace_unsafe_chars(tool_name) or "tool"
-    name = f"mcp_{server}__{tool}"
-    exact = server == server_name and tool == tool_name and "__" not in server
-    if exact and not server_index and len(name) <= MAX_NAME_LENGTH and name not in reserved_names:
-        return name
-    return _append_digest(name, f"{server_name}\0{tool_name}\0{server_index}")
-
-
-def _append_digest(name: str, digest_source: str) -> str:
-    digest = hashlib.sha256(digest_source.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
-    return f"{name[: MAX_NAME_LENGTH - _DIGEST_LENGTH - 1]}_{digest}"
-
-
-def _replace_unsafe_chars(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_")
 
 
 ToolOutputPart: TypeAlias = ToolOutputText | ToolOutputImage | ToolOutputFileContent
@@ -229,7 +199,7 @@ class MCPUtil:
         """Return the tools of several servers. Raises :class:`UserError` if two tools have the same name."""
         tools: dict[str, tuple[MCPServer, Tool]] = {}
         for index, server in enumerate(servers):
-            server_index = sum(earlier.name == server.name for earlier in servers[:index])
+            server_index = count_same_names(server, servers[:index])
             for tool in await cls.get_function_tools(
                 server,
                 convert_schemas_to_strict,
@@ -266,7 +236,9 @@ class MCPUtil:
             tools = await server.list_tools(run_context, agent)
             if span is not None:
                 span.span_data.result = [tool.name for tool in tools]
-        reserved = _collect_own_names(agent) | (reserved_tool_names or set())
+        counts = Counter(join_name(server.name, tool.name) for tool in tools)
+        ambiguous = {name for name, count in counts.items() if count > 1}
+        reserved = _collect_own_names(agent) | (reserved_tool_names or set()) | ambiguous
         function_tools: list[Tool] = []
         for tool in tools:
             name = None
@@ -314,10 +286,13 @@ class MCPUtil:
             on_invoke_tool=on_invoke_tool,
             strict_json_schema=strict,
             needs_approval=server.approval_rule.for_tool(tool, agent),
+            tool_input_guardrails=server.tool_input_guardrails,
+            tool_output_guardrails=server.tool_output_guardrails,
+            mcp_annotations=tool.annotations,
             custom_data_extractor=build_custom_data_extractor(server, tool, name),
             idempotent=is_idempotent(tool),
             failure_error_function=error_function,
-            origin=ToolOrigin(ToolOriginType.MCP, mcp_server_name=server.name),
+            origin=ToolOrigin(ToolOriginType.MCP, mcp_server_name=remove_credentials(server.name)),
         )
 
     @classmethod
