@@ -132,6 +132,7 @@ KERNEL = {
     "mq_open": call(240, 180, "b'q'", 0o102, 0o600, 0),
     "io_setup": call(206, 0, 60000, "ctypes.byref(ctypes.c_ulong(0))"),
     "memfd_secret": call(447, 447, 0),
+    "vmsplice": call(278, 75, "os.pipe()[1]", "(ctypes.c_size_t * 2)(id(1), 1)", 1, 0),
     "memfd_create": call(319, 279, "b'x'", 0),
     "openat2": call(437, 437, -100, "b'.'", "b'\\0' * 24", 24),
     "iopl": call(172, -1, 3),
@@ -148,6 +149,10 @@ NETWORK = {
     "the kernel's netlink": "socket.socket(16, socket.SOCK_RAW)",
     "the kernel's crypto": "socket.socket(38, socket.SOCK_SEQPACKET)",
     "bluetooth": "socket.socket(31, socket.SOCK_RAW)",
+    "a protocol of a module": "socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 136)",
+    "a pair of another family": "socket.socketpair(30, socket.SOCK_SEQPACKET)",
+    "several paths of TCP": "socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 262)",
+    "a protocol above TCP": "socket.socket().setsockopt(6, 31, b'tls')",
     "an abstract socket of the host": "socket.socket(socket.AF_UNIX).connect('\\0standfast-HOST')",
     "a low port": "socket.socket().bind(('127.0.0.1', 80)); socket.create_connection(('127.0.0.1', PORT), 2)",
 }
@@ -204,3 +209,16 @@ async def test_no_file_with_another_users_rights_is_left_in_a_writable_path(sand
     assert mounts
     assert all({"rw", "nosuid", "nodev"} <= options for options in mounts)
     assert (await session.run(f"os.chmod({str(tmp_path / 'a')!r}, 0o755)")).ok, "other modes can be set"
+
+
+@pytest.mark.parametrize("level", ["namespaces", "locked"])
+async def test_the_buffers_of_a_socket_do_not_grow(sandboxed, readable_python, level):
+    session = await sandboxed(sandbox=SandboxPolicy(level=level), python=readable_python)
+    code = (
+        "import socket\nends = socket.socketpair()\nbuffers = (socket.SO_SNDBUF, socket.SO_RCVBUF)\n"
+        "before = [ends[0].getsockopt(socket.SOL_SOCKET, name) for name in buffers]\n"
+        "for name in buffers: ends[0].setsockopt(socket.SOL_SOCKET, name, 1 << 22)\n"
+        "ends[0].setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)\n"
+        "before == [ends[0].getsockopt(socket.SOL_SOCKET, name) for name in buffers]"
+    )
+    assert (await session.run(code)).value is True

@@ -252,7 +252,7 @@ async def test_a_worker_that_breaks_the_protocol_rarely_is_kept(launch):
 
 
 def test_a_frame_is_measured_exactly():
-    from standfast.workers._host.frame_weight import measure_weight
+    from standfast.workers._host.message_limits import measure_weight
 
     values = [
         1, -1, 200, 70_000, 2**40, -200, -70_000, -(2**40), 1.5, None, True, "a" * 31, "a" * 40, "a" * 300,
@@ -328,7 +328,7 @@ async def test_parts_behind_a_message_are_not_looked_at(launch, payload):
 
 
 def test_long_texts_weigh_more_than_short_ones():
-    from standfast.workers._host.frame_weight import measure_weight
+    from standfast.workers._host.message_limits import measure_weight
 
     for part in (b"\xc5\0\0", b"\xc6\0\0\0\0", b"\xda\0\0", b"\xdb\0\0\0\0", b"\xd4\0\0", b"\xc7\0\0"):
         assert measure_weight(b"\x9f" + part * 15, limit=10**9) == 8 + 15 + 15 * 8
@@ -338,7 +338,7 @@ def test_long_texts_weigh_more_than_short_ones():
 
 @pytest.mark.parametrize("rest", [b"\x01", b"\xc4\x00" * 1000, b"\x91"])
 def test_only_one_object_is_measured(rest):
-    from standfast.workers._host.frame_weight import measure_weight
+    from standfast.workers._host.message_limits import measure_weight
 
     for payload in (b"\x91\x01" + rest, b"\x91" * 100_000, b"\x92\x01", b""):
         with pytest.raises(ValueError, match="not MessagePack"):

@@ -9,7 +9,7 @@ from factories.unprivileged import run_unprivileged
 from standfast.workers import SandboxPolicy, SandboxUnavailable, SessionConfig, WorkerSession
 
 PROGRAM = """
-import json, os, socket, subprocess, sys, tempfile
+import ctypes, json, os, socket, subprocess, sys, tempfile
 from standfast.workers import SandboxPolicy, SessionConfig, WorkerSession
 
 async def main():
@@ -22,8 +22,13 @@ async def main():
     for name in (shm, secret):
         with open(name, "w") as file:
             file.write("secret")
+    os.symlink("target", secret + ".link")
     terminal = os.ttyname(os.openpty()[1])
+    libc = ctypes.CDLL(None)
+    segment, semaphore, queue = libc.shmget(0, 4096, 0o1600), libc.semget(0, 1, 0o1600), libc.msgget(0, 0o1600)
+    libc.msgsnd(queue, (ctypes.c_long * 2)(1, 2), 8, 0)
     values = dict(path=path, shm=shm, secret=secret, host=os.getpid(), terminal=terminal)
+    values |= dict(segment=segment, semaphore=semaphore, queue=queue)
     attempts = json.loads(sys.argv[1])
     config = SessionConfig(sandbox=SandboxPolicy(level="locked"))
     outcome = {}
@@ -42,6 +47,7 @@ async def main():
     except BlockingIOError:
         pass
     subprocess.run(["rm", "-rf", folder, shm], check=True)
+    outcome["kept"] = str([libc.shmctl(segment, 0, 0), libc.semctl(semaphore, 0, 0), libc.msgctl(queue, 0, 0)])
     print(json.dumps([outcome, notes, session_directory.split("/")[2] in os.listdir("/tmp")]))
 
 asyncio.run(main())
@@ -66,7 +72,15 @@ REFUSED = {
     "read a terminal": "os.open(TERMINAL, os.O_RDONLY | os.O_NOCTTY)",
     "list devices": "os.listdir('/dev')",
     "read a file": "open(SECRET).read()",
+    "list a folder": "os.listdir(os.path.dirname(SECRET))",
+    "list processes": "os.listdir('/proc')",
+    "read what is known of a process": "open(f'/proc/{HOST}/status').read()",
+    "read where a process is": "os.readlink(f'/proc/{HOST}/cwd')",
+    "read other files of the system": "open('/proc/meminfo').read()",
+    "remove a file": "os.unlink(SECRET)",
     "change a mode": "os.chmod(SECRET, 0o777)",
+    "change the mode of its own file": "open('own', 'w').close(); os.chmod('own', 0o600)",
+    "use a lock of multiprocessing": "import multiprocessing; multiprocessing.Lock()",
     "change an owner": "os.chown(SECRET, os.getuid(), os.getgid())",
     "write an attribute": "os.setxattr(SECRET, 'user.note', b'x')",
     "remove an attribute": "os.removexattr(SECRET, 'user.note')",
@@ -81,6 +95,13 @@ REFUSED = {
     "make a queue": "check(libc.msgget(0, 0o1600))",
     "make a semaphore": "check(libc.semget(0, 1, 0o1600))",
     "make shared memory": "check(libc.shmget(0, 4096, 0o1600))",
+    "read shared memory of the host": "check(libc.shmat(SEGMENT, None, 0))",
+    "remove shared memory of the host": "check(libc.shmctl(SEGMENT, 0, 0))",
+    "set a semaphore of the host": "check(libc.semctl(SEMAPHORE, 0, 16, 7))",
+    "take a semaphore of the host": "check(libc.semop(SEMAPHORE, b'\\0\\0\\1\\0\\0\\0', 1))",
+    "read a queue of the host": "check(libc.msgrcv(QUEUE, (ctypes.c_long * 2)(), 8, 0, 0o4000))",
+    "remove a queue of the host": "check(libc.msgctl(QUEUE, 0, 0))",
+    "remove a named queue": "check(libc.mq_unlink(b'/standfast'))",
     "watch files": "check(libc.inotify_init1(0))",
 }
 ALLOWED = {
@@ -88,6 +109,11 @@ ALLOWED = {
     "send by the worker's own socket": "socket.socket(fileno=os.dup(4)).sendto(b'x', PATH + '.dgram')",
     "use its own files": "open('f', 'w').write('x'); os.mkdir('d', 0)",
     "use a pair of sockets": "a, b = socket.socketpair(); a.send(b'x'); assert b.recv(1) == b'x'",
+    "read public files": "assert open('/etc/passwd').read() and os.listdir('/usr/bin')",
+    # What the level does not hide, as the security page says.
+    "see a file": "assert os.stat(SECRET).st_size == 6 and os.readlink(SECRET + '.link') == 'target'; os.listxattr(SECRET)",
+    "set the times of a file": "os.utime(SECRET, (1, 1))",
+    "see a process": "assert os.path.exists(f'/proc/{HOST}'); os.getsid(HOST)",
     "use the harmless devices": "open('/dev/null', 'w').write('x'); assert open('/dev/urandom', 'rb').read(4)",
     "limit itself": "resource.setrlimit(resource.RLIMIT_STACK, resource.getrlimit(resource.RLIMIT_STACK)); os.nice(1)",
     "start a program": "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1)'], check=True)",
@@ -100,7 +126,7 @@ def test_nothing_of_the_same_user_is_within_reach():
     assert {name: outcome[name] for name in ALLOWED} == dict.fromkeys(ALLOWED, "done")
     refusals = {"PermissionError", "OSError", "FileNotFoundError"}
     assert {name: outcome[name] for name in REFUSED if outcome[name] not in refusals} == {}
-    assert (outcome["alive"], outcome.get("datagram")) == ("42", None)
+    assert (outcome["alive"], outcome.get("datagram"), outcome["kept"]) == ("42", None, "[0, 0, 0]")
     assert any("disk limit applies to each file" in note for note in notes)
     assert not is_left, "its directory is removed, whatever modes it contains"
 
@@ -120,8 +146,10 @@ async def main():
 
 # In a user namespace of its own, user namespaces can be switched off.
 uid, gid = os.getuid(), os.getgid()
-syscalls.unshare(syscalls.CLONE_NEWUSER)
+syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
 syscalls.map_identity(uid, gid)
+syscalls.mount("tmpfs", "/run", "tmpfs", 0, None)
+open("/run/.containerenv", "w").close()  # as in a container of Podman
 with open("/proc/sys/user/max_user_namespaces", "w") as file:
     file.write("0")
 asyncio.run(main())
@@ -132,6 +160,7 @@ def test_a_machine_without_user_namespaces_is_refused_with_the_remedy_and_less_i
     refusal, warning, last = run_unprivileged(DISABLED)
     assert "'namespaces' is not available here" in refusal
     assert "sysctl user.max_user_namespaces" in refusal
+    assert "--security-opt seccomp=unconfined" in refusal
     assert "require='locked'" in refusal
     assert warning.startswith("standfast.workers WARNING workers run at the sandbox level 'locked'")
     assert last == "locked 42"
@@ -189,4 +218,5 @@ def test_a_kernel_without_landlock_is_refused():
     for refusal, level in zip(refusals, ("namespaces", "locked"), strict=True):
         assert f"{level!r} is not available here" in refusal
         assert "does not support Landlock" in refusal
+        assert ("require='locked'" in refusal, "require='plain'" in refusal) == (level == "namespaces", True)
     assert last == "plain 42"

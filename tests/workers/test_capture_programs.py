@@ -33,6 +33,7 @@ import numpy as np; n = np.array(['a', 'b'], dtype=object)
 import numpy as np; np.random.seed(3); n = np.random.rand(3)
 import numpy as np; rng = np.random.default_rng(9); rng.random()
 import numpy as np; n = np.ones(5); n.flags.writeable = False
+import numpy as np; n = np.arange(12.0).reshape(3, 4); m = [n[1], n.T]; n[1, 2] += 1
 import pandas as pd; df = pd.DataFrame({'x': [1, 2], 'y': ['a', 'b']}); part = df['x']
 import pandas as pd; df = pd.DataFrame({'x': range(20_000)}); holder = {'df': df}
 import pandas as pd; df = pd.Series([1.5, 2.5], name='s', index=['p', 'q'])

@@ -5,6 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
+from factories.worker_fixtures import in_one_mode
 from standfast.base.errors import Closed
 from standfast.workers import CaptureFailed, SandboxPolicy, WorkerSession, WorkspaceRefused
 
@@ -105,6 +106,7 @@ unpicklable = (n for n in range(3))
 """
 
 
+@in_one_mode
 async def test_classes_closures_and_functions_behave_as_before(session, start):
     assert (await session.run(CODE)).error is None
     other, report = await move(session, start)
@@ -118,6 +120,7 @@ async def test_classes_closures_and_functions_behave_as_before(session, start):
     assert result.value == [2, 2, 0, 6, "Scales.", ["kept"], 10, 9, True, True, 12, True, True]
 
 
+@in_one_mode
 async def test_random_numbers_continue_in_another_worker(session, start):
     await session.run("import random, numpy as np; rng = np.random.default_rng(3); random.gauss(0, 1)")
     draw = "[random.random(), random.gauss(0, 1), float(np.random.rand()), float(rng.random())]"
@@ -125,6 +128,7 @@ async def test_random_numbers_continue_in_another_worker(session, start):
     assert (await other.run(draw)).value == (await session.run(draw)).value
 
 
+@in_one_mode
 async def test_a_workspace_can_move_repeatedly(session, start):
     await session.run(CODE)
     for _ in range(3):
@@ -133,6 +137,7 @@ async def test_a_workspace_can_move_repeatedly(session, start):
     assert (await session.run("[increase(), type(p) is Special, colours[0] is Colour.RED]")).value == [2, True, True]
 
 
+@in_one_mode
 async def test_arrays_and_frames_move_to_another_worker(session, start):
     await session.run(
         "import numpy as np, pandas as pd\na = np.arange(300_000.0)\nconst = np.ones(20_000)\n"
@@ -148,6 +153,7 @@ async def test_arrays_and_frames_move_to_another_worker(session, start):
     assert result.value == [5.0, True, 7.0, 300_000 * 299_999 / 2 + 5, [300_000, 2], False]
 
 
+@in_one_mode
 async def test_only_what_has_changed_is_sent(session):
     await session.run(
         "import random, numpy as np\nbig = np.arange(500_000.0)\nsmall = [1]\nopen('big.bin', 'wb').write(bytes(2_500_000))\n"
@@ -169,6 +175,7 @@ async def test_only_what_has_changed_is_sent(session):
     assert third.digests <= {*chunks, *unchanged, *changed}
 
 
+@in_one_mode
 async def test_a_file_that_has_not_changed_is_recognised_by_its_status(session):
     await session.run("import os; open('a.bin', 'wb').write(b'x'); os.utime('a.bin', ns=(5, 5))")
     while (first := await store(session, {})).files[0].inode == 0:
@@ -195,6 +202,7 @@ async def test_a_capture_holds_the_moment_of_the_call(session, start):
     assert (await other.run("import os; [x, open('f', 'rb').read(6), os.listdir()]")).value == [[1], b"before", ["f"]]
 
 
+@in_one_mode
 async def test_what_cannot_be_kept_is_named(session, start):
     await session.run(
         "import os, threading\nopen('file', 'w').close()\nhandle = open('file')\nlock = threading.Lock()\n"
@@ -297,6 +305,7 @@ async def test_the_end_of_a_session_ends_its_captures(config):
     assert caught.value.kind in ("closed", "worker")
 
 
+@in_one_mode
 @pytest.mark.parametrize(
     "code", ["open('f', 'wb').write(bytes(20_000))", "x = bytes(20_000)", "x = list(range(20_000))"]
 )
@@ -334,6 +343,7 @@ FORGERIES = {
 }
 
 
+@in_one_mode
 @pytest.mark.parametrize("forged", FORGERIES.values(), ids=FORGERIES)
 async def test_what_user_code_writes_into_the_capture_is_refused(session, forged):
     await session.run(FORGE.replace("{forged}", forged))
@@ -343,6 +353,7 @@ async def test_what_user_code_writes_into_the_capture_is_refused(session, forged
     assert (await session.run("del forger; 1")).value == 1
 
 
+@in_one_mode
 @pytest.mark.parametrize("damage", ["wrong", "cut", "missing", "unknown encoding", "cut manifest", "foreign", "too new", "python", "too large"])  # fmt: skip
 async def test_a_workspace_that_is_not_whole_is_refused_and_nothing_is_loaded(session, start, damage):
     await session.run("x = 'new' * 1000; y = 1; open('f', 'w').write('text')")
@@ -373,6 +384,7 @@ async def test_a_workspace_that_is_not_whole_is_refused_and_nothing_is_loaded(se
     assert (await other.run("import os; [x, 'y' in dir(), os.listdir()]")).value == ["old", False, []]
 
 
+@in_one_mode
 async def test_a_group_that_cannot_be_loaded_is_lost_as_a_whole(session, start):
     await session.files.write("helper.py", "class Thing:\n    pass\n")
     await session.run("import helper\nt = helper.Thing(); u = [t]; alone = 1")

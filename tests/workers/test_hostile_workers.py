@@ -284,12 +284,19 @@ async def test_a_preload_that_breaks_the_fork_server_falls_back_to_spawn(tmp_pat
         assert (await session.run("import sys; 'decimal' in sys.modules")).value is True
 
 
+def is_fork_server(pid):
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read().split(b"\0")[1:4] == [b"-I", b"-X", b"utf8"]
+
+
 async def test_sessions_end_with_their_fork_server_and_new_ones_get_a_new_one(start, config):
     if config.mode == "spawn":
         pytest.skip("in spawn mode every session has its own server")
     session = await start()
     with open(f"/proc/self/task/{os.getpid()}/children") as file:
-        servers = [int(word) for word in file.read().split()]
+        children = [int(word) for word in file.read().split()]
+    servers = [pid for pid in children if is_fork_server(pid)]  # not the databases and commands of other tests
+    assert servers
     for pid in servers:
         os.kill(pid, signal.SIGKILL)
     await wait_until(lambda: session.state is SessionState.ERROR)

@@ -114,12 +114,13 @@ async def test_only_a_few_fork_servers_are_kept():
 
 
 PROGRAM = """
-import asyncio, os, sys
+import asyncio, logging, os, sys
 from standfast.workers import *
 config = SessionConfig(mode="fork", sandbox=SandboxPolicy(level="plain", require="plain"))
 async def main():
     async with WorkerSession(config) as session:
         assert (await session.run("1 + 1")).value == 2
+logging.getLogger("asyncio").setLevel(logging.ERROR)  # debug mode reports what takes long on a busy machine
 asyncio.run(main())
 print(list_idle_fork_servers()[0].pid, flush=True)
 """

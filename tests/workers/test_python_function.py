@@ -104,13 +104,37 @@ async def test_consecutive_runs_of_another_framework_share_nothing(pool, traced)
         assert await run_teller(tool, "", reads_only=True) == "None"
 
 
-async def test_the_sessions_of_ended_runs_are_given_back(pool):
-    run_python = python_function(pool)
-    tool = agents.function_tool(run_python)
-    for number in range(6):
-        assert await run_teller(tool, f"user {number}") == f"user {number}"
-    while gc.collect() and run_python.sessions._slots:
-        await asyncio.sleep(0.01)
+async def run_pydantic_teller(run_python, secret):
+    pydantic_ai = pytest.importorskip("pydantic_ai")
+    from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+    from pydantic_ai.models.function import FunctionModel
+
+    codes = [f"secret = {secret!r}", "print(secret)"]
+
+    async def answer(messages, info):
+        if codes:
+            return ModelResponse(parts=[ToolCallPart("run_python", {"code": codes.pop(0)})])
+        return ModelResponse(parts=[TextPart(messages[-1].parts[0].content.strip())])
+
+    return (await pydantic_ai.Agent(FunctionModel(answer), tools=[run_python]).run("go")).output
+
+
+@pytest.mark.parametrize("min_idle", [0, 1])
+@pytest.mark.parametrize("framework", ["openai-agents", "pydantic-ai"])
+async def test_the_sessions_of_ended_runs_are_given_back(framework, min_idle):
+    agents.set_tracing_disabled(True)
+    async with SessionPool(PoolConfig(min_idle=min_idle, max_sessions=8)) as pool:
+        run_python = python_function(pool)
+        tool = agents.function_tool(run_python)
+        for number in range(3):
+            name = f"user {number}"
+            is_pydantic = framework == "pydantic-ai"
+            told = await (run_pydantic_teller(run_python, name) if is_pydantic else run_teller(tool, name))
+            assert told == name
+        async with asyncio.timeout(30):
+            while pool.info()["leased"]:  # the garbage collector tells nobody
+                gc.collect()
+                await asyncio.sleep(0.01)
 
 
 async def test_runs_share_variables_if_the_conversation_is_named(pool):

@@ -83,7 +83,8 @@ def list_checked_calls(column: int) -> set[int]:
         seccomp.ONLY_SELF_WITHOUT_NAMESPACES,
     )
     calls = {entry[0][column] for table in tables for entry in table.values()}
-    return calls | {seccomp.CLONE[column], seccomp.SOCKET[column], seccomp.SOCKET_PAIR[column]}
+    others = (seccomp.CLONE, seccomp.SOCKET, seccomp.SOCKET_PAIR, seccomp.SOCKET_OPTION)
+    return calls | {numbers[column] for numbers in others}
 
 
 def test_no_file_gets_a_set_user_id_bit(judge):
@@ -126,6 +127,26 @@ def test_a_pair_of_sockets_cannot_be_connected_to_another_without_namespaces(jud
                 assert judge(number, socket.AF_UNIX, other | flags) == (1 if judge.is_locked else ALLOWED)
 
 
+def test_no_module_is_loaded_for_a_socket(judge):
+    families = get_socket_families(SandboxSpec(level="locked" if judge.is_locked else "namespaces"))
+    for family in families:
+        for protocol in (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_ICMPV6):
+            assert judge(seccomp.SOCKET[judge.column], family, socket.SOCK_STREAM, protocol) == ALLOWED
+        for protocol in (2, 33, 115, 132, 136, 256, 262, 0xFFFFFFFF):
+            assert judge(seccomp.SOCKET[judge.column], family, socket.SOCK_STREAM, protocol) == 93
+    for family in set(range(50)) - {socket.AF_UNIX}:
+        assert judge(seccomp.SOCKET_PAIR[judge.column], family, socket.SOCK_STREAM) == 97
+    assert judge(seccomp.SOCKET_OPTION[judge.column], 0, socket.IPPROTO_TCP, 31) == 92
+
+
+def test_the_buffers_of_a_socket_stay_as_they_are(judge):
+    number = seccomp.SOCKET_OPTION[judge.column]
+    for name in range(100):
+        expected = 0 if name in (socket.SO_SNDBUF, socket.SO_RCVBUF) else ALLOWED
+        assert judge(number, 0, socket.SOL_SOCKET, name) == expected
+        assert judge(number, 0, socket.SOL_IP, name) == ALLOWED
+
+
 def test_a_foreign_architecture_kills_the_process(judge):
     for number in (0, 39, 101, 500):
         for audit in (0x40000003, 0xC00000F3, *(a for _, a in ARCHITECTURES.values())):
@@ -151,6 +172,8 @@ def test_only_the_socket_families_of_the_policy_are_allowed(arch, network, level
     families = get_socket_families(SandboxSpec(level=level, network=network))
     program = seccomp.build_program(families=families, arch=arch, namespaces=level == "namespaces")
     assert (int(socket.AF_UNIX) in families) == (level == "namespaces")
+    assert (int(socket.AF_INET) in families) == (level == "namespaces" or network == "host")
+    assert (int(socket.AF_NETLINK) in families) == (network == "host")
     for family in range(64):
         actual = verdict(program, number=seccomp.SOCKET[column], audit=audit, arguments=(family, 1, 0))
         assert actual == (ALLOWED if family in families else 97)

@@ -217,3 +217,46 @@ def test_a_manifest_has_no_links_and_devices(kind):
     raw["files"][0]["kind"] = kind
     with pytest.raises(InvalidManifest):
         WorkspaceManifest.decode_body(msgspec.msgpack.encode(raw))
+
+
+def test_views_share_the_memory_of_their_arrays_after_as_before():
+    numpy = pytest.importorskip("numpy")
+    rows, data = numpy.asfortranarray(numpy.arange(6.0).reshape(2, 3)), bytearray(b"abcdef")
+    large = numpy.arange(90_000.0)
+    objects = numpy.array([[1, []], [3, 4]], dtype=object)
+    values = {
+        "rows": rows, "column": rows[:, 1], "back": rows.T[::-1], "data": data, "codes": numpy.frombuffer(data, "u1"),
+        "large": large, "every": large[::3], "cells": objects, "turned": objects.T,
+    }  # fmt: skip
+    for _ in range(3):  # a loaded array is a view of its buffer
+        groups = list(variable_groups.pickle_groups({}, values, {}))
+        assert [group.names for group in groups] == [
+            ("rows", "column", "back"), ("data", "codes"), ("large", "every"), ("cells", "turned"),
+        ]  # fmt: skip
+        values = {}
+        for group in groups:
+            memory = tuple(variable_groups.ArrayMemory(buffer) for buffer in group.buffers)
+            values |= zip(group.names, variable_groups.load_group(group.data, memory), strict=True)
+        values["column"][0] += 5
+        values["data"][0] += 1
+        values["every"][1] += 7
+        values["turned"][0, 1] += 1
+    assert values["rows"].tolist() == [[0, 16, 2], [3, 4, 5]]
+    assert values["back"].tolist() == [[2, 5], [16, 4], [0, 3]]
+    assert values["codes"].tobytes() == values["data"] == b"dbcdef"
+    assert values["large"][3] == 24
+    assert values["cells"].tolist() == [[1, []], [6, 4]]
+
+
+def test_frames_that_copy_on_write_share_nothing():
+    numpy, pandas = pytest.importorskip("numpy"), pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"x": numpy.arange(20_000.0), "y": numpy.arange(20_000.0)})
+    values = {"frame": frame, "part": frame["x"]}
+    [one, two] = variable_groups.pickle_groups({}, values, {})
+    assert (one.names, two.names) == (("frame",), ("part",))
+
+
+def test_memory_views_are_named():
+    unkept = {}
+    assert list(variable_groups.pickle_groups({}, {"view": memoryview(b"abc")}, unkept)) == []
+    assert "memory view" in unkept["view"]

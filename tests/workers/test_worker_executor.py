@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from factories.worker_fixtures import in_one_mode
 from factories.workers import collect_messages, wait_until
 from standfast.workers import (
     AckMessage,
@@ -27,12 +28,14 @@ async def test_variables_persist_between_executions(session):
     assert (await session.run("double(21)")).value == 42
 
 
+@in_one_mode
 async def test_the_last_expression_is_evaluated_once(session):
     result = await session.run("seen = []\nseen.append(1) or len(seen)")
     assert result.value == 1
     assert (await session.run("len(seen)")).value == 1
 
 
+@in_one_mode
 async def test_a_cell_that_ends_in_a_statement_has_no_value(session):
     result = await session.run("y = 3")
     assert (result.value, result.repr) == (None, "")
@@ -90,6 +93,7 @@ async def test_top_level_await_works_and_its_loop_lives_on(session):
     assert (await session.run("await q.get()")).value == 5
 
 
+@in_one_mode
 async def test_functions_see_names_assigned_in_the_same_cell(session):
     assert (await session.run("n = 3\ndef f(): return n\n[f() * i for i in range(2)]")).value == [0, 3]
 
@@ -102,6 +106,7 @@ async def test_a_traceback_shows_source_lines_and_none_of_our_frames(session):
     assert (await session.run("1")).value == 1
 
 
+@in_one_mode
 @pytest.mark.parametrize("code", ["def", "await", "x = = 1", "\0"])
 async def test_code_that_cannot_be_compiled_is_an_error_of_the_code(session, code):
     result = await session.run(code)
@@ -109,12 +114,14 @@ async def test_code_that_cannot_be_compiled_is_an_error_of_the_code(session, cod
     assert (await session.run("2")).value == 2
 
 
+@in_one_mode
 @pytest.mark.parametrize("code", ["raise SystemExit(3)", "import sys; sys.exit()", "raise KeyboardInterrupt"])
 async def test_code_that_exits_does_not_end_the_session(session, code):
     assert (await session.run(code)).error is not None
     assert (await session.run("'still here'")).value == "still here"
 
 
+@in_one_mode
 async def test_rich_objects_come_back_as_mime_bundles(session):
     code = (
         "class Rich:\n"
@@ -150,6 +157,7 @@ ODD = {
 }
 
 
+@in_one_mode
 @pytest.mark.parametrize("trouble", ODD)
 async def test_a_failing_representation_is_omitted_from_the_result(session, trouble):
     code, data = ODD[trouble]
@@ -166,6 +174,7 @@ async def test_a_repr_that_does_not_return_is_stopped_like_any_code(session):
     assert (await session.run("x")).value == 1
 
 
+@in_one_mode
 async def test_values_that_are_not_plain_data_come_back_as_text_only(session):
     result = await session.run("class Odd:\n    def __repr__(self): raise ValueError\nOdd()")
     assert result.value is None
@@ -174,6 +183,7 @@ async def test_values_that_are_not_plain_data_come_back_as_text_only(session):
     assert (await session.run("'\\ud800'")).ok
 
 
+@in_one_mode
 async def test_a_result_above_the_frame_limit_is_an_error_and_the_session_continues(start):
     session = await start(frame_limit=8192, repr_limit=1_000_000)
     result = await session.run("'x' * 100_000")
@@ -181,6 +191,7 @@ async def test_a_result_above_the_frame_limit_is_an_error_and_the_session_contin
     assert (await session.run("len('abc')")).value == 3
 
 
+@in_one_mode
 async def test_code_above_the_frame_limit_is_refused_before_it_is_sent(start):
     from standfast.workers import FrameTooLarge
 
@@ -191,6 +202,7 @@ async def test_code_above_the_frame_limit_is_refused_before_it_is_sent(start):
     assert (await session.run("1")).value == 1
 
 
+@in_one_mode
 async def test_concurrent_callers_are_served_in_their_order(session):
     await session.run("order = []")
     await asyncio.gather(*(session.run(f"order.append({n}); order[-1]") for n in range(20)))

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from factories.worker_fixtures import in_one_mode
 from factories.workers import start_code
 from standfast.base.errors import Closed, InvalidInput, NotFound
 from standfast.workers import (
@@ -17,6 +18,7 @@ from standfast.workers import (
 )
 
 
+@in_one_mode
 async def test_the_namespace_lists_names_types_and_sizes_never_values(session):
     await session.run("secret = 'hunter2' * 10; n = [1, 2, 3]\ndef f(): pass\nimport math\n_private = 1")
     entries = {entry.name: entry for entry in await session.namespace()}
@@ -26,6 +28,7 @@ async def test_the_namespace_lists_names_types_and_sizes_never_values(session):
     assert "hunter2" not in repr(entries)
 
 
+@in_one_mode
 async def test_the_namespace_runs_no_code_of_the_user(session):
     await session.run(
         "class Trap:\n"
@@ -54,6 +57,7 @@ async def test_requests_are_answered_while_code_runs(session, code):
     await task
 
 
+@in_one_mode
 async def test_completion_follows_attributes_without_evaluating_them(session):
     await session.run(
         "import math\nclass A:\n    def method(self): pass\n    @property\n    def prop(self): raise SystemExit\na = A()"
@@ -85,6 +89,7 @@ async def test_the_info_has_the_negotiated_protocol_and_the_sandbox_level(sessio
     assert info.execution_count == 0
 
 
+@in_one_mode
 async def test_metrics_count_only_when_enabled(start):
     session = await start(enable_metrics=True)
     task = await start_code(session, "while True: pass", timeout=None)
@@ -98,6 +103,7 @@ async def test_metrics_count_only_when_enabled(start):
     assert (await start()).info.metrics == {}
 
 
+@in_one_mode
 async def test_interceptors_see_every_message_in_order(session):
     seen = []
     session.add_message_interceptor(seen.append)
@@ -109,6 +115,7 @@ async def test_interceptors_see_every_message_in_order(session):
     assert len(seen) == 3
 
 
+@in_one_mode
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
@@ -131,6 +138,7 @@ async def test_interceptors_see_one_acknowledgement_first_whether_or_not_the_wor
     assert (session.info.telemetry["violations"], session.info.telemetry["general_queue"]) == (0, 0)
 
 
+@in_one_mode
 async def test_a_failing_interceptor_is_contained_and_then_quarantined(start):
     session = await start(interceptor_strikes=3, interceptor_budget=10.0)
 
@@ -144,6 +152,7 @@ async def test_a_failing_interceptor_is_contained_and_then_quarantined(start):
     assert (record["calls"], record["errors"], record["quarantined"]) == (3, 3, True)
 
 
+@in_one_mode
 async def test_a_slow_interceptor_is_quarantined(start):
     session = await start(interceptor_strikes=2, interceptor_budget=0.001)
     session.add_message_interceptor(lambda message: time.sleep(0.003))
@@ -180,6 +189,7 @@ async def test_files_go_in_and_come_out(session):
         await session.files.read("in/data.csv")
 
 
+@in_one_mode
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "", ".", "a\0b"])
 async def test_paths_that_lead_out_are_refused(session, path):
     with pytest.raises(InvalidInput):
@@ -212,6 +222,7 @@ async def test_warm_up_code_runs_before_the_session_is_ready(start):
     assert (await session.run("ready")).value is True
 
 
+@in_one_mode
 @pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "busy"])
 async def test_an_object_that_raises_fails_the_request_and_not_the_worker(session, is_busy):
     await session.run(
@@ -231,6 +242,7 @@ async def test_an_object_that_raises_fails_the_request_and_not_the_worker(sessio
     assert (await session.run("1")).value == 1
 
 
+@in_one_mode
 async def test_a_reply_above_the_frame_limit_fails_the_request(start):
     session = await start(frame_limit=4096)
     await session.run("for n in range(500): globals()[f'name{n}'] = n")
@@ -239,6 +251,7 @@ async def test_a_reply_above_the_frame_limit_fails_the_request(start):
     assert (await session.run("name7")).value == 7
 
 
+@in_one_mode
 async def test_an_interceptor_that_raises_anything_is_contained(start):
     session = await start(interceptor_strikes=3)
 
@@ -251,6 +264,7 @@ async def test_an_interceptor_that_raises_anything_is_contained(start):
     assert session.info.telemetry["interceptors"][0]["quarantined"]
 
 
+@in_one_mode
 async def test_an_interceptor_that_was_removed_sees_nothing_more(session):
     seen = []
 

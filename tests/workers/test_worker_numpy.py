@@ -5,7 +5,7 @@ import os
 
 from standfast.workers import SandboxPolicy, SessionConfig, WorkerSession, fork_server
 
-CONFIG = SessionConfig(sandbox=SandboxPolicy(require="namespaces"))
+CONFIG = SessionConfig(ready_timeout=120, sandbox=SandboxPolicy(require="namespaces"))
 NUMPY = dataclasses.replace(CONFIG, preload=("numpy", "numpy.random"))
 TASKS = "__import__('os').listdir('/proc/self/task')"
 

@@ -97,7 +97,7 @@ async def test_too_many_waiting_callers_are_refused_at_once():
         async with pool.acquire():
             waiting = asyncio.create_task(pool.lease(timeout=60))
             await asyncio.sleep(0)
-            with pytest.raises(PoolExhausted, match="waiting already"):
+            with pytest.raises(PoolExhausted, match="already waiting"):
                 await pool.lease(timeout=60)
         pool.release(await waiting)
 

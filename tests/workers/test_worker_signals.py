@@ -129,9 +129,10 @@ async def test_an_exception_of_a_handler_between_executions_is_printed(session):
     )
     # On a slow machine, the signal may come before the execution has ended.
     for delay in (0.01, 0.3, 10):
-        if (await session.run(f"calls = 0; signal.setitimer(signal.ITIMER_REAL, {delay})")).ok:
+        ended = await session.run(f"calls = 0; signal.setitimer(signal.ITIMER_REAL, {delay})")
+        if ended.ok:
             break
-    shown = ""
+    shown = ended.stderr
     async with asyncio.timeout(60):
         while "LookupError: alarm" not in shown:
             shown += (await session.receive_message(OutputMessage)).data

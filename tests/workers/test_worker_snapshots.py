@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from factories.worker_fixtures import in_one_mode
 from standfast.workers import SandboxPolicy, SnapshotPoint, WorkerRequestFailed, WorkerSession
 
 
@@ -78,6 +79,7 @@ def draw():
 """
 
 
+@in_one_mode
 @pytest.mark.parametrize("copy", ["rollback", "rollback twice", "fork", "transaction"])
 async def test_random_numbers_continue_after_a_copy_as_in_the_original(session, copy):
     await session.run(DRAWS)
@@ -96,6 +98,7 @@ async def test_random_numbers_continue_after_a_copy_as_in_the_original(session, 
     assert (await session.run("[draw(), draw()]")).value == expected
 
 
+@in_one_mode
 async def test_an_unknown_point_is_refused_and_nothing_happens(session):
     await session.run("x = 1")
     with pytest.raises(WorkerRequestFailed) as caught:
@@ -219,6 +222,7 @@ async def test_a_checkpoint_moves_everything_to_another_session(session, start):
     assert (await other.run(code)).value == [True, True, True, 3, True, 8, 1]
 
 
+@in_one_mode
 async def test_a_checkpoint_lists_what_it_could_not_keep(session):
     await session.run("good = 1; bad = (i for i in range(3)); import threading; lock = threading.Lock()")
     saved = await session.checkpoint()
@@ -227,6 +231,7 @@ async def test_a_checkpoint_lists_what_it_could_not_keep(session):
     assert all(saved.lost.values())
 
 
+@in_one_mode
 async def test_a_restore_replaces_or_adds(session):
     await session.run("x = 1")
     saved = await session.checkpoint()
@@ -248,6 +253,7 @@ async def test_a_checkpoint_of_version_0_1_0_under_its_former_name_is_restored(s
     assert (await session.run("[x, names]")).value == [41, ["ann", "bob"]]
 
 
+@in_one_mode
 @pytest.mark.parametrize("damage", ["foreign", "cut", "flipped"])
 async def test_a_bad_checkpoint_is_refused_and_changes_nothing(session, damage):
     await session.run("x = 1")
@@ -340,6 +346,7 @@ async def test_threads_that_write_during_a_snapshot_do_not_deadlock_the_copy(ses
             await session.drop(point)
 
 
+@in_one_mode
 async def test_an_object_that_raises_in_a_checkpoint_does_not_end_the_worker(session):
     await session.run("class Odd:\n    def __reduce__(self): raise SystemExit\nodd = Odd(); x = 1")
     assert (await session.checkpoint()).lost["odd"].startswith("SystemExit")

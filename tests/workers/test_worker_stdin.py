@@ -2,6 +2,7 @@
 
 import pytest
 
+from factories.worker_fixtures import in_one_mode
 from standfast.workers import ErrorMessage, ExecuteMessage, InputMessage, OutputMessage, ResultMessage
 
 
@@ -34,11 +35,13 @@ async def test_output_before_an_input_request_arrives_first(session):
     assert kinds == [OutputMessage, InputMessage]
 
 
+@in_one_mode
 async def test_several_input_requests_are_answered_by_their_ids(session):
     seen = await run_with_answers(session, "[input(), input(), input()]", "a", "b", "c")
     assert seen[-1].value == ["a", "b", "c"]
 
 
+@in_one_mode
 async def test_a_password_is_asked_for_as_such(session):
     seen = await run_with_answers(session, "import getpass\ngetpass.getpass('secret: ')", "s3cret")
     question = next(m for m in seen if isinstance(m, InputMessage))
@@ -52,6 +55,7 @@ async def test_an_unanswered_input_request_times_out_in_the_code(start):
     assert result.value == "late"
 
 
+@in_one_mode
 async def test_input_may_be_forbidden(session):
     seen = await run_with_answers(session, "input()", allow_input=False)
     assert isinstance(seen[-1], ErrorMessage)
@@ -59,17 +63,20 @@ async def test_input_may_be_forbidden(session):
     assert isinstance((await run_with_answers(session, "input()", "ok"))[-1], ResultMessage)
 
 
+@in_one_mode
 async def test_input_may_be_forbidden_for_the_whole_session(start):
     session = await start(allow_input=False)
     assert (await session.run("input()")).error.exception_type == "RuntimeError"
 
 
+@in_one_mode
 async def test_an_answer_to_an_unknown_request_is_refused(session):
     assert not await session.input_response("no-such-question", "x")
     await run_with_answers(session, "input()", "x")
     assert (await session.run("1")).value == 1
 
 
+@in_one_mode
 @pytest.mark.parametrize("answer", ["", "ünïcode ☃", "x" * 200_000])
 async def test_any_text_can_be_an_answer(session, answer):
     assert (await run_with_answers(session, "input()", answer))[-1].value == answer
@@ -94,6 +101,7 @@ async def test_standard_input_can_be_read_to_its_end(session):
     assert seen[-1].value == [["a\n", "b\n", "c\n"], ""]
 
 
+@in_one_mode
 async def test_standard_input_is_as_forbidden_as_input(session):
     seen = await run_with_answers(session, "import sys; sys.stdin.readline()", allow_input=False)
     assert seen[-1].exception_type == "RuntimeError"

@@ -19,7 +19,7 @@ from standfast.workers.session import SandboxReport as SandboxReport
 from standfast.workers.shell import SHELL_POLICY as SHELL_POLICY
 from standfast.workers.shell import CommandOutput as CommandOutput
 from standfast.workers.shell import PathStatus as PathStatus
-from standfast.workers.shell import Shell as Shell
+from standfast.workers.shell import WorkerShell as WorkerShell
 from standfast.workers.session import probe_sandbox as probe_sandbox
 from standfast.workers.results import Checkpoint as Checkpoint
 from standfast.workers.results import ExecutionResult as ExecutionResult

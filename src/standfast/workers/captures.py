@@ -1,4 +1,4 @@
-"""A capture: the workspace of a worker as chunks and a manifest, while the worker goes on."""
+"""A capture: the workspace of a worker as chunks and a manifest, while the worker continues."""
 
 import asyncio
 import socket
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Self
 
 from standfast.base.errors import Closed
-from standfast.workers._host.frame_weight import measure_weight
+from standfast.workers._host.message_limits import measure_weight
 from standfast.workers.chunks import encode_chunk
 from standfast.workers.errors import CaptureFailed
 from standfast.workers.wire import captures as wire
@@ -23,10 +23,10 @@ _MAX_MANIFEST_WEIGHT = 4_000_000
 class Capture:
     """``async for digest, data in capture: ...``, then ``capture.manifest``.
 
-    Iterating gives each chunk that was not known before, once: its digest and its bytes as they are to be stored.
-    Store the manifest when the iteration has ended; until then the capture is not complete. Raises CaptureFailed
-    when the copy of the worker fails, is killed, or takes too long. ``close`` gives the capture up, and so does leaving
-    ``async with``.
+    Iterating gives each chunk that was not known before, once: its digest and its bytes as they are to be stored. Store
+    the manifest when the iteration has ended; until then the capture is not complete. Raises CaptureFailed when the
+    copy of the worker fails, is killed, or takes too long. ``close`` cancels the capture, and so does leaving the
+    ``async with`` block.
     """
 
     def __init__(
@@ -77,18 +77,18 @@ class Capture:
             except CaptureFailed as problem:
                 self._manifest, self._problem = None, problem
                 raise
-        # For whoever asks again.
+        # For the next caller.
         self._queue.put_nowait(None)
         if self._problem is not None:
             raise self._problem
         raise StopAsyncIteration
 
     async def close(self) -> None:
-        """Give the capture up if it is not complete: kill the copy of the worker, and forget its chunks."""
+        """Cancel the capture if it is not complete: kill the copy of the worker, and forget its chunks."""
         if self._reader is not None and not self._reader.done():
             self._reader.cancel()
             await asyncio.wait([self._reader])
-        self._finish(CaptureFailed("closed", "the capture was given up"))
+        self._finish(CaptureFailed("closed", "the capture was closed"))
 
     # -- used by the session
 
@@ -144,13 +144,13 @@ class Capture:
         if kind == wire.CHUNK:
             await self._add_chunk(digest, data)
         elif kind == wire.MANIFEST:
-            self._manifest = self._check_manifest(data)
+            self._manifest = self._check_manifest(bytes(data))
         elif kind == wire.TOO_LARGE:
             raise CaptureFailed("too-large", f"the workspace has more than {self._max_bytes} bytes")
         else:
             raise CaptureFailed("worker", data.decode("utf-8", "replace"))
 
-    async def _receive(self, size: int) -> bytes:
+    async def _receive(self, size: int) -> bytearray:
         data = bytearray(size)
         view = memoryview(data)
         loop = asyncio.get_running_loop()
@@ -159,9 +159,9 @@ class Capture:
             if not received:
                 raise ConnectionAbortedError("its socket was closed")
             view = view[received:]
-        return bytes(data)
+        return data
 
-    async def _add_chunk(self, digest: bytes, data: bytes) -> None:
+    async def _add_chunk(self, digest: bytes, data: bytearray) -> None:
         self._received_bytes += len(data)
         if self._received_bytes > self._max_bytes:
             raise CaptureFailed("too-large", f"the workspace has more than {self._max_bytes} bytes")
@@ -186,7 +186,7 @@ class Capture:
         return manifest
 
 
-def _process_chunk(digest: bytes, data: bytes) -> Blob:
+def _process_chunk(digest: bytes, data: bytearray) -> Blob:
     if hash_chunk(data).digest() != digest:
         raise CaptureFailed("protocol", "a chunk does not match its digest")
     return digest, encode_chunk(data)

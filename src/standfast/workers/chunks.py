@@ -1,4 +1,7 @@
-"""Chunks of content as they are stored: compressed if that helps, and verified by their digest when they are read."""
+"""Chunks of content as they are stored: compressed if that helps, and verified by their digest when they are read.
+
+Content is cut into chunks where it is captured: in the worker (``child/captures.py``) or from an archive of a sandbox.
+"""
 
 from typing import Any
 
@@ -10,11 +13,11 @@ _RAW, _ZSTD = b"\x00", b"\x01"
 _LEVEL = 1
 _SAMPLE_SIZE = 16 << 10
 _MIN_SIZE = 256
-# Less than this is not worth the time to decompress it.
-_USEFUL_RATIO = 0.95
+# Saving less than this is not worth the time: numbers with random digits shrink by a tenth, at a third of the speed.
+_USEFUL_RATIO = 0.85
 
 
-def encode_chunk(data: bytes) -> bytes:
+def encode_chunk(data: bytes | bytearray) -> bytes:
     """Return a chunk as it is stored. Compresses with zstandard where that is installed and makes it smaller."""
     if len(data) < _MIN_SIZE or (library := _import_zstandard()) is None:
         return _RAW + data

@@ -189,7 +189,7 @@ class SessionConfig:
     interceptor_budget: float = 0.010
     """Seconds that an interceptor may take for one message."""
     interceptor_strikes: int = 5
-    """Failed or slow calls after which an interceptor is not called any more."""
+    """Failed or slow calls after which an interceptor is no longer called."""
     enable_metrics: bool = False
     """Whether ``info.metrics`` is filled."""
 

@@ -8,7 +8,9 @@ from standfast.base.errors import StandfastError, Unsupported
 CauseKind = Literal["exit", "signal", "memory-limit", "cpu-limit", "sandbox", "killed", "protocol", "shutdown", "start"]
 
 CaptureProblem = Literal["worker", "too-large", "timeout", "protocol", "closed", "unsupported"]
-WorkspaceProblem = Literal["foreign", "too-new", "damaged", "unsafe", "missing", "python-version", "too-large"]
+WorkspaceProblem = Literal[
+    "foreign", "too-new", "damaged", "unsafe", "missing", "python-version", "too-large", "other-owner", "locked"
+]
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,10 @@ class WorkerRequestFailed(WorkerError):
 
 
 class CaptureFailed(WorkerError):
-    """The workspace could not be captured. The session goes on, and what was stored before is untouched.
+    """The workspace could not be captured. The session continues, and what was stored before is untouched.
 
     ``kind`` is ``worker`` (the copy of the worker failed or was killed), ``too-large``, ``timeout``, ``protocol`` (the
-    copy sent what it may not), ``closed`` (the session ended, or the capture was given up) or ``unsupported``.
+    copy sent invalid messages), ``closed`` (the session ended, or the capture was closed) or ``unsupported``.
     """
 
     code = "capture-failed"
@@ -74,7 +76,9 @@ class WorkspaceRefused(WorkerError):
     """A stored workspace cannot be restored here. Nothing was loaded, and the session is as it was.
 
     ``kind`` is ``foreign``, ``too-new``, ``damaged`` (also a chunk that does not match its digest), ``unsafe`` (paths
-    outside of the directory, for example), ``missing`` (a chunk is not stored), ``python-version`` or ``too-large``.
+    outside of the directory, for example), ``missing`` (a chunk is not stored), ``python-version``, ``too-large``,
+    ``other-owner`` (it belongs to another run, conversation or owner) or ``locked`` (it is encrypted, and no key was
+    passed).
     """
 
     code = "workspace-refused"

@@ -105,7 +105,7 @@ def _open_at(name: str, flags: int, parent: int) -> Iterator[int]:
 
 
 @dataclass(frozen=True)
-class FileEntry:
+class WorkerFile:
     """A regular file below the session's directory."""
 
     path: str
@@ -113,7 +113,7 @@ class FileEntry:
     modified_at: float
 
 
-FileEntries = list[FileEntry]
+FileEntries = list[WorkerFile]
 
 
 class Files:
@@ -260,7 +260,7 @@ def _split_path(path: str) -> list[str]:
     return components
 
 
-def _iterate_files(directory: int, prefix: str, depth: int = 0) -> Iterator[FileEntry]:
+def _iterate_files(directory: int, prefix: str, depth: int = 0) -> Iterator[WorkerFile]:
     """Yield the regular files in and below an open directory. Files that are removed meanwhile are skipped."""
     for name in os.listdir(directory):
         path = os.path.normpath(os.path.join(prefix, name))
@@ -269,12 +269,12 @@ def _iterate_files(directory: int, prefix: str, depth: int = 0) -> Iterator[File
         except FileNotFoundError:
             continue
         if stat.S_ISREG(status.st_mode):
-            yield FileEntry(path, status.st_size, status.st_mtime)
+            yield WorkerFile(path, status.st_size, status.st_mtime)
         elif stat.S_ISDIR(status.st_mode):
             yield from _iterate_subdirectory(directory, name, path, depth)
 
 
-def _iterate_subdirectory(directory: int, name: str, path: str, depth: int) -> Iterator[FileEntry]:
+def _iterate_subdirectory(directory: int, name: str, path: str, depth: int) -> Iterator[WorkerFile]:
     if depth >= MAX_DEPTH:
         raise InvalidInput(f"directories are nested more than {MAX_DEPTH} levels deep: {path!r}")
     try:

@@ -27,7 +27,7 @@ class Interceptors:
     """The interceptors of a session, called in the order of their registration.
 
     An interceptor that fails or takes longer than ``budget`` seconds gets a strike; after ``strikes`` of them it is
-    quarantined, which means that it is not called any more.
+    quarantined, which means that it is no longer called.
     """
 
     def __init__(self, *, budget: float, strikes: int) -> None:

@@ -174,7 +174,7 @@ class SessionPool:
         waiting = sum(not waiter.done() for waiter in self._waiters)
         if waiting >= self.config.max_waiting and len(self._idle) <= waiting:
             self.metrics["acquisition_refused"] += 1
-            raise PoolExhausted(f"{waiting} callers are waiting already; the limit is {self.config.max_waiting}")
+            raise PoolExhausted(f"{waiting} callers are already waiting; the limit is {self.config.max_waiting}")
 
     def release(self, session: WorkerSession) -> None:
         """Give a leased session back, which terminates it. Raises WorkerError when it is not leased from this pool."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
@@ -9,10 +10,11 @@ from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 from standfast.base.errors import Closed, InvalidInput
 from standfast.base.ids import current_conversation
+from standfast.base.validation import is_integer
 from standfast.workers.errors import WorkerError
+from standfast.workers.integrations.run_conversations import RunConversations
 from standfast.workers.pool import SessionPool
 from standfast.workers.results import ExecutionResult, as_text
-from standfast.workers.run_conversations import RunConversations
 from standfast.workers.session import WorkerSession
 
 __all__ = ["PythonCallResult", "PythonSessions", "current_conversation", "python_function"]
@@ -27,10 +29,10 @@ DEFAULT_CHECKPOINT_MB = 256
 
 @dataclass(frozen=True)
 class PythonCallResult:
-    """The result of one call, and what it still had of the calls before it: their variables, their files, or nothing.
+    """The result of one call, and what it had left of the calls before it: their variables, their files, or nothing.
 
-    ``is_first_call`` is True when no earlier call of the conversation is known. ``notes`` say what came back of a
-    workspace that was restored. ``is_kept`` is True when the state before a call that lost the worker is in a store.
+    ``is_first_call`` is True when no earlier call of the conversation is known. ``notes`` say what was restored of a
+    workspace. ``is_kept`` is True when the state before a call that lost the worker is in a store.
     """
 
     result: ExecutionResult
@@ -47,7 +49,10 @@ class PythonCallResult:
 
 
 class SlotAccess(Protocol):
-    """The place of one conversation in :class:`PythonSessions`. ``live`` is what a keeper knows about its session."""
+    """The place of one conversation in :class:`PythonSessions`.
+
+    ``live`` is the executor's state of it. Its method ``release`` is called when the session is not used any more.
+    """
 
     live: Any
 
@@ -68,11 +73,11 @@ class SlotAccess(Protocol):
         ...
 
 
-class Keeper(Protocol):
-    """Runs calls in workspaces that outlive the process, see :mod:`standfast.workspaces.keeper`."""
+class CellExecutor(Protocol):
+    """Runs calls in workspaces that outlive the process, see :mod:`standfast.workspaces.executor`."""
 
     async def run(
-        self, slot: SlotAccess, key: str, code: str, *, timeout: float, call: Any, origin: str
+        self, slot: SlotAccess, key: str, code: str, *, timeout: float, call: Any, origin: str, run: Any
     ) -> PythonCallResult: ...
 
     def hold(self, slot: SlotAccess, key: str, *, timeout: float) -> AbstractAsyncContextManager[WorkerSession]: ...
@@ -80,14 +85,28 @@ class Keeper(Protocol):
     async def save(self, slot: SlotAccess, key: str) -> None: ...
 
 
-class KeeperSource(Protocol):
+class WorkspaceSource(Protocol):
     """A store, or the call of a durable run, which can keep workspaces."""
 
-    def open_workspaces(self, *, durability: Durability, max_checkpoint_mb: int) -> Keeper: ...
+    def open_workspaces(
+        self, *, durability: Durability, max_checkpoint_mb: int, live_snapshots: int
+    ) -> CellExecutor: ...
 
     def name_workspace(self, conversation: str) -> str:
         """Return the key of the workspace of a conversation."""
         ...
+
+
+class RunWorkspaceSource(WorkspaceSource, Protocol):
+    """The run that makes a call, see :class:`standfast.workspaces.run_workspace.RunWorkspace`."""
+
+    @property
+    def has_own_store(self) -> bool: ...
+
+    @property
+    def is_sealed(self) -> bool: ...
+
+    def note_unkept(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -120,6 +139,10 @@ class PythonSessions:
     two processes never run its code at once. Calls of durable runs are kept in the store of their runtime.
     ``durability`` is ``each_call``, ``on_pause`` (when a durable run ends or pauses, and on :meth:`save`) or ``off``. A
     workspace of more than ``max_checkpoint_mb`` is not saved; the calls after the last save are run again instead.
+
+    With ``live_snapshots``, that many forks of each live worker sleep at its latest saved versions: a conversation
+    that is rewound to one of them continues in milliseconds, however large its variables are. They count as memory of
+    the worker. The largest contents of these versions stay in memory, too, and forks of the conversation map them.
     """
 
     def __init__(
@@ -127,17 +150,21 @@ class PythonSessions:
         pool: SessionPool,
         *,
         timeout: float = 30.0,
-        store: KeeperSource | None = None,
+        store: WorkspaceSource | None = None,
         durability: Durability = "each_call",
         max_checkpoint_mb: int = DEFAULT_CHECKPOINT_MB,
+        live_snapshots: int = 0,
     ) -> None:
         if durability not in get_args(Durability):
             raise InvalidInput(f"durability must be each_call, on_pause or off, not {durability!r}")
-        if isinstance(max_checkpoint_mb, bool) or not isinstance(max_checkpoint_mb, int) or max_checkpoint_mb <= 0:
+        if not is_integer(max_checkpoint_mb) or max_checkpoint_mb <= 0:
             raise InvalidInput(f"max_checkpoint_mb must be a positive integer, not {max_checkpoint_mb!r}")
         self.pool, self.timeout = pool, timeout
+        if not is_integer(live_snapshots) or live_snapshots < 0:
+            raise InvalidInput(f"live_snapshots must be an integer >= 0, not {live_snapshots!r}")
         self.store, self.durability, self.max_checkpoint_mb = store, durability, max_checkpoint_mb
-        self._keeper: Keeper | None = None if store is None else self._open_keeper(store)
+        self.live_snapshots = live_snapshots
+        self._executor: CellExecutor | None = None if store is None else self._open_executor(store)
         self._slots: dict[str, _ConversationSlot] = {}
         self._evicted: dict[str, None] = {}
         self._pending_leases = 0
@@ -157,9 +184,10 @@ class PythonSessions:
         *,
         key: str | None = None,
         timeout: float | None = None,
-        recorded_call: KeeperSource | None = None,
+        recorded_call: WorkspaceSource | None = None,
         is_kept: bool = True,
         origin: str = "",
+        run: RunWorkspaceSource | None = None,
     ) -> PythonCallResult:
         """Run code in the session of the conversation ``key``, by default the current one.
 
@@ -167,16 +195,20 @@ class PythonSessions:
         ``recorded_call`` is :attr:`ToolContext.recorded_call`: the call of a durable run, which keeps the workspace.
         With ``is_kept=False`` nothing is stored, for a conversation that no other process will continue. ``origin``
         identifies the tool call, as :attr:`ToolContext.idempotency_key` does: a fork of the conversation without the
-        output of that call gets the variables and files without it.
+        output of that call gets the variables and files without it. ``run`` is :attr:`ToolContext.workspace`: the state
+        of that run refers to the variables and files, and a run that is resumed finds them.
         """
         name = current_conversation.get() if key is None else key
         async with self._acquire_slot(name) as slot:
-            source = recorded_call or self.store
-            keeper = self._keeper if recorded_call is None else self._open_keeper(recorded_call)
-            if keeper is not None and source is not None and is_kept:
+            source, executor = self._choose_executor(recorded_call, run)
+            if executor is not None and source is not None and is_kept:
                 access, workspace = _Access(self, name, slot), source.name_workspace(name)
-                seconds = timeout or self.timeout
-                return await keeper.run(access, workspace, code, timeout=seconds, call=recorded_call, origin=origin)
+                seconds, link = timeout or self.timeout, run if recorded_call is None else None
+                return await executor.run(
+                    access, workspace, code, timeout=seconds, call=recorded_call, origin=origin, run=link
+                )
+            if run is not None:
+                run.note_unkept()
             session = await self._ensure_session(slot)
             prior, slot.prior_state = slot.prior_state, _PriorState()
             result = await session.run(code, timeout=timeout or self.timeout, allow_input=False)
@@ -190,25 +222,42 @@ class PythonSessions:
         """
         name = current_conversation.get() if key is None else key
         async with self._acquire_slot(name) as slot:
-            if self._keeper is None or self.store is None:
+            if self._executor is None or self.store is None:
                 yield await self._ensure_session(slot)
                 return
             workspace = self.store.name_workspace(name)
-            async with self._keeper.hold(_Access(self, name, slot), workspace, timeout=self.timeout) as session:
+            async with self._executor.hold(_Access(self, name, slot), workspace, timeout=self.timeout) as session:
                 yield session
 
     async def save(self, key: str | None = None) -> None:
         """Save the variables and files of a conversation in the store now, unless they are saved."""
         name = current_conversation.get() if key is None else key
-        if self._keeper is None or self.store is None:
+        if self._executor is None or self.store is None:
             raise InvalidInput("these sessions have no store: pass store= to PythonSessions")
         async with self._acquire_slot(name) as slot:
-            await self._keeper.save(_Access(self, name, slot), self.store.name_workspace(name))
+            await self._executor.save(_Access(self, name, slot), self.store.name_workspace(name))
 
-    def _open_keeper(self, source: KeeperSource) -> Keeper | None:
+    def _choose_executor(
+        self, recorded_call: WorkspaceSource | None, run: RunWorkspaceSource | None
+    ) -> tuple[WorkspaceSource | None, CellExecutor | None]:
+        """Return where the workspace of a call is kept. A resumed run may have its own, for a tool without a store."""
+        if recorded_call is not None:
+            return recorded_call, self._open_executor(recorded_call)
+        if run is not None and run.has_own_store and (self._executor is None or run.is_sealed):
+            return run, self._open_source(run)
+        return self.store, self._executor
+
+    def _open_executor(self, source: WorkspaceSource) -> CellExecutor | None:
         if self.durability == "off":
             return None
-        return source.open_workspaces(durability=self.durability, max_checkpoint_mb=self.max_checkpoint_mb)
+        return self._open_source(source)
+
+    def _open_source(self, source: WorkspaceSource) -> CellExecutor:
+        return source.open_workspaces(
+            durability=self.durability,
+            max_checkpoint_mb=self.max_checkpoint_mb,
+            live_snapshots=self.live_snapshots,
+        )
 
     @contextlib.asynccontextmanager
     async def _acquire_slot(self, name: str) -> AsyncIterator[_ConversationSlot]:
@@ -283,14 +332,16 @@ class PythonSessions:
             self.end_conversation(key)
 
     def _release_session(self, slot: _ConversationSlot) -> None:
-        session, slot.session, slot.live = slot.session, None, None
+        session, live, slot.session, slot.live = slot.session, slot.live, None, None
+        if live is not None:
+            live.release()
         if session is not None:
             with contextlib.suppress(WorkerError):
                 self.pool.release(session)
 
 
 class _Access:
-    """One slot, for a keeper."""
+    """One slot, for an executor."""
 
     def __init__(self, sessions: PythonSessions, name: str, slot: _ConversationSlot) -> None:
         self._sessions, self._name, self._slot = sessions, name, slot
@@ -340,7 +391,9 @@ def python_function(
             code: The Python code to run. Variables, imports and files stay for the next call.
         """
         name = current_conversation.get() or conversation
-        call = await sessions.run(code, key=name or runs.find_current(), timeout=timeout, is_kept=bool(name))
+        work = sessions.run(code, key=name or runs.find_current(), timeout=timeout, is_kept=bool(name))
+        # What a session schedules keeps the context in which it was scheduled, and the run in it would never end.
+        call = await (work if name else asyncio.create_task(work, context=contextvars.Context()))
         return call.as_text(carried_over="variables" if call.is_first_call else call.carried_over)
 
     run_python.sessions = sessions  # type: ignore[attr-defined]

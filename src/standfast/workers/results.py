@@ -163,9 +163,9 @@ def as_text(
 ) -> str:
     """Return a result as text for a model: output, displays and value or traceback, and whether variables were lost.
 
-    ``carried_over`` says what the code still had of earlier calls: ``variables``, ``files`` or ``nothing``. A text
-    over the limit keeps its head and its tail. ``notes`` come first. With ``is_kept`` the state before code that lost
-    the worker comes back with the next call.
+    ``carried_over`` says what the code still had of earlier calls: ``variables``, ``files`` or ``nothing``. A text over
+    the limit keeps its head and its tail. ``notes`` come first. With ``is_kept`` the state before code that lost the
+    worker is restored with the next call.
     """
     parts = [*notes, _CARRY_OVER_NOTES[carried_over], result.stdout]
     if result.stderr:

@@ -1,7 +1,7 @@
 """A worker session: one persistent, sandboxed Python process, from start to termination.
 
-Every method may be called from any task at any time. A method that the session cannot serve any more raises
-``Closed`` or ``WorkerDied`` at once; no call waits for a worker that has ended.
+Every method may be called from any task at any time. A method that the session can no longer serve raises ``Closed`` or
+``WorkerDied`` at once; no call waits for a worker that has ended.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from standfast.base.errors import Closed
 from standfast.lifecycle.scope import is_cancelling
 from standfast.workers._host.captures import DEFAULT_WORKSPACE_BYTES, Captures
 from standfast.workers._host.executor import UNSET, Executor
-from standfast.workers._host.forkserver import list_candidate_levels
+from standfast.workers._host.sandbox_levels import list_candidate_levels
 from standfast.workers._host.variables import Inspector, Snapshots
 from standfast.workers._host.worker import Worker
 from standfast.workers.captures import Capture
@@ -304,14 +304,14 @@ class WorkerSession:
     ) -> Capture:
         """Capture variables, files and the state of random generators as chunks and a manifest, to be stored.
 
-        The worker is forked, and its copy pickles and sends while the worker goes on. Returns as soon as code may run
+        The worker is forked, and its copy pickles and sends while the worker continues. Returns as soon as code may run
         again: after the fork, and after the files that have changed were read. What the capture holds is what was there
         at that moment. ``known`` is the manifest of the previous capture, or the digests that are stored already: only
         what is new is sent. With a manifest, files that have not changed are not even read. Threads and processes that
         user code has left running may still change a file that is being read.
 
         Raises CaptureFailed, here or in the iteration: if all content together has more than ``max_bytes``, or takes
-        longer than ``timeout`` seconds, or if the copy fails or is killed. The session goes on.
+        longer than ``timeout`` seconds, or if the copy fails or is killed. The session continues.
         """
         return await self._captures.start(known, max_bytes=max_bytes, timeout=timeout)
 

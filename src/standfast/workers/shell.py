@@ -116,8 +116,8 @@ class PathStatus:
     size: int | None = None
 
 
-class Shell:
-    """``async with Shell() as shell: await shell.run(["ls", "-l"])``
+class WorkerShell:
+    """``async with WorkerShell() as shell: await shell.run(["ls", "-l"])``
 
     Raises WorkerDied or Closed when the environment is gone; errors of paths are those of the system, as OSError.
     """
@@ -127,7 +127,7 @@ class Shell:
         self.session = WorkerSession(dataclasses.replace(config, default_execute_timeout=None))
         self._forks: set[WorkerSession] = set()
 
-    async def __aenter__(self) -> "Shell":
+    async def __aenter__(self) -> "WorkerShell":
         await self.start()
         return self
 
@@ -170,8 +170,8 @@ class Shell:
     ) -> CommandOutput:
         """Run a program with its arguments, or a line for ``sh``, with no input, and wait for its end.
 
-        Processes that it leaves in the background go on. A timeout, and cancelling the call, ends it and what it has
-        started.
+        Processes that it leaves in the background keep running. A timeout, and cancelling the call, ends it and what it
+        has started.
         """
         argv = ["sh", "-c", command] if isinstance(command, str) else list(command)
         code = f"run({argv!r}, {dict(environment or {})!r}, {directory or self.directory!r})"

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass
 from typing import cast
 
 from standfast.lifecycle.scope import run_to_end
@@ -14,6 +15,7 @@ from standfast.workers.chunks import decode_chunk
 from standfast.workers.errors import CaptureFailed, WorkerRequestFailed, WorkspaceRefused
 from standfast.workers.files import Files
 from standfast.workers.results import WorkspaceReport
+from standfast.workers.shared_contents import MAX_SHARED, SharedContent, find_shared
 from standfast.workers.wire import messages as m
 from standfast.workers.wire.captures import CaptureRequest, PlannedGroup, RestorePlan, encode_request
 from standfast.workers.wire.manifests import Content, InvalidManifest, WorkspaceFile, WorkspaceManifest
@@ -54,30 +56,31 @@ class Captures:
             capture.fail(failure)
             raise failure from None
         except BaseException:
-            capture.fail(CaptureFailed("closed", "the capture was given up"))
+            capture.fail(CaptureFailed("closed", "the capture was closed"))
             raise
         return capture
 
     def _end(self, capture_id: str, problem: CaptureFailed | None) -> None:
-        """Make sure that the copy of the worker is gone. If the kernel has killed it for memory, the worker goes on."""
+        """Make sure that the copy of the worker is gone. The worker continues if the kernel killed it for memory."""
         self._worker.captures.pop(capture_id, None)
         resources = self._worker.resources
         if resources is not None:
             resources.process_group.end_capture(capture_id)
             if problem is not None and self._worker.is_alive:
-                resources.process_group.cgroups.forgive_oom_kills()
+                resources.process_group.cgroups.ignore_oom_kills()
 
     async def restore(
         self, manifest: WorkspaceManifest | bytes, fetch: Fetch, *, max_bytes: int, timeout: float | None
     ) -> WorkspaceReport:
         manifest = self._check(manifest, max_bytes)
-        chunks = await _fetch_chunks(manifest, fetch)
+        contents = await _fetch_contents(manifest, fetch)
+        self._worker.shared_files.update(shared.file_id for shared in contents.shared.values())
         async with asyncio.timeout(timeout), self._executor.hold_idle():
             # Also when the caller is cancelled, so that no thread writes into a directory that is gone.
             lost_files = await run_to_end(
-                asyncio.to_thread(_write_files, self._files, manifest.files, chunks), grace=None
+                asyncio.to_thread(_write_files, self._files, manifest.files, contents), grace=None
             )
-            reply = await self._send_variables(manifest, chunks)
+            reply = await self._send_variables(manifest, contents)
         files = tuple(file.path for file in manifest.files if file.kind == "file" and file.path not in lost_files)
         return WorkspaceReport(
             kept=reply.kept,
@@ -105,15 +108,17 @@ class Captures:
         return manifest
 
     async def _send_variables(
-        self, manifest: WorkspaceManifest, chunks: dict[bytes, bytes]
+        self, manifest: WorkspaceManifest, contents: "_FetchedContents"
     ) -> m.RestoreWorkspaceMessage:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with ours, theirs:
-            sender = asyncio.create_task(_send_contents(ours, manifest, chunks))
+            mapped = contents.choose_mapped(manifest)
+            sender = asyncio.create_task(_send_contents(ours, manifest, contents, tuple(mapped)))
             try:
                 router = self._worker.require_router()
-                reply = await router.request(m.RestoreWorkspaceMessage(), fds=(theirs.fileno(),))
+                fds = (theirs.fileno(), *(shared.fd for shared in mapped.values()))
+                reply = await router.request(m.RestoreWorkspaceMessage(), fds=fds)
             finally:
                 sender.cancel()
                 await asyncio.wait([sender])
@@ -126,8 +131,36 @@ def _describe_failure(problem: WorkerRequestFailed, max_bytes: int) -> CaptureFa
     return CaptureFailed("worker", str(problem))
 
 
-async def _fetch_chunks(manifest: WorkspaceManifest, fetch: Fetch) -> dict[bytes, bytes]:
+@dataclass(frozen=True)
+class _FetchedContents:
+    """The contents of a workspace: those that are in memory, and the stored and verified chunks of the others."""
+
+    shared: dict[Content, SharedContent]
+    chunks: dict[bytes, bytes]
+
+    def get_part(self, content: Content, number: int) -> bytes:
+        if content in self.shared:
+            return self.shared[content].read_chunk(number)
+        return decode_chunk(content.chunks[number], self.chunks[content.chunks[number]])
+
+    def read(self, content: Content) -> bytes:
+        return b"".join(self.get_part(content, number) for number in range(len(content.chunks)))
+
+    def choose_mapped(self, manifest: WorkspaceManifest) -> dict[int, SharedContent]:
+        """Return what the worker can map, by its place among the contents of the variables."""
+        found = {
+            place: self.shared[content]
+            for place, content in enumerate(_iterate_variables(manifest))
+            if content in self.shared
+        }
+        return dict(list(found.items())[:MAX_SHARED])
+
+
+async def _fetch_contents(manifest: WorkspaceManifest, fetch: Fetch) -> _FetchedContents:
     """Get all chunks as they are stored, and verify each, so that nothing is loaded if one is wrong."""
+    contents = list(manifest.iterate_contents())
+    shared = {content: found for content in contents if (found := find_shared(content)) is not None}
+    missing = [content for content in contents if content not in shared]
     chunks: dict[bytes, bytes] = {}
     sizes: dict[bytes, int] = {}
     places = asyncio.Semaphore(_PARALLEL_FETCHES)
@@ -142,30 +175,28 @@ async def _fetch_chunks(manifest: WorkspaceManifest, fetch: Fetch) -> dict[bytes
 
     try:
         async with asyncio.TaskGroup() as group:
-            for digest in manifest.digests:
+            for digest in {digest for content in missing for digest in content.chunks}:
                 group.create_task(get(digest))
-    except* WorkspaceRefused as problems:
+    except BaseExceptionGroup as problems:  # the others are of the same store
         raise problems.exceptions[0] from None
-    for content in manifest.iterate_contents():
+    for content in missing:
         if content.size != sum(sizes[digest] for digest in content.chunks):
             raise WorkspaceRefused("damaged", f"content of {content.size} bytes has chunks of another size")
-    return chunks
+    return _FetchedContents(shared, chunks)
 
 
-def _join(content: Content, chunks: dict[bytes, bytes]) -> bytes:
-    return b"".join(decode_chunk(digest, chunks[digest]) for digest in content.chunks)
-
-
-def _write_files(files: Files, entries: tuple[WorkspaceFile, ...], chunks: dict[bytes, bytes]) -> dict[str, str]:
+def _write_files(files: Files, entries: tuple[WorkspaceFile, ...], contents: _FetchedContents) -> dict[str, str]:
     """Write the files. Returns the reason for each that could not be written."""
     return files.write_entries(
-        (entry.path, entry.mode, None if entry.kind == "directory" else _join(entry.content, chunks))
+        (entry.path, entry.mode, None if entry.kind == "directory" else contents.read(entry.content))
         for entry in entries
     )
 
 
-async def _send_contents(sock: socket.socket, manifest: WorkspaceManifest, chunks: dict[bytes, bytes]) -> None:
-    """Send what the worker loads. A worker that closes the socket reports the reason itself."""
+async def _send_contents(
+    sock: socket.socket, manifest: WorkspaceManifest, contents: _FetchedContents, mapped: tuple[int, ...]
+) -> None:
+    """Send what the worker loads and does not map. A worker that closes the socket reports the reason itself."""
     loop = asyncio.get_running_loop()
     plan = RestorePlan(
         imports=manifest.imports,
@@ -182,12 +213,13 @@ async def _send_contents(sock: socket.socket, manifest: WorkspaceManifest, chunk
         ),
         state=manifest.state.size,
         cell_count=manifest.cell_count,
+        mapped=mapped,
     )
     with contextlib.suppress(OSError):
         await loop.sock_sendall(sock, encode_request(plan))
-        for content in _iterate_variables(manifest):
-            for digest in content.chunks:
-                await loop.sock_sendall(sock, await asyncio.to_thread(decode_chunk, digest, chunks[digest]))
+        for place, content in enumerate(_iterate_variables(manifest)):
+            for number in range(0 if place in mapped else len(content.chunks)):
+                await loop.sock_sendall(sock, await asyncio.to_thread(contents.get_part, content, number))
 
 
 def _iterate_variables(manifest: WorkspaceManifest) -> Iterable[Content]:

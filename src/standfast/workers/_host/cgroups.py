@@ -32,7 +32,7 @@ class ControlGroups:
 
     def __init__(self, paths: tuple[str, ...], notes: tuple[str, ...] = ()) -> None:
         self.paths, self.notes = paths, notes
-        self._forgiven = 0
+        self._ignored_oom_kills = 0
 
     @contextlib.contextmanager
     def open_members(self) -> Iterator[tuple[int, ...]]:
@@ -73,11 +73,11 @@ class ControlGroups:
     @property
     def has_oom_kill(self) -> bool:
         """Whether the kernel killed a process of these groups because they ran out of memory."""
-        return self._count_oom_kills() > self._forgiven
+        return self._count_oom_kills() > self._ignored_oom_kills
 
-    def forgive_oom_kills(self) -> None:
+    def ignore_oom_kills(self) -> None:
         """Do not count what the kernel has killed so far: it was a copy, which the worker can do without."""
-        self._forgiven = self._count_oom_kills()
+        self._ignored_oom_kills = self._count_oom_kills()
 
     def _count_oom_kills(self) -> int:
         for path in self.paths:

@@ -14,8 +14,7 @@ from typing import Protocol
 import msgspec
 
 from standfast.workers._host.frame_socket import FrameSocket
-from standfast.workers._host.frame_weight import measure_weight
-from standfast.workers._host.message_limits import MessageLimits
+from standfast.workers._host.message_limits import MessageLimits, measure_weight
 from standfast.workers._host.output import StreamName
 from standfast.workers._host.process_group import ProcessGroup
 from standfast.workers.errors import Cause

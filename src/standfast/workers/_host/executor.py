@@ -212,7 +212,7 @@ class Executor:
         return ExecutionTimeout(handle.execution.id, handle.timeout or 0.0, state)
 
     def _close(self, handle: ExecutionHandle) -> None:
-        """Stop code that still runs, since nothing reads its messages any more."""
+        """Stop code that still runs, since its messages are no longer read."""
         if handle.execution.last_message is None:
             self._count("executions_cancelled")
             handle.queue.discard()

@@ -8,7 +8,6 @@ import contextlib
 import os
 import socket
 import subprocess
-import sys
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,20 +17,25 @@ from typing import Any
 
 import msgspec
 
-from standfast.base.log import get_logger
 from standfast.workers._host.frame_socket import FrameSocket
 from standfast.workers._host.idle_servers import IdleServer, add_idle_server, take_idle_server
-from standfast.workers._host.sandbox_remedies import describe_remedies
-from standfast.workers.config import MB, SessionConfig
+from standfast.workers._host.sandbox_levels import (
+    LevelUnavailable,
+    build_sandbox_spec,
+    check_paths,
+    describe_remedies,
+    get_writable_paths,
+    list_candidate_levels,
+    warn_of_weaker_level,
+)
+from standfast.workers.config import SessionConfig
 from standfast.workers.errors import SandboxUnavailable, StartFailed
 from standfast.workers.wire.control import (
-    SANDBOX_LEVELS,
     SINGLE_THREAD_ENVIRONMENT,
     ForkCommand,
     ForkReply,
     IdleCommand,
     SandboxLevel,
-    SandboxSpec,
     ServerMessage,
     ServerReady,
     ServerStartFailed,
@@ -49,38 +53,9 @@ _ENVIRONMENT = {"LANG": "C.UTF-8", "MPLBACKEND": "agg", **SINGLE_THREAD_ENVIRONM
 _START_TIMEOUT = 30.0
 # An idle server that does not answer in this time is replaced. On a busy machine that can be a mistake.
 _WAKE_TIMEOUT = 5.0
-_log = get_logger("standfast.workers")
 
 
 ServerKey = tuple[Any, ...]
-
-
-class LevelUnavailable(StartFailed):
-    """A fork server could not set up its level of the sandbox; a weaker one may work."""
-
-
-def get_writable_paths(config: SessionConfig) -> tuple[str, ...]:
-    return (*config.sandbox.writable, *((config.workdir,) if config.workdir else ()))
-
-
-def build_sandbox_spec(config: SessionConfig, level: SandboxLevel) -> SandboxSpec:
-    """Translate the sandbox policy into what the child process needs, at one level."""
-    policy = config.sandbox
-    network = policy.network if isinstance(policy.network, str) else "proxy"
-    return SandboxSpec(
-        level=level,
-        readable=(*policy.readable, *config.import_path),
-        writable=get_writable_paths(config),
-        network=network,
-        memory=policy.memory_mb * MB if policy.memory_mb else None,
-        cpu_seconds=policy.cpu_seconds,
-        processes=policy.processes,
-        open_files=policy.open_files,
-        file_size=policy.disk_mb * MB,
-        disk=policy.disk_mb * MB,
-        terminals=policy.terminals,
-        uid=policy.run_as if os.geteuid() == 0 else None,
-    )
 
 
 @dataclass(frozen=True)
@@ -154,7 +129,7 @@ class ForkServer:
             await server._close()
 
     def park(self, seconds: float) -> IdleServer:
-        """Let go of the process without ending it. It exits by itself after this time."""
+        """Release the process without ending it. It exits by itself after this time."""
         self._frame_socket.send(encode_control(IdleCommand(seconds=seconds)))
         self._is_parked = True
         return IdleServer(self.process, self._frame_socket.detach())
@@ -179,7 +154,7 @@ class ForkServer:
         return self.accepts_sessions and not self._pending_forks
 
     def retire(self) -> None:
-        """Let new sessions use another server, since a worker of this one failed to start. Its workers go on."""
+        """Let new sessions use another server, since a worker of this one failed to start. Its workers continue."""
         self._is_retired = True
 
     async def fork(self, fds: tuple[int, ...]) -> ForkedSupervisor:
@@ -267,30 +242,10 @@ def _spawn_process(python: str, sock: socket.socket) -> subprocess.Popen[bytes]:
         raise StartFailed(f"cannot start the interpreter {python}: {problem}") from problem
 
 
-def list_candidate_levels(config: SessionConfig) -> tuple[SandboxLevel, ...]:
-    """Return the levels to try on this platform, from the policy's ``level`` down to its ``require``."""
-    policy = config.sandbox
-    strongest, weakest = SANDBOX_LEVELS.index(policy.level), SANDBOX_LEVELS.index(policy.weakest_level)
-    levels: tuple[SandboxLevel, ...] = tuple(reversed(SANDBOX_LEVELS[weakest : strongest + 1]))
-    if not sys.platform.startswith("linux"):
-        levels = tuple(level for level in levels if level == "plain")
-        if not levels:
-            raise SandboxUnavailable(policy.weakest_level, "plain", f"this level needs Linux; {describe_remedies()}")
-    return levels
-
-
-def _check_paths(config: SessionConfig) -> None:
-    """Raise StartFailed for a missing path. Otherwise the level would seem unavailable and a weaker one be used."""
-    for access, paths in (("readable", config.sandbox.readable), ("writable", get_writable_paths(config))):
-        for path in paths:
-            if not os.path.isabs(path) or not os.path.exists(path):
-                raise StartFailed(f"{access} path {path!r} of the sandbox policy does not exist or is not absolute")
-
-
 @asynccontextmanager
 async def open_best_server(config: SessionConfig) -> AsyncIterator[ForkServer]:
     """Start a fork server at the strongest available level. Raises SandboxUnavailable when that is too weak."""
-    _check_paths(config)
+    check_paths(config)
     reasons: list[str] = []
     for level in list_candidate_levels(config):
         async with contextlib.AsyncExitStack() as stack:
@@ -299,26 +254,19 @@ async def open_best_server(config: SessionConfig) -> AsyncIterator[ForkServer]:
             except LevelUnavailable as problem:
                 reasons.append(f"{level}: {problem}")
                 continue
-            _warn_of_weaker_level(config, level, reasons)
+            warn_of_weaker_level(config, level, reasons)
             yield server
             return
     if config.sandbox.weakest_level == "plain":
         raise StartFailed("; ".join(reasons))
-    reasons.append(describe_remedies())
+    reasons.append(describe_remedies(config.sandbox.weakest_level))
     raise SandboxUnavailable(config.sandbox.weakest_level, "plain", "; ".join(reasons))
-
-
-def _warn_of_weaker_level(config: SessionConfig, level: SandboxLevel, reasons: list[str]) -> None:
-    wanted = config.sandbox.level
-    if level != wanted:
-        why = "; ".join(reasons) or "it needs Linux"
-        _log.warning("workers run at the sandbox level %r instead of %r: %s", level, wanted, why)
 
 
 @asynccontextmanager
 async def _open_server(config: SessionConfig, key: ServerKey) -> AsyncIterator[ForkServer]:
     """Use the idle server for this configuration, or start one."""
-    _check_paths(config)
+    check_paths(config)
     idle = take_idle_server(key)
     server: ForkServer | None = None
     async with contextlib.AsyncExitStack() as stack:

@@ -52,7 +52,7 @@ def add_idle_server(key: Hashable, server: IdleServer) -> None:
 
 
 def take_idle_server(key: Hashable) -> IdleServer | None:
-    """Return a server that is running still, and forget it here."""
+    """Return a server that is still running, and remove it here."""
     _end_exited()
     return _servers.pop(key, None)
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Literal
 
-from standfast.workers._host.frame_weight import measure_weight
+from standfast.workers._host.message_limits import measure_weight
 from standfast.workers.wire.messages import DisplayMessage, InputMessage, Message, OutputMessage, encode
 
 StreamName = Literal["stdout", "stderr"]

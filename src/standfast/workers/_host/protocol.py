@@ -65,7 +65,7 @@ ExecutionPhase = Literal["sent", "acknowledged", "ending"]
 
 
 class ExecutionInProgress(RuntimeError):
-    """An execution is running already."""
+    """An execution is already running."""
 
 
 class WorkerProtocol:
@@ -112,7 +112,7 @@ class WorkerProtocol:
         self.pending_requests.add(request_id)
 
     def discard_request(self, request_id: str) -> None:
-        """Forget a request that was given up. A late reply goes to the general queue."""
+        """Forget a request that was abandoned. A late reply goes to the general queue."""
         self.pending_requests.discard(request_id)
 
     def close_input_request(self, input_id: str) -> bool:

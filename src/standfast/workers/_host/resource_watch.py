@@ -5,7 +5,7 @@ counts: shared memory, page tables, and many processes together.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 from standfast.workers._host.process_group import ProcessGroup
@@ -47,7 +47,7 @@ class ResourceWatch:
     """Kills all processes of a worker when together they exceed the limits of its policy.
 
     It checks four times a second while code runs, processes compute or the workspace is captured, otherwise every five
-    seconds. It starts with the first execution. Captures are given up before anything is killed for memory.
+    seconds. It starts with the first execution. Captures are cancelled before anything is killed for memory.
     """
 
     def __init__(
@@ -58,11 +58,12 @@ class ResourceWatch:
         *,
         create_task: Callable[[Coroutine[Any, Any, None]], object],
         captures: Mapping[str, Capture],
+        shared_files: Collection[tuple[int, int]],
     ) -> None:
         self._memory_limit = None if policy.total_memory_mb is None else policy.total_memory_mb * MB
         self._cpu_limit = policy.cpu_seconds
         self._process_group, self._router, self._create_task = process_group, router, create_task
-        self._captures = captures
+        self._captures, self._shared_files = captures, shared_files
         self._cpu_meter = CpuMeter()
         self._timer: asyncio.TimerHandle | None = None
         self._is_due_soon = False
@@ -107,10 +108,11 @@ class ResourceWatch:
 
     async def _check_memory(self, limit: int) -> None:
         """Count exactly, in a thread because it is slow."""
-        used = (await asyncio.to_thread(measure_usage, self._process_group.supervisor_pid)).memory
+        shared = frozenset(self._shared_files)
+        used = (await asyncio.to_thread(measure_usage, self._process_group.supervisor_pid, shared)).memory
         if used > limit and self._captures:
             for capture in list(self._captures.values()):
-                capture.fail(CaptureFailed("worker", "the worker and the copy of it use more memory than they may"))
+                capture.fail(CaptureFailed("worker", "the worker and the copy of it use more memory than allowed"))
             self._schedule(_CHECK_INTERVAL)
         elif used > limit:
             text = f"the processes of the worker use {used // MB} MB; the limit is {limit // MB} MB"

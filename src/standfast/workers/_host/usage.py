@@ -28,17 +28,20 @@ def sample_processes(root_pid: int) -> list[ProcessSample]:
     return [sample for pid in list_process_tree(root_pid) if (sample := _sample_process(pid)) is not None]
 
 
-def measure_usage(root_pid: int) -> WorkerUsage:
-    """Return what the supervisor and all its descendants use; zero where the system does not provide it."""
+def measure_usage(root_pid: int, shared_files: frozenset[tuple[int, int]] = frozenset()) -> WorkerUsage:
+    """Return what the supervisor and all its descendants use; zero where the system does not provide it.
+
+    ``shared_files`` are the devices and inodes of memory files of the host, of which only the mapped part counts.
+    """
     pss = private = shmem = tables = processes = 0
     cpu = 0.0
-    shared: dict[tuple[str, str], int] = {}
+    shared: dict[tuple[int, int], int] = {}
     for pid in list_process_tree(root_pid):
         sample = _sample_process(pid)
         try:
             sizes = _read_sizes(pid, "smaps_rollup")
             tables += _read_sizes(pid, "status").get("VmPTE:", 0)
-            _add_shared_memory(pid, shared)
+            _add_shared_memory(pid, shared, shared_files)
         except (OSError, ValueError):
             continue
         pss += sizes.get("Pss:", 0)
@@ -87,7 +90,7 @@ def _read_sizes(pid: int, name: str) -> dict[str, int]:
         return {line.split()[0]: int(line.split()[1]) << 10 for line in file if line.endswith("kB\n")}
 
 
-def _add_shared_memory(pid: int, shared: dict[tuple[str, str], int]) -> None:
+def _add_shared_memory(pid: int, shared: dict[tuple[int, int], int], ignored: frozenset[tuple[int, int]]) -> None:
     """Add the shared anonymous memory that a process has mapped, once per inode."""
     with open(f"/proc/{pid}/maps") as file:
         for line in file:
@@ -95,4 +98,7 @@ def _add_shared_memory(pid: int, shared: dict[tuple[str, str], int]) -> None:
             if path and path[0].startswith(_SHARED_ANONYMOUS):
                 start, _, end = addresses.partition("-")
                 size = int(offset, 16) + int(end, 16) - int(start, 16)
-                shared[device, inode] = max(shared.get((device, inode), 0), size)
+                major, _, minor = device.partition(":")
+                file_id = os.makedev(int(major, 16), int(minor, 16)), int(inode)
+                if file_id not in ignored:
+                    shared[file_id] = max(shared.get(file_id, 0), size)

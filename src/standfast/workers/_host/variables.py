@@ -73,8 +73,8 @@ class Inspector:
         return cast(m.HeartbeatMessage, await self._worker.require_router().request(m.HeartbeatMessage()))
 
     def usage(self) -> WorkerUsage:
-        resources = self._worker.resources
-        return WorkerUsage() if resources is None else measure_usage(resources.process_group.supervisor_pid)
+        resources, shared = self._worker.resources, frozenset(self._worker.shared_files)
+        return WorkerUsage() if resources is None else measure_usage(resources.process_group.supervisor_pid, shared)
 
 
 class Snapshots:
@@ -108,6 +108,7 @@ class Snapshots:
             resources.process_group, token, endpoints, twin_router, limit=self._config.frame_limit
         )
         twin.attach(resources.acquire(), connection)
+        twin.shared_files |= self._worker.shared_files
         twin.fire(WorkerSessionEvent.STARTED)
         try:
             reply = await self._executor.request_when_idle(

@@ -41,6 +41,8 @@ class Worker:
         self.resource_watch: ResourceWatch | None = None
         self.snapshot_points: list[str] = []
         self.captures: dict[str, Capture] = {}
+        self.shared_files: set[tuple[int, int]] = set()
+        """The memory files of the host that the process has mapped: they are not its own memory."""
         self.exit_cause: Cause | None = None
         self.last_heartbeat: m.HeartbeatMessage | None = None
         self._interceptors = interceptors
@@ -126,12 +128,14 @@ class Worker:
         router = cast(MessageRouter, self.router)
         router.connection, self.resources = connection, resources
         self.snapshot_points.clear()
+        self.shared_files.clear()
         self.resource_watch = ResourceWatch(
             self.config.sandbox,
             resources.process_group,
             router,
             create_task=self.create_task,
             captures=self.captures,
+            shared_files=self.shared_files,
         )
 
     async def tear_down(self, reason: Cause) -> None:
@@ -181,8 +185,8 @@ class Worker:
         if self.config.sandbox.memory_mb is None or resources.process_group.cgroups.limits_memory:
             return ()
         return (
-            "the memory that the kernel holds for sockets, pipes and locks, and shared memory that is only partly "
-            "mapped, is not limited: that needs a control group",
+            "the memory that the kernel holds for sockets, pipes, locks and mappings, and shared memory that is only "
+            "partly mapped, is not limited: that needs a control group",
         )
 
     # -- messages about the process

@@ -1,8 +1,8 @@
 """Capture the workspace of a worker in a copy of it, and restore a captured workspace.
 
-The worker reads the files that have changed and forks; then it may run code again, while the copy pickles the
-variables and sends what the host does not have yet. Waiting for anything that the copy does would cost the caller
-several times the fork. The copy exits with the last frame.
+The worker reads the files that have changed and forks; then it may run code again, while the copy pickles the variables
+and sends what the host does not have yet. If the caller waited for the copy, a capture would take several times as long
+as the fork. The copy exits with the last frame.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ import msgspec
 
 from standfast.workers.child import variable_groups
 from standfast.workers.child.checkpoints import describe_variable
+from standfast.workers.child.mapped_memory import map_file
 from standfast.workers.child.variable_groups import describe_problem
 from standfast.workers.child.workspace_files import Directory, TooLarge, read_files
 from standfast.workers.wire import captures as wire
@@ -225,16 +226,23 @@ def restore(worker_loop: "WorkerLoop", message: RestoreWorkspaceMessage) -> None
     """Restore what the host sends over the socket that comes with the message, and reply with a report."""
     channel = worker_loop.channel
     fds, channel.fds = channel.fds, []
-    if len(fds) != 1:
-        for fd in fds:
-            os.close(fd)
-        raise RuntimeError(f"a restore needs one descriptor, got {len(fds)}")
-    with socket.socket(fileno=fds[0]) as sock:
+    with contextlib.ExitStack() as stack:
+        for fd in fds[1:]:
+            stack.callback(os.close, fd)
+        if not fds:
+            raise RuntimeError("a restore needs a descriptor, got none")
+        sock = stack.enter_context(socket.socket(fileno=fds[0]))
         sock.setblocking(True)
         plan = _plan_decoder.decode(_receive_exactly(sock, _receive_length(sock)))
-        contents = [bytes(_receive_exactly(sock, size)) for size in plan.contents]
-        buffers = [tuple(_receive_exactly(sock, size) for size in group.buffers) for group in plan.groups]
-        state = bytes(_receive_exactly(sock, plan.state))
+        if len(plan.mapped) != len(fds) - 1:
+            raise RuntimeError(f"the restore needs {len(plan.mapped)} memory files, got {len(fds) - 1}")
+        receiver = _ContentReceiver(sock, dict(zip(plan.mapped, fds[1:], strict=True)))
+        contents = [receiver.receive(size) for size in plan.contents]
+        buffers = [
+            tuple(receiver.receive(size, variable_groups.ArrayMemory) for size in group.buffers)
+            for group in plan.groups
+        ]
+        state = bytes(receiver.receive(plan.state))
     worker_loop.cell_runner.count = max(worker_loop.cell_runner.count, plan.cell_count)
     kept, lost = _restore_variables(worker_loop.namespace, plan, contents, buffers)
     if problem := _restore_state(worker_loop, state):
@@ -242,11 +250,24 @@ def restore(worker_loop: "WorkerLoop", message: RestoreWorkspaceMessage) -> None
     channel.send(RestoreWorkspaceMessage(of=message.id, kept=tuple(kept), lost=lost))
 
 
+class _ContentReceiver:
+    """Gets the contents of a workspace in their order: from a memory file, or else from the socket."""
+
+    def __init__(self, sock: socket.socket, mapped: dict[int, int]) -> None:
+        self._sock, self._mapped = sock, mapped
+        self._place = 0
+
+    def receive(self, size: int, kind: type[bytearray] = bytearray) -> bytearray | memoryview:
+        fd = self._mapped.get(self._place)
+        self._place += 1
+        return _receive_exactly(self._sock, size, kind(size)) if fd is None else memoryview(map_file(fd, size))
+
+
 def _restore_variables(
     namespace: dict[str, Any],
     plan: wire.RestorePlan,
-    contents: list[bytes],
-    buffers: list[tuple[bytearray, ...]],
+    contents: list[bytearray | memoryview],
+    buffers: list[tuple[bytearray | memoryview, ...]],
 ) -> tuple[list[str], dict[str, str]]:
     kept: list[str] = []
     lost: dict[str, str] = {}
@@ -290,8 +311,8 @@ def _receive_length(sock: socket.socket) -> int:
     return int(length)
 
 
-def _receive_exactly(sock: socket.socket, size: int) -> bytearray:
-    data = bytearray(size)
+def _receive_exactly(sock: socket.socket, size: int, data: bytearray | None = None) -> bytearray:
+    data = bytearray(size) if data is None else data
     view = memoryview(data)
     while view:
         received = sock.recv_into(view)

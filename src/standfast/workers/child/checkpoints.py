@@ -241,12 +241,12 @@ def _dump(values: dict[str, Any], references: dict[int, str]) -> bytes:
             "checkpoints need cloudpickle in the worker's environment: pip install cloudpickle"
         ) from problem
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    class CheckpointPickler(cloudpickle.Pickler):  # type: ignore[misc]
         def persistent_id(self, obj: Any) -> str | None:
             return references.get(id(obj)) if isinstance(obj, types.FunctionType | type) else None
 
     buffer = io.BytesIO()
-    Pickler(buffer).dump(values)
+    CheckpointPickler(buffer).dump(values)
     return buffer.getvalue()
 
 

@@ -269,7 +269,7 @@ class Supervisor:
 
     def _add_capture(self, capture_id: str, pid: int) -> None:
         if capture_id in self.ended_captures:
-            # The host has given it up before it was announced.
+            # The host has cancelled it before it was announced.
             cleanup.signal_processes([pid], signal.SIGKILL)
         elif len(self.capture_pids) < _MAX_CAPTURES:
             self.capture_pids.setdefault(capture_id, pid)

@@ -132,7 +132,7 @@ def import_value(path: str) -> Any:
     return found
 
 
-def load_group(data: bytes | memoryview, buffers: tuple[bytearray, ...]) -> tuple[Any, ...]:
+def load_group(data: bytes | memoryview, buffers: tuple[bytearray | memoryview, ...]) -> tuple[Any, ...]:
     values: tuple[Any, ...] = pickle.loads(data, buffers=buffers)  # noqa: S301 - inside the sandbox
     return values
 
@@ -148,8 +148,11 @@ def _make_dump(
     base: Any = cloudpickle.Pickler
     marker = _Namespace()
     name_classes = _ClassNames(cloudpickle)
+    numpy = sys.modules.get("numpy")
+    array_type = getattr(numpy, "ndarray", None)
+    separate = _SeparateArrays()
 
-    class Pickler(base):  # type: ignore[misc]
+    class GroupPickler(base):  # type: ignore[misc]
         def reducer_override(self, obj: Any) -> Any:
             kind = type(obj)
             if kind is types.FunctionType and obj.__globals__ is namespace:
@@ -158,6 +161,12 @@ def _make_dump(
                 return _reduce_cell(obj)
             if kind is _Namespace:
                 return builtins.vars, (sys.modules["__main__"],)
+            if kind is array_type:
+                return NotImplemented if id(obj) in separate.ids else _reduce_view(obj, kind)
+            if kind is memoryview:
+                raise pickle.PicklingError("a memory view cannot be kept")
+            if kind.__module__.partition(".")[0] == "pandas":
+                separate.add(obj)
             if (
                 isinstance(obj, io.IOBase)
                 and not isinstance(obj, io.BytesIO | io.StringIO)
@@ -181,7 +190,7 @@ def _make_dump(
             return False
 
         stream = io.BytesIO()
-        pickler = Pickler(stream, protocol=5, buffer_callback=keep_apart)
+        pickler = GroupPickler(stream, protocol=5, buffer_callback=keep_apart)
         pickler.dump(tuple(marker if value is namespace else value for value in values))
         return PickledGroup(names, stream.getvalue(), tuple(buffers)), pickler.memo
 
@@ -201,6 +210,78 @@ def _reduce_function(function: types.FunctionType, marker: _Namespace) -> tuple[
         except Exception:  # noqa: BLE001, S112 - annotations are evaluated when they are read, since Python 3.14
             continue
     return types.FunctionType, arguments, (function.__dict__ or None, attributes)
+
+
+class _SeparateArrays:
+    """The arrays inside of objects of pandas, which copies what it shares before it changes it.
+
+    An unpickled object does not know with whom it shares memory, so it must not.
+    """
+
+    def __init__(self) -> None:
+        self.ids: set[int] = set()
+        self._kept: list[Any] = []
+
+    def add(self, obj: Any) -> None:
+        attributes = getattr(obj, "__dict__", {})
+        found = [getattr(obj, "_ndarray", None), *(attributes.get(name) for name in ("_data", "_mask"))]
+        if type(obj).__module__.startswith("pandas.core.internals"):
+            found += [getattr(block, "values", None) for block in getattr(obj, "blocks", (obj,))]
+        for value in found:
+            if type(value).__module__ == "numpy":
+                self._kept.append(value)
+                self.ids.add(id(value))
+
+
+def _reduce_view(array: Any, kind: Any) -> Any:
+    """Reduce an array that shares the memory of another one, or of a bytearray, to a view of that."""
+    root, base = array, array.base
+    while base is not None and type(base) is not bytearray:
+        if type(base) is kind:
+            root = base
+        elif type(base) is memoryview:
+            base = base.obj if type(base.obj) is bytearray else None
+            continue
+        elif type(base).__name__ != "DummyArray":  # numpy's own, between arrays with strides and their memory
+            break
+        base = base.base
+    start = root.__array_interface__["data"][0]
+    if type(base) is bytearray:
+        root, start = base, _find_address(base, kind)
+    elif root is array:
+        return NotImplemented
+    elif not (root.flags.c_contiguous or root.flags.f_contiguous):
+        raise pickle.PicklingError("a view of an array with its axes in another order cannot be kept")
+    offset = array.__array_interface__["data"][0] - start
+    return load_view, (root, array.shape, array.dtype, offset, array.strides, array.flags.writeable)
+
+
+def _find_address(data: bytearray, kind: Any) -> int:
+    return int(kind(len(data), "u1", data).__array_interface__["data"][0]) if data else 0
+
+
+def load_view(
+    holder: Any, shape: tuple[int, ...], dtype: Any, offset: int, strides: tuple[int, ...], is_writeable: bool
+) -> Any:
+    """Return the array that ``_reduce_view`` has reduced. Checkpoints refer to this function by its name."""
+    from numpy import ndarray
+    from numpy.lib.stride_tricks import as_strided
+
+    if isinstance(holder, bytearray):
+        view = ndarray(shape, dtype, holder, offset, strides)
+    else:
+        memory = holder.reshape(-1, order="C" if holder.flags.c_contiguous else "F")
+        if dtype.hasobject:
+            view = as_strided(memory[offset // dtype.itemsize :], shape, strides)
+        else:
+            view = ndarray(shape, dtype, memory, offset, strides)
+    if not is_writeable:
+        view.flags.writeable = False
+    return view
+
+
+class ArrayMemory(bytearray):
+    """The memory of a restored array, which belongs to it alone."""
 
 
 def _reduce_cell(cell: types.CellType) -> tuple[Any, ...]:

@@ -28,13 +28,17 @@ class CaptureRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class RestorePlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker is to restore. The bytes of the contents, of the buffers and of the state follow, in this order."""
+    """What a worker is to restore. The bytes of the contents, of the buffers and of the state follow, in this order.
+
+    ``mapped`` are the places of those that come as descriptors of memory files instead.
+    """
 
     imports: dict[str, str] = {}
     contents: tuple[int, ...] = ()
     groups: tuple["PlannedGroup", ...] = ()
     state: int = 0
     cell_count: int = 0
+    mapped: tuple[int, ...] = ()
 
 
 class PlannedGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -58,11 +58,15 @@ class VariableGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class WorkspaceFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file or directory below the session's directory, and the figures by which an unchanged one is recognised."""
+    """A file or directory below the session's directory, and the figures by which an unchanged one is recognised.
+
+    Symbolic links, with their ``target``, are kept of sandboxes only.
+    """
 
     path: str
-    kind: Literal["file", "directory"] = "file"
+    kind: Literal["file", "directory", "link"] = "file"
     mode: int = 0o600
+    target: str = ""
     content: Content = Content()
     inode: int = 0
     mtime_ns: int = 0
@@ -118,6 +122,8 @@ class WorkspaceManifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
             raise InvalidManifest(
                 "too-new", f"the manifest has format {version}; this version of standfast reads up to {_FORMAT}"
             )
+        if version < 1:
+            raise InvalidManifest("damaged", f"the manifest has format {version}, which does not exist")
         body = data[_HEADER_SIZE:]
         if hash_chunk(body).digest() != data[len(_MAGIC) + 1 : _HEADER_SIZE]:
             raise InvalidManifest("damaged", "the manifest is damaged: its digest does not match")
@@ -192,14 +198,18 @@ def _check_files(files: tuple[WorkspaceFile, ...]) -> None:
             raise InvalidManifest("unsafe", f"the path {file.path[:200]!r} {problem}")
         if file.path in kinds:
             raise InvalidManifest("unsafe", f"the path {file.path[:200]!r} occurs twice")
-        if file.mode & ~0o777 or (file.kind == "directory" and file.content.size):
+        if (
+            file.mode & ~0o777
+            or (file.kind != "file" and file.content.size)
+            or (file.kind == "link") != bool(file.target)
+        ):
             raise InvalidManifest("unsafe", f"the file {file.path[:200]!r} has a mode or a content that it cannot have")
         kinds[file.path] = file.kind
     for path in kinds:
         parent = path.rpartition("/")[0]
         while parent:
-            if kinds.get(parent) == "file":
-                raise InvalidManifest("unsafe", f"the path {path[:200]!r} is below a file")
+            if kinds.get(parent, "directory") != "directory":
+                raise InvalidManifest("unsafe", f"the path {path[:200]!r} is below a {kinds[parent]}")
             parent = parent.rpartition("/")[0]
 
 

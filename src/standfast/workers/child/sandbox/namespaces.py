@@ -133,7 +133,7 @@ class SandboxBuilder:
             return
         unreadable = "" if self.uses_namespaces else _find_unreadable(self.readable)
         if unreadable:
-            self._accept_root(f"other users cannot read {unreadable}")
+            self._accept_root(f"other users cannot read {unreadable}: use an interpreter (python=) that they can read")
             return
         if uid == 0:
             self._accept_root("run_as is 0")

@@ -89,12 +89,22 @@ DENIED: dict[str, tuple[int, int]] = {
     "msgget": (68, 186),
     "msgsnd": (69, 189),
     "mq_open": (240, 180),
+    # Objects of others can be used without opening them: their numbers are small.
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
+    "semop": (65, 193),
+    "semctl": (66, 191),
+    "semtimedop": (220, 192),
+    "msgrcv": (70, 188),
+    "msgctl": (71, 187),
+    "mq_unlink": (241, 181),
     "memfd_secret": (447, 447),
+    "vmsplice": (278, 75),
     "inotify_init": (253, -1),
     "inotify_init1": (294, 26),
     "io_setup": (206, 0),
 }
-# Landlock has no say over these, so that without namespaces they would reach every file of the user.
+# Landlock does not restrict these, so that without namespaces they would reach every file of the user.
 DENIED_WITHOUT_NAMESPACES: dict[str, tuple[int, int]] = {
     "chmod": (90, -1),
     "fchmod": (91, 52),
@@ -115,7 +125,9 @@ DENIED_WITHOUT_NAMESPACES: dict[str, tuple[int, int]] = {
 }
 # These fail as if the kernel did not have them, so that libraries use calls that can be checked or limited.
 ABSENT = {"clone3": (435, 435), "memfd_create": (319, 279), "openat2": (437, 437)}
-CLONE, SOCKET, SOCKET_PAIR = (56, 220), (41, 198), (53, 199)
+CLONE, SOCKET, SOCKET_PAIR, SOCKET_OPTION = (56, 220), (41, 198), (53, 199), (54, 208)
+# The default of a family, ICMP, TCP and UDP. The kernel would load a module for many others.
+SOCKET_PROTOCOLS = (0, 1, 6, 17, 58)
 HIGHEST_KNOWN_NUMBER = 469
 # Calls that set a file mode, and which argument it is: set-user-id files would outlive the sandbox in a writable path.
 MODE_ARGUMENTS: dict[str, tuple[tuple[int, int], int]] = {
@@ -142,13 +154,16 @@ ONLY_SELF_WITHOUT_NAMESPACES: dict[str, tuple[tuple[int, int], tuple[int, ...]]]
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 
-_EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
+_EPERM, _ENOSYS, _ENOPROTOOPT, _EPROTONOSUPPORT, _EAFNOSUPPORT = 1, 38, 92, 93, 97
+# Level and name of socket options, and what setting them returns. Larger buffers are memory that no limit of a process
+# covers: 0 pretends, as the kernel does above its maximum. TCP_ULP loads modules.
+SOCKET_OPTIONS = {(1, 7): 0, (1, 8): 0, (6, 31): _ENOPROTOOPT}
 _ALLOW, _KILL = 0x7FFF0000, 0x80000000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_ARGUMENT_0 = 0, 4, 16
 _MODE_FILTER = 2
 _SET_ID_BITS, _CREATING_FLAGS = 0o6000, 0o100 | 0o20000000
-_SOCKET_TYPE_BITS, _STREAM, _SEQUENCED_PACKETS = 0xF, 1, 5
+_AF_UNIX, _SOCKET_TYPE_BITS, _STREAM, _SEQUENCED_PACKETS = 1, 0xF, 1, 5
 
 
 class BpfInstruction(NamedTuple):
@@ -185,16 +200,16 @@ def build_program(*, families: tuple[int, ...], arch: str, namespaces: bool = Tr
         *((numbers, [return_errno(_EPERM)]) for numbers in DENIED.values()),
         *((numbers, [return_errno(_ENOSYS)]) for numbers in ABSENT.values()),
         (CLONE, _deny_bits(0, ANY_NEW_NAMESPACE & ~0x80)),
-        (SOCKET, _allow_values(0, families, otherwise=_EAFNOSUPPORT)),
+        (SOCKET, [*_require_value(0, families, _EAFNOSUPPORT), *_allow_values(2, SOCKET_PROTOCOLS, _EPROTONOSUPPORT)]),
+        (SOCKET_OPTION, _answer_options()),
+        (SOCKET_PAIR, _allow_pairs(datagrams=namespaces)),
         *((numbers, _deny_bits(argument, _SET_ID_BITS)) for numbers, argument in MODE_ARGUMENTS.values()),
         *((numbers, _deny_created_modes(flags, mode)) for numbers, flags, mode in OPEN_ARGUMENTS.values()),
         *((numbers, _require_arguments(values)) for numbers, values in only_self.values()),
     ]
     if not namespaces:
-        # A datagram socket could send to any path, so that a pair of them would be as good as a socket.
-        pairs = _allow_values(1, (_STREAM, _SEQUENCED_PACKETS), otherwise=_EPERM, mask=_SOCKET_TYPE_BITS)
         denied = [(numbers, [return_errno(_EPERM)]) for numbers in DENIED_WITHOUT_NAMESPACES.values()]
-        bodies = [*denied, (SOCKET_PAIR, pairs), *bodies]
+        bodies = [*denied, *bodies]
     for numbers, body in bodies:
         if numbers[column] >= 0:
             program += [BpfInstruction(_EQUAL, numbers[column], jump_if_false=len(body)), *body]
@@ -220,10 +235,31 @@ def _deny_created_modes(flags: int, mode: int) -> list[BpfInstruction]:
     return [_load_argument(flags), BpfInstruction(_ANY_BIT, _CREATING_FLAGS, jump_if_false=len(check) - 1), *check]
 
 
-def _allow_values(argument: int, values: tuple[int, ...], *, otherwise: int, mask: int = 0) -> list[BpfInstruction]:
+def _require_value(argument: int, values: tuple[int, ...], otherwise: int, *, mask: int = 0) -> list[BpfInstruction]:
+    """Return an error unless the argument has one of the values."""
     checks = [BpfInstruction(_EQUAL, value, jump_if_true=len(values) - at) for at, value in enumerate(values)]
     masked = [BpfInstruction(_AND, mask)] if mask else []
-    return [_load_argument(argument), *masked, *checks, return_errno(otherwise), BpfInstruction(_RETURN, _ALLOW)]
+    return [_load_argument(argument), *masked, *checks, return_errno(otherwise)]
+
+
+def _allow_values(argument: int, values: tuple[int, ...], otherwise: int, *, mask: int = 0) -> list[BpfInstruction]:
+    return [*_require_value(argument, values, otherwise, mask=mask), BpfInstruction(_RETURN, _ALLOW)]
+
+
+def _allow_pairs(*, datagrams: bool) -> list[BpfInstruction]:
+    of_unix = _require_value(0, (_AF_UNIX,), _EAFNOSUPPORT)
+    if datagrams:
+        return [*of_unix, BpfInstruction(_RETURN, _ALLOW)]
+    # A datagram socket could send to any path, so that a pair of them would be as good as a socket.
+    return [*of_unix, *_allow_values(1, (_STREAM, _SEQUENCED_PACKETS), _EPERM, mask=_SOCKET_TYPE_BITS)]
+
+
+def _answer_options() -> list[BpfInstruction]:
+    answers: list[BpfInstruction] = []
+    for (level, name), errno in SOCKET_OPTIONS.items():
+        answers += [_load_argument(1), BpfInstruction(_EQUAL, level, jump_if_false=3)]
+        answers += [_load_argument(2), BpfInstruction(_EQUAL, name, jump_if_false=1), return_errno(errno)]
+    return [*answers, BpfInstruction(_RETURN, _ALLOW)]
 
 
 def _require_arguments(values: tuple[int, ...]) -> list[BpfInstruction]:

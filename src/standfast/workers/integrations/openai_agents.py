@@ -17,7 +17,7 @@ from agents.sandbox.types import ExecResult
 from standfast.base.errors import Closed, Unsupported
 from standfast.workers.config import SessionConfig
 from standfast.workers.errors import WorkerDied, WorkerError
-from standfast.workers.shell import Shell
+from standfast.workers.shell import WorkerShell
 
 BACKEND = "standfast"
 
@@ -39,7 +39,7 @@ class WorkerSandboxSession(BaseSandboxSession):
 
     state: WorkerSandboxState
 
-    def __init__(self, shell: Shell, state: WorkerSandboxState) -> None:
+    def __init__(self, shell: WorkerShell, state: WorkerSandboxState) -> None:
         self.shell, self.state = shell, state
 
     async def _exec_internal(self, *command: str | Path, timeout: float | None = None) -> ExecResult:
@@ -141,7 +141,7 @@ class WorkerSandboxClient(BaseSandboxClient[WorkerSandboxOptions]):
         return WorkerSandboxState.model_validate(payload)
 
     async def _open(self, state: WorkerSandboxState) -> SandboxSession:
-        shell = Shell(self.config)
+        shell = WorkerShell(self.config)
         await shell.start()
         manifest = state.manifest.model_copy(update={"root": shell.directory})
         return self._wrap_session(WorkerSandboxSession(shell, state.model_copy(update={"manifest": manifest})))
@@ -149,4 +149,4 @@ class WorkerSandboxClient(BaseSandboxClient[WorkerSandboxOptions]):
 
 def _require_own_user(user: object) -> None:
     if user is not None:
-        raise Unsupported("a sandbox of standfast has one user")
+        raise Unsupported("a sandbox of standfast has one user: leave user out")

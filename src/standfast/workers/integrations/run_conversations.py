@@ -1,7 +1,7 @@
 """Which conversation a tool call belongs to, when its caller names none.
 
 A call inside a run of openai-agents or pydantic-ai belongs to that run, which these libraries mark with a context
-variable. Any other call belongs to the task that makes it. What belongs to nothing in common shares nothing.
+variable. Any other call belongs to the task that makes it. Calls of different runs or tasks share nothing.
 """
 
 import asyncio

@@ -11,7 +11,7 @@ from agents.sandbox.entries import File
 from agents.usage import Usage
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
-from standfast.workers.agents_sandbox import WorkerSandboxClient
+from standfast.workers.integrations.openai_agents import WorkerSandboxClient
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from standfast.base.ids import new_id
 from standfast.lifecycle.scope import run_to_end
 from standfast.workers.config import SessionConfig
 from standfast.workers.errors import WorkerDied
-from standfast.workers.shell import PathStatus, Shell
+from standfast.workers.shell import PathStatus, WorkerShell
 
 _PROVIDER = "standfast"
 T = TypeVar("T")
@@ -29,13 +29,13 @@ T = TypeVar("T")
 class SandboxWorkspaces:
     """Owns the environments of this process: ``Workspace(workspaces.backend())`` or ``agent.run(..., workspace=...)``.
 
-    An environment lives until ``destroy`` or until this object is closed, whatever runs end before that. A reference
-    from another process names nothing here.
+    An environment lives until ``destroy`` or until this object is closed, even if the runs that used it end before
+    that. References from other processes are not valid here.
     """
 
     def __init__(self, config: SessionConfig | None = None) -> None:
         self.config = config
-        self.shells: dict[str, Shell] = {}
+        self.shells: dict[str, WorkerShell] = {}
 
     async def __aenter__(self) -> "SandboxWorkspaces":
         return self
@@ -116,7 +116,7 @@ class SandboxWorkspace:
     async def realpath(self, path: str) -> str:
         return await self._guard((await self._get_shell()).resolve(path))
 
-    async def _get_shell(self) -> Shell:
+    async def _get_shell(self) -> WorkerShell:
         async with self._lock:
             if self._ref is None:
                 # To its end, also when the caller is cancelled: what was created must have its reference.
@@ -124,11 +124,11 @@ class SandboxWorkspace:
         assert self._ref is not None  # noqa: S101
         shell = self._owner.shells.get(self._ref.id) if self._ref.provider == _PROVIDER else None
         if shell is None or not shell.session.is_alive:
-            raise WorkspaceUnavailableError(f"the environment {self._ref.id!r} is not there, or not any more")
+            raise WorkspaceUnavailableError(f"the environment {self._ref.id!r} does not exist or has ended")
         return shell
 
     async def _create(self) -> None:
-        shell = Shell(self._owner.config)
+        shell = WorkerShell(self._owner.config)
         await shell.start()
         ref = WorkspaceRef(provider=_PROVIDER, id=new_id("workspace"))
         self._owner.shells[ref.id] = shell

@@ -6,7 +6,7 @@ pytest.importorskip("pydantic_ai.workspaces")
 
 from pydantic_ai.workspaces.conformance import WorkspaceBackendSuite
 
-from standfast.workers.pydantic_workspaces import SandboxWorkspaces
+from standfast.workers.integrations.pydantic_ai import SandboxWorkspaces
 
 
 @pytest.fixture
