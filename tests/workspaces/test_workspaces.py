@@ -13,7 +13,15 @@ import pytest
 from standfast import EncryptedSession, open_store
 from standfast.base.errors import InvalidInput, NotFound, Unsupported
 from standfast.store.operations import DeleteWorkspace
-from standfast.workers import PoolConfig, PythonSessions, SandboxPolicy, SessionConfig, SessionPool, python_function
+from standfast.workers import (
+    PoolConfig,
+    PythonSessions,
+    SandboxPolicy,
+    SessionConfig,
+    SessionPool,
+    WorkspaceRefused,
+    python_function,
+)
 from standfast.workspaces.retention import prune_workspaces
 from standfast.workspaces.view import open_workspace
 
@@ -88,6 +96,21 @@ async def test_a_workspace_is_looked_at_without_a_worker(url: str, pool: Session
         assert all(one.checkpoint for one in history)
 
 
+async def test_the_latest_version_is_saved_although_the_one_before_it_was_still_being_written(
+    url: str, pool: SessionPool
+) -> None:
+    async with open_store(url) as store:
+        sessions = PythonSessions(pool, store=store)
+        await run(sessions, "import os; big = os.urandom(24 << 20)")
+        await run(sessions, "x = 1")
+        key = store.name_workspace("talk")
+        async with asyncio.timeout(60):
+            while (await open_workspace(store.backend, key)).pending:  # noqa: ASYNC110 - it depends on the store
+                await asyncio.sleep(0.02)
+        assert "x" in {one.name for one in (await open_workspace(store.backend, key)).variables}
+        sessions.close()
+
+
 async def test_a_name_that_cannot_be_kept_is_told(url: str, pool: SessionPool) -> None:
     async with open_store(url) as store:
         first = PythonSessions(pool, store=store)
@@ -142,7 +165,7 @@ async def test_a_workspace_above_the_limit_is_told_and_run_again(url: str, pool:
         second.close()
 
 
-@pytest.mark.parametrize("damage", ["cut", "foreign", "too new", "tampered", "missing chunk"])
+@pytest.mark.parametrize("damage", ["cut", "foreign", "too new", "tampered", "missing chunk", "changed chunk"])
 async def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_is_used(
     url: str, pool: SessionPool, damage: str
 ) -> None:
@@ -161,9 +184,11 @@ async def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_is_used(
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as raw, raw:
         (data, blobs) = raw.execute("SELECT data, blobs FROM standfast_checkpoints WHERE version = 2").fetchone()
         (older,) = raw.execute("SELECT blobs FROM standfast_checkpoints WHERE version = 1").fetchone()
+        own = [(digest,) for digest in sorted(set(json.loads(blobs)) - set(json.loads(older)))]
         if damage == "missing chunk":
-            own = sorted(set(json.loads(blobs)) - set(json.loads(older)))
-            raw.executemany("DELETE FROM standfast_blob_data WHERE digest = ?", [(digest,) for digest in own])
+            raw.executemany("DELETE FROM standfast_blob_data WHERE digest = ?", own)
+        elif damage == "changed chunk":
+            raw.executemany("UPDATE standfast_blob_data SET data = X'00' || data WHERE digest = ?", own)
         else:
             changed = changes[damage](data)
             raw.execute("UPDATE standfast_checkpoints SET data = ? WHERE version = 2", (changed,))
@@ -204,7 +229,7 @@ async def test_the_function_for_other_frameworks_keeps_a_named_conversation(url:
         assert [one.key for one in await store.backend.list_workspaces(limit=9, after="")] == ["conversation:user-7"]
 
 
-@pytest.mark.parametrize("options", [{"durability": "always"}, {"max_checkpoint_mb": 0}])
+@pytest.mark.parametrize("options", [{"durability": "always"}, {"max_checkpoint_mb": 0}, {"live_snapshots": -1}])
 async def test_wrong_options_are_refused(pool: SessionPool, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         PythonSessions(pool, **options)
@@ -236,4 +261,23 @@ async def test_nothing_is_run_again_where_code_could_act_on_the_world(url: str, 
         text = await run(second, "x")
         assert text.splitlines()[-1] == "1"
         assert "the effects of 1 earlier calls are lost" in text
+        second.close()
+
+
+@pytest.mark.parametrize("data", [b"\xff", b'{"parent": 2, "code": "1"}', b'{"parent": -1, "code": "1"}'])
+async def test_a_version_that_was_changed_is_refused_by_name(url: str, pool: SessionPool, data: bytes) -> None:
+    async with open_store(url) as store:
+        first = PythonSessions(pool, store=store)
+        for number in range(2):
+            await run(first, f"x = {number}")
+        first.close()
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as raw, raw:
+            (before,) = raw.execute("SELECT data FROM standfast_versions WHERE version = 2").fetchone()
+            raw.execute("UPDATE standfast_versions SET data = ? WHERE version = 2", (data,))
+        second = PythonSessions(pool, store=store)
+        with pytest.raises(WorkspaceRefused, match="version 2"):
+            await run(second, "x")
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as raw, raw:
+            raw.execute("UPDATE standfast_versions SET data = ? WHERE version = 2", (before,))
+        assert (await run(second, "x")).splitlines()[-1] == "1"
         second.close()

@@ -1,13 +1,15 @@
-"""Bring a workspace back into a worker: the latest checkpoint, then the cells after it."""
+"""Restore a workspace in a worker: the latest checkpoint, then the cells after it."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from standfast.base.errors import NotFound, Unsupported
 from standfast.base.log import get_logger
 from standfast.workers import WorkerSession, WorkspaceManifest, WorkspaceRefused
 from standfast.workers.results import ExecutionResult, as_text
+from standfast.workers.shared_contents import SharedContent, share_contents
 from standfast.workspaces.storage import WorkspaceStorage
 from standfast.workspaces.versions import WorkspaceVersion, digest_output
 
@@ -19,7 +21,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class DifferingCell:
-    """A cell that was run again and did not give the output that it gave before."""
+    """A cell that was run again and gave a different output."""
 
     version: int
     call: str
@@ -27,10 +29,10 @@ class DifferingCell:
 
 @dataclass
 class RestoreReport:
-    """What came back of a workspace.
+    """What was restored of a workspace.
 
     ``checkpoint`` is the version that was loaded, 0 if none was. ``replayed`` are the versions whose cells were run
-    again, ``missing`` those that could not be brought back, ``differs`` the cells with another output, ``unkept`` the
+    again, ``missing`` those that could not be restored, ``differs`` the cells with another output, ``unkept`` the
     reasons for variables and files that could not be kept, and ``refused`` those for checkpoints that could not be
     read.
     """
@@ -43,20 +45,21 @@ class RestoreReport:
     unkept: dict[str, str] = field(default_factory=dict)
     refused: tuple[str, ...] = ()
     manifest: WorkspaceManifest | None = None
+    contents: tuple[SharedContent, ...] = ()
 
     @property
     def is_exact(self) -> bool:
         return not (self.missing or self.differs or self.unkept)
 
     def describe(self) -> str:
-        """Return what came back, as a note for the model."""
+        """Return what was restored, as a note for the model."""
         parts = ["[the Python session was restored"]
         if self.replayed:
             parts[0] += f"; {len(self.replayed)} earlier calls were run again"
         if self.missing:
             parts.append(f"the effects of {len(self.missing)} earlier calls are lost")
         if self.differs:
-            parts.append(f"{len(self.differs)} of them gave another output than before")
+            parts.append(f"{len(self.differs)} of them gave a different output")
         if self.unkept:
             parts.append("these could not be kept: " + ", ".join(_shorten(sorted(self.unkept))))
         if self.is_exact:
@@ -75,17 +78,27 @@ def can_replay(session: WorkerSession) -> bool:
 
 
 async def restore_version(
-    session: WorkerSession, storage: WorkspaceStorage, key: str, version: int, *, max_bytes: int
+    session: WorkerSession,
+    storage: WorkspaceStorage,
+    key: str,
+    version: int,
+    *,
+    max_bytes: int,
+    until: int = 0,
+    is_shared: bool = False,
 ) -> RestoreReport:
-    """Bring a version back into a new session. What cannot be brought back is in the report."""
+    """Restore a version in a new session. What could not be restored is in the report.
+
+    The version ``until``, if there is one, and those after it are not replayed. With ``is_shared``, the large contents
+    of the checkpoint stay in memory as long as the report has them.
+    """
     report = RestoreReport(version)
     line = await storage.read_line(key, version)
-    rest = await _load_checkpoint(session, storage, key, line, report, max_bytes=max_bytes)
+    rest = await _load_checkpoint(session, storage, key, line, report, max_bytes=max_bytes, is_shared=is_shared)
     cells = [one for one in rest if one.cell.code is not None]
-    if can_replay(session):
-        await replay_cells(session, cells, report)
-    else:
-        report.missing = tuple(one.number for one in cells)
+    kept = [one for one in cells if not 0 < until <= one.number] if can_replay(session) else []
+    await replay_cells(session, kept, report)
+    report.missing += tuple(one.number for one in cells[len(kept) :])
     return report
 
 
@@ -97,6 +110,7 @@ async def _load_checkpoint(
     report: RestoreReport,
     *,
     max_bytes: int,
+    is_shared: bool,
 ) -> Sequence[WorkspaceVersion]:
     """Load the latest checkpoint of the line that can be read; return the versions after it."""
     for place in reversed(range(len(line))):
@@ -104,12 +118,13 @@ async def _load_checkpoint(
             continue
         try:
             _, manifest = await storage.get_manifest(key, line[place].number)
+            contents = await share_contents(manifest, storage.fetch) if is_shared else ()
             loaded = await session.restore_workspace(manifest, storage.fetch, max_bytes=max_bytes)
         except (WorkspaceRefused, NotFound, Unsupported) as problem:  # nothing was loaded
             _log.warning("workspace %s: the checkpoint of version %d: %s", key, line[place].number, problem)
             report.refused += (str(problem),)
             continue
-        report.checkpoint, report.manifest = line[place].number, manifest
+        report.checkpoint, report.manifest, report.contents = line[place].number, manifest, contents
         report.unkept = {**loaded.lost, **loaded.lost_files}
         return line[place + 1 :]
     return line
@@ -133,3 +148,16 @@ async def replay_cells(session: WorkerSession, cells: Sequence[WorkspaceVersion]
 def compute_output_digest(result: ExecutionResult) -> str:
     # The numbers of cells in tracebacks depend on what the worker has compiled before.
     return digest_output(_CELL_NUMBER.sub("<cell>", as_text(result)))
+
+
+def make_restored_data(key: str, report: RestoreReport) -> dict[str, Any]:
+    return {
+        "key": key,
+        "version": report.version,
+        "checkpoint": report.checkpoint,
+        "replayed": list(report.replayed),
+        "missing": list(report.missing),
+        "differs": [{"version": one.version, "call": one.call} for one in report.differs],
+        "unkept": report.unkept,
+        "refused": list(report.refused),
+    }

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from standfast.base.errors import InvalidInput
+from standfast.base.validation import is_integer, is_number
 from standfast.store.backend import Backend
 from standfast.store.operations import DropCheckpoint, SweepBlobs
 from standfast.store.records import FreedBlobs, VersionRecord, WorkspaceRecord
@@ -36,8 +37,8 @@ async def prune_workspaces(
     """Drop the checkpoints of each workspace that are older than this, not among its latest ``keep``, or over a size.
 
     ``max_mb`` limits the sizes of a workspace's checkpoints together, counted without what they share. The latest
-    checkpoint of a workspace stays. A version without a checkpoint is brought back by running cells again. Blobs
-    without a checkpoint are deleted after ``sweep_after`` seconds, in small commits.
+    checkpoint of a workspace is kept. A version without a checkpoint is restored by running cells again. Blobs without
+    a checkpoint are deleted after ``sweep_after`` seconds, in small commits.
     """
     age, limit = _validate(older_than, keep, max_mb), None if max_mb is None else int(max_mb * (1 << 20))
     now = await backend.get_time()
@@ -89,10 +90,10 @@ async def iterate_workspaces(backend: Backend) -> AsyncIterator[WorkspaceRecord]
 
 def _validate(older_than: Any, keep: Any, max_mb: Any) -> float | None:
     seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
-    if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0):
+    if seconds is not None and (not is_number(seconds, allow_infinity=True) or seconds < 0):
         raise InvalidInput(f"older_than must be a timedelta or a number of seconds >= 0, not {older_than!r}")
-    if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
+    if keep is not None and (not is_integer(keep) or keep < 1):
         raise InvalidInput(f"keep must be an integer >= 1, not {keep!r}")
-    if max_mb is not None and (isinstance(max_mb, bool) or not isinstance(max_mb, int | float) or max_mb < 0):
+    if max_mb is not None and (not is_number(max_mb, allow_infinity=True) or max_mb < 0):
         raise InvalidInput(f"max_mb must be a number >= 0, not {max_mb!r}")
     return None if seconds is None else float(seconds)

@@ -1,6 +1,7 @@
 """Workspaces in a backend: their versions, their checkpoints, and the chunks of these."""
 
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,7 +13,7 @@ from standfast.store.operations import AppendVersions, Op, PutBlob, SaveCheckpoi
 from standfast.store.records import CheckpointRecord, WorkspaceRecord
 from standfast.workers.errors import WorkspaceRefused
 from standfast.workers.wire.manifests import InvalidManifest, WorkspaceManifest
-from standfast.workspaces.versions import Cell, WorkspaceVersion, decode_version, encode_cell, trace_line
+from standfast.workspaces.versions import Cell, WorkspaceVersion, decode_version, encode_cell, shift_cells, trace_line
 
 if TYPE_CHECKING:
     from standfast.workers.captures import Capture
@@ -57,9 +58,20 @@ class WorkspaceStorage:
             versions=tuple(map(encode_cell, cells)),
         )
 
-    async def write_capture(self, capture: "Capture", *, key: str, workspace_id: str, version: int) -> SavedCheckpoint:
-        """Store the chunks of a capture; return the checkpoint, which exists when its operation is committed."""
-        await self.write_chunks(capture)
+    async def write_capture(
+        self,
+        capture: "Capture",
+        *,
+        key: str,
+        workspace_id: str,
+        version: int,
+        written: dict[bytes, bytes] | None = None,
+    ) -> SavedCheckpoint:
+        """Store the chunks of a capture; return the checkpoint, which exists when its operation is committed.
+
+        The chunks are added to ``written`` as they are stored.
+        """
+        await self.write_chunks(capture if written is None else _note_chunks(capture, written))
         manifest = capture.manifest
         return SavedCheckpoint(build_checkpoint_op(manifest, key, workspace_id, version), manifest)
 
@@ -75,6 +87,15 @@ class WorkspaceStorage:
                 batch, size = [], 0
         if batch:
             await self.backend.commit(*batch)
+
+    async def write_stored_chunks(self, chunks: Mapping[bytes, bytes]) -> None:
+        """Store chunks by their digests, in small commits."""
+
+        async def iterate() -> AsyncIterator[tuple[bytes, bytes]]:
+            for digest, data in chunks.items():
+                yield digest, data
+
+        await self.write_chunks(iterate())
 
     async def get_manifest(self, key: str, version: int) -> tuple[CheckpointRecord, WorkspaceManifest]:
         """Return the checkpoint of a version; :class:`WorkspaceRefused` if it cannot be read."""
@@ -95,20 +116,32 @@ class WorkspaceStorage:
             raise WorkspaceRefused("missing", f"the chunk {digest.hex()[:16]} is not stored")
         return data
 
-    async def build_copy_ops(self, source: str, number: int, target: str) -> list[Op]:
-        """Return the operations that create the workspace ``target`` as ``source`` is at a version.
+    async def build_copy_ops(
+        self, source: str, number: int, target: str, record: WorkspaceRecord | None = None
+    ) -> list[Op]:
+        """Return the operations that make the workspace ``target`` as ``source`` is at a version.
 
-        The versions keep their numbers. Of their checkpoints only the latest is copied; it shares all its chunks.
+        It is created, and the versions keep their numbers, or they follow those of the workspace that was read as
+        ``record``. Of their checkpoints only the latest is copied; it shares all its chunks.
         """
         if not number:
             return []
         versions = [one for one in await self.read_versions(source) if one.number <= number]
-        append = self.build_append_op(target, None, *(version.cell for version in versions))
-        saved = next((one for one in reversed(trace_line(versions, number)) if one.checkpoint_id is not None), None)
-        if saved is None:
-            return [append]
-        _, manifest = await self.get_manifest(source, saved.number)
-        return [append, build_checkpoint_op(manifest, target, append.workspace_id, saved.number)]
+        start = record.version if record else 0
+        append = self.build_append_op(target, record, *shift_cells((one.cell for one in versions), start))
+        for saved in reversed([one for one in trace_line(versions, number) if one.checkpoint_id is not None]):
+            with suppress(NotFound, WorkspaceRefused):  # the next best one, and more cells are run again
+                _, manifest = await self.get_manifest(source, saved.number)
+                return [append, build_checkpoint_op(manifest, target, append.workspace_id, start + saved.number)]
+        return [append]
+
+
+async def _note_chunks(
+    chunks: AsyncIterable[tuple[bytes, bytes]], written: dict[bytes, bytes]
+) -> AsyncIterator[tuple[bytes, bytes]]:
+    async for digest, data in chunks:
+        written[digest] = data
+        yield digest, data
 
 
 def build_checkpoint_op(manifest: WorkspaceManifest, key: str, workspace_id: str, version: int) -> SaveCheckpoint:
@@ -121,3 +154,8 @@ def build_checkpoint_op(manifest: WorkspaceManifest, key: str, workspace_id: str
         blobs=tuple(sorted(digest.hex() for digest in manifest.digests)),
         size=manifest.size,
     )
+
+
+def describe_location(backend: Backend) -> str:
+    """Return where a store is, for people: without the names of its tables, and never with a password."""
+    return backend.location.partition(" TableNames(")[0]

@@ -4,12 +4,18 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from standfast.base.errors import InvalidInput, NotFound
+from standfast.base.validation import is_integer
 from standfast.store.backend import Backend
 from standfast.workers.chunks import decode_chunk
 from standfast.workers.wire.manifests import Content, WorkspaceManifest
 from standfast.workers.wire.messages import NamespaceEntry
 from standfast.workspaces.storage import WorkspaceStorage
-from standfast.workspaces.versions import WorkspaceVersion
+from standfast.workspaces.versions import (
+    WorkspaceVersion,
+    list_workspaces,
+    name_run_workspace,
+    name_session_workspace,
+)
 
 
 @dataclass(frozen=True)
@@ -83,13 +89,25 @@ async def read_content(storage: WorkspaceStorage, content: Content) -> bytes:
     return b"".join(parts)
 
 
+async def find_key(backend: Backend, name: str) -> str:
+    """Return the key of the workspace of a session or run; a name that is neither is the key of a workspace."""
+    run = await backend.get_run(name)
+    key = name_session_workspace(name)
+    if run is not None:
+        key = name_run_workspace(name) if run.session_id is None else name_session_workspace(run.session_id)
+    for found in list_workspaces(key):
+        if await backend.get_workspace(found) is not None:
+            return found
+    return name if run is None else key
+
+
 async def open_workspace(backend: Backend, key: str, *, at: int | None = None) -> Workspace:
     """Return a workspace as of its version ``at``, by default the latest; raise :class:`NotFound` without one."""
     storage = WorkspaceStorage(backend)
     record = await storage.get(key)
     if record is None:
         raise NotFound("workspace", key)
-    if at is not None and (isinstance(at, bool) or not isinstance(at, int) or not 1 <= at <= record.version):
+    if at is not None and (not is_integer(at) or not 1 <= at <= record.version):
         raise InvalidInput(f"unknown version {at!r}: the workspace {key!r} has the versions 1 to {record.version}")
     number = record.version if at is None else at
     line = await storage.read_line(key, number)

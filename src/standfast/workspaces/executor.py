@@ -1,0 +1,392 @@
+"""Run the cells of conversations in their workspaces, version by version, and save the results.
+
+After a cell the worker is forked, and the fork writes the checkpoint while the worker continues: only a caller that
+comes back at once waits for the fork. While one checkpoint is being written, no other is started; the next one has
+everything up to its start.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+from standfast.base.errors import BlobsMissing, Closed, NotFound, StandfastError, WorkspaceMoved
+from standfast.base.ids import new_id
+from standfast.base.log import get_logger
+from standfast.store.backend import Backend
+from standfast.store.records import WorkspaceRecord
+from standfast.workers import Capture, WorkerError, WorkerSession, WorkspaceManifest
+from standfast.workers.python_sessions import Durability, PythonCallResult, SlotAccess
+from standfast.workers.shared_contents import SharedContent
+from standfast.workspaces.confidentiality import refuse_clear, refuse_encrypted
+from standfast.workspaces.live_snapshots import LiveSnapshots, keep_contents
+from standfast.workspaces.ownership import Ownership, RecordedCall, acquire_workspace
+from standfast.workspaces.recovery import RestoreReport, compute_output_digest, make_restored_data, restore_version
+from standfast.workspaces.run_workspace import RunWorkspace
+from standfast.workspaces.storage import WorkspaceStorage
+from standfast.workspaces.versions import Cell
+
+_log = get_logger(__name__)
+_RESTORE_ATTEMPTS = 3
+
+
+@dataclass(eq=False)
+class LiveWorkspace:
+    """The worker that has a workspace at a version. ``dirty`` means that it may have gone beyond that version."""
+
+    session: WorkerSession
+    workspace_id: str = ""
+    version: int = 0
+    saved_version: int = 0
+    manifest: WorkspaceManifest | None = None
+    """That of the latest checkpoint in the store: what it has is not written again."""
+    manifest_version: int = 0
+    """The version whose files are exactly those of the manifest."""
+    contents: tuple[SharedContent, ...] = ()
+    """Large contents of the manifest in memory, for forks of the conversation."""
+    dirty: bool = False
+    pending: RecordedCall | None = None
+    """The call that made the next version, until its outcome is committed or discarded."""
+    last_call: RecordedCall | None = None
+    last_run: RunWorkspace | None = None
+    saver: "asyncio.Task[None] | None" = None
+    follower: "asyncio.Task[None] | None" = None
+    forked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set unless the worker is about to be forked, when it must not run code."""
+    problem: str = ""
+    """Why the last checkpoint could not be written."""
+    snapshot_limit: int = 0
+    is_released: bool = False
+
+    def __post_init__(self) -> None:
+        self.forked.set()
+        self.snapshots = LiveSnapshots(self.session, self.snapshot_limit)
+
+    def release(self) -> None:
+        self.contents, self.is_released = (), True
+        self.snapshots.forget()
+
+    @property
+    def is_usable(self) -> bool:
+        return not self.dirty and self.session.is_alive
+
+    def is_at(self, record: WorkspaceRecord | None) -> bool:
+        at = (record.workspace_id, record.version) if record else ("", 0)
+        return self.is_usable and (self.workspace_id, self.version) == at
+
+    async def settle(self) -> None:
+        """Wait for the fork of the worker, and for the outcome of the call that made the next version."""
+        await self.forked.wait()
+        call = self.pending
+        if call is None:
+            return
+        await call.finished.wait()
+        if self.pending is call:
+            self.pending = None
+            if call.committed:
+                self.version, self.dirty = self.version + 1, False
+
+
+class WorkspaceExecutor:
+    """Runs the cells of conversations in the workspaces of one backend."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        durability: Durability,
+        max_checkpoint_mb: int,
+        live_snapshots: int = 0,
+        is_encrypted: bool = False,
+    ) -> None:
+        self.is_encrypted, self.live_snapshots = is_encrypted, live_snapshots
+        self.backend, self.durability, self.max_bytes = backend, durability, max_checkpoint_mb << 20
+        self.storage = WorkspaceStorage(backend)
+        self._owner = new_id("python")
+
+    async def run(
+        self,
+        slot: SlotAccess,
+        key: str,
+        code: str,
+        *,
+        timeout: float,
+        call: RecordedCall | None = None,
+        origin: str = "",
+        run: RunWorkspace | None = None,
+    ) -> PythonCallResult:
+        """Run a cell in the workspace ``key``, as it is in the store, and add the version that it makes.
+
+        ``run`` is the run that makes the call, unless it is durable.
+        """
+        if run is not None and run.is_confidential:
+            refuse_clear(self.backend, is_encrypted=self.is_encrypted)
+        owned, record = await self._acquire(slot, key, timeout, call)
+        async with owned.hold():
+            notes: list[str] = []
+            if run is not None:
+                record, problem = await run.prepare(self.storage, key, record)
+                notes += [problem] if problem else []
+            live, report = await self._ensure_current(slot, key, record)
+            notes += [report.describe()] if report else []
+            live.last_run = run
+            if report is not None and call is not None:
+                call.add_note("workspace.restored", make_restored_data(key, report))
+            live.dirty = True
+            result = await live.session.run(code, timeout=timeout, allow_input=False)
+            if result.state == "lost":
+                slot.discard()
+                await self._release(owned, call)
+                return PythonCallResult(result, "variables", record is None, tuple(notes), is_kept=True)
+            run_id, separator, path = origin.partition(":")
+            made_by = (path, run_id) if separator else (origin, "")
+            cell = Cell(live.version, code, compute_output_digest(result), *made_by, timeout)
+            notes += await self._finish_cell(slot, live, key, record, owned, cell, call)
+            if run is not None and call is None:
+                save = partial(self._save_before_stop, slot, key)
+                run.note_version(self.storage, key, live.workspace_id, live.version, cell, save)
+        return PythonCallResult(result, "variables", record is None, tuple(notes))
+
+    @asynccontextmanager
+    async def hold(self, slot: SlotAccess, key: str, *, timeout: float) -> AsyncIterator[WorkerSession]:
+        """Hold the session of a workspace; what the block changes becomes a version that is saved when it ends."""
+        owned, record = await self._acquire(slot, key, timeout, None)
+        async with owned.hold():
+            live, _ = await self._ensure_current(slot, key, record)
+            live.dirty = True
+            yield live.session
+            op = self.storage.build_append_op(key, record, Cell(live.version, code=""))
+            await self.backend.commit(op, owned.build_fence_op(), owned.build_release_op())
+            live.workspace_id, live.version, live.dirty = op.workspace_id, op.expected + 1, False
+            await self._save(slot, live, key)
+
+    async def save(self, slot: SlotAccess, key: str) -> None:
+        """Write the checkpoint of the latest version, if it has none, and wait for it."""
+        live = slot.live
+        if live is None:
+            return
+        await live.settle()
+        while live.saver is not None and not live.saver.done():
+            await asyncio.wait([live.saver])
+        if live.saved_version < live.version and not live.dirty and live.session.is_alive:
+            await self._save(slot, live, key)
+
+    # --- ownership ----------------------------------------------------------------------------------
+
+    async def _acquire(
+        self, slot: SlotAccess, key: str, timeout: float, call: RecordedCall | None
+    ) -> tuple[Ownership, WorkspaceRecord | None]:
+        """Own a workspace, and return its record.
+
+        A worker that is here is expected to have the latest version, which costs less to check than to read.
+        """
+        live: LiveWorkspace | None = slot.live
+        if live is None:
+            await refuse_encrypted(self.backend, key, is_encrypted=self.is_encrypted)
+        else:
+            await live.settle()
+        if live is not None and live.is_usable and live.version:
+            expected = WorkspaceRecord(
+                key=key, workspace_id=live.workspace_id, version=live.version, created_at=0.0, updated_at=0.0
+            )
+            with suppress(WorkspaceMoved):
+                check = self.storage.build_append_op(key, expected)
+                owned = await acquire_workspace(
+                    self.backend, key, owner=self._owner, wait=timeout, call=call, check=check
+                )
+                return owned, expected
+        owned = await acquire_workspace(self.backend, key, owner=self._owner, wait=timeout, call=call)
+        async with owned.hold():
+            return owned, await self.storage.get(key)
+
+    async def _release(self, owned: Ownership, call: RecordedCall | None) -> None:
+        if call is not None:
+            call.add_ops(owned.build_release_op())
+        else:
+            await self.backend.commit(owned.build_release_op())
+
+    # --- the worker ---------------------------------------------------------------------------------
+
+    async def _ensure_current(
+        self, slot: SlotAccess, key: str, record: WorkspaceRecord | None
+    ) -> tuple[LiveWorkspace, RestoreReport | None]:
+        """Return the worker with the latest version, and the report if it had to be restored."""
+        live: LiveWorkspace | None = slot.live
+        if live is not None and (live.is_at(record) or await self._return_live(live, key, record)):
+            return live, None
+        deadly = 0
+        for attempt in range(_RESTORE_ATTEMPTS):
+            slot.discard()
+            live = slot.live = LiveWorkspace(await slot.acquire(), dirty=True, snapshot_limit=self.live_snapshots)
+            if record is None:
+                live.dirty = False
+                return live, None
+            # A cell that ends each worker in which it is run again would keep the workspace from ever being used.
+            is_last = attempt == _RESTORE_ATTEMPTS - 1
+            report = await restore_version(
+                live.session,
+                self.storage,
+                key,
+                record.version,
+                max_bytes=self.max_bytes,
+                until=deadly * is_last,
+                is_shared=bool(self.live_snapshots),
+            )
+            if live.session.is_alive:
+                live.workspace_id, live.version, live.dirty = record.workspace_id, record.version, False
+                live.saved_version, live.manifest = report.checkpoint, report.manifest
+                live.contents = report.contents
+                return live, report
+            if not report.missing or (attempt and report.missing[0] != deadly):
+                break
+            deadly = report.missing[0]
+        raise Closed(f"the worker ended while the workspace {key!r} was restored")
+
+    async def _return_live(self, live: LiveWorkspace, key: str, record: WorkspaceRecord | None) -> bool:
+        """Bring the worker back to an earlier version by a snapshot, if that is what the record asks for."""
+        if record is None or not self.live_snapshots or record.workspace_id != live.workspace_id:
+            return False
+        if live.saver is not None:
+            await asyncio.wait([live.saver])
+        line = await self.storage.read_line(key, record.version)
+        if not line or not live.is_usable or live.manifest is None or live.manifest_version != live.version:
+            return False
+        live.dirty = True
+        try:
+            manifest = await live.snapshots.return_to(line[-1].number, live.manifest, self.storage)
+        except (StandfastError, OSError) as problem:
+            _log.warning("workspace %s: not taken from a snapshot: %s", key, problem)
+            return False
+        if manifest is not None:
+            live.version = live.manifest_version = record.version
+            live.saved_version, live.manifest, live.dirty = line[-1].number, manifest, False
+        return manifest is not None
+
+    async def _finish_cell(
+        self,
+        slot: SlotAccess,
+        live: LiveWorkspace,
+        key: str,
+        record: WorkspaceRecord | None,
+        owned: Ownership,
+        cell: Cell,
+        call: RecordedCall | None,
+    ) -> list[str]:
+        """Add the version that a cell has made, and begin its checkpoint."""
+        op = self.storage.build_append_op(key, record, cell)
+        notes = [live.problem] if live.problem else []
+        live.problem = ""
+        live.workspace_id = op.workspace_id
+        if call is None:
+            await self.backend.commit(op, owned.build_fence_op(), owned.build_release_op())
+            live.version, live.dirty = op.expected + 1, False
+        else:
+            call.add_ops(op, owned.build_release_op())
+            live.pending = call
+        live.last_call = call
+        if self.durability == "each_call" and (live.saver is None or live.saver.done()):
+            self._start_saver(slot, live, key, op.expected + 1)
+        if call is not None:
+            call.before_stop(lambda: self._save_before_stop(slot, key))
+        return notes
+
+    # --- checkpoints --------------------------------------------------------------------------------
+
+    async def _capture(self, live: LiveWorkspace) -> Capture | None:
+        """Fork the worker for a checkpoint, and for a snapshot if these are asked for."""
+        try:
+            await live.snapshots.take()
+            return await live.session.capture(live.manifest or (), max_bytes=self.max_bytes)
+        except (WorkerError, Closed) as problem:
+            live.problem = describe_problem(problem)
+            return None
+        finally:
+            live.forked.set()
+
+    async def _save_in_background(
+        self, slot: SlotAccess, live: LiveWorkspace, key: str, version: int, call: RecordedCall | None
+    ) -> None:
+        with slot.keep():
+            capture = await self._capture(live)
+            if capture is not None:
+                await self._write(live, key, version, capture, call)
+        if live.saved_version == version and (live.version > version or live.pending is not None):
+            live.follower = asyncio.create_task(self._save_next(slot, live, key))
+
+    def _start_saver(self, slot: SlotAccess, live: LiveWorkspace, key: str, version: int) -> None:
+        def finish(task: "asyncio.Task[None]") -> None:
+            if live.saver is task:  # the next one may have started, and not have forked the worker yet
+                live.forked.set()
+
+        live.forked.clear()
+        live.saver = asyncio.create_task(self._save_in_background(slot, live, key, version, live.last_call))
+        live.saver.add_done_callback(finish)
+
+    async def _save_next(self, slot: SlotAccess, live: LiveWorkspace, key: str) -> None:
+        """Save the version that was made while the one before it was being saved."""
+        if slot.live is not live:
+            return
+        async with slot.enter():
+            await live.settle()
+            is_behind = live.saved_version < live.version and live.is_usable and slot.live is live
+            if is_behind and (live.saver is None or live.saver.done()):
+                self._start_saver(slot, live, key, live.version)
+                await live.forked.wait()
+
+    async def _save_before_stop(self, slot: SlotAccess, key: str) -> None:
+        """Save the latest version before its run ends or pauses. What cannot be saved is replayed later."""
+        try:
+            async with slot.enter():
+                await self.save(slot, key)
+        except (TimeoutError, StandfastError) as problem:
+            _log.warning("workspace %s: not saved: %s", key, problem)
+
+    async def _save(self, slot: SlotAccess, live: LiveWorkspace, key: str) -> None:
+        capture = await self._capture(live)
+        if capture is not None:
+            await self._write(live, key, live.version, capture, live.last_call)
+
+    async def _write(
+        self, live: LiveWorkspace, key: str, version: int, capture: Capture, call: RecordedCall | None
+    ) -> None:
+        """Write a checkpoint. A failure leaves the one before it, and is reported with the next cell."""
+        written: dict[bytes, bytes] | None = {} if self.live_snapshots else None
+        try:
+            async with capture:
+                saved = await self.storage.write_capture(
+                    capture, key=key, workspace_id=live.workspace_id, version=version, written=written
+                )
+            if call is not None:
+                await call.finished.wait()
+                if not call.committed:
+                    return
+                data = {
+                    "key": key,
+                    "version": version,
+                    "checkpoint": saved.checkpoint_id,
+                    "size": saved.op.size,
+                    "unkept": {**saved.manifest.unkept, **saved.manifest.unkept_files},
+                }
+                await call.record_note("workspace.saved", data, saved.op)
+            else:
+                await self.backend.commit(saved.op)
+        except (BlobsMissing, NotFound) as problem:
+            live.manifest = None  # write everything again
+            _log.warning("workspace %s: the checkpoint of version %d was not written: %s", key, version, problem)
+        except (StandfastError, OSError) as problem:
+            live.problem = describe_problem(problem)
+            _log.warning("workspace %s: the checkpoint of version %d was not written: %s", key, version, problem)
+        else:
+            live.manifest, live.saved_version, live.manifest_version = saved.manifest, version, version
+            if written is not None and not live.is_released:
+                live.contents = await keep_contents(self.storage, saved.manifest, written, live.contents)
+            if live.is_released:  # meanwhile
+                live.release()
+            live.snapshots.add(version, saved.manifest, live.contents)
+            if live.last_run is not None:
+                live.last_run.note_checkpoint(version, saved.checkpoint_id)
+
+
+def describe_problem(problem: BaseException) -> str:
+    return f"[the variables and files could not be saved, the last checkpoint is kept: {problem}]"

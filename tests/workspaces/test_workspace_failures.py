@@ -1,0 +1,149 @@
+"""Storage that fails while variables and files are saved or restored: the error has a name, and nothing is lost."""
+
+import asyncio
+import random
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import obstore
+import pytest
+
+from servers import dsn
+from standfast import Store, open_store
+from standfast.base.errors import StoreUnavailable
+from standfast.store.object_blobs import open_objects
+from standfast.store.sqlite.backend import SqliteBackend
+from standfast.workers import PoolConfig, PythonSessions, SessionConfig, SessionPool
+
+obstore.put(open_objects("memory:///"), "warm-up", b"")  # the library starts its threads once and keeps them
+
+LARGE = "import random; big = random.Random(1).randbytes(3_000_000); n += 1; n"
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[SessionPool]:
+    async with SessionPool(PoolConfig(min_idle=0, max_sessions=3)) as pool:
+        yield pool
+
+
+async def run(sessions: PythonSessions, code: str) -> str:
+    return (await sessions.run(code, key="talk")).as_text()
+
+
+async def test_a_full_disk_costs_the_checkpoint_and_is_told(tmp_path: Path, pool: SessionPool) -> None:
+    def connect(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection = sqlite3.connect(*args, **options)
+        connection.execute("PRAGMA max_page_count = 300")  # of 4096 bytes; SQLite's error is that of a full disk
+        return connection
+
+    backend: Any = SqliteBackend(tmp_path / "app.db", connect=connect)
+    first = PythonSessions(pool, store=Store(backend))
+    await run(first, "n = 1")
+    await first.save("talk")
+    assert await run(first, LARGE) == "2"
+    await first.save("talk")
+    text = await run(first, "n += 1; n")
+    assert "could not be saved" in text
+    assert "disk is full" in text
+    assert text.splitlines()[-1] == "3"
+    first.close()
+    second = PythonSessions(pool, store=Store(backend))
+    text = await run(second, "n, len(big)")
+    assert text.splitlines()[-1] == "(3, 3000000)"
+    assert "2 earlier calls were run again" in text
+    second.close()
+    await backend.close()
+
+
+async def test_an_object_store_that_fails_costs_a_call_and_no_content(tmp_path: Path, pool: SessionPool) -> None:
+    objects = tmp_path / "objects"
+    async with open_store(f"sqlite:///{tmp_path / 'app.db'}", blobs=objects.as_uri()) as store:
+        first = PythonSessions(pool, store=store)
+        await run(first, LARGE.replace("n += 1", "n = 1"))
+        await first.save("talk")
+        (objects / "blobs").rename(tmp_path / "away")
+        (objects / "blobs").touch()  # no object can be read or written below a file
+        await run(first, "n += 1; more = random.Random(2).randbytes(100_000)")
+        await first.save("talk")
+        assert "could not be saved" in await run(first, "n")
+        first.close()
+        second = PythonSessions(pool, store=store)
+        with pytest.raises(StoreUnavailable, match="object store"):
+            await run(second, "n")
+        (objects / "blobs").unlink()
+        (tmp_path / "away").rename(objects / "blobs")
+        text = await run(second, "n, len(big), len(more)")
+        assert text.splitlines()[-1] == "(2, 3000000, 100000)"
+        second.close()
+
+
+async def test_connections_that_are_cut_lose_no_version(postgres_tables_url: str, pool: SessionPool) -> None:
+    admin = await asyncpg.connect(dsn(postgres_tables_url))
+    others = "datname = current_database() AND pid <> pg_backend_pid()"
+    choose, seen = random.Random(3), []
+    async with open_store(postgres_tables_url) as store:
+        sessions = PythonSessions(pool, store=store)
+        await run(sessions, "n = 0; big = b''")
+        for _ in range(12):
+            call = asyncio.create_task(run(sessions, "n += 1; big = bytes([n]) * 2_000_000; n"))
+            await asyncio.wait([call], timeout=choose.random() * 0.05)
+            await admin.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}")
+            with suppress(StoreUnavailable):
+                seen.append(int((await call).splitlines()[-1]))
+        await run(sessions, "n += 1")
+        await admin.close()
+        sessions.close()
+        assert seen == sorted(set(seen))
+        other = PythonSessions(pool, store=store)
+        record = await store.backend.get_workspace(store.name_workspace("talk"))
+        assert record is not None
+        # A version whose acknowledgement was cut off may be there, and then its cell was run.
+        assert (await run(other, "n, len(big)")).splitlines()[-1] == f"({record.version - 1}, 2000000)"
+        other.close()
+
+
+async def test_on_pause_writes_no_checkpoint_until_it_is_asked_to(tmp_path: Path, pool: SessionPool) -> None:
+    async with open_store(f"sqlite:///{tmp_path / 'app.db'}") as store:
+        for code, expected, note in (
+            ("n = 1; n", "1", ""),
+            ("n += 1; n", "2", "1 earlier calls were run again"),
+            ("n += 1; n", "3", "2 earlier calls were run again"),
+        ):
+            sessions = PythonSessions(pool, store=store, durability="on_pause")
+            text = await run(sessions, code)
+            assert text.splitlines()[-1] == expected
+            assert note in text
+            sessions.close()
+        versions = await store.backend.read_versions(store.name_workspace("talk"))
+        assert [version.checkpoint_id for version in versions] == [None] * 3
+        sessions = PythonSessions(pool, store=store, durability="on_pause")
+        await run(sessions, "n += 1")
+        await sessions.save("talk")
+        sessions.close()
+        sessions = PythonSessions(pool, store=store, durability="on_pause")
+        text = await run(sessions, "n")
+        assert text.splitlines()[-1] == "4"
+        assert "run again" not in text
+        sessions.close()
+
+
+async def test_a_cell_that_ends_each_worker_when_it_is_run_again_is_given_up(tmp_path: Path, pool: SessionPool) -> None:
+    deadly = SessionConfig(environment={"DEADLY": "1"})
+    async with (
+        open_store(f"sqlite:///{tmp_path / 'app.db'}") as store,
+        SessionPool(PoolConfig(session=deadly, min_idle=0, max_sessions=3)) as elsewhere,
+    ):
+        first = PythonSessions(pool, store=store, durability="on_pause")
+        for code in ("n = 1", "n += 1", "import os; n += 1; os.environ.get('DEADLY') and os._exit(1)", "n += 1"):
+            await run(first, code)
+        first.close()
+        second = PythonSessions(elsewhere, store=store)
+        text = await run(second, "n")
+        assert text.splitlines()[-1] == "2"
+        assert "the effects of 2 earlier calls are lost" in text
+        assert await run(second, "n") == "2"
+        second.close()
