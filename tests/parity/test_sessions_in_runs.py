@@ -42,3 +42,27 @@ async def test_ids_of_reasoning_are_omitted_from_stored_items_and_from_the_list(
     for items in (model.calls[0].input, result.to_input_list()):
         assert [item.get("id") for item in items if item.get("type") == "reasoning"] in ([None], [])
     session.close()
+
+
+async def test_a_run_that_is_resumed_in_a_conversation_sends_its_own_items(lib: Any) -> None:
+    @lib.function_tool(needs_approval=True)
+    def pay(amount: int) -> str:
+        return f"paid {amount}"
+
+    call = lib.function_call("pay", {"amount": 5}, call_id="c1", item_id="fc_own")
+    model = lib.ScriptedModel([[lib.assistant_message("hello")], [call], [lib.assistant_message("done")]])
+    agent = lib.Agent(name="a", model=model, tools=[pay])
+    async with OpenAIServer.running() as server:
+        session = lib.OpenAIConversationsSession(openai_client=server.client())
+        await lib.Runner.run(agent, "hi", session=session)
+        paused = await lib.Runner.run(agent, "pay 5", session=session)
+        state = await lib.RunState.from_string(agent, paused.to_state().to_string())
+        state.approve(state.get_interruptions()[0])
+        result = await lib.Runner.run(agent, state, session=session)
+        assert result.final_output == "done"
+        stored = [item.get("type") for item in await session.get_items()]
+    assert stored == ["message"] * 3 + ["function_call", "function_call_output", "message"]
+    *_, question, asked, output = model.calls[-1].input
+    assert question == {"role": "user", "content": "pay 5"}
+    assert asked["id"] == "fc_own"
+    assert output == {"type": "function_call_output", "call_id": "c1", "output": "paid 5"}

@@ -304,3 +304,15 @@ async def test_the_words_for_a_tool_that_there_is_not() -> None:
     agent = Agent("a", tools=[pay], model=ScriptedModel([[call("nope", "1")], [assistant_message("ok")]]))
     config = RunConfig(tool_not_found_behavior="return_error_to_model", tool_error_formatter=words)
     assert outputs(await Runner.run(agent, "q", run_config=config)) == ["tool_not_found: Tool 'nope' not found."]
+
+
+@pytest.mark.parametrize("approved", [True, False])
+async def test_a_second_call_with_the_same_id_needs_a_decision_of_its_own(approved: bool) -> None:
+    model = ScriptedModel([[call("pay", "c1", amount=5)], [call("pay", "c1", amount=500)], [assistant_message("end")]])
+    agent = Agent("a", tools=[pay], model=model)
+    first = await Runner.run(agent, "q")
+    state = first.to_state()
+    (state.approve if approved else state.reject)(first.interruptions[0])
+    second = await Runner.run(agent, await again(agent, state))
+    assert [item.call_id for item in second.interruptions] == ["c1"]
+    assert paid == ([5] if approved else [])

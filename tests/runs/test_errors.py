@@ -333,8 +333,9 @@ async def test_an_error_that_cannot_be_changed_carries_the_run_too() -> None:
 
 
 async def test_run_sync_refuses_a_running_loop() -> None:
-    with pytest.raises(UserError, match="event loop"):
+    with pytest.raises(UserError, match="event loop") as raised:
         Runner.run_sync(Agent("a", model=ScriptedModel([])), "q")
+    assert isinstance(raised.value, RuntimeError)  # as in openai-agents
 
 
 @pytest.mark.parametrize("always", [True, False])

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+import standfast
 from factories.runs import MinimalSession
 from standfast import (
     Agent,
@@ -211,3 +212,13 @@ async def test_every_call_has_a_key_of_its_own() -> None:
         steps = [[call("keyed", "1"), call("keyed", "2")], [assistant_message("ok")]]
         await Runner.run(Agent("a", tools=[keyed], model=ScriptedModel(steps)), "q")
     assert len(set(keys)) == 4
+
+
+def test_hooks_are_classes_with_and_without_type_arguments() -> None:
+    for base in (standfast.RunHooks, standfast.AgentHooks):
+        assert issubclass(type("Plain", (base,), {}), base)
+
+        class Typed(base[dict[str, Any]]):  # type: ignore[valid-type,misc]
+            pass
+
+        assert isinstance(Typed(), base)

@@ -1,8 +1,10 @@
 """Runs that openai-agents paused are resumed here to the end that openai-agents reaches with them."""
 
+import copy
 import dataclasses
 import gzip
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,14 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "openai_agents"
 PUBLISHED = ["1.0", "1.1", "1.2", "1.4", "1.5", "1.6", *(f"1.{n}" for n in (9, 10, 11, 12, 13, 15, 16, 17, 18, 21))]
 
 
-def load(schema: str) -> dict[str, Any]:
+@cache
+def read_runs(schema: str) -> dict[str, Any]:
     runs: dict[str, Any] = json.loads(gzip.decompress((GOLDEN / f"paused_runs_{schema}.json.gz").read_bytes()))["runs"]
     return runs
+
+
+def load(schema: str, name: str) -> Any:
+    return copy.deepcopy(read_runs(schema)[name])
 
 
 # Schema 1.0 has no runs of nested agents.
@@ -30,7 +37,7 @@ WITH_NESTED_RUNS = ("nested", "nested_rejected", "nested_twice", "nested_decided
 CASES = [
     (schema, name)
     for schema in PUBLISHED
-    for name, run in load(schema).items()
+    for name, run in read_runs(schema).items()
     if "resumed" in run and not (schema == "1.0" and name in WITH_NESTED_RUNS)
 ]
 
@@ -46,7 +53,7 @@ def comparable(done: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("schema", "name"), CASES)
 async def test_a_paused_run_is_resumed_to_the_same_end(schema: str, name: str) -> None:
-    golden = load(schema)[name]
+    golden = load(schema, name)
     build, program = PROGRAMS[name]
     used, made = dict(golden["used"]), list[str]()
     scripts = Scripts(standfast, program.scripts, used)
@@ -67,12 +74,12 @@ async def test_a_paused_run_is_resumed_to_the_same_end(schema: str, name: str) -
     assert done["usage"] == [requests, 10 * requests, 5 * requests, 15 * requests]
     expected = golden["resumed"]
     if expected["final_output"] is None:  # openai-agents 0.20.0 does not get to the end of "nested_twice"
-        expected = load("1.21")[name]["resumed"]
+        expected = load("1.21", name)["resumed"]
     assert comparable(json.loads(json.dumps(done))) == comparable(expected)
 
 
 async def test_a_nested_run_that_was_not_saved_begins_again_and_asks_again() -> None:
-    golden = load("1.0")["nested"]
+    golden = load("1.0", "nested")
     build, program = PROGRAMS["nested"]
     scripts, made = Scripts(standfast, program.scripts, {"front": 1}), list[str]()
     agent = build(standfast, scripts, make_tools(standfast, made))
@@ -89,7 +96,7 @@ async def test_a_nested_run_that_was_not_saved_begins_again_and_asks_again() -> 
 
 @pytest.mark.parametrize("schema", PUBLISHED)
 async def test_a_completed_run_is_loaded_and_asks_the_model_again(schema: str) -> None:
-    golden = load(schema)["plain"]
+    golden = load(schema, "plain")
     build, program = PROGRAMS["plain"]
     scripts = Scripts(standfast, {"front": [*program.scripts["front"], program.scripts["front"][-1]]}, golden["used"])
     agent = build(standfast, scripts, make_tools(standfast, []))
@@ -101,7 +108,7 @@ async def test_a_completed_run_is_loaded_and_asks_the_model_again(schema: str) -
 async def load_changed(**changes: Any) -> RunState[Any, Any]:
     build, program = PROGRAMS["approval"]
     agent = build(standfast, Scripts(standfast, program.scripts), make_tools(standfast, []))
-    return await RunState.from_json(agent, load("1.21")["approval"]["state"] | changes)
+    return await RunState.from_json(agent, load("1.21", "approval")["state"] | changes)
 
 
 @pytest.mark.parametrize("version", ["1.22", "2.0", "0.9", "1", None, "one"])
@@ -132,7 +139,7 @@ async def test_what_cannot_be_carried_on_is_named() -> None:
 
 
 async def test_agents_of_the_same_name_that_cannot_be_told_apart_are_refused() -> None:
-    saved = load("1.21")["approval"]["state"]
+    saved = load("1.21", "approval")["state"]
     tools = make_tools(standfast, [])
     twins = [standfast.Agent(name="front", tools=[tools["pay"]], instructions=text) for text in ("a", "b")]
     root = standfast.Agent(name="root", handoffs=twins)
@@ -148,7 +155,7 @@ async def test_calls_have_the_same_keys_however_often_the_run_is_loaded() -> Non
 async def test_the_context_of_a_custom_type_is_restored_by_the_deserializer() -> None:
     build, program = PROGRAMS["approval"]
     agent = build(standfast, Scripts(standfast, program.scripts), make_tools(standfast, []))
-    saved = load("1.21")["approval"]["state"]
+    saved = load("1.21", "approval")["state"]
     meta = {"original_type": "dataclass", "serialized_via": "asdict", "requires_deserializer": True, "omitted": False}
     saved["context"] |= {"context": {"a": 1}, "context_meta": meta | {"class_path": "app:Context"}}
     state = await RunState.from_json(agent, saved, context_deserializer=lambda data: ("made", data["a"]))
@@ -179,7 +186,7 @@ EXPORTABLE = [name for name, (_, program) in PROGRAMS.items() if program.decisio
 
 @pytest.mark.parametrize("name", EXPORTABLE)
 async def test_openai_agents_resumes_what_was_paused_here(name: str) -> None:
-    program, expected = PROGRAMS[name][1], load("1.21")[name]["resumed"]
+    program, expected = PROGRAMS[name][1], load("1.21", name)["resumed"]
     earlier = [{"role": "user", "content": "earlier"}, {"role": "assistant", "content": "yes"}]
     here = SQLiteSession("ann") if program.session else None
     if here is not None:

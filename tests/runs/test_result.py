@@ -1,5 +1,7 @@
 """What programs read from results and set on states."""
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -67,10 +69,16 @@ async def test_a_final_output_has_the_declared_type() -> None:
 
 async def test_items_let_go_of_their_agents() -> None:
     model = ScriptedModel([[call("add", "1", a=1, b=1)], [assistant_message("2")]])
-    result = await Runner.run(Agent("a", tools=[add], model=model), "q")
+    agent = Agent("a", tools=[add], model=model)
+    result = await Runner.run(agent, "q")
     result.release_agents()
-    assert [item.agent for item in result.new_items] == [None] * 3
+    assert [item.agent for item in result.new_items] == [agent] * 3  # as long as somebody has it
+    items, known = result.new_items, weakref.ref(agent)
     assert result.final_output == "2"
+    del agent, result, model
+    gc.collect()
+    assert known() is None
+    assert [item.agent for item in items] == [None] * 3
 
 
 async def test_texts_pictures_and_files_reach_the_model_as_parts() -> None:

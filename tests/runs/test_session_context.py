@@ -7,10 +7,12 @@ import pytest
 from cryptography.fernet import Fernet
 
 from factories.runs import approve_all
+from openai_server import OpenAIServer
 from standfast import (
     Agent,
     EncryptedSession,
     GuardrailFunctionOutput,
+    OpenAIResponsesCompactionSession,
     OutputGuardrail,
     OutputGuardrailTripwireTriggered,
     Runner,
@@ -84,6 +86,24 @@ async def test_every_read_and_write_of_a_run_has_its_context(wrap: Any, streamed
         await Runner.run(agent, state, session=session)
     assert tenants.seen == {"t1"}
     assert len(tenants.histories["t1"]) >= 4
+
+
+@pytest.mark.parametrize("wrap", [plain, encrypted])
+async def test_a_compaction_has_the_context_of_its_run(wrap: Any) -> None:
+    tenants = TenantSession()
+    async with OpenAIServer.running() as server:
+        session = OpenAIResponsesCompactionSession(
+            "s", wrap(tenants), client=server.client(), should_trigger_compaction=lambda context: True
+        )
+        for tenant in ("t1", "t2", "t1"):
+            agent = Agent("a", model=ScriptedModel([[assistant_message(f"hello {tenant}")]]))
+            await Runner.run(agent, f"a question of {tenant}", session=session, context={"tenant": tenant})
+            sent = str(agent.model.calls[0].input)  # type: ignore[union-attr]
+            assert [other for other in ("t1", "t2") if other in sent] == [tenant]
+        await session.aclose()
+    assert tenants.seen == {"t1", "t2"}
+    if wrap is plain:
+        assert {item.get("type") for item in tenants.histories["t1"]} >= {"compaction"}
 
 
 async def test_a_run_whose_guardrail_trips_writes_with_its_context() -> None:

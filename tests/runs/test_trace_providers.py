@@ -1,10 +1,12 @@
 """Providers of the program's own, which make its traces and spans."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
+import standfast.testing
 from standfast import (
     Agent,
     RunConfig,
@@ -21,8 +23,10 @@ from standfast import (
     set_tracing_disabled,
     trace,
 )
-from standfast.testing import ScriptedModel, assistant_message
+from standfast.testing import assistant_message
 from telemetry import ExportedSpans, RecordingProcessor
+
+ScriptedModel = partial(standfast.testing.ScriptedModel, emit_traces=True)
 
 
 class Sheet(Trace):
@@ -79,7 +83,7 @@ async def test_spans_of_a_provider_reach_processors_and_telemetry(
     ledger: Ledger, exported: ExportedSpans, kept: RecordingProcessor
 ) -> None:
     await Runner.run(hello(), "Hello?")
-    assert [span["span_data"]["type"] for span in kept.exported_spans()] == ["generation", "turn", "agent", "task"]
+    assert [span["span_data"]["type"] for span in kept.exported_spans()] == ["generation", "custom", "agent", "custom"]
     assert all(type(span) is Line for what, span in kept.calls if what == "span_end")
     assert len(exported.spans) == 4
 

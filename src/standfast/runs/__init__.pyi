@@ -53,3 +53,8 @@ from standfast.runs.runner import set_default_agent_runner as set_default_agent_
 from standfast.runs.config import DEFAULT_MAX_TURNS as DEFAULT_MAX_TURNS
 from standfast.runs.config import RunOptions as RunOptions
 from standfast.runs.tool_output_trimmer import ToolOutputTrimmer as ToolOutputTrimmer
+from standfast.runs.websocket_session import ResponsesWebSocketSession as ResponsesWebSocketSession
+from standfast.runs.websocket_session import responses_websocket_session as responses_websocket_session
+from standfast.workspaces.references import WorkspaceRef as WorkspaceRef
+from standfast.runs.config import OutputGuardrailBlockedMessageArgs as OutputGuardrailBlockedMessageArgs
+from standfast.runs.config import OutputGuardrailBlockedMessageFormatter as OutputGuardrailBlockedMessageFormatter

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from standfast.agents.agent import Agent
 from standfast.agents.approvals import RecordedDecision
-from standfast.agents.context import AgentHookContext, RunContextWrapper, RunHooks
+from standfast.agents.context import AgentHookContext, RunContextWrapper, RunHooksBase
 from standfast.agents.errors import AgentMissing, UserError
 from standfast.agents.graph import AgentGraph
 from standfast.agents.handoffs import Handoff
@@ -30,6 +30,7 @@ from standfast.runs.core.state import (
     State,
     TranscriptEntry,
     get_state_key,
+    list_finished_calls,
 )
 from standfast.runs.core.steps import Outcome
 from standfast.runs.items import (
@@ -42,6 +43,8 @@ from standfast.runs.items import (
     ToolCallItem,
     ToolCallOutputItem,
 )
+from standfast.tool_calls.call import ToolCall
+from standfast.workspaces.run_workspace import RunWorkspace
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ class OutcomeRecorder(Protocol):
     async def record_outcome(self, run: "ActiveRun", outcome: Outcome, call: Any = None) -> None:
         """Apply the outcome to the run's state and record it, with what its ``call`` from :meth:`open_call` adds.
 
-        The driver waits for this before the next step.
+        The driver waits for this before the next step. With a ``call`` it waits to the end even if it is cancelled.
         """
         ...
 
@@ -135,6 +138,10 @@ class OutcomeRecorder(Protocol):
 
         Its ``finish`` is called when the outcome is recorded, or never will be.
         """
+        ...
+
+    def open_sandbox(self, run: "ActiveRun") -> Any:
+        """Return the stored workspace of the run, a :class:`~standfast.sandbox.stored_workspace.StoredSandbox`."""
         ...
 
 
@@ -162,13 +169,14 @@ class ActiveRun:
         graph: AgentGraph,
         context: RunContextWrapper[Any],
         config: RunConfig,
-        hooks: RunHooks[Any] | None = None,
+        hooks: RunHooksBase[Any, Any] | None = None,
         session: Session | None = None,
         error_handlers: Any = None,
         emit: EmitCallback | None = None,
         recorder: OutcomeRecorder | None = None,
         route: tuple[str, ...] = (),
         outer_conversation_key: str | None = None,
+        workspace: RunWorkspace | None = None,
     ) -> None:
         self.state, self.graph, self.context, self.config = state, graph, context, config
         self.hooks, self.session, self.error_handlers = hooks, session, error_handlers or {}
@@ -176,8 +184,12 @@ class ActiveRun:
         self.catch_up: CatchUpCallback | None = None
         """Lets the reader of the events handle them, and with ``True`` waits until it has."""
         self._outer_conversation_key = outer_conversation_key
+        self.workspace = workspace or RunWorkspace(state.run_id, state.workspace)
+        self._start = len(state.transcript)
         self.model_input = ModelInputBuilder()
         self.raw_items: dict[int, Any] = {}
+        self.approved_calls: dict[int, ToolCall] = {}
+        """The calls that were approved as the model made them and are not made yet, by position."""
         self.guardrail_results: dict[int, Any] = {}
         self.unrecorded_results: list[Any] = []
         """The results of input guardrails in a step that failed, which has no outcome."""
@@ -268,13 +280,15 @@ class ActiveRun:
     def get_items(self) -> list[RunItem]:
         """Return the items that the run has produced so far, without its input."""
         self.note_approvals()
+        approvals: dict[int, list[RunItem]] = {}
+        for before, approval in self._approval_items.values():
+            approvals.setdefault(before, []).append(approval)
         items: list[RunItem] = []
         for place, entry in enumerate(self.state.transcript):
-            items += [approval for before, approval in self._approval_items.values() if before == place]
+            items += approvals.get(place, ())
             if entry.kind != "given" and not entry.hidden:
                 items.append(self.get_item(place))
-        end = len(self.state.transcript)
-        items += [approval for before, approval in self._approval_items.values() if before == end]
+        items += approvals.get(len(self.state.transcript), ())
         return items
 
     def note_approvals(self) -> None:
@@ -347,6 +361,8 @@ class ActiveRun:
 
     def record_guardrails(self, results: Sequence[Any]) -> tuple[GuardrailRecord, ...]:
         """Keep the results as programs see them, and return their records for the next outcome."""
+        if not results:
+            return ()
         start = len(self.state.guardrails)
         self.guardrail_results.update((start + index, result) for index, result in enumerate(results))
         return tuple(make_guardrail_record(result, agent=self.state.agent) for result in results)
@@ -379,9 +395,10 @@ class ActiveRun:
         )
 
     def capture_state(self) -> State:
-        """Return the state with the decisions and the usage of the run context in it."""
+        """Return the state with the decisions and the usage of the run context in it, and where its workspace is."""
         return replace(
             self.state,
+            workspace=self.workspace.find_reference(list_finished_calls(self.state, start=self._start)),
             approvals=tuple(self.context.approvals.list_decisions()),
             usage=to_usage_record(self.context.usage),
         )

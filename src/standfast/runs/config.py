@@ -3,22 +3,29 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Generic, Literal, NotRequired, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
-from standfast.agents.context import RunHooks
+from standfast.agents.context import RunContextWrapper, RunHooksBase
 from standfast.agents.errors import InvalidDeclaration
 from standfast.agents.guardrails import InputGuardrail, OutputGuardrail
 from standfast.agents.handoffs import HandoffHistoryMapper, HandoffInputFilter
-from standfast.agents.model_settings import ModelSettings
+from standfast.agents.model_settings import ModelSettings, coerce_settings
 from standfast.agents.tools import ToolErrorFormatter as ToolErrorFormatter
 from standfast.agents.tools import ToolErrorFormatterArgs as ToolErrorFormatterArgs
 from standfast.agents.types import MaybeAwaitable, ModelLike, TContext
+from standfast.base.errors import InvalidInput
 from standfast.base.items import Item
+from standfast.base.validation import is_integer
 from standfast.history.session import Session, SessionInputCallback, SessionSettings
 from standfast.models.interface import Model, ModelProvider
+from standfast.sandbox.config import SandboxRunConfig
 from standfast.tracing.create import TracingConfig
+
+if TYPE_CHECKING:
+    from standfast.agents.agent import Agent
+    from standfast.models.multi_provider import MultiProvider
 
 ReasoningItemIdPolicy: TypeAlias = Literal["preserve", "omit"]
 ToolNotFoundBehavior: TypeAlias = Literal["raise_error", "return_error_to_model"]
@@ -60,7 +67,7 @@ class ToolExecutionConfig:
 
     def __post_init__(self) -> None:
         limit: Any = self.max_function_tool_concurrency
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        if limit is not None and (not is_integer(limit) or limit < 1):
             raise InvalidDeclaration(
                 "ToolExecutionConfig", f"max_function_tool_concurrency must be 1 or more, got {limit!r}"
             )
@@ -71,7 +78,7 @@ class RunOptions(TypedDict, Generic[TContext]):
 
     context: NotRequired[TContext | None]
     max_turns: NotRequired[int | None]
-    hooks: NotRequired[RunHooks[TContext] | None]
+    hooks: NotRequired[RunHooksBase[TContext, Any] | None]
     run_config: NotRequired["RunConfig | dict[str, Any] | None"]
     previous_response_id: NotRequired[str | None]
     auto_previous_response_id: NotRequired[bool]
@@ -80,11 +87,28 @@ class RunOptions(TypedDict, Generic[TContext]):
     error_handlers: NotRequired[Any]
 
 
+@dataclass(frozen=True)
+class OutputGuardrailBlockedMessageArgs(Generic[TContext]):
+    """The argument of an ``output_guardrail_blocked_message`` function. The refused output is not part of it."""
+
+    default_message: str
+    guardrail_name: str
+    agent: "Agent[Any]"
+    run_context: RunContextWrapper[TContext]
+
+
+OutputGuardrailBlockedMessageFormatter: TypeAlias = Callable[[OutputGuardrailBlockedMessageArgs[Any]], str | None]
+
+
 class DefaultProvider(ModelProvider):
-    """The default provider. It imports the model packages when the first model is requested."""
+    """The default provider. It imports the model packages when the first model is requested.
+
+    It has no owner that would close it, so its WebSocket connections are closed when no run uses it.
+    """
 
     def __init__(self) -> None:
-        self._provider: ModelProvider | None = None
+        self._provider: MultiProvider | None = None
+        self._runs = 0
 
     def get_model(self, model_name: str | None) -> Model:
         if self._provider is None:
@@ -94,9 +118,25 @@ class DefaultProvider(ModelProvider):
             self._provider = MultiProvider()
         return self._provider.get_model(model_name)
 
+    def enter_run(self) -> None:
+        """Count a run that uses it. Call :meth:`leave_run` when it has ended."""
+        self._runs += 1
+
+    async def leave_run(self) -> None:
+        self._runs -= 1
+        if self._provider is not None and not self._runs:
+            await self._provider.openai_provider.disconnect()
+
     async def aclose(self) -> None:
         if self._provider is not None:
             await self._provider.aclose()
+
+
+def _check_blocked_message(message: Any) -> None:
+    if message is not None and not isinstance(message, str) and not callable(message):
+        raise TypeError(f"output_guardrail_blocked_message must be a string or a function, got {message!r}")
+    if isinstance(message, str) and not message.strip():
+        raise InvalidInput("output_guardrail_blocked_message must not be empty")
 
 
 def _is_sensitive_data_traced() -> bool:
@@ -118,6 +158,8 @@ class RunConfig:
     ``OPENAI_AGENTS_TRACE_INCLUDE_SENSITIVE_DATA`` is true.
     ``trace_id``, ``group_id``, ``workflow_name`` and ``trace_metadata`` describe the trace that the run starts. They
     have no effect inside an existing trace or for a resumed run, which continues its own.
+    ``output_guardrail_blocked_message`` is what the conversation keeps in place of a tool's output that would have been
+    the final output and was refused by an output guardrail: a text, or a function that returns one.
     """
 
     model: str | Model | None = None
@@ -140,18 +182,22 @@ class RunConfig:
     tool_error_formatter: ToolErrorFormatter | None = None
     session_settings: SessionSettings | None = None
     reasoning_item_id_policy: ReasoningItemIdPolicy | None = None
-    sandbox: Any | None = None
+    sandbox: SandboxRunConfig | None = None
     tool_execution: ToolExecutionConfig | None = None
     tool_not_found_behavior: ToolNotFoundBehavior = "raise_error"
     tool_name_collision_policy: ToolNameCollisionPolicy = "warn"
+    output_guardrail_blocked_message: str | OutputGuardrailBlockedMessageFormatter | None = None
 
     def __post_init__(self) -> None:
+        _check_blocked_message(self.output_guardrail_blocked_message)
         if self.model_settings is not None:
             self.model_settings = ModelSettings.coerce(self.model_settings)
         if self.session_settings is not None:
             self.session_settings = SessionSettings.coerce(self.session_settings)
-        if isinstance(self.tool_execution, Mapping):
-            self.tool_execution = ToolExecutionConfig(**self.tool_execution)
+        if self.tool_execution is not None:
+            self.tool_execution = coerce_settings(ToolExecutionConfig, self.tool_execution)
+        if self.sandbox is not None:
+            self.sandbox = coerce_settings(SandboxRunConfig, self.sandbox)
         for name in ("session_input_callback", "call_model_input_filter", "tool_error_formatter"):
             value = getattr(self, name)
             if value is not None and not callable(value):

@@ -8,11 +8,15 @@ from msgspec.structs import replace
 
 from standfast.agents.approvals import ApprovalDecision, Approvals
 from standfast.agents.context import RunContextWrapper
-from standfast.agents.errors import UserError
+from standfast.agents.errors import InvalidArguments, UserError
+from standfast.agents.graph import ROOT, AgentGraph
+from standfast.agents.tool_identity import ToolRef, index_tools_by_ref, match_tool
+from standfast.base.errors import InvalidDecision
 from standfast.runs.core.state import CallRecord, State
 from standfast.runs.core.steps import CallDecided
 from standfast.runs.core.transitions import apply_at_route, apply_outcome
 from standfast.runs.items import ToolApprovalItem
+from standfast.tool_calls.arguments import parse_arguments
 
 
 @dataclass(frozen=True)
@@ -79,3 +83,24 @@ def apply_decision(state: State, item: ToolApprovalItem, decision: UserDecision)
         return replace(run, approvals=tuple(context.approvals.list_decisions()))
 
     return apply_at_route(state, item.route, apply)
+
+
+def check_edited_arguments(graph: AgentGraph, item: ToolApprovalItem, arguments: str) -> None:
+    """Raise :class:`UserError` if edited arguments do not fit the tool.
+
+    Those of a tool of an MCP server are checked when the run is resumed.
+    """
+    tools = index_tools_by_ref(getattr(graph.find(item.agent_path or ROOT), "tools", ()))
+    tool = match_tool(tools, ToolRef.from_approval(item))
+    if tool is None:
+        return
+    try:
+        parse_arguments(tool, arguments, edited=True)
+    except InvalidArguments as error:
+        raise UserError(str(error)) from None
+
+
+def require_uncertain(state: State, item: ToolApprovalItem) -> None:
+    """Raise :class:`InvalidDecision` unless the call may have been made already."""
+    if not find_waiting_call(state, item).uncertain:
+        raise InvalidDecision(f"the call {item.call_id!r} has not been made yet: approve or reject it")

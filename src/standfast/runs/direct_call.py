@@ -45,8 +45,8 @@ async def _run_agent(nested: AgentTool, context: ToolContext[Any], arguments: st
     if listen is not None:
 
         async def emit(event: StreamEvent) -> None:
-            told = AgentToolStreamEvent(event=event, agent=nested.agent, tool_call=context.tool_call)
-            await maybe_await(listen(told))
+            notification = AgentToolStreamEvent(event=event, agent=nested.agent, tool_call=context.tool_call)
+            await maybe_await(listen(notification))
 
         run.emit = emit
     await drive(run)

@@ -8,7 +8,6 @@ from standfast.history.session import use_run_context
 from standfast.runs._loop.final_step import check_tool_output, finish_run, handle_max_turns
 from standfast.runs._loop.handoff_step import perform_handoff
 from standfast.runs._loop.model_step import ask_model
-from standfast.runs._loop.sandbox import close_sandbox, open_sandbox
 from standfast.runs._loop.tool_step import (
     check_approvals,
     emit_items,
@@ -18,11 +17,13 @@ from standfast.runs._loop.tool_step import (
 )
 from standfast.runs._loop.tracing import make_run_spans
 from standfast.runs.active_run import ActiveRun
+from standfast.runs.config import DefaultProvider
 from standfast.runs.core.state import State
 from standfast.runs.core.steps import (
     AskModel,
     CallsStarted,
     CheckApprovals,
+    CheckToolOutput,
     Finish,
     InvokeCalls,
     Outcome,
@@ -36,6 +37,8 @@ from standfast.runs.core.steps import (
 from standfast.runs.core.transitions import apply_outcome, choose_next_step
 from standfast.runs.error_handlers import attach_run_data
 from standfast.runs.items import AgentUpdatedStreamEvent
+from standfast.runs.sandbox import use_sandbox
+from standfast.runs.sandbox_memory import remember_run
 from standfast.runs.session_io import load_history, record_outcome, take_input
 
 
@@ -48,19 +51,21 @@ async def drive(run: ActiveRun, *, max_steps: int | None = None) -> None:
     """
     if run.origin is not None:
         run.origin.claim(run)
+    provider = run.config.model_provider
+    if isinstance(provider, DefaultProvider):
+        provider.enter_run()
     try:
         if run.config.sandbox is None:
             await _drive_steps(run, max_steps)
             return
-        sandbox = await open_sandbox(run)
-        try:
+        async with use_sandbox(run), remember_run(run):
             await _drive_steps(run, max_steps)
-        finally:
-            await close_sandbox(run, sandbox)
     except BaseException as error:
         attach_run_data(run, error)
         raise
     finally:
+        if isinstance(provider, DefaultProvider):
+            await provider.leave_run()
         await run.release_tools()
         if run.origin is not None:
             run.origin.release(run)
@@ -99,15 +104,15 @@ async def execute_step(run: ActiveRun, step: Step) -> Outcome:
             return CallsStarted(tuple(call.id for call in calls))
         case InvokeCalls(calls):
             return await invoke_calls(run, calls)
+        case CheckToolOutput():
+            return await check_tool_output(run)
         case TakeInput():
             return await take_input(run)
         case PerformHandoff(calls):
             return await perform_handoff(run, calls)
         case Finish():
             return await finish_run(run)
-        case StopAtMaxTurns():
-            return await handle_max_turns(run)
-    return await check_tool_output(run)
+    return await handle_max_turns(run)
 
 
 async def _begin_drive(run: ActiveRun) -> None:

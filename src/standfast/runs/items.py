@@ -1,5 +1,6 @@
 """The items that a run produces, helpers to read their contents, and the events of a streamed run."""
 
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeAlias
@@ -31,8 +32,19 @@ class RunItemBase(Generic[T]):
         return as_item(self.raw_item)
 
     def release_agent(self) -> None:
-        """Drop the reference to the agent, so that a long-lived result does not keep it alive."""
-        self.agent = None
+        """Keep only weak references to agents, so that a long-lived result does not keep them alive.
+
+        They can be read as long as somebody else has them, and are ``None`` after that.
+        """
+        for name in ("agent", "source_agent", "target_agent"):
+            if (agent := self.__dict__.pop(name, None)) is not None:
+                self.__dict__.setdefault("_released", {})[name] = weakref.ref(agent)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("agent", "source_agent", "target_agent"):
+            reference = self.__dict__.get("_released", {}).get(name)
+            return None if reference is None else reference()
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 @dataclass(eq=False)
@@ -67,9 +79,6 @@ class HandoffOutputItem(RunItemBase[Any]):
     source_agent: Any
     target_agent: Any
     type: Literal["handoff_output_item"] = "handoff_output_item"
-
-    def release_agent(self) -> None:
-        self.agent = self.source_agent = self.target_agent = None
 
 
 @dataclass(eq=False)

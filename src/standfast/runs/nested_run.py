@@ -99,6 +99,7 @@ def _make_child_run(run: ActiveRun, call: ToolCall, state: State, context: ToolC
         recorder=run.recorder,
         route=(*run.route, call.id),
         outer_conversation_key=run.conversation_key,
+        workspace=run.workspace,
     )
     child.share_unlisted_agents(run)
     child.standing_decisions = run.standing_decisions
@@ -114,5 +115,5 @@ def _make_emitter(call: ToolCall, nested: Any) -> EmitCallback:
 
 
 def _capture_child_state(child: ActiveRun) -> State:
-    # Usage is counted once, in the outer run.
-    return replace(child.capture_state(), usage=UsageRecord())
+    # Usage is counted once, in the outer run, which also refers to the workspace.
+    return replace(child.capture_state(), usage=UsageRecord(), workspace=None)

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from standfast.agents.agent import Agent
 from standfast.agents.agent_tool import AgentToolInvocation
 from standfast.agents.context import RunContextWrapper
+from standfast.agents.errors import UserError
 from standfast.agents.guardrails import (
     InputGuardrailResult,
     OutputGuardrailResult,
@@ -28,7 +29,7 @@ ToInputListMode: TypeAlias = Literal["preserve_all", "normalized"]
 
 @dataclass(eq=False)
 class RunResultBase:
-    """The common part of results.
+    """The common part of results. A program may make one itself, for its tests; such a result has no state.
 
     ``input`` is the input that the first model received, or what a handoff with a filter made of it.
     """
@@ -42,7 +43,7 @@ class RunResultBase:
     tool_input_guardrail_results: list[ToolInputGuardrailResult]
     tool_output_guardrail_results: list[ToolOutputGuardrailResult]
     context_wrapper: RunContextWrapper[Any]
-    _run: ActiveRun = field(repr=False)
+    _run: ActiveRun | None = field(default=None, repr=False)
     max_turns: int | None = 10
     interruptions: list[ToolApprovalItem] = field(default_factory=list)
 
@@ -56,7 +57,12 @@ class RunResultBase:
     @property
     def last_agent(self) -> Agent[Any]:
         """The agent that was active last."""
-        return self._run.current_agent
+        return self._require_run().current_agent
+
+    def _require_run(self) -> ActiveRun:
+        if self._run is None:
+            raise UserError("this result was made by hand: it has no run")
+        return self._run
 
     @property
     def last_response_id(self) -> str | None:
@@ -65,7 +71,7 @@ class RunResultBase:
     @property
     def agent_tool_invocation(self) -> AgentToolInvocation | None:
         """The call of the outer run that this run answers, if it is a nested run."""
-        invocation: AgentToolInvocation | None = self._run.invocation
+        invocation: AgentToolInvocation | None = None if self._run is None else self._run.invocation
         return invocation
 
     def final_output_as(self, cls: type[T], raise_if_incorrect_type: bool = False) -> T:
@@ -77,19 +83,22 @@ class RunResultBase:
 
     def to_input_list(self, *, mode: ToInputListMode = "preserve_all") -> list[Item]:
         """Return the conversation as input for another run: all of it, or what the last agent's model was shown."""
-        if mode == "normalized":
-            return self._run.model_input.build_input(self._run.state)
         run = self._run
+        if run is None:
+            own = [item.to_input_item() for item in self.new_items if item.type != "tool_approval_item"]
+            return [*as_items(self.input), *own]
+        if mode == "normalized":
+            return run.model_input.build_input(run.state)
         policy, shown = run.state.reasoning_item_id_policy, get_items_in_input(run)
         new = [item for item in self.new_items if item.type != "tool_approval_item" and item not in shown]
         return [*as_items(self.input), *(strip_reasoning_id(item.to_input_item(), policy) for item in new)]
 
     def to_state(self) -> RunState[Any, Any]:
         """Return a state to save, to decide about and to resume from. It is independent of this result."""
-        return RunState.from_run(self._run)
+        return RunState.from_run(self._require_run())
 
     def release_agents(self, *, release_new_items: bool = True) -> None:
-        """Drop the references of the items to their agents, for results that are kept for long."""
+        """Keep only weak references of the items to their agents, for results that are kept for long."""
         if release_new_items:
             for item in self.new_items:
                 item.release_agent()
@@ -98,6 +107,13 @@ class RunResultBase:
 @dataclass(eq=False)
 class RunResult(RunResultBase):
     """The result of a run: a final output, or ``interruptions`` that wait for approval."""
+
+    _last_agent: Agent[Any] | None = field(default=None, repr=False, kw_only=True)
+
+    @property
+    def last_agent(self) -> Agent[Any]:
+        """The agent that was active last."""
+        return super().last_agent if self._last_agent is None else self._last_agent
 
     @classmethod
     def from_run(cls, run: ActiveRun) -> "RunResult":

@@ -1,50 +1,56 @@
 """A paused run: inspect it, decide about its calls, save it, load it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Generic, Literal, TypeAlias
+from functools import partial
+from typing import Any, Generic, Literal, overload
 
 import msgspec
 from msgspec.structs import replace
-from typing_extensions import TypeVar
+from typing_extensions import TypeVar, Unpack
 
 from standfast.agents.agent import Agent
-from standfast.agents.approvals import Approvals
 from standfast.agents.context import RunContextWrapper
-from standfast.agents.errors import InvalidArguments, UncertainCall, UserError
+from standfast.agents.errors import UncertainCall, UserError
 from standfast.agents.graph import ROOT, AgentGraph
-from standfast.agents.tool_identity import ToolRef, index_tools_by_ref, match_tool
-from standfast.base.errors import InvalidDecision
 from standfast.base.ids import new_id
 from standfast.base.items import Item
 from standfast.history.session import Session, use_run_context
+from standfast.runs import decisions, saved_workspace
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
-from standfast.runs.core.context import ContextDeserializer, ContextSerializer, restore_context, save_context
-from standfast.runs.core.conversion import from_usage_record, to_usage_record
+from standfast.runs.core.context import (
+    ContextDeserializer,
+    ContextOverride,
+    ContextSerializer,
+    copy_run_context,
+    load_run_context,
+    save_context,
+)
+from standfast.runs.core.conversion import export_trace, from_usage_record, to_usage_record
 from standfast.runs.core.openai_agents.saved_run import is_openai_agents_run, read_openai_agents_run
 from standfast.runs.core.openai_agents.snapshot import write_openai_agents_run
-from standfast.runs.core.serialization import UnreadableState, decode_run, encode_run, list_agent_paths
-from standfast.runs.core.state import SessionConversation, State, check_session, make_conversation
+from standfast.runs.core.serialization import decode_run, encode_run, list_agent_paths, parse_text
+from standfast.runs.core.state import State, check_session, make_conversation
 from standfast.runs.core.steps import InputStaged
 from standfast.runs.core.transitions import apply_outcome, is_waiting
-from standfast.runs.decisions import UserDecision, apply_decision, encode_arguments, find_waiting_call
+from standfast.runs.decisions import UserDecision, encode_arguments, find_waiting_call
 from standfast.runs.items import ToolApprovalItem
-from standfast.runs.session_io import as_items, load_history, remove_own_items, to_stored_item, validate_input
-from standfast.tool_calls.arguments import parse_arguments
+from standfast.runs.saved_workspace import SaveOptions
+from standfast.runs.session_io import as_items, list_stored_items, read_session_input, remove_own_items, validate_input
+from standfast.workspaces.references import WorkspaceRef
+from standfast.workspaces.run_workspace import RunWorkspace
 
 TContext = TypeVar("TContext", default=Any)
 TAgent = TypeVar("TAgent", default=Any)
-ContextOverride: TypeAlias = Mapping[str, Any] | RunContextWrapper[Any] | Any
 
 
 class RunState(Generic[TContext, TAgent]):
     """A paused run that can be saved and resumed, in this process or in another one with the same agents.
 
     It remembers what was done with it: if resuming fails or is cancelled, resuming it again continues behind the calls
-    that were made. A call that was started and did not return may have happened, and is asked about.
-
-    What ``to_json`` returns is a copy: nothing that happens to the run later changes it.
+    that were made. A call that was started and did not return may have happened, and needs a decision. What
+    ``to_json`` returns is a copy: nothing that happens to the run later changes it.
     """
 
     def __init__(
@@ -69,19 +75,24 @@ class RunState(Generic[TContext, TAgent]):
         self.graph = AgentGraph(starting_agent)  # type: ignore[arg-type]
         self._active_run: ActiveRun | None = None
         self._driver: ActiveRun | None = None
+        self._workspace = RunWorkspace(self.data.run_id)
 
     @classmethod
     def from_run(cls, run: ActiveRun) -> "RunState[Any, Any]":
         """Return the state of a run, independent of how that run continues."""
-        state = cls._from_parts(run.capture_state(), run.graph, _copy_run_context(run.context))
+        data = run.capture_state()
+        workspace = saved_workspace.continue_workspace(run, data)
+        state = cls._from_parts(data, run.graph, copy_run_context(run.context), workspace)
         state._active_run = run
         return state
 
     @classmethod
-    def _from_parts(cls, data: State, graph: AgentGraph, context: RunContextWrapper[Any]) -> "RunState[Any, Any]":
+    def _from_parts(
+        cls, data: State, graph: AgentGraph, context: RunContextWrapper[Any], workspace: RunWorkspace
+    ) -> "RunState[Any, Any]":
         state = cls.__new__(cls)
         state.data, state.graph, state.agent, state.context = data, graph, graph.root, context  # type: ignore[assignment]
-        state._active_run = state._driver = None
+        state._active_run, state._driver, state._workspace = None, None, workspace
         return state
 
     def bind(self, agent: Agent[Any]) -> None:
@@ -97,7 +108,7 @@ class RunState(Generic[TContext, TAgent]):
             known = self.graph.find(path)
             if known is not None:  # otherwise no declared handoff leads to it
                 graph.resolve(self.graph.get_ref(known))
-        # The objects of the former agents, such as tools with an open connection, are not used any more.
+        # The objects of the former agents, such as tools with an open connection, are no longer used.
         self.graph, self.agent, self._active_run = graph, agent, None  # type: ignore[assignment]
 
     # --- progress ---------------------------------------------------------------------------------
@@ -116,7 +127,7 @@ class RunState(Generic[TContext, TAgent]):
         self.data = run.origin_data = run.capture_state()
         self.context.approvals = run.context.approvals.copy()
         self.context.usage = from_usage_record(self.data.usage)
-        self._active_run = run
+        self._active_run, self._workspace = run, saved_workspace.continue_workspace(run, self.data)
 
     # --- inspection -------------------------------------------------------------------------------
 
@@ -137,6 +148,16 @@ class RunState(Generic[TContext, TAgent]):
     def current_agent(self) -> Agent[Any]:
         return self.to_active_run().current_agent
 
+    @property
+    def workspace(self) -> WorkspaceRef | None:
+        """Where the variables and files of the run's Python are, if they are in a store: resuming brings them back."""
+        return self.data.workspace
+
+    @property
+    def workspace_problem(self) -> str | None:
+        """Why the variables and files of a loaded run are out of reach, and what to do; ``None`` if they are not."""
+        return self._workspace.problem
+
     def get_interruptions(self) -> list[ToolApprovalItem]:
         """Return the calls that wait for approval, those of nested agents included."""
         return self.to_active_run().get_interruptions() if is_waiting(self.data) else []
@@ -147,7 +168,11 @@ class RunState(Generic[TContext, TAgent]):
         It shares only the program's context object with this state.
         """
         run = ActiveRun(
-            self.data, graph=self.graph, context=_copy_run_context(self.context), config=config or RunConfig()
+            self.data,
+            graph=self.graph,
+            context=copy_run_context(self.context),
+            config=config or RunConfig(),
+            workspace=self._workspace.continue_from(self.data.workspace),
         )
         if self._active_run is not None:
             run.copy_caches(self._active_run)
@@ -170,12 +195,12 @@ class RunState(Generic[TContext, TAgent]):
 
     def call_again(self, approval_item: ToolApprovalItem, *, arguments: Any = None) -> None:
         """Have an uncertain call made again, although it may have happened already."""
-        self._require_uncertain(approval_item)
+        decisions.require_uncertain(self.data, approval_item)
         self._decide(approval_item, UserDecision(True, arguments=encode_arguments(arguments)))
 
     def mark_done(self, approval_item: ToolApprovalItem, output: str) -> None:
         """State that an uncertain call did happen; the model receives ``output``. The call is not made again."""
-        self._require_uncertain(approval_item)
+        decisions.require_uncertain(self.data, approval_item)
         self._decide(approval_item, UserDecision(False, message=output))
 
     def reject(
@@ -186,26 +211,11 @@ class RunState(Generic[TContext, TAgent]):
 
     def _decide(self, item: ToolApprovalItem, decision: UserDecision) -> None:
         if decision.arguments is not None:
-            self._check_arguments(item, decision.arguments)
+            decisions.check_edited_arguments(self.graph, item, decision.arguments)
         if find_waiting_call(self.data, item).uncertain or item.route:
-            self.data = apply_decision(self.data, item, decision)
+            self.data = decisions.apply_decision(self.data, item, decision)
         else:
             decision.apply_to(self.context, item)
-
-    def _require_uncertain(self, item: ToolApprovalItem) -> None:
-        if not find_waiting_call(self.data, item).uncertain:
-            raise InvalidDecision(f"the call {item.call_id!r} has not been made yet: approve or reject it")
-
-    def _check_arguments(self, item: ToolApprovalItem, arguments: str) -> None:
-        """Check edited arguments. Those of a tool of an MCP server are checked when the run is resumed."""
-        tools = index_tools_by_ref(getattr(self.graph.find(item.agent_path or ROOT), "tools", ()))
-        tool = match_tool(tools, ToolRef.from_approval(item))
-        if tool is None:
-            return
-        try:
-            parse_arguments(tool, arguments, edited=True)
-        except InvalidArguments as error:
-            raise UserError(str(error)) from None
 
     # --- input and settings -----------------------------------------------------------------------
 
@@ -243,21 +253,15 @@ class RunState(Generic[TContext, TAgent]):
 
     def set_trace(self, trace: Any) -> None:
         """Set the trace that the run belongs to: its exported form, without an API key."""
-        exported = trace.to_json() if hasattr(trace, "to_json") else trace
-        saved = None if exported is None else {k: v for k, v in dict(exported).items() if "api_key" not in k}
-        self.data = replace(self.data, trace=saved)
+        self.data = replace(self.data, trace=export_trace(trace))
 
     async def rewind(self, session: Session) -> bool:
         """Remove exactly what this run has stored in the session, so that it can be run again from its input.
 
         Returns ``False`` and removes nothing when the session ends with other items by now.
         """
-        run = self.to_active_run()
-        own = [
-            to_stored_item(run, entry.item) for entry in self.data.transcript[: self.data.stored] if not entry.hidden
-        ]
         with use_run_context(self.context):
-            return await remove_own_items(session, own)
+            return await remove_own_items(session, list_stored_items(self.data))
 
     # --- serialization ----------------------------------------------------------------------------
 
@@ -268,20 +272,43 @@ class RunState(Generic[TContext, TAgent]):
             usage=to_usage_record(self.context.usage),
         )
 
+    @overload
+    def to_json(self, *, embed_workspace: Literal[False] = False, **options: Unpack[SaveOptions]) -> dict[str, Any]: ...
+
+    @overload
+    def to_json(
+        self, *, embed_workspace: Literal[True], **options: Unpack[SaveOptions]
+    ) -> Awaitable[dict[str, Any]]: ...
+
     def to_json(
         self,
         *,
         context_serializer: ContextSerializer | None = None,
         strict_context: bool = False,
         include_tracing_api_key: bool = False,
-    ) -> dict[str, Any]:
+        embed_workspace: bool = False,
+        max_workspace_mb: int = saved_workspace.DEFAULT_EMBEDDED_MB,
+    ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
         """Return the run as JSON values. Of a session's history it contains only what this run added.
 
         A run never contains an API key, so ``include_tracing_api_key`` has no effect.
+
+        With ``embed_workspace=True`` the result is to be awaited, and has the variables and files of the run's Python
+        in it, so that no store is needed to resume it. They are read from the store, and encrypted if the session is.
+        More than ``max_workspace_mb`` of content, after compression, raises :class:`Unsupported`. A run that was loaded
+        with an embedded workspace keeps it until it has used it.
         """
-        data = self._capture_data()
         context = save_context(self.context.context, serializer=context_serializer, strict=strict_context)
-        return encode_run(data, self.graph, context)
+        data = self._capture_data()
+        if embed_workspace:
+            return saved_workspace.encode_portable(data, self.graph, context, self._workspace, max_mb=max_workspace_mb)
+        return encode_run(data, self.graph, context, self._workspace.get_embedded(data.workspace))
+
+    @overload
+    def to_string(self, *, embed_workspace: Literal[False] = False, **options: Unpack[SaveOptions]) -> str: ...
+
+    @overload
+    def to_string(self, *, embed_workspace: Literal[True], **options: Unpack[SaveOptions]) -> Awaitable[str]: ...
 
     def to_string(
         self,
@@ -289,11 +316,15 @@ class RunState(Generic[TContext, TAgent]):
         context_serializer: ContextSerializer | None = None,
         strict_context: bool = False,
         include_tracing_api_key: bool = False,
-    ) -> str:
-        """Return the run as JSON text."""
-        return msgspec.json.encode(
-            self.to_json(context_serializer=context_serializer, strict_context=strict_context)
-        ).decode()
+        embed_workspace: bool = False,
+        max_workspace_mb: int = saved_workspace.DEFAULT_EMBEDDED_MB,
+    ) -> str | Awaitable[str]:
+        """Return the run as JSON text, see :meth:`to_json`."""
+        options = SaveOptions(context_serializer=context_serializer, strict_context=strict_context)
+        if embed_workspace:
+            options["max_workspace_mb"] = max_workspace_mb
+            return saved_workspace.encode_text(self.to_json(embed_workspace=True, **options))
+        return msgspec.json.encode(self.to_json(**options)).decode()
 
     async def to_openai_agents_json(
         self, *, session: Session | None = None, context_serializer: ContextSerializer | None = None
@@ -306,13 +337,8 @@ class RunState(Generic[TContext, TAgent]):
         """
         data = self._capture_data()
         check_session(data, session)
-        history: list[Item] = []
-        if session is not None and isinstance(data.conversation, SessionConversation):
-            run = self.to_active_run()
-            run.session = session
-            with use_run_context(self.context):
-                await load_history(run)
-            history = list(run.model_input.history)
+        with use_run_context(self.context):
+            history = await read_session_input(self.to_active_run(), session)
         context = save_context(self.context.context, serializer=context_serializer, strict=False)
         return write_openai_agents_run(data, self.graph, context, history)
 
@@ -325,31 +351,31 @@ class RunState(Generic[TContext, TAgent]):
         context_deserializer: ContextDeserializer | None = None,
         strict_context: bool = False,
         tolerate: Collection[str] = (),
+        encryption_key: str | Sequence[str] | None = None,
     ) -> "RunState[Any, Agent[Any]]":
         """Load a saved run and bind it to the agents that ``initial_agent`` reaches.
 
         Raises :class:`AgentMissing` or :class:`AgentChanged` when they are not the agents it was saved with; changes
         of the parts named in ``tolerate`` (such as ``"instructions"``) are accepted.
 
+        Resuming the run brings back the variables and files of its Python. If neither a store of the agents' Python
+        tools nor the run itself has them, a warning and :attr:`workspace_problem` say what is missing and what to do;
+        the run can be resumed all the same, and the model gets a note. An embedded workspace that is foreign, cut,
+        altered, too new or of another run raises :class:`WorkspaceRefused`; with ``"workspace"`` in ``tolerate`` the
+        rest of the run is loaded without it. ``encryption_key`` opens one that is encrypted.
+
         A run that openai-agents saved (schema 1.0 to 1.21) is loaded, too. Its agents are found by their names, and
         what cannot be carried on raises :class:`UnreadableState`.
         """
         graph = AgentGraph(initial_agent)
-        if is_openai_agents_run(state_json):
-            saved = read_openai_agents_run(state_json, graph)
-        else:
-            saved = decode_run(state_json, graph, tolerate=tolerate)
-        data = saved.run
-        inner = context_override.context if isinstance(context_override, RunContextWrapper) else context_override
-        if context_override is None:
-            inner = restore_context(saved.context, deserializer=context_deserializer, strict=strict_context)
-        context: RunContextWrapper[Any] = RunContextWrapper(
-            inner,
-            usage=from_usage_record(data.usage),
-            approvals=Approvals(list(data.approvals)),
-            tool_input=data.tool_input,
+        is_foreign = is_openai_agents_run(state_json)
+        saved = (read_openai_agents_run if is_foreign else partial(decode_run, tolerate=tolerate))(state_json, graph)
+        workspace = await saved_workspace.load_workspace(saved, graph, encryption_key, tolerate)
+        data = replace(saved.run, workspace=workspace.reference)
+        context = load_run_context(
+            data, saved.context, override=context_override, deserializer=context_deserializer, strict=strict_context
         )
-        return RunState._from_parts(data, graph, context)
+        return RunState._from_parts(data, graph, context, workspace)
 
     @staticmethod
     async def from_string(
@@ -360,27 +386,15 @@ class RunState(Generic[TContext, TAgent]):
         context_deserializer: ContextDeserializer | None = None,
         strict_context: bool = False,
         tolerate: Collection[str] = (),
+        encryption_key: str | Sequence[str] | None = None,
     ) -> "RunState[Any, Agent[Any]]":
         """Do the same as :meth:`from_json`, for the text of :meth:`to_string`."""
-        try:
-            data = msgspec.json.decode(state_string)
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise UnreadableState(f"it is not JSON: {error}") from None
         return await RunState.from_json(
             initial_agent,
-            data,
+            parse_text(state_string),
             context_override=context_override,
             context_deserializer=context_deserializer,
             strict_context=strict_context,
             tolerate=tolerate,
+            encryption_key=encryption_key,
         )
-
-
-def _copy_run_context(context: RunContextWrapper[Any]) -> RunContextWrapper[Any]:
-    """Return a copy of the context that shares only the program's object."""
-    return RunContextWrapper(
-        context.context,
-        usage=from_usage_record(to_usage_record(context.usage)),
-        approvals=context.approvals.copy(),
-        tool_input=context.tool_input,
-    )

@@ -1,19 +1,20 @@
 """The Runner, and the result of a streamed run with its events."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Unpack
 
 from msgspec.structs import replace
 
 from standfast.agents.agent import Agent
-from standfast.agents.context import RunContextWrapper, RunHooks
-from standfast.agents.errors import InvalidDeclaration, UserError
+from standfast.agents.context import RunContextWrapper, RunHooksBase
+from standfast.agents.errors import EventLoopRunning, InvalidDeclaration
 from standfast.agents.graph import AgentGraph
 from standfast.base.errors import Closed
 from standfast.base.ids import new_id
 from standfast.base.items import Item
+from standfast.base.validation import is_integer
 from standfast.history.session import Session
 from standfast.lifecycle.channel import Channel
 from standfast.runs.active_run import ActiveRun
@@ -30,6 +31,24 @@ MAX_BUFFERED_EVENTS = 1024
 """How many events a run may be ahead of its reader before it waits."""
 
 
+class _RunAttribute:
+    """An attribute that is read from the run while there is one, and otherwise is what it was set to."""
+
+    def __init__(self, read: Callable[[ActiveRun], Any]) -> None:
+        self._read = read
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, result: "RunResultStreaming | None", owner: type) -> Any:
+        if result is None:
+            return None  # the default of the field
+        return result.__dict__.get(self._name) if result._run is None else self._read(result._run)
+
+    def __set__(self, result: "RunResultStreaming", value: Any) -> None:
+        result.__dict__[self._name] = value
+
+
 @dataclass(eq=False)
 class RunResultStreaming(RunResultBase):
     """A running run. ``current_agent`` and ``current_turn`` are always up to date; the other fields are set at its end.
@@ -39,6 +58,10 @@ class RunResultStreaming(RunResultBase):
     run and raises its error.
     """
 
+    current_agent: Any = _RunAttribute(lambda run: run.current_agent)
+    current_turn: Any = _RunAttribute(lambda run: run.state.turn)  # the number of model responses so far
+    trace: Any = None
+    _current_agent_output_schema: Any = field(default=None, repr=False)
     is_complete: bool = False
     run_loop_task: "asyncio.Task[Any] | None" = field(default=None, repr=False)
     _channel: Channel[StreamEvent] = field(default_factory=lambda: Channel(MAX_BUFFERED_EVENTS), repr=False)
@@ -56,14 +79,15 @@ class RunResultStreaming(RunResultBase):
         result.run_loop_task.add_done_callback(result._mark_complete)
         return result
 
-    @property
-    def current_agent(self) -> Agent[Any]:
-        return self._run.current_agent
+    def __post_init__(self) -> None:
+        if self.is_complete:
+            self._channel.close()
 
     @property
-    def current_turn(self) -> int:
-        """The number of model responses so far."""
-        return self._run.state.turn
+    def last_agent(self) -> Agent[Any]:
+        """The agent that is active, or was last."""
+        agent: Agent[Any] = self.current_agent
+        return agent
 
     @property
     def run_loop_exception(self) -> BaseException | None:
@@ -101,7 +125,8 @@ class RunResultStreaming(RunResultBase):
         After ``"immediate"`` no further event is delivered, and nothing that the model asked for is begun.
         """
         if mode == "after_turn":
-            self._run.stop_after_turn = True
+            if self._run is not None:
+                self._run.stop_after_turn = True
             return
         if mode != "immediate":
             raise ValueError(f"mode must be 'immediate' or 'after_turn', not {mode!r}")
@@ -129,8 +154,9 @@ class RunResultStreaming(RunResultBase):
             await asyncio.sleep(0)
 
     async def _drive(self) -> None:
+        run = self._require_run()
         try:
-            await drive(self._run)
+            await drive(run)
         except asyncio.CancelledError as error:
             if not self._cancelled:
                 self._error = error
@@ -140,7 +166,7 @@ class RunResultStreaming(RunResultBase):
             raise
         finally:
             self.is_complete = True
-            for name, value in collect_result_fields(self._run).items():
+            for name, value in collect_result_fields(run).items():
                 setattr(self, name, value)
             self._channel.close()
 
@@ -177,7 +203,7 @@ class AgentRunner:
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(self.run(starting_agent, input, **kwargs))
-        raise UserError("run_sync cannot be called while an event loop is running: await Runner.run instead")
+        raise EventLoopRunning("run_sync cannot be called while an event loop is running: await Runner.run instead")
 
     def run_streamed(
         self,
@@ -217,7 +243,7 @@ class Runner:
         *,
         context: Any = None,
         max_turns: int | None = DEFAULT_MAX_TURNS,
-        hooks: RunHooks[Any] | None = None,
+        hooks: RunHooksBase[Any, Any] | None = None,
         run_config: RunConfig | dict[str, Any] | None = None,
         error_handlers: Any = None,
         previous_response_id: str | None = None,
@@ -251,7 +277,7 @@ class Runner:
         *,
         context: Any = None,
         max_turns: int | None = DEFAULT_MAX_TURNS,
-        hooks: RunHooks[Any] | None = None,
+        hooks: RunHooksBase[Any, Any] | None = None,
         run_config: RunConfig | dict[str, Any] | None = None,
         error_handlers: Any = None,
         previous_response_id: str | None = None,
@@ -281,7 +307,7 @@ class Runner:
         input: str | list[Item] | RunState[Any, Any],
         context: Any = None,
         max_turns: int | None = DEFAULT_MAX_TURNS,
-        hooks: RunHooks[Any] | None = None,
+        hooks: RunHooksBase[Any, Any] | None = None,
         run_config: RunConfig | dict[str, Any] | None = None,
         previous_response_id: str | None = None,
         auto_previous_response_id: bool = False,
@@ -312,7 +338,7 @@ def prepare_run(
     *,
     context: Any = None,
     max_turns: int | None = DEFAULT_MAX_TURNS,
-    hooks: RunHooks[Any] | None = None,
+    hooks: RunHooksBase[Any, Any] | None = None,
     run_config: RunConfig | dict[str, Any] | None = None,
     error_handlers: Any = None,
     previous_response_id: str | None = None,
@@ -327,7 +353,7 @@ def prepare_run(
     if isinstance(input, RunState):
         run = _prepare_resumed_run(agent, input, config, context)
     else:
-        if max_turns is not None and (isinstance(max_turns, bool) or not isinstance(max_turns, int)):
+        if max_turns is not None and not is_integer(max_turns):
             raise InvalidDeclaration("Runner", f"max_turns must be an integer or None, not {max_turns!r}")
         state = State(
             run_id=new_id("run"),

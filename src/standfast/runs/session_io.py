@@ -16,6 +16,7 @@ from standfast.base.ids import new_id
 from standfast.base.item_pairs import drop_unpaired, group_into_units
 from standfast.base.items import Item, decode_item, encode_items
 from standfast.history.openai.compaction import is_openai_responses_compaction_aware_session
+from standfast.history.openai.conversations import OpenAIConversationsSession, get_content_key
 from standfast.history.session import Session, accepts_keys, with_run_context
 from standfast.models.interface import parse_usage
 from standfast.runs._loop.model_input import arrange_input, strip_reasoning_id
@@ -47,7 +48,7 @@ async def take_input(run: ActiveRun) -> InputTaken:
     else:
         read = await with_run_context(session.get_items)(limit=limit)
         history, window = drop_unpaired(read), len(read)
-    run.model_input.start(history, policy=state.reasoning_item_id_policy)
+    run.model_input.start(strip_message_ids(session, history), policy=state.reasoning_item_id_policy)
     conversation = SessionConversation(session.session_id, window=window, limit=limit)
     callback = run.config.session_input_callback
     if callback is None:
@@ -73,18 +74,34 @@ async def load_history(run: ActiveRun) -> None:
     own = list_stored_items(state)
     window = state.conversation.window
     items = await with_run_context(session.get_items)(limit=window + len(own))
-    if items[max(len(items) - len(own), 0) :] != own and not _has_limit(session):
+    expected = _make_comparable(session, own)
+    if _make_comparable(session, items[max(len(items) - len(own), 0) :]) != expected and not _has_limit(session):
         items = await with_run_context(session.get_items)()
-    start = _find_own_items(items, own)
+    start = _find_own_items(_make_comparable(session, items), expected)
     if start is not None:
         before = items[max(start - window, 0) : start]
         if len(before) == window or not run.model_input.uses_history_positions(state):
-            run.model_input.start(drop_unpaired(before), policy=state.reasoning_item_id_policy)
+            run.model_input.start(
+                strip_message_ids(session, drop_unpaired(before)), policy=state.reasoning_item_id_policy
+            )
             return
     # A write that raised an error may still have been applied: items yet to be stored are the run's own as well.
     others, first = _separate_own_items(items, [to_stored_item(run, entry.item) for entry in state.transcript])
-    run.model_input.start(drop_unpaired(others), policy=state.reasoning_item_id_policy)
+    run.model_input.start(strip_message_ids(session, drop_unpaired(others)), policy=state.reasoning_item_id_policy)
     run.model_input.skip_stored(state, min(first, state.stored, state.turn_start if state.calls else state.stored))
+
+
+def strip_message_ids(session: Session, items: list[Item]) -> list[Item]:
+    """Return the items of a conversation at OpenAI without the ids of answers, others as they are.
+
+    With its id an answer is taken for the stored one, which the API refuses without the reasoning before it.
+    """
+    if not isinstance(session, OpenAIConversationsSession):
+        return items
+    return [
+        {name: part for name, part in item.items() if name != "id"} if item.get("role") == "assistant" else item
+        for item in items
+    ]
 
 
 async def record_outcome(run: ActiveRun, outcome: Outcome, call: Any = None) -> None:
@@ -188,6 +205,11 @@ def list_stored_items(state: State) -> list[Item]:
     return [strip_reasoning_id(item, state.reasoning_item_id_policy) for item in stored]
 
 
+def _make_comparable(session: Session, items: list[Item]) -> Sequence[object]:
+    """Return the items in a form in which they equal themselves after they have been stored."""
+    return [get_content_key(item) for item in items] if isinstance(session, OpenAIConversationsSession) else items
+
+
 def _has_limit(session: Session) -> bool:
     settings = getattr(session, "session_settings", None)
     return settings is not None and settings.limit is not None
@@ -211,7 +233,7 @@ def _separate_own_items(items: list[Item], own: list[Item]) -> tuple[list[Item],
     return others, next((unit.start for unit in group_into_units(own) if first in unit), len(own))
 
 
-def _find_own_items(items: list[Item], own: list[Item]) -> int | None:
+def _find_own_items(items: Sequence[object], own: Sequence[object]) -> int | None:
     """Return where this run's own items start: their latest complete occurrence."""
     if not own:
         return len(items)
@@ -347,3 +369,12 @@ async def _remove_atomically(session: Any, own: list[Item]) -> bool:
 async def _restore_items(session: Session, popped: list[Item]) -> None:
     if popped:
         await with_run_context(session.add_items)(popped[::-1])
+
+
+async def read_session_input(run: ActiveRun, session: Session | None) -> list[Item]:
+    """Return the items of the session that the run shows the model, if its conversation is in a session."""
+    if session is None or not isinstance(run.state.conversation, SessionConversation):
+        return []
+    run.session = session
+    await load_history(run)
+    return list(run.model_input.history)

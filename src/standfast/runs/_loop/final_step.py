@@ -15,8 +15,10 @@ from standfast.agents.errors import (
 from standfast.agents.guardrails import OutputGuardrail, OutputGuardrailResult
 from standfast.agents.tools import FunctionToolResult, ToolsToFinalOutputResult
 from standfast.agents.types import maybe_await
+from standfast.base.log import log
 from standfast.lifecycle.scope import Scope
 from standfast.runs.active_run import ActiveRun
+from standfast.runs.config import OutputGuardrailBlockedMessageArgs
 from standfast.runs.core.state import FinalOutput, TranscriptEntry
 from standfast.runs.core.steps import Finished, ToolOutputChecked
 from standfast.runs.error_handlers import call_error_handler
@@ -25,7 +27,7 @@ from standfast.runs.session_io import as_items
 from standfast.tool_calls.output import to_plain_value
 from standfast.tracing.create import maybe_guardrail_span
 
-WITHHELD_MESSAGE = "This output was withheld by a guardrail."
+WITHHELD_MESSAGE = "Output withheld by an output guardrail."
 
 
 async def check_tool_output(run: ActiveRun) -> ToolOutputChecked:
@@ -85,7 +87,7 @@ async def finish_run(run: ActiveRun) -> Finished:
             return await handle_run_error(run, "invalid_final_output", error)
     elif run.final_output is None:
         run.final_output = answer.value
-    return await _check_and_finish(run, answer, output_replacement=None if answer.text else WITHHELD_MESSAGE)
+    return await _check_and_finish(run, answer, replace_output=not answer.text)
 
 
 async def _check_and_finish(
@@ -93,7 +95,7 @@ async def _check_and_finish(
     answer: FinalOutput,
     entries: tuple[TranscriptEntry, ...] = (),
     *,
-    output_replacement: str | None = None,
+    replace_output: bool = False,
 ) -> Finished:
     """Finish with this final output if the output guardrails accept it."""
     agent = run.current_agent
@@ -105,9 +107,24 @@ async def _check_and_finish(
         if result.output.tripwire_triggered:
             tripped = OutputGuardrailTripwireTriggered(result)
             run.discard_from(run.state.turn_start)
-            return Finished(run.state.answer, guardrails=records, error=tripped, output_replacement=output_replacement)
+            replacement = _make_blocked_message(run, result) if replace_output else None
+            return Finished(run.state.answer, guardrails=records, error=tripped, output_replacement=replacement)
     await _run_end_hooks(run, agent)
     return Finished(replace(answer, accepted=True), entries, guardrails=records)
+
+
+def _make_blocked_message(run: ActiveRun, result: OutputGuardrailResult) -> str:
+    """Return the text that takes the place of a refused tool output: the program's, if that is usable."""
+    message: Any = run.config.output_guardrail_blocked_message
+    if callable(message):
+        name = result.guardrail.get_name()
+        arguments = OutputGuardrailBlockedMessageArgs(WITHHELD_MESSAGE, name, run.current_agent, run.context)
+        try:
+            message = message(arguments)
+        except Exception as error:  # noqa: BLE001 - the refused output must be replaced all the same
+            log.warning("output_guardrail_blocked_message failed: %s", type(error).__name__)
+            message = None
+    return message if isinstance(message, str) and message.strip() else WITHHELD_MESSAGE
 
 
 async def handle_max_turns(run: ActiveRun) -> Finished:

@@ -9,20 +9,19 @@ from typing import Any
 from msgspec import structs
 
 from standfast.agents.agent import Agent
-from standfast.agents.default_models import get_implicit_settings
 from standfast.agents.errors import InputGuardrailTripwireTriggered, ModelBehaviorError, UserError
 from standfast.agents.guardrails import InputGuardrail, InputGuardrailResult
-from standfast.agents.model_settings import ModelSettings
+from standfast.agents.model_settings import ModelSettings, get_implicit_settings
 from standfast.agents.output import AgentOutputSchemaBase, as_output_schema
 from standfast.agents.tool_identity import LOCAL_CALL_TYPES, ToolRef
-from standfast.agents.tools import LocalTool
+from standfast.agents.tools import FunctionTool, LocalTool
 from standfast.agents.types import maybe_await
 from standfast.base.item_pairs import CALL_TYPE_BY_OUTPUT_TYPE, drop_repeated_items, get_item_type
 from standfast.base.items import Item
 from standfast.lifecycle.scope import Scope
 from standfast.models.interface import Model, ModelResponse, TResponseStreamEvent
 from standfast.models.request import ModelRequest, call_model
-from standfast.runs._loop.tracing import get_model_tracing, record_response, start_generation_span
+from standfast.runs._loop.tracing import get_model_tracing, record_response, start_model_span
 from standfast.runs.active_run import ActiveRun, EmitCallback, Toolbox
 from standfast.runs.config import CallModelData, ModelInputData
 from standfast.runs.core.conversion import to_usage_record
@@ -120,11 +119,22 @@ def _parse_function_call(item: Item, position: int, toolbox: Toolbox, agent_name
         return CallRecord(call_id, position, ref, kind="handoff")
     tool = toolbox.find_tool(ref)
     if tool is not None:
+        _check_caller(item, tool)
         return CallRecord(call_id, position, ToolRef.from_tool(tool))
     if not lenient:
         names = ", ".join([*map(str, toolbox.tools_by_ref), *toolbox.handoffs_by_name]) or "none"
-        raise ModelBehaviorError(f"Tool {ref} not found in agent {agent_name}; it has {names}")
+        problem = ModelBehaviorError(f"Tool {ref} not found in agent {agent_name}; it has {names}")
+        problem.missing_tool = str(ref)
+        raise problem
     return CallRecord(call_id, position, ref, status="rejected", message=NOT_FOUND_MESSAGE.format(name=ref))
+
+
+def _check_caller(item: Item, tool: FunctionTool) -> None:
+    """Raise :class:`ModelBehaviorError` if a program made the call, or the model itself, and the tool forbids that."""
+    by_program = (item.get("caller") or {}).get("type") == "program"
+    caller, allowed = "programmatic" if by_program else "direct", tool.allowed_callers or ["direct"]
+    if caller not in allowed:
+        raise ModelBehaviorError(f"the {caller} call of the tool {tool.name!r} is not allowed, only {allowed} calls")
 
 
 def _require_text(item: Item, name: str) -> str:
@@ -178,10 +188,7 @@ async def ask_model(run: ActiveRun) -> ModelAnswered:
         run.start_hooks_due = False
         await _run_start_hooks(run, agent)
     schema = as_output_schema(agent.output_type)
-    request = await _build_request(run, agent, items, schema)
-    toolbox = await run.get_toolbox(state.agent, refresh=True)
-    tools = [await tool.bind(run.context) if isinstance(tool, LocalTool) else tool for tool in toolbox.tools]
-    request = replace(request, tools=tools, handoffs=toolbox.handoffs)
+    request, toolbox = await _build_request(run, agent, items, schema)
     model = _resolve_model(run, agent)
     response, guardrails = await _call_model_guarded(run, agent, model, request)
     response = _drop_repeated_calls(response)
@@ -220,7 +227,8 @@ async def _format_missing_tool(run: ActiveRun, call: CallRecord) -> CallRecord:
 
 async def _build_request(
     run: ActiveRun, agent: Agent[Any], items: list[Item], schema: AgentOutputSchemaBase | None
-) -> ModelRequest:
+) -> tuple[ModelRequest, Toolbox]:
+    """Return the request, and the tools that are offered in it."""
     state = run.state
     instructions = await agent.get_system_prompt(run.context)
     edit = run.config.call_model_input_filter
@@ -232,15 +240,24 @@ async def _build_request(
         items, instructions = drop_repeated_items(edited.input), edited.instructions
     server = state.conversation if isinstance(state.conversation, ServerConversation) else ServerConversation()
     items, settings = await agent.prepare_request(run.context, items, _resolve_settings(run, agent, state))
-    return ModelRequest(
+    prompt = await agent.get_prompt(run.context)
+    toolbox = await run.get_toolbox(state.agent, refresh=True)
+    tools = [
+        tool if isinstance(tool, FunctionTool) or not isinstance(tool, LocalTool) else await tool.bind(run.context)
+        for tool in toolbox.tools
+    ]
+    request = ModelRequest(
         input=items,
         system_instructions=instructions,
         model_settings=settings,
         output_schema=schema,
         previous_response_id=None if server.conversation_id else server.previous_response_id,
         conversation_id=server.conversation_id,
-        prompt=await agent.get_prompt(run.context),
+        prompt=prompt,
+        tools=tools,
+        handoffs=toolbox.handoffs,
     )
+    return request, toolbox
 
 
 def _resolve_settings(run: ActiveRun, agent: Agent[Any], state: State) -> ModelSettings:
@@ -276,7 +293,7 @@ def _collect_hooks(run: ActiveRun, agent: Agent[Any]) -> list[Any]:
 async def _call_model(run: ActiveRun, agent: Agent[Any], model: Model, request: ModelRequest) -> ModelResponse:
     for hooks in _collect_hooks(run, agent):
         await hooks.on_llm_start(run.context, agent, request.system_instructions, request.input)
-    with start_generation_span(run, model, request) as span:
+    with start_model_span(run, model, request) as span:
         if span is not None:
             request = replace(request, tracing=get_model_tracing(span))
         response = await call_model(

@@ -14,6 +14,8 @@ from standfast.agents.hosted_tools import MCPToolApprovalRequest
 from standfast.agents.tool_identity import find_tool, get_call_arguments
 from standfast.agents.types import maybe_await
 from standfast.base.items import Item
+from standfast.history.encryption.workspace_seal import find_seal
+from standfast.lifecycle.scope import run_to_end
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.config import ToolExecutionConfig
 from standfast.runs.core.state import CallRecord, State, TranscriptEntry, make_idempotency_key
@@ -21,10 +23,13 @@ from standfast.runs.core.steps import ApprovalsChecked, CallsInvoked
 from standfast.runs.error_handlers import format_tool_error
 from standfast.runs.items import EVENT_NAMES, RunItemStreamEvent
 from standfast.runs.nested_run import run_nested
+from standfast.runs.sandbox import add_sandbox_version
 from standfast.runs.session_io import record_outcome
 from standfast.tool_calls.call import REJECTION_MESSAGE, ApprovalCheck, CallSuspended, ToolCall, check_approval
 from standfast.tool_calls.execution import NotStarted, ToolCallOutcome, invoke_tool, run_all
 from standfast.tool_calls.output import make_rejection, to_plain_value
+
+_DEFAULT_EXECUTION = ToolExecutionConfig()
 
 
 async def check_approvals(run: ActiveRun, calls: tuple[CallRecord, ...]) -> ApprovalsChecked:
@@ -49,6 +54,8 @@ async def check_approvals(run: ActiveRun, calls: tuple[CallRecord, ...]) -> Appr
             answer = await maybe_await(decide(run.context, run.make_approval_item(state=run.state, call=record)))
             verdict = ApprovalCheck("approved" if answer["approve"] else "rejected", message=answer.get("reason"))
         results += verdict.guardrail_results
+        if verdict.status == "approved" and verdict.arguments is None and not early:
+            run.approved_calls[record.position] = call
         changed = {"arguments": verdict.arguments, "message": verdict.message, "shown": verdict.shown}
         checked.append(replace(record, status=verdict.status, **changed))
     return ApprovalsChecked(tuple(checked), run.record_guardrails(results))
@@ -196,7 +203,7 @@ async def _invoke_and_record(run: ActiveRun, attempt: _CallAttempt) -> None:
     finally:
         try:
             if attempt.record.status == "done" and attempt.entry is not None:
-                await _record_call(run, attempt, attempt.entry)
+                await run_to_end(_record_call(run, attempt, attempt.entry), grace=None)
         finally:
             if attempt.recorded_call is not None:
                 attempt.recorded_call.finish()
@@ -205,8 +212,9 @@ async def _invoke_and_record(run: ActiveRun, attempt: _CallAttempt) -> None:
 async def _record_call(run: ActiveRun, attempt: _CallAttempt, entry: TranscriptEntry) -> None:
     run.context.approvals.consume(attempt.record.tool, attempt.record.id)
     attempt.recorded = True
-    guardrails = run.record_guardrails(attempt.invocation.guardrail_results)
-    await record_outcome(run, CallsInvoked((attempt.record,), (entry,), guardrails), attempt.recorded_call)
+    async with add_sandbox_version(run, attempt.recorded_call, attempt.record.id):
+        guardrails = run.record_guardrails(attempt.invocation.guardrail_results)
+        await record_outcome(run, CallsInvoked((attempt.record,), (entry,), guardrails), attempt.recorded_call)
     transcript = run.state.transcript
     position = next(place for place in reversed(range(len(transcript))) if transcript[place] is entry)
     run.raw_items[position] = attempt.invocation.output
@@ -226,25 +234,31 @@ async def emit_items(run: ActiveRun, start: int, stop: int | None = None) -> Non
 
 async def bind_call(run: ActiveRun, record: CallRecord) -> ToolCall:
     """Return the call with its tool; raises :class:`ToolMissing` when the agent no longer has the tool."""
-    state = run.state
-    toolbox = await run.get_toolbox(state.agent)
+    state, agent = run.state, run.current_agent
+    tool = find_tool((await run.get_toolbox(state.agent)).tools_by_ref, record.tool, agent_name=agent.name)
+    # An approved call is used once: the tool gets its parsed arguments and may change them.
+    approved = run.approved_calls.pop(record.position, None)
+    if approved is not None and approved.tool is tool and record.arguments is None:
+        return approved
     item = state.transcript[record.position].item
+    run.workspace.is_confidential |= find_seal(run.session) is not None
     return ToolCall(
-        tool=find_tool(toolbox.tools_by_ref, record.tool, agent_name=run.current_agent.name),
+        tool=tool,
         ref=record.tool,
         item=item,
         raw=run.raw_items.get(record.position, item),
-        agent=run.current_agent,
+        agent=agent,
         owner=state.agent,
         arguments=record.arguments if record.arguments is not None else get_call_arguments(item) or "",
         idempotency_key=make_idempotency_key(state, run.route, record),
         run_config=run.config,
         conversation_key=run.conversation_key,
+        workspace=run.workspace,
     )
 
 
 def _get_tool_execution(run: ActiveRun) -> ToolExecutionConfig:
-    return run.config.tool_execution or ToolExecutionConfig()
+    return run.config.tool_execution or _DEFAULT_EXECUTION
 
 
 def _resolve_uncertain_status(run: ActiveRun, call: ToolCall) -> str:

@@ -2,27 +2,44 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any, Self
+from functools import partial
+from typing import Any, Self, TypeAlias
 
 from msgspec.structs import replace
 
 from standfast.agents.agent import Agent
+from standfast.agents.errors import (
+    InputGuardrailTripwireTriggered,
+    MaxTurnsExceeded,
+    ModelBehaviorError,
+    OutputGuardrailTripwireTriggered,
+    ToolMissing,
+)
 from standfast.history.session import find_session_id
-from standfast.models.interface import Model, ModelResponse, ModelTracing
+from standfast.models.interface import AttributeDict, Model, ModelResponse, ModelTracing
+from standfast.models.openai.agent_registration import add_harness_id
 from standfast.models.request import ModelRequest
 from standfast.runs.active_run import ActiveRun
+from standfast.runs.config import RunConfig
 from standfast.runs.core.conversion import usage_as_dict
 from standfast.runs.core.state import ServerConversation, SessionConversation
-from standfast.runs.core.steps import AskModel, Step
+from standfast.runs.core.steps import AskModel, Finish, Step
 from standfast.runs.session_io import as_items
 from standfast.tool_calls.output import to_plain_value
 from standfast.tracing.create import NO_SPAN, OptionalSpan
 from standfast.tracing.otel_attributes import build_trace_attributes, encode_instructions
 from standfast.tracing.provider import new_span, new_trace
 from standfast.tracing.registry import is_tracing_active
-from standfast.tracing.span_data import AgentSpanData, GenerationSpanData, TaskSpanData, TurnSpanData
-from standfast.tracing.spans import Span, Trace, get_current_trace, get_recorded_parent
+from standfast.tracing.span_data import (
+    AgentSpanData,
+    GenerationSpanData,
+    ResponseSpanData,
+    TaskSpanData,
+    TurnSpanData,
+)
+from standfast.tracing.spans import Span, SpanError, Trace, get_current_trace, get_recorded_parent
 
+ModelSpan: TypeAlias = Span[GenerationSpanData] | Span[ResponseSpanData]
 CARRIER_FIELDS = ("traceparent", "tracestate")
 
 
@@ -68,7 +85,7 @@ class SuppressedSpans(NoSpans):
 class RunSpans(NoSpans):
     """Opens and closes spans when the run switches to another agent or starts another turn.
 
-    A nested run has only the spans of its agents; they are children of the span of its tool call.
+    Those of a nested run are children of the span of its tool call.
     """
 
     def __init__(self, run: ActiveRun) -> None:
@@ -77,10 +94,15 @@ class RunSpans(NoSpans):
         self._position: tuple[str | None, int] = (None, 0)
         self._task_span: Span[TaskSpanData] | None = None
         self._turn_data: TurnSpanData | None = None
+        self._usage_before = usage_as_dict(run.context.usage)
+        tracing = run.config.tracing or {}
+        self._is_brief = tracing.get("include_task_and_turn_spans") is False
 
     def __enter__(self) -> Self:
         try:
-            if not self._run.route:
+            if self._run.route:
+                self._task_span = self._outer_stack.enter_context(self._make_task_span())
+            else:
                 self._start_task()
         except BaseException:
             self._outer_stack.close()
@@ -89,6 +111,9 @@ class RunSpans(NoSpans):
 
     def enter_step(self, step: Step) -> None:
         state = self._run.state
+        if isinstance(step, Finish):  # output guardrails and hooks are not part of the turn
+            self._end_turn()
+            return
         agent, turn = state.agent, state.turn + isinstance(step, AskModel)
         if (agent, turn) == self._position:
             return
@@ -99,11 +124,14 @@ class RunSpans(NoSpans):
             self._agent_stack.enter_context(self._make_agent_span(self._run.current_agent))
         if turn:
             self._turn_data = TurnSpanData(turn, self._run.current_agent.name)
-            self._turn_stack.enter_context(new_span(self._turn_data))
+            span = new_span(self._turn_data)
+            # A resumed run makes the calls of a turn whose span has ended.
+            span.explain_error, span.is_quiet = _explain_turn_error, self._is_brief or not isinstance(step, AskModel)
+            self._turn_stack.enter_context(span)
 
     def __exit__(self, *error: Any) -> None:
         if self._task_span is not None:
-            self._task_span.span_data.usage = usage_as_dict(self._run.context.usage)
+            self._task_span.span_data.usage = self._measure_usage()
         self._end_turn(*error)
         self._agent_stack.__exit__(*error)
         self._outer_stack.__exit__(*error)
@@ -112,20 +140,52 @@ class RunSpans(NoSpans):
         state, data = self._run.state, self._turn_data
         if data is not None and data.turn == state.turn:
             usage = state.responses[-1].usage
-            data.usage = {"input_tokens": usage.input, "output_tokens": usage.output, "total_tokens": usage.total}
+            data.usage = {
+                "input_tokens": usage.input,
+                "output_tokens": usage.output,
+                "cached_input_tokens": usage.cached,
+                "cache_write_input_tokens": usage.cache_write,
+            }
         self._turn_stack.__exit__(*(error or (None, None, None)))
 
+    def _measure_usage(self) -> dict[str, Any] | None:
+        """Return what the run has used since it was started or resumed; None if that is nothing."""
+        now = usage_as_dict(self._run.context.usage)
+        used = {name: count - self._usage_before[name] for name, count in now.items()}
+        if not used["requests"]:
+            return None
+        return {
+            "input_tokens": used["input_tokens"],
+            "output_tokens": used["output_tokens"],
+            "cached_input_tokens": used["cached_tokens"],
+            "cache_write_input_tokens": used["cache_write_tokens"],
+            "requests": used["requests"],
+            "total_tokens": used["total_tokens"],
+        }
+
+    def _make_task_span(self, **options: Any) -> Span[TaskSpanData]:
+        config = self._run.config
+        options.setdefault("attributes", self._build_attributes(None))
+        span = new_span(
+            TaskSpanData(config.workflow_name),
+            include_sensitive_data=config.trace_include_sensitive_data,
+            **options,
+        )
+        span.explain_error, span.is_quiet = _explain_nothing, self._is_brief
+        return span
+
     def _start_task(self) -> None:
-        run, config = self._run, self._run.config
+        run = self._run
         saved = run.state.trace or {}
+        name = run.config.workflow_name
+        if name not in (RunConfig.workflow_name, saved.get("workflow_name", name)):
+            saved = {}  # the program has given this part of the run a name of its own
         carrier = {name: saved[name] for name in CARRIER_FIELDS if isinstance(saved.get(name), str)} or None
         trace, own = get_current_trace(), False
         if trace is None:
             trace, own = self._outer_stack.enter_context(_make_trace(run, saved)), True
         self._task_span = self._outer_stack.enter_context(
-            new_span(
-                TaskSpanData(config.workflow_name),
-                include_sensitive_data=config.trace_include_sensitive_data,
+            self._make_task_span(
                 attributes=self._build_attributes(trace if own else None),
                 remote_parent=carrier if own else None,
                 remote_link=None if own else carrier,
@@ -142,11 +202,13 @@ class RunSpans(NoSpans):
             tools=[tool.name for tool in agent.tools],
             output_type="str" if agent.output_type is None else getattr(agent.output_type, "__name__", "object"),
         )
-        return new_span(
+        span = new_span(
             data,
             include_sensitive_data=self._run.config.trace_include_sensitive_data,
             attributes=self._build_attributes(None),
         )
+        span.explain_error = partial(_explain_agent_error, self._run)
+        return span
 
     def _build_attributes(self, trace: Trace | None) -> dict[str, Any]:
         attributes: dict[str, Any] = {}
@@ -157,6 +219,43 @@ class RunSpans(NoSpans):
         if conversation is not None:
             attributes["gen_ai.conversation.id"] = conversation
         return attributes
+
+
+REDACTED = "Error details are redacted."
+
+
+def _explain_nothing(error: BaseException, with_text: bool) -> None:
+    """Leave the error to the spans inside."""
+
+
+def _explain_turn_error(error: BaseException, with_text: bool) -> SpanError | None:
+    if isinstance(error, InputGuardrailTripwireTriggered):
+        return _explain_tripwire(error)
+    if isinstance(error, ModelBehaviorError):
+        missing = error.key if isinstance(error, ToolMissing) else error.missing_tool
+        if missing is not None:
+            return SpanError(message="Tool not found", data={"tool_name": missing})
+        return SpanError(message="Invalid JSON provided", data={})
+    return None
+
+
+def _explain_agent_error(run: ActiveRun, error: BaseException, with_text: bool) -> SpanError | None:
+    if isinstance(error, MaxTurnsExceeded):
+        return SpanError(message="Max turns exceeded", data={"max_turns": run.state.max_turns})
+    if isinstance(error, OutputGuardrailTripwireTriggered):
+        return _explain_tripwire(error)
+    if isinstance(error, InputGuardrailTripwireTriggered | ModelBehaviorError) or not isinstance(error, Exception):
+        return None
+    return SpanError(message="Error in agent run", data={"error": str(error) if with_text else REDACTED})
+
+
+def _explain_tripwire(error: InputGuardrailTripwireTriggered | OutputGuardrailTripwireTriggered) -> SpanError:
+    name = error.guardrail_result.guardrail.get_name()
+    return SpanError(message="Guardrail tripwire triggered", data={"guardrail": name})
+
+
+def _explain_model_error(error: BaseException, with_text: bool) -> SpanError:
+    return SpanError(message="Error getting response", data={"error": str(error) if with_text else REDACTED})
 
 
 def get_conversation_id(run: ActiveRun) -> str | None:
@@ -179,20 +278,23 @@ def _make_trace(run: ActiveRun, saved: Mapping[str, Any]) -> Trace:
         config.workflow_name,
         trace_id=config.trace_id,
         group_id=config.group_id,
-        metadata=config.trace_metadata,
+        metadata=add_harness_id(config.trace_metadata, config.model_provider),
         tracing=config.tracing,
     )
     trace.resume_from(saved)
     return trace
 
 
-def get_model_tracing(span: Span[GenerationSpanData]) -> ModelTracing:
+def get_model_tracing(span: ModelSpan) -> ModelTracing:
     """Return how much the model may record inside this span."""
     return ModelTracing.ENABLED if span.include_sensitive_data else ModelTracing.ENABLED_WITHOUT_DATA
 
 
-def start_generation_span(run: ActiveRun, model: Model, request: ModelRequest) -> OptionalSpan[GenerationSpanData]:
-    """Return a span for a model call with all its retries."""
+def start_model_span(run: ActiveRun, model: Model, request: ModelRequest) -> OptionalSpan[Any]:
+    """Return a span for a model call with all its retries: of a response for a model of the Responses API.
+
+    Processors are not told of a scripted model that says so.
+    """
     parent = get_recorded_parent()
     if parent is None:
         return NO_SPAN
@@ -207,16 +309,42 @@ def start_generation_span(run: ActiveRun, model: Model, request: ModelRequest) -
     if parent.include_sensitive_data:
         data.input = as_items(request.input)
         attributes["gen_ai.system_instructions"] = encode_instructions(request.system_instructions)
-    return new_span(data, attributes={name: value for name, value in attributes.items() if value is not None})
+    given = {name: value for name, value in attributes.items() if value is not None}
+    span: ModelSpan
+    if getattr(model, "answers_with_responses", False):
+        shown: Any = data.input
+        response = ResponseSpanData(input=shown)
+        response.request = data
+        span = new_span(response, attributes=given)
+    else:
+        span = new_span(data, attributes=given)
+    span.explain_error, span.is_quiet = _explain_model_error, getattr(model, "emit_traces", True) is False
+    return span
 
 
-def record_response(span: Span[GenerationSpanData], response: ModelResponse) -> None:
+def record_response(span: ModelSpan, response: ModelResponse) -> None:
     """Add the response to the span."""
-    span.span_data.usage = usage_as_dict(response.usage)
+    data = span.span_data
     if response.response_id is not None:
         span.attributes["gen_ai.response.id"] = response.response_id
+    request = data if isinstance(data, GenerationSpanData) else data.request
+    assert request is not None  # noqa: S101 - set when the span was made
+    request.usage = usage_as_dict(response.usage)
     if span.include_sensitive_data:
-        span.span_data.output = response.items
+        request.output = response.items
+    if isinstance(data, ResponseSpanData):
+        data.usage = _nest_usage(request.usage)
+        if span.include_sensitive_data:
+            data.response = AttributeDict({"id": response.response_id, "output": response.items, "usage": data.usage})
+
+
+def _nest_usage(usage: dict[str, Any]) -> dict[str, Any]:
+    cached = {"cached_tokens": usage["cached_tokens"], "cache_write_tokens": usage["cache_write_tokens"]}
+    return {
+        **{name: usage[name] for name in ("requests", "input_tokens", "output_tokens", "total_tokens")},
+        "input_tokens_details": cached,
+        "output_tokens_details": {"reasoning_tokens": usage["reasoning_tokens"]},
+    }
 
 
 def _get_model_name(run: ActiveRun, model: Model) -> str:

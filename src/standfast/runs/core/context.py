@@ -9,13 +9,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, TypeAlias
 
+from standfast.agents.approvals import Approvals
+from standfast.agents.context import RunContextWrapper
 from standfast.agents.errors import UserError
 from standfast.base.errors import InvalidItem
 from standfast.base.items import to_plain_json
-from standfast.runs.core.state import PersistedStruct
+from standfast.runs.core.conversion import from_usage_record, to_usage_record
+from standfast.runs.core.state import PersistedStruct, State
 
 ContextSerializer: TypeAlias = Callable[[Any], Mapping[str, Any]]
 ContextDeserializer: TypeAlias = Callable[[Mapping[str, Any]], Any]
+ContextOverride: TypeAlias = Mapping[str, Any] | RunContextWrapper[Any] | Any
 
 
 class ContextNotSaved(UserError):
@@ -169,3 +173,33 @@ def _make_dataclass_decoder(kind: type[Any]) -> Callable[[Any], Any]:
         return TypeAdapter(kind).validate_python(data)
 
     return decode
+
+
+def copy_run_context(context: RunContextWrapper[Any]) -> RunContextWrapper[Any]:
+    """Return a copy of the context that shares only the program's object."""
+    return RunContextWrapper(
+        context.context,
+        usage=from_usage_record(to_usage_record(context.usage)),
+        approvals=context.approvals.copy(),
+        tool_input=context.tool_input,
+    )
+
+
+def load_run_context(
+    state: State,
+    saved: SavedContext | None,
+    *,
+    override: ContextOverride | None,
+    deserializer: ContextDeserializer | None,
+    strict: bool,
+) -> RunContextWrapper[Any]:
+    """Return the context of a loaded run, with the program's object: the saved one, or that of ``override``."""
+    inner = override.context if isinstance(override, RunContextWrapper) else override
+    if override is None:
+        inner = restore_context(saved, deserializer=deserializer, strict=strict)
+    return RunContextWrapper(
+        inner,
+        usage=from_usage_record(state.usage),
+        approvals=Approvals(list(state.approvals)),
+        tool_input=state.tool_input,
+    )

@@ -112,3 +112,9 @@ def usage_as_dict(usage: Usage) -> dict[str, Any]:
         "cache_write_tokens": usage.input_tokens_details.cache_write_tokens,
         "reasoning_tokens": usage.output_tokens_details.reasoning_tokens,
     }
+
+
+def export_trace(trace: Any) -> dict[str, Any] | None:
+    """Return a trace as it is saved with a run: its exported form, without an API key."""
+    exported = trace.to_json() if hasattr(trace, "to_json") else trace
+    return None if exported is None else {k: v for k, v in dict(exported).items() if "api_key" not in k}

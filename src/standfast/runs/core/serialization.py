@@ -80,6 +80,11 @@ def upgrade_to_2_3(saved: dict[str, Any]) -> dict[str, Any]:
     return saved
 
 
+def upgrade_to_2_4(saved: dict[str, Any]) -> dict[str, Any]:
+    """Version 2.4: a run refers to the variables and files of its Python, and may have them embedded."""
+    return saved
+
+
 # Each function makes its version from the one before it. A new major version has another shape; a minor one adds to it.
 UPGRADES: dict[str, Upgrade] = {
     "1.0": upgrade_to_1_0,
@@ -87,6 +92,7 @@ UPGRADES: dict[str, Upgrade] = {
     "2.1": upgrade_to_2_1,
     "2.2": upgrade_to_2_2,
     "2.3": upgrade_to_2_3,
+    "2.4": upgrade_to_2_4,
 }
 # Versions were written without the minor number at first.
 _FORMER_SPELLINGS = {"1": "1.0", "2": "2.0"}
@@ -202,31 +208,55 @@ def _check_selection(state: State, path: str) -> None:
 
 
 class SavedRun(PersistedStruct, frozen=True):
-    """The saved form of a run: its state, references to the agents that it names, and the program's context."""
+    """The saved form of a run: its state, references to the agents that it names, and the program's context.
+
+    ``embedded_workspace`` is a :class:`~standfast.workspaces.bundles.WorkspaceBundle`.
+    """
 
     version: str = msgspec.field(name="$schemaVersion")
     run: State
     agents: tuple[AgentRef, ...]
     context: SavedContext | None = None
+    embedded_workspace: bytes | None = None
 
 
 _encoder = msgspec.json.Encoder(enc_hook=encode_hook)
 _decoder = msgspec.json.Decoder(SavedRun, dec_hook=decode_hook)
 
 
-def encode_run(state: State, graph: AgentGraph, context: SavedContext | None) -> dict[str, Any]:
+def encode_run(
+    state: State, graph: AgentGraph, context: SavedContext | None, embedded: bytes | None = None
+) -> dict[str, Any]:
     """Return the run as JSON values that share nothing with it."""
     refs = tuple(
         graph.get_ref(graph.find(path)) if graph.find(path) else _raise_unlisted_agent(graph, path)
         for path in list_agent_paths(state)
     )
-    saved = SavedRun(CURRENT_SCHEMA_VERSION, state, refs, context)
+    saved = SavedRun(CURRENT_SCHEMA_VERSION, state, refs, context, embedded)
     values: dict[str, Any] = msgspec.to_builtins(saved, enc_hook=encode_hook)
     return values
 
 
+def parse_text(text: str | bytes) -> Any:
+    """Return the JSON values of a saved run that was written as text."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise UnreadableState(f"it is not JSON: {error}") from None
+
+
 def decode_run(data: Any, graph: AgentGraph, *, tolerate: Collection[str] = ()) -> SavedRun:
     """Return the saved run in ``data``; it must be readable and its agents must be unchanged."""
+    saved = decode_saved(data)
+    for ref in saved.agents:
+        graph.resolve(ref, tolerate=tolerate)
+    validate_state(saved.run)
+    validate_approvals(saved.run, graph)
+    return saved
+
+
+def decode_saved(data: Any) -> SavedRun:
+    """Return the saved run in ``data``, of this or an earlier version, without a look at the agents of the program."""
     try:
         saved = _decoder.decode(msgspec.json.encode(upgrade_saved_run(data)))
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
@@ -239,10 +269,6 @@ def decode_run(data: Any, graph: AgentGraph, *, tolerate: Collection[str] = ()) 
     for path in list_agent_paths(saved.run):
         if path not in named:
             raise UnreadableState(f"the agent at {path!r} is not listed", path="$.agents")
-    for ref in saved.agents:
-        graph.resolve(ref, tolerate=tolerate)
-    validate_state(saved.run)
-    validate_approvals(saved.run, graph)
     return saved
 
 

@@ -16,6 +16,8 @@ from standfast.agents.tool_identity import ToolRef
 from standfast.base.collections import AppendOnlyList
 from standfast.base.items import Item
 from standfast.history.session import find_session_id
+from standfast.workspaces.references import WorkspaceRef
+from standfast.workspaces.versions import list_output_ids
 
 EntryKind: TypeAlias = Literal[
     "given",  # the input that the run started with
@@ -215,6 +217,7 @@ class State(PersistedStruct, frozen=True):
     reasoning_item_id_policy: Literal["preserve", "omit"] | None = None
     trace: dict[str, Any] | None = None
     sandbox: dict[str, Any] | None = None
+    workspace: WorkspaceRef | None = None
 
     @property
     def ended(self) -> bool:
@@ -224,6 +227,15 @@ class State(PersistedStruct, frozen=True):
     def turn_start(self) -> int:
         """The position of the first item of the latest response."""
         return self.responses[-1].start if self.responses else len(self.transcript)
+
+
+def list_finished_calls(state: State, *, start: int = 0, path: str = "") -> list[str]:
+    """Return the ids of the calls that have an output in this state, with the paths of those of nested runs."""
+    outputs = [path + name for name in list_output_ids(entry.item for entry in state.transcript[start:])]
+    for call in state.calls:
+        if call.child is not None:
+            outputs += list_finished_calls(call.child, path=f"{path}{call.id}:")
+    return outputs
 
 
 def make_idempotency_key(state: State, route: tuple[str, ...], call: CallRecord) -> str:

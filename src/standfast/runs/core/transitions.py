@@ -1,7 +1,7 @@
 """The state machine of a run: choose the next step, and apply the outcome of a step. Pure functions of the state."""
 
 from collections.abc import Callable, Collection, Sequence
-from functools import singledispatch
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -81,25 +81,29 @@ def get_storable_length(state: State, *, failing: bool = False, outputs_guarded:
 
 
 def _choose_call_step(state: State) -> Step | None:
-    if unchecked := _filter_calls(state, ("asked", "unknown")):
-        return CheckApprovals(unchecked)
-    if approved := _filter_calls(state, ("approved",)):
-        return StartCalls(approved)
-    if ready := _filter_calls(state, ("started", "rejected")):
-        return InvokeCalls(ready)
-    if _filter_calls(state, ("waiting", "failed")):
+    present = {call.status for call in state.calls if call.kind != "handoff"}
+    if not present.isdisjoint(("asked", "unknown")):
+        return CheckApprovals(_filter_calls(state, ("asked", "unknown")))
+    if "approved" in present:
+        return StartCalls(_filter_calls(state, ("approved",)))
+    if not present.isdisjoint(("started", "rejected")):
+        return InvokeCalls(_filter_calls(state, ("started", "rejected")))
+    if not present.isdisjoint(("waiting", "failed")):
         return None
-    handoffs = tuple(call for call in state.calls if call.kind == "handoff")
+    handoffs = tuple([call for call in state.calls if call.kind == "handoff"])
     return PerformHandoff(handoffs) if handoffs else CheckToolOutput()
 
 
 def _filter_calls(state: State, statuses: Collection[str]) -> tuple[CallRecord, ...]:
-    return tuple(call for call in state.calls if call.kind != "handoff" and call.status in statuses)
+    return tuple([call for call in state.calls if call.kind != "handoff" and call.status in statuses])
 
 
 def apply_outcome(state: State, outcome: Outcome) -> State:
     """Return the state after the outcome. The cost grows with what the outcome adds, not with the run."""
-    return _apply_outcome(outcome, state)
+    apply = _transitions.get(type(outcome))
+    if apply is None:
+        raise TypeError(f"{type(outcome).__name__} is not an outcome of a step")
+    return apply(state, outcome)
 
 
 def apply_at_route(state: State, route: Sequence[str], apply: Callable[[State], State]) -> State:
@@ -118,13 +122,7 @@ def apply_at_route(state: State, route: Sequence[str], apply: Callable[[State], 
     return replace(state, calls=calls)
 
 
-@singledispatch
-def _apply_outcome(outcome: Outcome, state: State) -> State:
-    raise TypeError(f"{type(outcome).__name__} is not an outcome of a step")
-
-
-@_apply_outcome.register
-def _(outcome: Resumed, state: State) -> State:
+def _apply_resumed(state: State, outcome: Resumed) -> State:
     # A tool that raised may have done its work before.
     after_resume: dict[str, CallStatus] = {"started": "unknown", "failed": "unknown"}
     calls = tuple(
@@ -136,13 +134,11 @@ def _(outcome: Resumed, state: State) -> State:
     return state if calls == state.calls else replace(state, calls=calls)
 
 
-@_apply_outcome.register
-def _(outcome: InputStaged, state: State) -> State:
+def _apply_input_staged(state: State, outcome: InputStaged) -> State:
     return replace(state, pending_input=state.pending_input + outcome.items, input_checked=False)
 
 
-@_apply_outcome.register
-def _(outcome: InputTaken, state: State) -> State:
+def _apply_input_taken(state: State, outcome: InputTaken) -> State:
     return replace(
         state,
         transcript=state.transcript.concat(outcome.entries),
@@ -153,8 +149,7 @@ def _(outcome: InputTaken, state: State) -> State:
     )
 
 
-@_apply_outcome.register
-def _(outcome: ModelAnswered, state: State) -> State:
+def _apply_model_answered(state: State, outcome: ModelAnswered) -> State:
     start = len(state.transcript)
     transcript = state.transcript.concat(outcome.entries)
     response = replace(outcome.response, start=start, stop=len(transcript))
@@ -174,22 +169,19 @@ def _(outcome: ModelAnswered, state: State) -> State:
     )
 
 
-@_apply_outcome.register
-def _(outcome: ApprovalsChecked, state: State) -> State:
+def _apply_approvals_checked(state: State, outcome: ApprovalsChecked) -> State:
     return replace(
         state, calls=_merge_calls(state, outcome.calls), guardrails=state.guardrails.concat(outcome.guardrails)
     )
 
 
-@_apply_outcome.register
-def _(outcome: CallsStarted, state: State) -> State:
+def _apply_calls_started(state: State, outcome: CallsStarted) -> State:
     ids = set(outcome.call_ids)
     calls = tuple(replace(call, status="started") if call.id in ids else call for call in state.calls)
     return replace(state, calls=calls)
 
 
-@_apply_outcome.register
-def _(outcome: CallsInvoked, state: State) -> State:
+def _apply_calls_invoked(state: State, outcome: CallsInvoked) -> State:
     return replace(
         state,
         transcript=state.transcript.concat(outcome.entries),
@@ -199,8 +191,7 @@ def _(outcome: CallsInvoked, state: State) -> State:
     )
 
 
-@_apply_outcome.register
-def _(outcome: HandoffPerformed, state: State) -> State:
+def _apply_handoff_performed(state: State, outcome: HandoffPerformed) -> State:
     return replace(
         state,
         transcript=_hide_entries(state.transcript.concat(outcome.entries), outcome.removed),
@@ -211,13 +202,11 @@ def _(outcome: HandoffPerformed, state: State) -> State:
     )
 
 
-@_apply_outcome.register
-def _(outcome: ToolOutputChecked, state: State) -> State:
+def _apply_tool_output_checked(state: State, outcome: ToolOutputChecked) -> State:
     return replace(state, answer=outcome.answer, calls=() if outcome.answer is None else state.calls)
 
 
-@_apply_outcome.register
-def _(outcome: Finished, state: State) -> State:
+def _apply_finished(state: State, outcome: Finished) -> State:
     transcript = (
         state.transcript if outcome.output_replacement is None else _withhold_output(state, outcome.output_replacement)
     )
@@ -230,19 +219,16 @@ def _(outcome: Finished, state: State) -> State:
     )
 
 
-@_apply_outcome.register
-def _(outcome: ItemsStored, state: State) -> State:
+def _apply_items_stored(state: State, outcome: ItemsStored) -> State:
     return replace(state, stored=max(state.stored, outcome.length))
 
 
-@_apply_outcome.register
-def _(outcome: NestedRunStarted, state: State) -> State:
+def _apply_nested_run_started(state: State, outcome: NestedRunStarted) -> State:
     calls = tuple(replace(call, child=outcome.child) if call.id == outcome.call_id else call for call in state.calls)
     return replace(state, calls=calls)
 
 
-@_apply_outcome.register
-def _(outcome: CallDecided, state: State) -> State:
+def _apply_call_decided(state: State, outcome: CallDecided) -> State:
     decision = outcome.decision
     for call in state.calls:
         if call.id == outcome.call_id and call.uncertain and call.status == "waiting":
@@ -312,7 +298,7 @@ def _drop_used_decisions(state: State, calls: tuple[CallRecord, ...]) -> tuple[R
 
 def _update_tools_used(state: State, calls: tuple[CallRecord, ...]) -> dict[str, tuple[str, ...]]:
     used = state.tools_used.get(state.agent, ())
-    new = dict.fromkeys(str(call.tool) for call in calls if call.kind != "handoff" and str(call.tool) not in used)
+    new = dict.fromkeys(str(call.tool) for call in calls if call.kind == "function" and str(call.tool) not in used)
     return {**state.tools_used, state.agent: (*used, *new)} if new else state.tools_used
 
 
@@ -323,3 +309,20 @@ def _acknowledge_response(state: State, length: int, response_id: str | None) ->
     chained = server.conversation_id is None and (server.auto or server.previous_response_id is not None)
     previous = response_id if chained and response_id is not None else server.previous_response_id
     return replace(server, acknowledged=length, previous_response_id=previous)
+
+
+_transitions: dict[type[Outcome], Callable[[State, Any], State]] = {
+    Resumed: _apply_resumed,
+    InputStaged: _apply_input_staged,
+    InputTaken: _apply_input_taken,
+    ModelAnswered: _apply_model_answered,
+    ApprovalsChecked: _apply_approvals_checked,
+    CallsStarted: _apply_calls_started,
+    CallsInvoked: _apply_calls_invoked,
+    HandoffPerformed: _apply_handoff_performed,
+    ToolOutputChecked: _apply_tool_output_checked,
+    Finished: _apply_finished,
+    ItemsStored: _apply_items_stored,
+    NestedRunStarted: _apply_nested_run_started,
+    CallDecided: _apply_call_decided,
+}

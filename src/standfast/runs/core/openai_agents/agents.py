@@ -47,7 +47,7 @@ class AgentFinder:
         )
 
     def find_current(self, agent: AgentName) -> str:
-        """Return the path of the agent that goes on."""
+        """Return the path of the agent that continues."""
         return self.current if self._is_named(self.current, agent) else self.find(agent)
 
     def find_target(self, item: Mapping[str, Any]) -> str | None:

@@ -89,8 +89,8 @@ def is_openai_agents_run(saved: Any) -> bool:
 def read_openai_agents_run(saved: dict[str, Any], graph: AgentGraph) -> SavedRun:
     """Return a run that openai-agents saved, as it would be saved here.
 
-    What cannot be carried on raises :class:`UnreadableState`, which names it. What is left out without changing how
-    the run goes on is named in a warning.
+    What cannot be carried on raises :class:`UnreadableState`, which names it. What is left out without changing how the
+    run continues is named in a warning.
     """
     _check_version(saved.get("$schemaVersion"))
     try:
