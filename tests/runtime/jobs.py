@@ -1,21 +1,33 @@
 """What the processes of these tests do. Each function is the whole life of one process."""
 
 import asyncio
+import ctypes
 import os
+import random
+import signal
+import tempfile
 import time
 from typing import Any
 
+import msgspec
+from coder_job import coder, make_steps, sandbox_config
+from kill_programs import kill_workers, stubborn_notebook
 from notebook_job import make_program, notebook
 from shop import LEASE, Ledger, agents, echo
+from talker import talker
 
 from standfast import Agent, ApprovalSettled, Runtime, Store, ToolContext, function_tool
-from standfast.history import Compaction, Trigger
+from standfast.base.errors import FenceLost
+from standfast.history import HistoryCompaction, Trigger
 from standfast.runtime import RunHandle
+from standfast.store.operations import AppendVersions
 from standfast.store.urls import open_backend
 from standfast.testing import CrashingBackend
-from standfast.workers import PoolConfig, SessionPool
+from standfast.workers import PoolConfig, PythonSessions, SessionPool
 
-COMPACTION = Compaction(summarise=lambda items: f"about {len(items)} items", trigger=Trigger(items=6), keep_last=3)
+COMPACTION = HistoryCompaction(
+    summarise=lambda items: f"about {len(items)} items", trigger=Trigger(items=6), keep_last=3
+)
 
 
 async def charge(url: str, ledger: str, scenario: str, point: str, key: str | None = None) -> None:
@@ -44,6 +56,15 @@ async def _ended(runtime: Runtime, run: RunHandle, scenario: str) -> bool:
     for asked in outcome.approvals:
         await runtime.decide(asked.id, "approve", by="the process")
     return outcome.status == "completed"
+
+
+async def rekey(url: str, point: str, *keys: str) -> None:
+    """Encrypt the runs of the store again with the first key, and die at the point on the way."""
+    backend = await open_backend(url)
+    crashing: Any = CrashingBackend(backend, point)
+    async with Runtime.open(Store(crashing), encryption_key=keys) as runtime:
+        await runtime.rekey()
+    await backend.close()
 
 
 async def follow(url: str, run_id: str) -> None:
@@ -156,3 +177,85 @@ async def compute(url: str, seed: int, length: int, point: str, session_id: str,
         await run.wait()
     await backend.close()
     print(counted.commit_count, flush=True)
+
+
+async def command(url: str, point: str) -> None:
+    """Run commands in the sandbox of a durable run, and wait for ever inside or after the second one."""
+    agent = coder(make_steps(), hang=point)
+    async with Runtime.open(url, agents=[agent], lease=LEASE, run_config=sandbox_config()) as runtime:
+        run = await runtime.start("coder", "go", session_id="s", key="k")
+        await run.wait()
+
+
+async def append_late(url: str) -> None:
+    """Run a cell, and stop before the version that it made is written. Go on with the same conversation later."""
+
+    class StoppingBackend(CrashingBackend):
+        is_armed = False
+
+        async def commit(self, *ops: Any) -> Any:
+            if self.is_armed and any(isinstance(op, AppendVersions) and op.versions for op in ops):
+                self.is_armed = False
+                print("stops", flush=True)
+                os.kill(os.getpid(), signal.SIGSTOP)
+            return await super().commit(*ops)
+
+    backend: Any = StoppingBackend(await open_backend(url), "")
+    async with SessionPool(PoolConfig(min_idle=0, max_sessions=2)) as pool:
+        sessions = PythonSessions(pool, store=Store(backend))
+        await sessions.run("n = 1", key="talk")
+        await sessions.save("talk")
+        backend.is_armed = True
+        try:
+            await sessions.run("n += 1", key="talk")
+        except FenceLost as problem:
+            print(problem.code, flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        print((await sessions.run("n += 1; n", key="talk")).as_text().splitlines()[-1], flush=True)
+        sessions.close()
+    await backend.backend.close()
+
+
+async def compute_killed(url: str, seed: int, name: str, folder: str, kills: list[str], point: str) -> None:
+    """Run a random program in a durable run while processes of its workers are killed; die at a commit on the way.
+
+    ``folder`` is where its workers have their directories, and where this is allowed it has a network of its own, as on
+    another machine. Ends when the run does.
+    """
+    if os.geteuid() == 0:
+        assert ctypes.CDLL(None).unshare(0x40000000) == 0  # CLONE_NEWNET
+    os.makedirs(folder, exist_ok=True)
+    os.chmod(folder, 0o755)
+    tempfile.tempdir = folder
+    backend = await open_backend(url)
+    counted: Any = CrashingBackend(backend, point)
+    killer = asyncio.create_task(kill_workers(random.Random(f"{name} {point}"), kills))
+    async with (
+        SessionPool(PoolConfig(min_idle=0, max_sessions=2)) as pool,
+        Runtime.open(Store(counted), agents=[stubborn_notebook(pool)], lease=LEASE) as runtime,
+    ):
+        run = await runtime.start("notebook", str(seed), session_id=name, key=name, max_turns=200)
+        while (outcome := await run.wait()).status == "waiting":  # too many processes were killed at one step
+            run = await runtime.resume(run.id)
+        killer.cancel()
+        print("outcome", outcome.status, outcome.error or "", flush=True)
+    await backend.close()
+
+
+async def drive_talker(url: str, folder: str, options: dict[str, Any], live: bool = True, lease: float = 30.0) -> None:
+    """Drive a run of the talker, which begins when somebody starts it, or go on with one that another process began."""
+    key, name = options.pop("encryption_key", None), options.pop("name", "talk")
+    agents = [talker(folder, **options)]
+    async with Runtime.open(url, agents=agents, live=live, lease=lease, encryption_key=key) as runtime:
+        run = await runtime.start("talker", "go", key=name)
+        print("run", run.id, flush=True)
+        print((await run.wait()).status, flush=True)
+        await asyncio.sleep(3600)  # it may be asked for what was missed
+
+
+async def listen(url: str, run_id: str, path: str) -> None:
+    """Write the events of a run, whoever drives it, to a file as JSON."""
+    with open(path, "w") as file:  # noqa: ASYNC230
+        async with Runtime.open(url) as runtime:
+            async for event in (await runtime.run(run_id)).events(until="end"):
+                print(msgspec.json.encode(event).decode(), file=file)

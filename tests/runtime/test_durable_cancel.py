@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from factories.runtime import reply, tool_calls, wait_for
-from standfast import Agent, InvalidInput, RunEnded, Runtime, function_tool
+from standfast import Agent, FunctionModel, InvalidInput, RunEnded, Runtime, function_tool
 from standfast.base.usage import Usage
 from standfast.testing import ScriptedModel
 
@@ -129,3 +129,29 @@ async def test_closing_the_runtime_releases_the_run_and_the_next_one_continues(s
         assert (await wait_for(again.wait())).final_output == "done"
         assert (await runtime.store.session("s").check()).ok
     assert (work.quick_made, work.slow_ended) == (1, [True])
+
+
+async def test_a_run_that_asks_a_person_after_it_was_to_be_cancelled_does_not_wait(store_url):
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    @function_tool(needs_approval=True)
+    def pay() -> str:
+        return "paid"
+
+    async def respond(request):
+        begun.set()
+        await gate.wait()
+        return FunctionModel.call("pay")
+
+    agent = Agent("support", tools=[pay], model=FunctionModel(respond))
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        run = await runtime.start("support", "go", session_id="s")
+        await wait_for(begun.wait())
+        await runtime.cancel(run.id, mode="after_turn")
+        gate.set()
+        assert (await wait_for(run.wait())).status == "cancelled"
+        assert await runtime.approvals(status="pending") == []
+        resumed = await wait_for((await runtime.resume(run.id)).wait())
+        assert resumed.status == "waiting"
+        await runtime.cancel(run.id)
+        assert (await wait_for(run.wait())).status == "cancelled"

@@ -7,7 +7,7 @@ import pytest
 from factories.history import KEY, message
 from factories.runtime import Refunds, event_types, reply, tool_calls, wait_for
 from standfast import Agent, CompactingSession, FunctionModel, InvalidInput, Runtime
-from standfast.history import Compaction, Trigger
+from standfast.history import HistoryCompaction, Trigger
 
 REFUND = tool_calls(("refund", {"order": "7", "amount": 5}, "c1"))
 KEYS = pytest.mark.parametrize("key", [None, KEY], ids=["plain", "encrypted"])
@@ -18,7 +18,7 @@ def summarise(items):
 
 
 def make_policy(summarise=summarise, **options):
-    return Compaction(summarise=summarise, **{"trigger": Trigger(items=6), "keep_last": 3, **options})
+    return HistoryCompaction(summarise=summarise, **{"trigger": Trigger(items=6), "keep_last": 3, **options})
 
 
 def echo_agent():
@@ -208,8 +208,8 @@ async def test_a_run_is_not_forked_where_its_items_are_gone(store_url):
 
 
 async def test_a_compaction_must_be_one(tmp_path):
-    with pytest.raises(InvalidInput, match="Compaction"):
+    with pytest.raises(InvalidInput, match="HistoryCompaction"):
         async with Runtime.open(f"sqlite:///{tmp_path / 'app.db'}", compaction=summarise):
             pass
     with pytest.raises(InvalidInput, match="keep_last"):
-        Compaction(summarise=summarise, trigger=Trigger(items=3), keep_last=3)
+        HistoryCompaction(summarise=summarise, trigger=Trigger(items=3), keep_last=3)

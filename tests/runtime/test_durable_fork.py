@@ -3,7 +3,8 @@
 import pytest
 
 from factories.runtime import Refunds, only_approval, text_agent, wait_for
-from standfast import InvalidInput, Runtime
+from standfast import InvalidInput, NotFound, Runtime, Store, open_store
+from standfast.testing.sessions.fixtures import InterferingBackend
 
 
 async def test_a_fork_continues_from_an_earlier_step_with_a_session_of_its_own(store_url):
@@ -59,3 +60,15 @@ async def test_a_fork_of_a_fork_continues_as_well(store_url):
         again = await runtime.fork(fork.id, at=1)
         assert (await wait_for(again.wait())).final_output == "three"
         assert (await runtime.state(again.id)).data.input == "hi"
+
+
+async def test_a_fork_that_fails_leaves_no_session_behind(store_url):
+    agent = text_agent("one", "two")
+    async with open_store(store_url) as store, Runtime.open(store, agents=[agent]) as runtime:
+        run = await runtime.start("support", "hi", session_id="s")
+        await wait_for(run.wait())
+        raced = InterferingBackend(store.backend, after_method="read_journal", interfere=lambda: runtime.delete(run.id))
+        async with Runtime.open(Store(raced), agents=[]) as other:
+            with pytest.raises(NotFound):
+                await other.fork(run.id, session_id="s-2")
+        assert [info.session_id for info in await store.sessions()] == ["s"]

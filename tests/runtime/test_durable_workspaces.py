@@ -85,7 +85,7 @@ async def test_a_call_that_gives_another_output_is_named(shared_url):
         run = await ask(runtime, session_id="s")
         [restored] = await list_events(run, "workspace.restored")
         assert restored["differs"] == [{"version": 2, "call": "c1"}]
-        assert "another output" in (await list_outputs(run))[0]
+        assert "different output" in (await list_outputs(run))[0]
 
 
 async def drop_checkpoint(runtime: Runtime, key: str, version: int) -> None:

@@ -5,7 +5,9 @@ import pytest
 from factories.history import KEY
 from factories.runtime import Refunds, event_types, only_approval, reply, text_agent, tool_calls, wait_for
 from factories.stored_rows import execute
-from standfast import RunTampered, Runtime
+from standfast import Agent, RunTampered, Runtime, python_tool
+from standfast.testing import ScriptedModel
+from standfast.workers import PoolConfig, PythonSessions, SessionPool
 
 REFUND = tool_calls(("refund", {"order": "7", "amount": 5}, "c1"))
 
@@ -194,6 +196,33 @@ async def test_a_changed_approval_cannot_be_decided(shared_url, column):
     assert refunds.made == []
 
 
+async def test_an_approval_that_was_put_back_or_deleted_repeats_no_call(shared_url):
+    refunds = Refunds()
+    script = tool_calls(("refund", {"order": "7", "amount": 5}, "c1"), ("refund", {"order": "8", "amount": 9}, "c2"))
+    async with Runtime.open(shared_url, agents=[refunds.agent(script, reply("done"))], encryption_key=KEY) as runtime:
+        run = await runtime.start("support", "hi", session_id="s")
+        first, second = (await wait_for(run.wait())).approvals
+        [(data, revision)] = await execute(
+            shared_url, "SELECT data, revision FROM standfast_approvals WHERE approval_id = :a", a=first.id
+        )
+        await runtime.decide(first.id, "approve")
+        await wait_for(run.wait())
+        await execute(
+            shared_url,
+            "UPDATE standfast_approvals SET data = :d, revision = :r, status = 'pending' WHERE approval_id = :a",
+            a=first.id,
+            d=bytes(data),
+            r=revision,
+        )
+        await runtime.decide(first.id, "approve")
+        assert [one.id for one in (await wait_for(run.wait())).approvals] == [second.id]
+        await execute(shared_url, "DELETE FROM standfast_approvals")
+        outcome = await wait_for(run.wait())
+        assert (outcome.status, outcome.approvals) == ("waiting", ())
+        await runtime.cancel(run.id)
+    assert len(refunds.made) == 1
+
+
 async def test_a_run_copied_to_another_id_is_noticed(tmp_path):
     url = f"sqlite:///{tmp_path / 'app.db'}"
     async with Runtime.open(url, agents=[text_agent("one")], encryption_key=KEY) as runtime:
@@ -203,3 +232,52 @@ async def test_a_run_copied_to_another_id_is_noticed(tmp_path):
             await execute(url, f"UPDATE standfast_{table} SET run_id = 'run_copy'")
         with pytest.raises(RunTampered):
             await (await runtime.run("run_copy")).wait()
+
+
+@pytest.mark.parametrize("change", ["status", "of another session", "written without encryption"])
+async def test_a_changed_standing_decision_lets_no_call_through(shared_url, change):
+    refunds = Refunds()
+    turn = (REFUND, reply("done"))
+    verdicts = {"refused": "reject", "allowed": "approve"}
+    async with Runtime.open(shared_url, agents=[refunds.agent(*turn, *turn, *turn)], encryption_key=KEY) as runtime:
+        for name, verdict in verdicts.items():
+            run = await runtime.start("support", "hi", session_id=name)
+            await wait_for(run.wait())
+            await runtime.decide((await only_approval(runtime)).id, verdict, always=True)
+            assert (await wait_for(run.wait())).status == "completed"
+        assert len(refunds.made) == 1
+        rows = await execute(
+            shared_url,
+            "SELECT session_id, approval_id, data FROM standfast_approvals WHERE approval_id LIKE 'always:%'",
+        )
+        found = {session_id: (approval_id, bytes(data)) for session_id, approval_id, data in rows}
+        data = found["refused"][1] if change == "status" else found["allowed"][1]
+        if change == "written without encryption":
+            data = b'{"status":"approved"}'
+        await execute(
+            shared_url,
+            "UPDATE standfast_approvals SET status = 'approved', data = :d WHERE approval_id = :a",
+            d=data,
+            a=found["refused"][0],
+        )
+        outcome = await wait_for((await runtime.start("support", "hi", session_id="refused")).wait())
+        assert (outcome.status, outcome.error.code) == ("failed", "run-tampered")
+    assert len(refunds.made) == 1
+
+
+async def test_a_version_of_a_workspace_that_was_put_back_is_noticed(tmp_path):
+    url = f"sqlite:///{tmp_path / 'app.db'}"
+    async with SessionPool(PoolConfig(min_idle=0, max_sessions=1)) as pool:
+        steps = [
+            step for n in (1, 2) for step in (tool_calls(("run_python", {"code": f"x = {n}"}, f"c{n}")), reply("ok"))
+        ]
+        agent = Agent("analyst", tools=[python_tool(PythonSessions(pool))], model=ScriptedModel(steps))
+        async with Runtime.open(url, agents=[agent], encryption_key=KEY) as runtime:
+            for _ in range(2):
+                run = await runtime.start("analyst", "go", session_id="s")
+                assert (await wait_for(run.wait())).status == "completed"
+            assert (await runtime.workspace("s")).version == 2
+            older = "(SELECT data FROM standfast_versions WHERE version = 1)"
+            await execute(url, f"UPDATE standfast_versions SET data = {older} WHERE version = 2")
+            with pytest.raises(RunTampered, match="version"):
+                await runtime.workspace("s")

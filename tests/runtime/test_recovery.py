@@ -168,7 +168,7 @@ async def test_a_run_whose_tool_is_gone_waits_with_the_reason_and_can_continue_w
         outcome = await wait_for((await runtime.resume(run_id, accept_changes=True)).wait())
         assert outcome.final_output == "without it"
         assert (await runtime.store.session("s").check()).ok
-    assert "not available" in bare.model.calls[0].input[-1]["output"]
+    assert "no longer available" in bare.model.calls[0].input[-1]["output"]
     assert refunds.made == []
 
 

@@ -1,13 +1,21 @@
 """Variables and files follow their conversation: forks, rewinds and deletion."""
 
+import asyncio
+import os
+import sqlite3
+import tempfile
+import time
+from contextlib import closing
 from typing import Any
 
 import pytest
 
-from factories.runtime import reply, tool_calls, wait_for
+from factories.runtime import repeat, reply, tool_calls, wait_for
+from factories.workers import list_child_pids
 from standfast import Agent, Runtime, python_tool
 from standfast.testing import ScriptedModel
-from standfast.workers import PoolConfig, SessionPool
+from standfast.workers import PoolConfig, SessionPool, close_idle_fork_servers
+from standfast.workspaces.retention import sweep_blobs
 
 COUNT = "n = globals().get('n', 0) + 1; open('log', 'a').write(str(n)); print(n, open('log').read())"
 LOOK = "print(globals().get('n'), __import__('os').path.exists('log') and open('log').read())"
@@ -18,8 +26,8 @@ def counter(pool: Any, *codes: str) -> Agent[Any]:
     return Agent("counter", tools=[python_tool(pool)], model=ScriptedModel([*steps, reply("done")]))
 
 
-def look(pool: Any) -> Agent[Any]:
-    steps = [tool_calls(("run_python", {"code": LOOK}, "look")), reply("seen")] * 9
+def look(pool: Any, times: int = 9) -> Agent[Any]:
+    steps = [tool_calls(("run_python", {"code": LOOK}, "look")), reply("seen")] * times
     return Agent("look", tools=[python_tool(pool)], model=ScriptedModel(steps))
 
 
@@ -142,3 +150,42 @@ async def test_a_run_that_is_rolled_back_takes_its_workspace_back(shared_url, po
         assert (await wait_for(run.wait())).status == "waiting"
         other = await runtime.start("look", "look", session_id="s", on_busy="rollback")
         assert await last_output(await finish(other)) == "1 1"
+
+
+@repeat(8, 200)
+async def test_forks_leave_no_process_file_or_blob_behind(tmp_path, count):
+    """Fork one run many times, let each fork compute, and delete it."""
+    path = tmp_path / "app.db"
+    before = list_child_pids(), len(os.listdir("/proc/self/fd")), set(os.listdir(tempfile.gettempdir()))
+    async with (
+        SessionPool(PoolConfig(min_idle=0, max_sessions=2)) as pool,
+        Runtime.open(f"sqlite:///{path}", agents=[counter(pool, COUNT, COUNT), look(pool, count + 1)]) as runtime,
+    ):
+        run = await finish(await runtime.start("counter", "go", session_id="s"))
+        for number in range(count):
+            name = f"fork-{number}"
+            await finish(await runtime.fork(run.id, session_id=name))
+            code = f"import os; n += {number}; data = os.urandom(2000); open('own', 'wb').write(data)"
+            steps = [tool_calls(("run_python", {"code": code}, "own")), reply("done")]
+            own = Agent("own", tools=[python_tool(pool)], model=ScriptedModel(steps))
+            async with Runtime.open(f"sqlite:///{path}", agents=[own]) as other:
+                await finish(await other.start("own", "go", session_id=name))
+            assert await see(runtime, name) == f"{2 + number} 12"
+            await runtime.store.delete(name)
+        assert await see(runtime, "s") == "2 12"
+        await runtime.store.delete("s")
+        await sweep_blobs(runtime.store.backend, before=time.time() + 60)
+    close_idle_fork_servers()
+    await wait_until_gone(before[0])
+    assert len(os.listdir("/proc/self/fd")) <= before[1]
+    left = set(os.listdir(tempfile.gettempdir())) - before[2]
+    assert not [name for name in left if name.startswith("standfast-") and not name.startswith("standfast-pg")]
+    with closing(sqlite3.connect(path)) as raw:
+        for table in ("blobs", "blob_data", "workspaces", "versions", "checkpoints"):
+            assert raw.execute(f"SELECT COUNT(*) FROM standfast_{table}").fetchone() == (0,), table
+
+
+async def wait_until_gone(known: set[int]) -> None:
+    async with asyncio.timeout(60):
+        while list_child_pids() - known:  # noqa: ASYNC110 - it depends on other processes
+            await asyncio.sleep(0.01)

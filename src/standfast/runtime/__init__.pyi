@@ -1,6 +1,8 @@
 from standfast.runtime.types import Approval as Approval
+from standfast.runtime.types import ApprovalChange as ApprovalChange
 from standfast.runtime.types import Event as Event
 from standfast.runtime.types import PruneReport as PruneReport
+from standfast.runtime.types import RekeyReport as RekeyReport
 from standfast.runtime.types import RunInfo as RunInfo
 from standfast.runtime.types import RunOutcome as RunOutcome
 from standfast.base.errors import InvalidDecision as InvalidDecision

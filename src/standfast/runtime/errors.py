@@ -22,7 +22,7 @@ class SessionEncrypted(StandfastError):
 
     def __init__(self, session_id: str) -> None:
         super().__init__(
-            f"session {session_id!r} is encrypted, and this runtime would store its words in clear: open the runtime"
+            f"session {session_id!r} is encrypted, and this runtime would store its items unencrypted: open the runtime"
             " with encryption_key=, the key of the session"
         )
         self.session_id = session_id
@@ -73,7 +73,7 @@ class RunKeyReused(KeyReused):
 
 
 class ApprovalSettled(StandfastError):
-    """The approval cannot be decided any more. ``status``, ``by`` and ``at`` say what was decided, by whom and when."""
+    """The approval can no longer be decided. ``status``, ``by`` and ``at`` say what was decided, by whom and when."""
 
     code = "approval-settled"
 

@@ -9,7 +9,7 @@ from standfast.base.time import Backoff
 from standfast.runs.result import parse_output
 from standfast.runtime._engine.approvals import decode_approval
 from standfast.runtime._engine.context import RuntimeContext
-from standfast.runtime._engine.events import follow_events
+from standfast.runtime._engine.event_reader import follow_events
 from standfast.runtime._engine.records import ENDED_STATUSES, PUBLIC_STATUS, STOPPED_STATUSES, RunHeader, decode_header
 from standfast.runtime._engine.run_cipher import is_locked, require_unlocked
 from standfast.runtime.types import Approval, CancelMode, Event, RunInfo, RunOutcome
@@ -40,16 +40,19 @@ class RunHandle:
     async def info(self) -> RunInfo:
         return make_run_info(await self._ctx.get_run(self.run_id))
 
-    async def events(self, after: int = 0, *, until: Until = "pause") -> AsyncIterator[Event]:
+    async def events(
+        self, after: int = 0, *, until: Until = "pause", position: str | None = None
+    ) -> AsyncIterator[Event]:
         """Yield every stored event with a ``seq`` above ``after``, then new ones, until the run ends or waits.
 
         With ``until="end"`` the iteration continues through pauses, no matter which process decides, until the run is
         completed, failed or cancelled. Leaving early does not affect the run; pass the last ``seq`` to continue later.
+        A response that is being streamed then begins again, after the live event at ``position`` if that is passed too.
         """
         if until not in get_args(Until):
             raise InvalidInput(f"until must be 'pause' or 'end', not {until!r}")
         stop = STOPPED_STATUSES if until == "pause" else ENDED_STATUSES
-        async with aclosing(follow_events(self._ctx, self.run_id, after=after, stop=stop)) as events:  # type: ignore[type-var]
+        async with aclosing(follow_events(self._ctx, self.run_id, after=after, stop=stop, position=position)) as events:  # type: ignore[type-var]
             async for event in events:
                 yield event
 
@@ -62,7 +65,8 @@ class RunHandle:
                 require_unlocked(record)
                 if record.status in STOPPED_STATUSES:
                     return await load_outcome(self._ctx, record)
-                await subscription.wait(timeout=backoff.next_delay())
+                linked = self._ctx.subscriptions.is_linked
+                await subscription.wait(timeout=self._ctx.poll_interval if linked else backoff.next_delay())
                 if subscription.pending:
                     subscription.pending.clear()
                     backoff.reset()

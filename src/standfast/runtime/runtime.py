@@ -1,52 +1,60 @@
 """The runtime: start, find, decide, resume, cancel and fork durable runs."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, get_args
 
 from standfast.agents.agent import Agent
-from standfast.agents.approvals import Approvals
-from standfast.agents.context import RunContextWrapper
-from standfast.base.errors import InvalidInput, Unsupported
+from standfast.base.errors import InvalidInput
 from standfast.base.ids import validate_name, validate_owner
 from standfast.base.items import Item
-from standfast.history.compaction import Compaction
+from standfast.base.validation import is_integer
+from standfast.history.compaction import HistoryCompaction
 from standfast.history.encryption.codec import EncryptingCodec
 from standfast.history.reader import PLAIN_CODEC
-from standfast.history.session import SessionABC, validate_listing_limit
+from standfast.history.session import validate_listing_limit
 from standfast.history.store import Store
 from standfast.history.stored_session import StoredSession
 from standfast.lifecycle.scope import Scope
-from standfast.runs.active_run import ActiveRun
 from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
-from standfast.runs.core.context import restore_context, save_context
+from standfast.runs.core.context import save_context
 from standfast.runs.run_state import RunState
 from standfast.runs.session_io import validate_input
 from standfast.runtime._engine import approvals, control, deletion
+from standfast.runtime._engine.approval_feed import follow_approvals, parse_cursor
 from standfast.runtime._engine.approvals import APPROVAL_PREFIX, decode_approval, describe_approval
-from standfast.runtime._engine.context import RetryingBackend, RuntimeContext, ShutdownFlag, build_graphs
+from standfast.runtime._engine.context import (
+    RetryingBackend,
+    RuntimeContext,
+    ShutdownFlag,
+    build_graphs,
+    check_supports_runs,
+    validate_session_id,
+)
 from standfast.runtime._engine.encrypting_backend import encrypt_backend
+from standfast.runtime._engine.imports import import_run
 from standfast.runtime._engine.leases import LeaseRenewer
-from standfast.runtime._engine.records import PUBLIC_STATUS, decode_header
+from standfast.runtime._engine.live_relay import LiveRelay
+from standfast.runtime._engine.records import PUBLIC_STATUS
 from standfast.runtime._engine.recovery import RecoveryLoop
-from standfast.runtime._engine.replay import replay, validate_step
 from standfast.runtime._engine.run_cipher import RunCipher
 from standfast.runtime._engine.scheduler import Scheduler
+from standfast.runtime._engine.subscriptions import RunSubscriptions
 from standfast.runtime.handle import RunHandle, make_run_info
 from standfast.runtime.types import (
     Approval,
+    ApprovalChange,
     ApprovalStatus,
     CancelMode,
     OnBusy,
     PruneReport,
+    RekeyReport,
     RunInfo,
     RunStatus,
     Verdict,
 )
-from standfast.store.backend import Backend
 from standfast.store.urls import open_backend
-from standfast.workspaces.versions import name_run_workspace, name_session_workspace
 
 if TYPE_CHECKING:
     from standfast.workspaces.retention import RetentionReport
@@ -75,7 +83,8 @@ class Runtime:
         approval_ttl: float | None = None,
         run_config: RunConfig | dict[str, Any] | None = None,
         encryption_key: str | Sequence[str] | None = None,
-        compaction: Compaction | None = None,
+        compaction: HistoryCompaction | None = None,
+        live: bool = False,
     ) -> AsyncIterator["Runtime"]:
         """Open a runtime on the store at ``url``. An open :class:`Store` may be passed instead and is not closed.
 
@@ -88,31 +97,39 @@ class Runtime:
 
         With ``compaction`` the oldest items of a session are replaced by a summary before a new run reads them, in one
         commit. A summariser that fails is logged, and the run continues with the whole history.
+
+        With ``live`` every response of a model is streamed, and a reader who comes in the middle of one gets it from
+        its beginning. Otherwise only those are streamed that begin while somebody reads the events of the run.
         """
-        if compaction is not None and not isinstance(compaction, Compaction):
-            raise InvalidInput(f"compaction must be a Compaction, not {type(compaction).__name__}")
+        if compaction is not None and not isinstance(compaction, HistoryCompaction):
+            raise InvalidInput(f"compaction must be a HistoryCompaction, not {type(compaction).__name__}")
         graphs = build_graphs(agents)
         config = RunConfig.coerce(run_config)
-        if config.sandbox is not None:
-            raise Unsupported("durable runs do not keep the workspace of a sandbox: use Runner.run for sandbox agents")
         for name, seconds in (("lease", lease), ("approval_ttl", approval_ttl)):
             if seconds is not None and not seconds > 0:
                 raise InvalidInput(f"{name} must be a positive number of seconds, not {seconds!r}")
         codec = None if encryption_key is None else EncryptingCodec(encryption_key)
         opened = url.backend if isinstance(url, Store) else await open_backend(url)
         try:
-            await _check_supports_runs(opened)
+            await check_supports_runs(opened)
             shutdown = ShutdownFlag()
             cipher = None if codec is None else RunCipher(codec.keyring)
-            backend: Any = RetryingBackend(encrypt_backend(opened, cipher), shutdown)
+            subscriptions = RunSubscriptions()
+            backend: Any = RetryingBackend(encrypt_backend(opened, cipher), shutdown, subscriptions)
             renewer = LeaseRenewer(backend, ttl=lease)
             ctx = RuntimeContext(backend, graphs, renewer, config, lease, approval_ttl, shutdown=shutdown)
+            ctx.subscriptions = subscriptions
             ctx.codec, ctx.cipher, ctx.compaction = codec or PLAIN_CODEC, cipher, compaction
+            ctx.stored, ctx.live = opened, live
+            relay = subscriptions.relay = LiveRelay(ctx.runtime_id, subscriptions, cipher)
+            if graphs:
+                relay.open_soon()
             await ctx.sync_clock()
             async with Scope() as scope:
                 scheduler = Scheduler(ctx, scope)
                 scope.start(renewer.run(), name="standfast leases")
                 scope.start(RecoveryLoop(scheduler).run(), name="standfast recovery")
+                scope.start(relay.run(opened), name="standfast live events")
                 try:
                     yield cls(ctx, scheduler)
                 finally:
@@ -127,7 +144,7 @@ class Runtime:
     async def start(
         self,
         agent: str,
-        input: str | list[Item],
+        input: str | list[Item] | RunState[Any, Any],
         *,
         session_id: str | None = None,
         context: Any = None,
@@ -143,16 +160,22 @@ class Runtime:
         ``reject`` raises :class:`SessionBusy`, ``interrupt`` cancels the other run and starts before all queued runs,
         and ``rollback`` also removes what the other run has added to the session. ``owner`` becomes the owner of a
         session that has none; :meth:`Store.set_owner` changes it.
+
+        A :class:`RunState` in place of the input makes a saved run durable: it keeps its id, its context, its session,
+        which has to be in this store, and the variables and files of its Python. Other arguments are not used. The same
+        state gives the same run.
         """
         self._ctx.get_graph(agent)
+        if isinstance(input, RunState):
+            return self._make_handle(await import_run(self._scheduler, agent, input))
         if on_busy not in ("enqueue", "reject", "interrupt", "rollback"):
             raise InvalidInput(f"on_busy must be enqueue, reject, interrupt or rollback, not {on_busy!r}")
-        if max_turns is not None and (isinstance(max_turns, bool) or not isinstance(max_turns, int)):
+        if max_turns is not None and not is_integer(max_turns):
             raise InvalidInput(f"max_turns must be an integer or None, not {max_turns!r}")
         request = control.StartRequest(
             agent,
             validate_input(input),
-            _validate_session_id(session_id),
+            validate_session_id(session_id),
             save_context(context, serializer=None, strict=True),
             max_turns,
             None if key is None else validate_name("key", key),
@@ -163,13 +186,25 @@ class Runtime:
 
     # --- queries ------------------------------------------------------------------------------------
 
-    def session(self, session_id: str) -> StoredSession:
-        """Return the session with this id as the runs read and write it: encrypted if the runtime has a key."""
-        return self._ctx.open_session(session_id)
+    def session(self, session_id: str, *, owner: str | None = None) -> StoredSession:
+        """Return the session with this id as the runs read and write it: encrypted if the runtime has a key.
+
+        ``owner`` is recorded by the write that creates it.
+        """
+        return self._ctx.open_session(session_id, owner=owner)
+
+    @property
+    def agents(self) -> dict[str, Agent[Any]]:
+        """The agents that runs can start with, by name."""
+        return {name: graph.root for name, graph in self._ctx.graphs.items()}  # type: ignore[misc]
 
     def is_executing(self, run_id: str) -> bool:
         """Return whether this runtime executes the run at the moment."""
         return run_id in self._scheduler.executors
+
+    def count_executing(self) -> int:
+        """Return the number of runs that this runtime executes at the moment."""
+        return len(self._scheduler.executors)
 
     def _make_handle(self, run_id: str) -> RunHandle:
         return RunHandle(self, self._ctx, run_id)
@@ -185,22 +220,25 @@ class Runtime:
         session_id: str | None = None,
         owner: str | None = None,
         limit: int | None = 50,
-        after: RunInfo | None = None,
+        after: RunInfo | str | None = None,
+        newest_first: bool = False,
     ) -> list[RunInfo]:
-        """Return runs in the order of their starts; ``after`` continues a listing after that run.
+        """Return runs in the order of their starts; ``after`` continues a listing after that run, given by its id.
 
         ``owner`` selects the runs of sessions with this owner.
         """
         public = [status] if isinstance(status, str) else status
         _check_statuses(public or (), get_args(RunStatus))
         stored = None if public is None else [name for name, shown in PUBLIC_STATUS.items() if shown in public]
-        order = 0 if after is None else (await self._ctx.get_run(after.run_id)).order
+        previous = after.run_id if isinstance(after, RunInfo) else after
+        order = 0 if previous is None else (await self._ctx.get_run(previous)).order
         records = await self._ctx.backend.list_runs(
             status=stored,
-            session_id=_validate_session_id(session_id),
+            session_id=validate_session_id(session_id),
             limit=validate_listing_limit(limit),
             after=order,
             owner=validate_owner(owner),
+            newest_first=newest_first,
         )
         return [make_run_info(record) for record in records]
 
@@ -223,7 +261,7 @@ class Runtime:
         records = await self._ctx.backend.list_approvals(
             status=status,
             run_id=run_id,
-            session_id=_validate_session_id(session_id),
+            session_id=validate_session_id(session_id),
             limit=validate_listing_limit(limit),
             after=after or APPROVAL_PREFIX,
             owner=validate_owner(owner),
@@ -233,21 +271,28 @@ class Runtime:
     async def approval(self, approval_id: str) -> Approval:
         return decode_approval(await self._ctx.get_approval(approval_id))
 
+    def follow_approvals(
+        self, *, after: str | None = None, owner: str | None = None
+    ) -> AsyncGenerator[ApprovalChange, None]:
+        """Yield the approvals that are pending, and then every change of an approval, without end.
+
+        With ``after``, the cursor of a change, yield what has changed since, in the order of the changes. An approval
+        that has changed several times by then is yielded once, as it is. ``owner`` selects the approvals in sessions
+        with this owner.
+        """
+        place = None if after is None else parse_cursor(after)
+        return follow_approvals(self._ctx, place, owner=validate_owner(owner))
+
     async def workspace(self, name: str, *, at: int | None = None) -> "Workspace":
         """Return the variables and files of a session or run, as of version ``at`` of them, without starting a worker.
 
         ``name`` is the id of the session or run, or the key of a workspace. Raise :class:`NotFound` if it has none.
+        The files of a sandbox are shown if there is no Python beside it; its key is that of the other with ``sandbox:``
+        in front.
         """
-        from standfast.workspaces.view import open_workspace
+        from standfast.workspaces.view import find_key, open_workspace
 
-        record = await self._ctx.backend.get_run(validate_name("session or run id", name))
-        if record is not None:
-            session_id = record.session_id
-            key = name_run_workspace(name) if session_id is None else name_session_workspace(session_id)
-        else:
-            key = name_session_workspace(name)
-            if await self._ctx.backend.get_workspace(key) is None:
-                key = name
+        key = await find_key(self._ctx.backend, validate_name("session or run id", name))
         return await open_workspace(self._ctx.backend, key, at=at)
 
     async def prune_workspaces(
@@ -255,8 +300,8 @@ class Runtime:
     ) -> "RetentionReport":
         """Drop the checkpoints of each workspace that are older, not among its latest ``keep``, or over a size.
 
-        The latest checkpoint of a workspace stays, and versions without one are brought back by running cells again.
-        What no checkpoint refers to is deleted, once it is an hour old.
+        The latest checkpoint of a workspace is kept, and versions without one are restored by running cells again. What
+        no checkpoint refers to is deleted, once it is an hour old.
         """
         from standfast.workspaces.retention import prune_workspaces
 
@@ -264,16 +309,7 @@ class Runtime:
 
     async def state(self, run_id: str, *, at: int | None = None) -> RunState[Any, Any]:
         """Return the run as a portable state, as it is now or as it was after the step ``at``."""
-        record = await self._ctx.get_run(run_id)
-        graph = self._ctx.get_graph(decode_header(record).agent)
-        replayed = await replay(self._ctx.backend, record, upto=None if at is None else validate_step(record, at))
-        context: RunContextWrapper[Any] = RunContextWrapper(
-            restore_context(replayed.context, deserializer=None, strict=False),
-            usage=replayed.usage,
-            approvals=Approvals(list(replayed.state.approvals)),
-            tool_input=replayed.state.tool_input,
-        )
-        return RunState.from_run(ActiveRun(replayed.state, graph=graph, context=context, config=self._ctx.config))
+        return await control.load_state(self._ctx, run_id, at=at)
 
     # --- commands -----------------------------------------------------------------------------------
 
@@ -337,6 +373,19 @@ class Runtime:
         """
         return await deletion.prune_runs(self._ctx, older_than=older_than, keep=keep)
 
+    async def rekey(self) -> RekeyReport:
+        """Encrypt all encrypted runs again with the first key, so that the other keys are no longer needed for them.
+
+        That includes their approvals and workspaces; for sessions there is :meth:`EncryptedSession.rekey`. Each run is
+        rewritten in one commit, so that the call may be repeated after a crash, and runs may be executed meanwhile.
+        Processes that encrypt with another key should be gone by then: what they write afterwards needs their key.
+        """
+        if self._ctx.cipher is None or self._ctx.stored is None:
+            raise InvalidInput("rekey needs the keys: open the runtime with encryption_key=[new_key, old_key]")
+        from standfast.runtime._engine.rekey import rekey_store
+
+        return await rekey_store(self._ctx.stored, self._ctx.cipher)
+
     async def fork(self, run_id: str, *, at: int | None = None, session_id: str | None = None) -> RunHandle:
         """Start a new run from the step ``at`` of another run; a step is the ``seq`` of an event.
 
@@ -347,22 +396,6 @@ class Runtime:
         return self._make_handle(record.run_id)
 
 
-def _validate_session_id(name: object) -> str | None:
-    if isinstance(name, SessionABC):
-        raise InvalidInput(
-            f"a durable run opens its session by itself and cannot use a {type(name).__name__}: pass its session id,"
-            f" {name.session_id!r}, for the plain history of that session"
-        )
-    return None if name is None else validate_name("session id", name)
-
-
 def _check_statuses(statuses: Sequence[str], allowed: Sequence[str]) -> None:
     if unknown := set(statuses) - set(allowed):
         raise InvalidInput(f"unknown status {', '.join(sorted(unknown))}; expected {', '.join(allowed)}")
-
-
-async def _check_supports_runs(backend: Backend) -> None:
-    try:
-        await backend.get_run("any")
-    except Unsupported as problem:
-        raise Unsupported(f"{problem}: open the runtime on SQLite or an SQL database") from None

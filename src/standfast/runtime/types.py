@@ -57,10 +57,23 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 @dataclass(frozen=True)
+class ApprovalChange:
+    """An approval after it was requested, decided, withdrawn or has expired; ``approval.status`` says which.
+
+    Pass ``cursor`` to :meth:`Runtime.follow_approvals` to continue after it.
+    """
+
+    approval: Approval
+    cursor: str
+
+
+@dataclass(frozen=True)
 class Event:
     """Something that happened to a run. ``seq`` counts from 1 without gaps.
 
-    Events of a streaming model response are ``live``: they have no ``seq`` and are not stored.
+    Events of a streaming model response are ``live``: they have no ``seq`` and are not stored. Their ``position`` is
+    their place among the live events, see :meth:`RunHandle.events`. A live event of type ``model.gap`` stands for
+    ``data["missed"]`` others that did not reach the reader; the complete response follows as always.
     """
 
     seq: int | None
@@ -69,6 +82,7 @@ class Event:
     data: dict[str, Any]
     at: float
     live: bool = False
+    position: str | None = None
 
 
 @dataclass(frozen=True)
@@ -102,6 +116,19 @@ class PruneReport:
     deleted: tuple[str, ...]
     kept: int
     shared: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RekeyReport:
+    """What was encrypted again with the first key: the ids of runs, the number of approvals, the keys of workspaces.
+
+    ``failed`` has the ids of those that could not be read, with the reasons; they are unchanged.
+    """
+
+    runs: tuple[str, ...]
+    approvals: int
+    workspaces: tuple[str, ...]
+    failed: dict[str, str]
 
 
 @dataclass(frozen=True)

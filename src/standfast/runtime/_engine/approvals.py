@@ -42,7 +42,7 @@ def decode_approval(record: ApprovalRecord) -> Approval:
 def describe_approval(record: ApprovalRecord) -> Approval:
     """Return the approval for a listing: a locked one has only its ids, status and times."""
     if not is_locked(record):
-        return decode_approval(record)
+        return _approval_decoder.decode(record.data)
     return Approval(
         id=record.approval_id,
         kind="approval",
@@ -134,7 +134,7 @@ async def load_standing_decisions(backend: Backend, session_id: str | None) -> l
 
 
 EXPIRED_MESSAGE = "The call was not approved in time."
-EXPIRED_UNCERTAIN_MESSAGE = "It is not known whether the call had an effect. Nobody could say in time."
+EXPIRED_UNCERTAIN_MESSAGE = "It is not known whether the call had an effect. It was not decided in time."
 UNCERTAIN_REMEDY = "find out, then decide 'done' with its output, 'reject', or 'again' to have it made again"
 DECISION_FIELDS = ("status", "decided_by", "decided_at", "message", "always")
 STATUS_BY_VERDICT: dict[str, Any] = {"approve": "approved", "reject": "rejected", "done": "done", "again": "approved"}
@@ -194,12 +194,10 @@ async def expire_approval(ctx: RuntimeContext, record: ApprovalRecord) -> str | 
 
 async def load_open_approval(ctx: RuntimeContext, approval_id: str) -> tuple[ApprovalRecord, RunRecord]:
     """Return a pending approval and its run, or raise :class:`ApprovalSettled`."""
-    record = await ctx.get_approval(approval_id)
-    approval = decode_approval(record)
-    if record.status != "pending":
-        raise ApprovalSettled(approval_id, status=record.status, by=approval.decided_by, at=approval.decided_at)
+    record = await _get_pending_approval(ctx, approval_id)
     run = await ctx.get_run(record.run_id)
     if run.status in ENDED_STATUSES:
+        await _get_pending_approval(ctx, approval_id)  # a decision made meanwhile may have let the run end
         raise ApprovalSettled(approval_id, status="withdrawn", reason=f"the run {run.run_id!r} is {run.status}")
     if record.expires_at is not None:
         await ctx.sync_clock()
@@ -207,6 +205,14 @@ async def load_open_approval(ctx: RuntimeContext, approval_id: str) -> tuple[App
             await expire_approval(ctx, record)
             raise ApprovalSettled(approval_id, status="expired", at=record.expires_at)
     return record, run
+
+
+async def _get_pending_approval(ctx: RuntimeContext, approval_id: str) -> ApprovalRecord:
+    record = await ctx.get_approval(approval_id)
+    if record.status != "pending":
+        approval = decode_approval(record)
+        raise ApprovalSettled(approval_id, status=record.status, by=approval.decided_by, at=approval.decided_at)
+    return record
 
 
 def _validate_decision(approval: Approval, verdict: str, *, arguments: Any, output: Any, always: bool) -> None:

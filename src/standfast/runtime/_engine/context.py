@@ -2,35 +2,32 @@
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from standfast.agents.agent import Agent
 from standfast.agents.errors import InvalidDeclaration
 from standfast.agents.graph import AgentGraph
-from standfast.base.errors import InvalidInput, NotFound, StoreUnavailable
+from standfast.base.errors import InvalidInput, NotFound, StoreUnavailable, Unsupported
 from standfast.base.ids import new_id, validate_name
 from standfast.base.log import get_logger
 from standfast.base.time import Backoff, Clock
 from standfast.history.codec import Codec
-from standfast.history.compaction import Compaction
+from standfast.history.compaction import HistoryCompaction
 from standfast.history.reader import PLAIN_CODEC
+from standfast.history.session import SessionABC
 from standfast.history.stored_session import StoredSession
-from standfast.models.interface import as_item
 from standfast.runs.config import RunConfig
-from standfast.runs.items import RawResponsesStreamEvent, StreamEvent
 from standfast.runtime._engine.leases import LeaseRenewer
 from standfast.runtime._engine.run_cipher import RunCipher
-from standfast.runtime.types import Event
+from standfast.runtime._engine.subscriptions import APPROVALS, RunSubscriptions
 from standfast.store.backend import Backend
-from standfast.store.operations import Op, OpResult
+from standfast.store.operations import Op, OpResult, SaveApproval
 from standfast.store.records import ApprovalRecord, RunRecord
 
 if TYPE_CHECKING:
-    from standfast.workspaces.keeper import WorkspaceKeeper
+    from standfast.workspaces.executor import WorkspaceExecutor
 
 T = TypeVar("T")
 
@@ -57,106 +54,34 @@ async def retry_unavailable(work: Callable[[], Awaitable[T]], shutdown: Shutdown
 
 
 class RetryingBackend:
-    """A backend that retries reads. Writes are not retried: only their caller knows whether that is safe."""
+    """A backend that retries reads, and tells those who follow approvals when it has changed some.
 
-    def __init__(self, backend: Backend, shutdown: ShutdownFlag) -> None:
-        self._backend, self._shutdown = backend, shutdown
+    Writes are not retried: only their caller knows whether that is safe.
+    """
+
+    def __init__(self, backend: Backend, shutdown: ShutdownFlag, subscriptions: RunSubscriptions) -> None:
+        self._backend, self._shutdown, self._subscriptions = backend, shutdown, subscriptions
         self.indexes_words, self.location = backend.indexes_words, backend.location
 
     async def commit(self, *ops: Op) -> list[OpResult]:
-        return await self._backend.commit(*ops)
+        results = await self._backend.commit(*ops)
+        if any(isinstance(op, SaveApproval) for op in ops):
+            self._subscriptions.notify_written(APPROVALS)
+        return results
 
     async def close(self) -> None:
         await self._backend.close()
 
     def __getattr__(self, name: str) -> Any:
         read = getattr(self._backend, name)
+        if not callable(read):
+            return read
 
         async def retry_read(*args: Any, **kwargs: Any) -> Any:
             return await retry_unavailable(lambda: read(*args, **kwargs), self._shutdown)
 
         setattr(self, name, retry_read)
         return retry_read
-
-
-_MAX_PENDING = 4096
-"""How many live events a slow reader may be behind before it misses some. A run never waits for a reader."""
-
-
-EntryMark: TypeAlias = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class JournalUpdate:
-    """The journal has new entries; ``upto`` is the mark of the last one, if known."""
-
-    upto: EntryMark | None = None
-
-
-class RunSubscription:
-    """One reader: live events in order, and among them a :class:`JournalUpdate` wherever the journal has grown.
-
-    With ``until_stopped`` it is notified only when the run ends or waits.
-    """
-
-    def __init__(self, *, until_stopped: bool) -> None:
-        self.until_stopped = until_stopped
-        self.pending: deque[Event | JournalUpdate] = deque(maxlen=_MAX_PENDING)
-        self._changed = asyncio.Event()
-
-    def put(self, message: Event | JournalUpdate) -> None:
-        if isinstance(message, Event) or not self.pending or self.pending[-1] != message:
-            self.pending.append(message)
-        self._changed.set()
-
-    async def wait(self, *, timeout: float) -> None:
-        """Wait until something is pending, at most ``timeout`` seconds."""
-        if not self.pending:
-            self._changed.clear()
-            try:
-                async with asyncio.timeout(timeout):
-                    await self._changed.wait()
-            except TimeoutError:
-                return
-
-
-class RunSubscriptions:
-    """The subscriptions to all runs."""
-
-    def __init__(self) -> None:
-        self._subscriptions: dict[str, set[RunSubscription]] = {}
-
-    @contextmanager
-    def subscribe(self, run_id: str, *, until_stopped: bool = False) -> Iterator[RunSubscription]:
-        subscription = RunSubscription(until_stopped=until_stopped)
-        self._subscriptions.setdefault(run_id, set()).add(subscription)
-        try:
-            yield subscription
-        finally:
-            self._subscriptions[run_id].discard(subscription)
-            if not self._subscriptions[run_id]:
-                del self._subscriptions[run_id]
-
-    def has_live_subscribers(self, run_id: str) -> bool:
-        """Return whether any subscription of the run receives live events."""
-        return any(not subscription.until_stopped for subscription in self._subscriptions.get(run_id, ()))
-
-    def notify_written(self, run_id: str, *, upto: EntryMark | None = None, stopped: bool = False) -> None:
-        """Notify the subscriptions of new journal entries; ``stopped`` when the run has ended or waits."""
-        self._publish(run_id, JournalUpdate(upto), stopped=stopped)
-
-    def publish_live(self, run_id: str, kind: str, data: dict[str, Any]) -> None:
-        self._publish(run_id, Event(None, run_id, kind, data, time.time(), live=True))
-
-    async def publish_model_event(self, run_id: str, event: StreamEvent) -> None:
-        """Publish an event of the model to the live subscriptions."""
-        if isinstance(event, RawResponsesStreamEvent):
-            self.publish_live(run_id, "model.delta", as_item(event.data))
-
-    def _publish(self, run_id: str, message: Event | JournalUpdate, *, stopped: bool = False) -> None:
-        for subscription in self._subscriptions.get(run_id, ()):
-            if stopped or not subscription.until_stopped:
-                subscription.put(message)
 
 
 @dataclass(eq=False)
@@ -177,11 +102,15 @@ class RuntimeContext:
     shutdown: ShutdownFlag = field(default_factory=ShutdownFlag)
     codec: Codec = PLAIN_CODEC
     """Of the sessions."""
-    compaction: Compaction | None = None
+    compaction: HistoryCompaction | None = None
     """Of the sessions, before a run reads its history."""
     cipher: RunCipher | None = None
     """Of the runs; ``None`` without encryption."""
-    keepers: dict[tuple[tuple[str, Any], ...], "WorkspaceKeeper"] = field(default_factory=dict)
+    stored: Backend | None = None
+    """The backend below the encryption of the runs."""
+    live: bool = False
+    """Whether every model response is streamed, so that a reader who comes in its middle gets it from its beginning."""
+    workspace_executors: dict[tuple[tuple[str, Any], ...], "WorkspaceExecutor"] = field(default_factory=dict)
 
     @property
     def closing(self) -> bool:
@@ -192,6 +121,10 @@ class RuntimeContext:
     def poll_interval(self) -> float:
         """Seconds between two checks of what other runtimes have done."""
         return min(self.lease_ttl / 4, 1.0)
+
+    def must_stream(self, run_id: str) -> bool:
+        """Return whether the next response of the run is streamed."""
+        return self.live or self.subscriptions.has_live_subscribers(run_id)
 
     async def sync_clock(self) -> None:
         """Set the clock to the store's time, which the leases use too: all processes agree on it."""
@@ -222,17 +155,19 @@ class RuntimeContext:
             raise NotFound("agent", agent, hint=f"; this runtime has {names}")
         return graph
 
-    def open_workspaces(self, **options: Any) -> "WorkspaceKeeper":
-        """Return the keeper of workspaces with these options; all calls of this runtime share it."""
-        from standfast.workspaces.keeper import WorkspaceKeeper  # only programs with workers need it
+    def open_workspaces(self, **options: Any) -> "WorkspaceExecutor":
+        """Return the executor of workspaces with these options; all calls of this runtime share it."""
+        from standfast.workspaces.executor import WorkspaceExecutor  # only programs with workers need it
 
         name = tuple(sorted(options.items()))
-        if name not in self.keepers:
-            self.keepers[name] = WorkspaceKeeper(self.backend, is_encrypted=self.cipher is not None, **options)
-        return self.keepers[name]
+        if name not in self.workspace_executors:
+            self.workspace_executors[name] = WorkspaceExecutor(
+                self.backend, is_encrypted=self.cipher is not None, **options
+            )
+        return self.workspace_executors[name]
 
-    def open_session(self, session_id: str) -> StoredSession:
-        return StoredSession(session_id, self.backend, codec=self.codec)
+    def open_session(self, session_id: str, *, owner: str | None = None) -> StoredSession:
+        return StoredSession(session_id, self.backend, codec=self.codec, owner=owner)
 
 
 def build_graphs(agents: Sequence[Agent[Any]]) -> dict[str, AgentGraph]:
@@ -245,3 +180,21 @@ def build_graphs(agents: Sequence[Agent[Any]]) -> dict[str, AgentGraph]:
             raise InvalidInput(f"two agents are named {agent.name!r}: durable runs find their agent by its name")
         graphs[agent.name] = AgentGraph(agent)
     return graphs
+
+
+async def check_supports_runs(backend: Backend) -> None:
+    """Raise :class:`Unsupported` unless the backend can store runs."""
+    try:
+        await backend.get_run("any")
+    except Unsupported as problem:
+        raise Unsupported(f"{problem}: open the runtime on SQLite or an SQL database") from None
+
+
+def validate_session_id(name: object) -> str | None:
+    """Return the session id if it can be one, or raise :class:`InvalidInput`."""
+    if isinstance(name, SessionABC):
+        raise InvalidInput(
+            f"a durable run opens its session by itself and cannot use a {type(name).__name__}: pass its session id,"
+            f" {name.session_id!r}, for the plain history of that session"
+        )
+    return None if name is None else validate_name("session id", name)

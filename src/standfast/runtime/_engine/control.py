@@ -2,17 +2,34 @@
 
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from standfast.base.errors import ApprovalMoved, HistoryMoved, InvalidInput, RunMoved, StoreUnavailable, WorkspaceMoved
+from standfast.agents.approvals import Approvals
+from standfast.agents.context import RunContextWrapper
+from standfast.base.errors import (
+    ApprovalMoved,
+    BlobsMissing,
+    HistoryMoved,
+    InvalidInput,
+    OutsideScope,
+    RunMoved,
+    StoreUnavailable,
+    WorkspaceMoved,
+)
 from standfast.base.ids import new_id
 from standfast.base.items import Item
-from standfast.runs.core.context import SavedContext
-from standfast.runs.core.state import State
+from standfast.history.encryption.workspace_seal import WorkspaceSeal
+from standfast.history.stored_session import wait_before_retry
+from standfast.runs.active_run import ActiveRun
+from standfast.runs.core.context import SavedContext, restore_context
+from standfast.runs.core.state import State, list_finished_calls
+from standfast.runs.run_state import RunState
 from standfast.runtime._engine.approvals import build_withdrawal_ops
 from standfast.runtime._engine.context import RuntimeContext
+from standfast.runtime._engine.journal import ReplayedRun
 from standfast.runtime._engine.leases import acquire_leases
 from standfast.runtime._engine.records import (
     ENDED_STATUSES,
@@ -37,13 +54,23 @@ from standfast.runtime._engine.scheduler import (
     find_session_holder,
     make_run_ids,
 )
-from standfast.runtime._engine.session_marks import build_rewind_ops, fork_session
+from standfast.runtime._engine.session_marks import build_rewind_ops, find_fork_place
 from standfast.runtime.errors import RunEnded, RunKeyReused, SessionBusy, SessionEncrypted
 from standfast.runtime.types import CancelMode, OnBusy
 from standfast.store.operations import Annotate, AppendJournal, Op, SaveRun
 from standfast.store.records import RunRecord
-from standfast.workspaces.branches import build_fork_ops
-from standfast.workspaces.versions import list_output_ids, name_run_workspace, name_session_workspace
+from standfast.workspaces.branches import build_fork_ops, find_workspace
+from standfast.workspaces.references import WorkspaceRef
+from standfast.workspaces.run_workspace import RunWorkspace
+from standfast.workspaces.storage import WorkspaceStorage, describe_location
+from standfast.workspaces.versions import (
+    WorkspaceVersion,
+    choose_version,
+    find_version,
+    list_workspaces,
+    name_run_workspace,
+    name_session_workspace,
+)
 
 _BUSY_ADVICE = "wait for it, or start with on_busy='enqueue' or 'interrupt'"
 
@@ -90,7 +117,7 @@ async def start_run(scheduler: Scheduler, request: StartRequest) -> str:
     for one in (run_id, *others) if request.key is not None else ():
         if (existing := await backend.get_run(one)) is not None:
             return request.check_same_request(existing)
-    await _check_session(scheduler.ctx, request.session_id)
+    await check_session(scheduler.ctx, request.session_id)
     labels = await _build_owner_ops(scheduler.ctx, request)
     if request.on_busy == "reject" and request.session_id is not None:
         await _reject_if_busy(scheduler, run_id, request.session_id)
@@ -99,6 +126,8 @@ async def start_run(scheduler: Scheduler, request: StartRequest) -> str:
     except StoreUnavailable:
         if await backend.get_run(run_id) is None:
             raise
+    except OutsideScope:  # another owner has created the session in the meantime
+        raise _make_owner_error(request.session_id) from None
     except RunMoved:
         return request.check_same_request(await scheduler.ctx.get_run(run_id))
     scheduler.ctx.subscriptions.notify_written(run_id)
@@ -108,7 +137,7 @@ async def start_run(scheduler: Scheduler, request: StartRequest) -> str:
     return run_id
 
 
-async def _check_session(ctx: RuntimeContext, session_id: str | None) -> None:
+async def check_session(ctx: RuntimeContext, session_id: str | None) -> None:
     """Refuse a session that this runtime cannot read, or would not encrypt, before anything is written."""
     record = None if session_id is None else await ctx.backend.get_session(session_id)
     if record is None:
@@ -126,12 +155,14 @@ async def _build_owner_ops(ctx: RuntimeContext, request: StartRequest) -> list[O
         raise InvalidInput("an owner is recorded with a session: pass session_id= as well")
     record = await ctx.backend.get_session(request.session_id)
     if record is None or record.owner is None:
-        return [Annotate(session_id=request.session_id, metadata={}, owner=request.owner)]
+        return [Annotate(session_id=request.session_id, metadata={}, owner=request.owner, claim=True)]
     if record.owner != request.owner:
-        raise InvalidInput(
-            f"session {request.session_id!r} has another owner: use store.set_owner(), or another session"
-        )
+        raise _make_owner_error(request.session_id)
     return []
+
+
+def _make_owner_error(session_id: str | None) -> InvalidInput:
+    return InvalidInput(f"session {session_id!r} has another owner: use store.set_owner(), or another session")
 
 
 async def _cancel_session_holder(scheduler: Scheduler, run_id: str, session_id: str, *, rollback: bool) -> None:
@@ -228,38 +259,88 @@ async def update_run(
 
 
 async def fork_run(ctx: RuntimeContext, parent: RunRecord, *, at: int | None, session_id: str | None) -> RunRecord:
-    """Create a queued run that continues from a step of its parent. Its journal begins with its parent's, uncopied."""
+    """Create a queued run that continues from a step of its parent. Its journal begins with its parent's, uncopied.
+
+    The run, its session and its workspace are created in one commit.
+    """
     require_unlocked(parent)
-    await _check_session(ctx, parent.session_id)
+    await check_session(ctx, parent.session_id)
     step = parent.journal_length if at is None else validate_step(parent, at)
     replayed = await replay(ctx.backend, parent, upto=step)
-    header, run_id = decode_header(parent), new_id("run")
-    session = None if parent.session_id is None else await fork_session(ctx, parent, replayed, session_id)
-    workspace = await _build_workspace_ops(ctx, parent, replayed.state, run_id, session)
+    run_id = new_id("run")
+    child_id = None if parent.session_id is None else session_id or new_id("session")
     first = RunQueued(replayed.state.input, replayed.state.max_turns, replayed.context, parent.run_id, step)
     request = compute_request_digest("fork", parent.run_id, step)
-    forked = RunHeader(header.agent, request, parent=parent.run_id)
-    await ctx.backend.commit(*build_create_ops(run_id, forked, first, session_id=session), *workspace)
+    forked = RunHeader(decode_header(parent).agent, request, parent=parent.run_id)
+    for attempt in count():
+        conversation = await _build_fork_ops(ctx, parent, replayed, run_id, child_id)
+        try:
+            await ctx.backend.commit(*build_create_ops(run_id, forked, first, session_id=child_id), *conversation)
+            break
+        except (HistoryMoved, WorkspaceMoved, BlobsMissing):
+            await wait_before_retry(attempt)
     return await ctx.get_run(run_id)
 
 
-async def _build_workspace_ops(
-    ctx: RuntimeContext, parent: RunRecord, state: State, run_id: str, session_id: str | None
+async def _build_fork_ops(
+    ctx: RuntimeContext, parent: RunRecord, run: ReplayedRun, run_id: str, child_id: str | None
 ) -> list[Op]:
-    """Return the operations that create the workspace of a fork, as it was when the run had this state."""
-    if parent.session_id is None or session_id is None:
-        source, target, outputs = name_run_workspace(parent.run_id), name_run_workspace(run_id), list[str]()
+    """Return the operations that create the session and the workspace of a fork, as they were at this step."""
+    ops, outputs = list[Op](), list[str]()
+    if parent.session_id is None or child_id is None:
+        source, target = name_run_workspace(parent.run_id), name_run_workspace(run_id)
     else:
-        source, target = name_session_workspace(parent.session_id), name_session_workspace(session_id)
-        outputs = await ctx.open_session(session_id).list_output_ids()
-    outputs += _list_finished_calls(state, start=state.stored)
-    return await build_fork_ops(ctx.backend, source, target, outputs, any_line=True)
+        source, target = name_session_workspace(parent.session_id), name_session_workspace(child_id)
+        place = await find_fork_place(ctx, parent, run)
+        if place is not None:
+            session, (length, generation) = ctx.open_session(parent.session_id), place
+            child = ctx.open_session(child_id)
+            ops += await session.build_fork_ops(child, length, generation=generation, with_workspace=False)
+            outputs += await session.list_output_ids(length, generation=generation)
+    outputs += list_finished_calls(run.state, start=run.state.stored)
+    for pair in zip(list_workspaces(source), list_workspaces(target), strict=True):
+        ops += await build_fork_ops(ctx.backend, *pair, outputs, any_line=True)
+    return ops
 
 
-def _list_finished_calls(state: State, *, start: int = 0, path: str = "") -> list[str]:
-    """Return the ids of the calls that have an output in this state, with the paths of those of nested runs."""
-    outputs = [path + name for name in list_output_ids(entry.item for entry in state.transcript[start:])]
-    for call in state.calls:
-        if call.child is not None:
-            outputs += _list_finished_calls(call.child, path=f"{path}{call.id}:")
-    return outputs
+async def load_state(ctx: RuntimeContext, run_id: str, *, at: int | None) -> RunState[Any, Any]:
+    """Return the run as a portable state, as it is now or as it was after the step ``at``."""
+    record = await ctx.get_run(run_id)
+    graph = ctx.get_graph(decode_header(record).agent)
+    replayed = await replay(ctx.backend, record, upto=None if at is None else validate_step(record, at))
+    context: RunContextWrapper[Any] = RunContextWrapper(
+        restore_context(replayed.context, deserializer=None, strict=False),
+        usage=replayed.usage,
+        approvals=Approvals(list(replayed.state.approvals)),
+        tool_input=replayed.state.tool_input,
+    )
+    workspace = await find_run_workspace(ctx, record, replayed.state)
+    return RunState.from_run(
+        ActiveRun(replayed.state, graph=graph, context=context, config=ctx.config, workspace=workspace)
+    )
+
+
+async def find_run_workspace(ctx: RuntimeContext, record: RunRecord, state: State) -> RunWorkspace:
+    """Return the workspace of a run as it was in this state, for a state that is continued elsewhere."""
+    key = name_run_workspace(record.run_id) if record.session_id is None else name_session_workspace(record.session_id)
+    found = await find_workspace(ctx.backend, key)
+    if found is None:
+        return RunWorkspace(record.run_id)
+    storage = WorkspaceStorage(ctx.backend)
+    number = find_run_version(await storage.read_versions(key), record, list_finished_calls(state))
+    if not number:
+        return RunWorkspace(record.run_id)
+    line = await storage.read_line(key, number)
+    saved = next((one.checkpoint_id for one in reversed(line) if one.checkpoint_id is not None), None)
+    reference = WorkspaceRef(key, found.workspace_id, number, saved, describe_location(ctx.backend))
+    seal = None if ctx.cipher is None else WorkspaceSeal(ctx.cipher.keyring)
+    return RunWorkspace(record.run_id, reference, seal=seal, storage=storage)
+
+
+def find_run_version(versions: list[WorkspaceVersion], record: RunRecord, outputs: list[str]) -> int:
+    """Return the version after these calls of a run; before its first call, that which its session had."""
+    if record.session_id is None:
+        return choose_version(versions, outputs)
+    own = [one for one in versions if one.cell.run_id == record.run_id]
+    before = own[0].cell.parent if own else versions[-1].number
+    return find_version(own, outputs) or before

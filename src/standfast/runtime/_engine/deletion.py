@@ -7,12 +7,14 @@ from datetime import timedelta
 import msgspec
 
 from standfast.base.errors import InvalidInput, NotFound, RunMoved, RunShared
+from standfast.base.validation import is_integer, is_number
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.records import ENDED_STATUSES, PUBLIC_STATUS
 from standfast.runtime.errors import RunActive
 from standfast.runtime.types import PruneReport
-from standfast.store.operations import DeleteRun, DeleteWorkspace
-from standfast.workspaces.versions import name_run_workspace
+from standfast.store.operations import DeleteRun
+from standfast.workspaces.branches import build_deletion_ops
+from standfast.workspaces.versions import list_workspaces, name_run_workspace
 
 _PAGE_SIZE = 200
 
@@ -24,8 +26,8 @@ async def delete_run(ctx: RuntimeContext, run_id: str) -> None:
         if record.status not in ENDED_STATUSES:
             raise RunActive(run_id, status=PUBLIC_STATUS[record.status])
         with suppress(RunMoved):
-            workspace = DeleteWorkspace(name_run_workspace(run_id))
-            await ctx.backend.commit(DeleteRun(run_id=run_id, expected=record.revision), workspace)
+            workspaces = await build_deletion_ops(ctx.backend, *list_workspaces(name_run_workspace(run_id)))
+            await ctx.backend.commit(DeleteRun(run_id=run_id, expected=record.revision), *workspaces)
             return
 
 
@@ -70,12 +72,12 @@ def _validate_age(older_than: object) -> float | None:
     seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
     if seconds is None:
         return None
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+    if not is_number(seconds, allow_infinity=True) or not seconds >= 0:
         raise InvalidInput(f"older_than must be a timedelta or a number of seconds >= 0, not {older_than!r}")
     return float(seconds)
 
 
 def _validate_count(keep: object) -> int | None:
-    if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 0):
+    if keep is not None and (not is_integer(keep) or keep < 0):
         raise InvalidInput(f"keep must be an integer >= 0, not {keep!r}")
     return keep

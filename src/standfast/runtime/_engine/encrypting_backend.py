@@ -33,6 +33,7 @@ from standfast.store.operations import (
 from standfast.store.records import (
     ApprovalRecord,
     BlobRecord,
+    ChangedApproval,
     CheckpointRecord,
     LogEntry,
     RunRecord,
@@ -78,17 +79,21 @@ class EncryptingBackend:
         return [self._cipher.open_run(record) for record in await self._backend.list_runs(**filters)]
 
     async def read_journal(self, run_id: str, *, after: int) -> list[LogEntry]:
-        # The record is read first, so that every entry it counts is in the journal by then.
-        record = await self._backend.get_run(run_id)
-        rows = await self._backend.read_journal(run_id, after=after)
-        if record is None:
-            return rows
-        try:
-            return self._cipher.open_journal(record, rows, after=after)
-        except RunTampered:
-            if await self._backend.get_run(run_id) is None:  # deleted between the two reads
-                return []
-            raise
+        while True:
+            # The record is read first, so that every entry it counts is in the journal by then.
+            record = await self._backend.get_run(run_id)
+            rows = await self._backend.read_journal(run_id, after=after)
+            if record is None:
+                return rows
+            try:
+                return self._cipher.open_journal(record, rows, after=after)
+            except RunTampered:
+                found = await self._backend.get_run(run_id)
+                if found is None:  # deleted between the two reads
+                    return []
+                if found.seal == record.seal:
+                    raise
+                # Extended or encrypted again between the two reads.
 
     async def read_events(self, run_id: str, *, after: int, limit: int) -> list[LogEntry]:
         rows = await self._backend.read_events(run_id, after=after, limit=limit)
@@ -103,6 +108,10 @@ class EncryptingBackend:
 
     async def list_due_approvals(self, **filters: Any) -> list[ApprovalRecord]:
         return self._open_approvals(await self._backend.list_due_approvals(**filters))
+
+    async def list_changed_approvals(self, **filters: Any) -> list[ChangedApproval]:
+        found = await self._backend.list_changed_approvals(**filters)
+        return [replace(one, record=self._cipher.open_approval(one.record)) for one in found]
 
     async def read_versions(self, key: str, *, after: int = 0, upto: int | None = None) -> list[VersionRecord]:
         records = await self._backend.read_versions(key, after=after, upto=upto)
@@ -172,12 +181,13 @@ class CommitEncryption:
             record = self._cipher.encrypt(data, op.run_id, locate_entry(seq, kind), link=seal.tip)
             seal.tip = get_tag(record)
             entries.append((kind, record))
-        seal.length += len(entries)
+        seal.length, previous = seal.length + len(entries), seal.stored
         self._unsealed.discard(op.run_id)
         sealed = self._cipher.build_seal(
             op.run_id, keys=seal.keys, length=seal.length, tip=seal.tip, header=seal.header
         )
-        return replace(op, entries=tuple(entries), expected=expected, seal=sealed)
+        seal.stored = sealed
+        return replace(op, entries=tuple(entries), expected=expected, seal=sealed, previous_seal=previous)
 
     async def _load_seal(self, run_id: str) -> "NextSeal":
         if run_id not in self._seals:
@@ -186,14 +196,15 @@ class CommitEncryption:
                 self._seals[run_id] = NextSeal()
             else:
                 seal = self._cipher.verify(record)
-                self._seals[run_id] = NextSeal(seal.keys, seal.length, seal.tip, seal.header)
+                self._seals[run_id] = NextSeal(record.seal, seal.keys, seal.length, seal.tip, seal.header)
         return self._seals[run_id]
 
 
 @dataclass
 class NextSeal:
-    """What the seal of a run will cover after the operations so far."""
+    """What the seal of a run will cover after the operations so far; ``stored`` is the seal before the next one."""
 
+    stored: bytes | None = None
     keys: tuple[bytes, ...] = ()
     length: int = 0
     tip: bytes = NO_LINK

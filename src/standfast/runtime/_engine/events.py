@@ -1,14 +1,10 @@
-"""The events of a run, made from its journal, and how to follow them from any process."""
+"""The events of a run, made from its journal."""
 
-from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterator
 from typing import Any
 
 import msgspec
 
-from standfast.base.time import Backoff
 from standfast.runs.core import steps
-from standfast.runtime._engine.context import EntryMark, RunSubscription, RuntimeContext
 from standfast.runtime._engine.records import (
     ApprovalDecided,
     ApprovalRequested,
@@ -22,9 +18,7 @@ from standfast.runtime._engine.records import (
     SessionCompacted,
     WorkspaceRestored,
     WorkspaceSaved,
-    decode_row,
 )
-from standfast.runtime._engine.run_cipher import require_unlocked
 from standfast.runtime.types import Event
 from standfast.store.records import LogEntry
 
@@ -135,73 +129,3 @@ def _build_error_data(error: BaseException | None) -> dict[str, Any]:
 
 def _build_call_data(call: Any) -> dict[str, Any]:
     return {"call_id": call.id, "tool": str(call.tool), "status": call.status}
-
-
-async def follow_events(ctx: RuntimeContext, run_id: str, *, after: int, stop: Collection[str]) -> AsyncIterator[Event]:
-    """Yield every event with a ``seq`` above ``after``, then new ones, until the run has one of the ``stop`` statuses.
-
-    Live events of a model response come before the event of the complete response, and after all earlier ones.
-    """
-    with ctx.subscriptions.subscribe(run_id) as subscription:
-        reader = EventReader(ctx, run_id, after, stop)
-        backoff = Backoff(maximum=ctx.poll_interval)
-        while True:
-            stopped = await reader.fetch()
-            # Live events that precede a fetched entry are pending by now, so entries without a notification are next
-            # once nothing is pending.
-            while subscription.pending or reader.pending_rows:
-                for event in await reader.read_next(subscription):
-                    yield event
-                backoff.reset()
-            if stopped:
-                return
-            await subscription.wait(timeout=backoff.next_delay())
-
-
-class EventReader:
-    """The position of a reader, and the rows that it has fetched but not yielded."""
-
-    def __init__(self, ctx: RuntimeContext, run_id: str, after: int, stop: Collection[str]) -> None:
-        self._ctx, self._run_id, self._fetched, self._stop = ctx, run_id, after, stop
-        self._last_mark: EntryMark = (0, 0)
-        self.pending_rows: deque[tuple[LogEntry, JournalEntry]] = deque()
-
-    async def fetch(self) -> bool:
-        """Fetch new entries of the journal; return True when there is nothing new and the run has stopped."""
-        # The record is read first, so that every entry it counts is in the journal by then.
-        record = await self._ctx.get_run(self._run_id)
-        require_unlocked(record)
-        if record.journal_length <= self._fetched:
-            return record.status in self._stop
-        for row in await self._ctx.backend.read_journal(self._run_id, after=self._fetched):
-            self._fetched = row.seq
-            self.pending_rows.append((row, decode_row(row)))
-        return False
-
-    async def read_next(self, subscription: RunSubscription) -> Iterator[Event]:
-        """Return the next events: a live event, or the rows before it."""
-        if not subscription.pending:
-            return self._drain_to(None)
-        message = subscription.pending.popleft()
-        if isinstance(message, Event):
-            return iter((message,))
-        return iter(()) if message.upto is None else await self._read_announced(message.upto)
-
-    async def _read_announced(self, mark: EntryMark) -> Iterator[Event]:
-        if mark <= self._last_mark:
-            return iter(())
-        if not self._has_mark(mark):
-            await self.fetch()
-        return self._drain_to(mark) if self._has_mark(mark) else iter(())
-
-    def _has_mark(self, mark: EntryMark) -> bool:
-        return any(entry.mark == mark for _, entry in self.pending_rows)
-
-    def _drain_to(self, mark: EntryMark | None) -> Iterator[Event]:
-        """Yield the events of the fetched rows up to the one with this mark, or of all."""
-        while self.pending_rows:
-            row, entry = self.pending_rows.popleft()
-            self._last_mark = max(self._last_mark, entry.mark or self._last_mark)
-            yield make_event(self._run_id, row, entry)
-            if mark is not None and entry.mark == mark:
-                return

@@ -1,6 +1,7 @@
 """Execute one run in this process, under its leases, until it ends or waits, if it fits the current code."""
 
 import asyncio
+import dataclasses
 from functools import partial
 from itertools import count
 from typing import Any
@@ -28,6 +29,7 @@ from standfast.runs.core.state import CallRecord, FinalOutput, State
 from standfast.runs.core.steps import AskModel
 from standfast.runs.core.transitions import choose_next_step, is_waiting
 from standfast.runs.driver import drive
+from standfast.runs.sandbox import has_sandbox_agent, use_sandbox
 from standfast.runtime._engine.approvals import build_withdrawal_ops, load_standing_decisions
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.crash_loop import make_crash_loop_problem
@@ -85,7 +87,7 @@ async def _collect_orphaned_calls(run: ActiveRun, state: State, route: Route) ->
             continue
         if call.child is not None:
             orphaned += await _collect_orphaned_calls(run, call.child, (*route, call.id))
-        toolbox = toolbox or await Toolbox.from_agent(agent, RunContextWrapper(run.context.context))
+        toolbox = toolbox or await Toolbox.from_agent(agent, run.context)
         if call.kind == "handoff":
             exists = call.tool.name in toolbox.handoffs_by_name
         else:
@@ -106,7 +108,7 @@ def make_tool_missing_problem(orphaned: list[tuple[Route, CallRecord, str]]) -> 
 
 def reject_call(call: CallRecord) -> steps.Outcome:
     """Return the outcome that rejects a call whose tool no longer exists."""
-    message = f"The tool {call.tool} is not available any more."
+    message = f"The tool {call.tool} is no longer available."
     rejected = replace(call, status="rejected", kind="function", uncertain=False, message=message, child=None)
     return strip_children(steps.ApprovalsChecked((rejected,)))
 
@@ -150,7 +152,7 @@ class RunExecutor:
             )
         finally:
             self.ctx.lease_renewer.held.discard(self.leases)
-            self.ctx.subscriptions.notify_written(self.record.run_id, stopped=True)
+            self.ctx.subscriptions.end_driving(self.record.run_id)
 
     async def _report_lease_loss(self) -> None:
         """Record that this process is alive although it lost the run, so that this does not count as a crash."""
@@ -197,6 +199,7 @@ class RunExecutor:
         graph = self.ctx.graphs.get(self.header.agent)
         self.writer, self.active_run = self._make_writer(), None
         replayed = await replay(self.ctx.backend, self.record)
+        self.ctx.subscriptions.note_loaded(self.record.run_id, replayed.length)
         self.writer.snapshot_writer = SnapshotWriter(self.ctx.backend, self.record, replayed)
         self.writer.pending_approvals, self.writer.trace = replayed.pending_approvals, replayed.state.trace
         if self.cancel_mode == "immediate":
@@ -208,23 +211,29 @@ class RunExecutor:
                 return await self._stop("cancelled")
             return await self._stop("blocked", problem=make_crash_loop_problem(replayed.state, graph, replayed.crashes))
         run = self.active_run = await self._make_active_run(replayed, graph)
-        if (problem := await self._check_compatibility(run)) is not None:
-            return await self._stop("blocked", problem=problem)
         run.recorder = self.writer
-        self.writer.context_tracker = ContextTracker(self.record.run_id, run.context.context, saved=replayed.context)
-        run.stop_after_turn, run.stop_after_step = self.cancel_mode is not None, self.suspending
-        if self.ctx.subscriptions.has_live_subscribers(self.record.run_id):
-            run.emit = partial(self.ctx.subscriptions.publish_model_event, self.record.run_id)
-        if not run.state.input_taken and not replayed.compacted:
-            await self._compact_session()
-        await drive(run)
+        async with use_sandbox(run):
+            problem = await self._check_compatibility(run)
+            if problem is None:
+                await self._drive(run, replayed)
+        if problem is not None:
+            return await self._stop("blocked", problem=problem)
         if run.state.ended:
             return await self._stop("completed")
-        if is_waiting(run.state):
+        if is_waiting(run.state) and self.cancel_mode is None:
             return await self._stop("waiting")
         if self.cancel_mode is not None and not run.stop_after_step:
             return await self._stop("cancelled")
         return await self._stop("woken", problem=SUSPENDED)
+
+    async def _drive(self, run: ActiveRun, replayed: ReplayedRun) -> None:
+        self.writer.context_tracker = ContextTracker(self.record.run_id, run.context.context, saved=replayed.context)
+        run.stop_after_turn, run.stop_after_step = self.cancel_mode is not None, self.suspending
+        if self.ctx.must_stream(self.record.run_id):
+            run.emit = partial(self.ctx.subscriptions.publish_model_event, self.record.run_id)
+        if not run.state.input_taken and not replayed.compacted:
+            await self._compact_session()
+        await drive(run)
 
     async def _compact_session(self) -> None:
         """Compact the history before the run reads it, if a policy says so. Interrupted, it is repeated elsewhere."""
@@ -249,7 +258,10 @@ class RunExecutor:
             tool_input=state.tool_input,
         )
         session = None if session_id is None else self.ctx.open_session(session_id)
-        run = ActiveRun(state, graph=graph, context=context, config=self.ctx.config, session=session)
+        config = self.ctx.config
+        if config.sandbox is not None and not has_sandbox_agent(graph):
+            config = dataclasses.replace(config, sandbox=None)
+        run = ActiveRun(state, graph=graph, context=context, config=config, session=session)
         run.standing_decisions = tuple(standing)
         return run
 

@@ -7,9 +7,9 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from standfast.base.errors import FenceLost, HistoryMoved, StoreUnavailable
+from standfast.base.errors import FenceLost, HistoryMoved, StoreUnavailable, WorkspaceMoved
 from standfast.base.items import Item, encode_items
 from standfast.base.log import get_logger
 from standfast.base.time import Backoff
@@ -24,9 +24,9 @@ from standfast.runs.core.transitions import apply_outcome, choose_next_step, get
 from standfast.runs.session_io import is_tool_output_guarded, store_new_items, to_stored_item
 from standfast.runtime._engine.approvals import make_approval, make_save_op, set_deadline
 from standfast.runtime._engine.context import RuntimeContext
+from standfast.runtime._engine.durable_calls import DurableCall
 from standfast.runtime._engine.journal import CallKey, ReplayedRun, strip_children
 from standfast.runtime._engine.leases import RunLeases
-from standfast.runtime._engine.recorded_calls import RecordedCall
 from standfast.runtime._engine.records import (
     ApprovalRequested,
     JournalEntry,
@@ -39,8 +39,12 @@ from standfast.runtime._engine.records import (
 from standfast.runtime._engine.replay import replay
 from standfast.runtime._engine.snapshots import can_snapshot, encode_snapshot, get_coverage
 from standfast.store.backend import Backend
-from standfast.store.operations import AppendEvents, AppendJournal, Op
+from standfast.store.operations import AppendEvents, AppendJournal, AppendVersions, Op, SaveCheckpoint
 from standfast.store.records import RunRecord
+from standfast.workspaces.versions import name_nested_workspace, name_sandbox_workspace
+
+if TYPE_CHECKING:
+    from standfast.sandbox.stored_workspace import StoredSandbox
 
 MAX_CONTEXT_BYTES = 16 * 1024
 """Changes of a larger context are not recorded: writing it at every step would cost too much."""
@@ -148,24 +152,50 @@ class JournalWriter:
         """What calls have asked for before the run ends or pauses, by workspace."""
         self.stopped = False
 
-    def open_call(self, run: ActiveRun, record: CallRecord) -> RecordedCall:
-        return RecordedCall(self)
+    def open_call(self, run: ActiveRun, record: CallRecord) -> DurableCall:
+        return DurableCall(self)
 
-    async def record_outcome(self, run: ActiveRun, outcome: Outcome, call: RecordedCall | None = None) -> None:
+    def open_sandbox(self, run: ActiveRun) -> "StoredSandbox":
+        """Return the workspace of the run's session, or of the run; a nested run with a sandbox has one of its own."""
+        from standfast.sandbox.stored_workspace import StoredSandbox
+
+        recorded, cipher = DurableCall(self), self.ctx.cipher
+        key = name_sandbox_workspace(recorded.workspace_key)
+        if run.route:
+            key = name_nested_workspace(key, run.route)
+        run_id = self.record.run_id
+        return StoredSandbox(self.ctx.backend, key, recorded, run_id=run_id, is_encrypted=cipher is not None)
+
+    async def record_outcome(self, run: ActiveRun, outcome: Outcome, call: DurableCall | None = None) -> None:
         self._apply(run, outcome)
         if call is not None:
             self._ops += call.ops
             for note in call.notes:
                 self.add_note(note, route=run.route)
         if not _can_defer(run, outcome):
-            await self.flush()
+            try:
+                await self.flush(is_running_to_end=call is not None)
+                committed = True
+            except WorkspaceMoved as problem:
+                if call is None or not call.ops:
+                    raise
+                _log.warning("run %s: %s; what a call left in it is not kept", self.record.run_id, problem)
+                self._discard_workspace(call)
+                await self.flush()
+                committed = False
             if call is not None:
-                call.committed = True
+                call.committed = committed
         if run.route and run.session is not None:
             await self._store_nested_session(run, outcome)
         if not run.route:
-            live = self.ctx.subscriptions.has_live_subscribers(self.record.run_id)
-            run.emit = partial(self.ctx.subscriptions.publish_model_event, self.record.run_id) if live else None
+            publish = partial(self.ctx.subscriptions.publish_model_event, self.record.run_id)
+            run.emit = publish if self.ctx.must_stream(self.record.run_id) else None
+
+    def _discard_workspace(self, call: DurableCall) -> None:
+        """Drop the version that a call made: somebody else has changed or deleted the workspace meanwhile."""
+        self._ops = [op for op in self._ops if not isinstance(op, AppendVersions | SaveCheckpoint)]
+        notes = set(map(id, call.notes))
+        self._entries = [entry for entry in self._entries if id(entry.content) not in notes]
 
     def _apply(self, run: ActiveRun, outcome: Outcome) -> None:
         before = run.state
@@ -258,12 +288,12 @@ class JournalWriter:
     def _next_mark(self) -> tuple[int, int]:
         return self.leases.token, next(self._marks)
 
-    async def flush(self, *extra: Op, release: bool = False) -> None:
+    async def flush(self, *extra: Op, release: bool = False, is_running_to_end: bool = False) -> None:
         """Commit everything that was added, together with ``extra``, in one transaction.
 
         After :class:`StoreUnavailable` it is unknown whether it was applied; after any other exception nothing was
-        written. Cancelling the caller does not interrupt the commit. Entries that are added while it runs are left for
-        the next one.
+        written. Cancelling the caller does not interrupt the commit, which needs a task of its own unless the caller
+        already is work that runs to its end. Entries that are added meanwhile are left for the next commit.
         """
         async with self._lock:
             if self.leases.lost:
@@ -271,7 +301,8 @@ class JournalWriter:
             if self._entries or extra:
                 self.leases.releasing = release
                 try:
-                    await run_to_end(self._commit(extra, release), grace=None)
+                    commit = self._commit(extra, release)
+                    await (commit if is_running_to_end else run_to_end(commit, grace=None))
                 except BaseException:
                     self.leases.releasing = False
                     raise
@@ -297,7 +328,9 @@ class JournalWriter:
         if self.snapshot_writer is not None:
             self.snapshot_writer.add_written(data for _, data in rows)
         del self._entries[: len(entries)], self._items[: len(items)], self._ops[: len(approvals)]
-        self.ctx.subscriptions.notify_written(self.record.run_id, upto=entries[-1].mark if entries else None)
+        settled = any(isinstance(entry.content, steps.ModelAnswered) and not entry.route for entry in entries)
+        upto = entries[-1].mark if entries else None
+        self.ctx.subscriptions.notify_written(self.record.run_id, upto=upto, settled=settled)
 
     def discard_items(self) -> None:
         """Drop the pending items of the session, for a run that is rolled back."""

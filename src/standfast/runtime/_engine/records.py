@@ -62,13 +62,17 @@ class RunHeader(PersistedStruct, frozen=True):
 
 
 class RunQueued(PersistedStruct, frozen=True, tag="run.queued"):
-    """The run was created. A fork continues from entry ``at`` of its parent's journal."""
+    """The run was created. A fork continues from entry ``at`` of its parent's journal, an import from ``state``.
+
+    The state is that of a saved run, with its schema version.
+    """
 
     input: str | list[Item]
     max_turns: int | None = 10
     context: SavedContext | None = None
     parent: str | None = None
     at: int | None = None
+    state: dict[str, Any] | None = None
 
 
 class SessionMark(PersistedStruct, frozen=True):
@@ -161,7 +165,7 @@ class ReplayedDifference(PersistedStruct, frozen=True):
 
 
 class WorkspaceRestored(PersistedStruct, frozen=True, tag="workspace.restored"):
-    """The workspace was brought back for a call: from the checkpoint of a version, and by running cells again.
+    """The workspace was restored for a call: from the checkpoint of a version, and by running cells again.
 
     ``missing`` are versions whose effects are lost, and ``refused`` the reasons for checkpoints that were not read.
     """

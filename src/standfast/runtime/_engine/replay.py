@@ -3,7 +3,9 @@
 from msgspec.structs import replace
 
 from standfast.base.errors import InvalidInput, NotFound
-from standfast.runs.core.state import SessionConversation, State
+from standfast.base.validation import is_integer
+from standfast.runs.core.serialization import decode_saved
+from standfast.runs.core.state import SessionConversation, State, UsageRecord
 from standfast.runtime._engine.journal import ReplayedRun
 from standfast.runtime._engine.records import RunQueued, decode_row
 from standfast.runtime._engine.snapshots import load_latest_snapshot
@@ -13,7 +15,7 @@ from standfast.store.records import RunRecord
 
 def validate_step(record: RunRecord, step: object) -> int:
     """Return the step if the run has it, or raise :class:`InvalidInput`."""
-    if isinstance(step, bool) or not isinstance(step, int) or not 1 <= step <= record.journal_length:
+    if not is_integer(step) or not 1 <= step <= record.journal_length:
         raise InvalidInput(
             f"unknown step {step!r}: the run {record.run_id!r} has the steps 1 to {record.journal_length}"
         )
@@ -48,6 +50,9 @@ async def _replay_from_start(backend: Backend, record: RunRecord, upto: int | No
 
 
 async def _make_initial_run(backend: Backend, record: RunRecord, first: RunQueued) -> ReplayedRun:
+    if first.state is not None:
+        state = decode_saved(first.state).run
+        return ReplayedRun(replace(state, usage=UsageRecord()), first.context, [state.usage])
     if first.parent is None:
         return ReplayedRun(State(run_id=record.run_id, input=first.input, max_turns=first.max_turns), first.context)
     parent = await backend.get_run(first.parent)

@@ -64,7 +64,7 @@ _seal_decoder = msgspec.msgpack.Decoder(RunSeal)
 
 
 class LockedBytes(bytes):
-    """Stored bytes that could not be decrypted; ``problem`` is the error for whoever needs their content."""
+    """Stored bytes that could not be decrypted; ``problem`` is the error to raise when their content is needed."""
 
     problem: StandfastError
 
@@ -240,6 +240,12 @@ def make_purpose(run_id: str) -> bytes:
 def get_tag(data: bytes) -> bytes:
     """Return the authentication tag of a record, which identifies it."""
     return data[-TAG_SIZE:]
+
+
+def get_key_id(data: bytes) -> bytes:
+    """Return the id of the key that a record was encrypted with."""
+    key_id: bytes = _PREFIX.unpack_from(data.ljust(_PREFIX.size, b"\0"))[3]
+    return key_id
 
 
 def get_link(data: bytes) -> bytes:

@@ -171,6 +171,7 @@ class Scheduler:
             await self.ctx.backend.commit(*leases.build_release_ops())
             return False
         executor = self.executors[run_id] = RunExecutor(self.ctx, claimed_record, leases)
+        self.ctx.subscriptions.begin_driving(run_id, leases.token)
         self._scope.start(self._execute(executor), name=f"run {run_id}")
         return True
 

@@ -6,7 +6,7 @@ from standfast.base.errors import HistoryMoved
 from standfast.base.items import Item, encode_items
 from standfast.base.log import get_logger
 from standfast.history.codec import DecodedRecord
-from standfast.history.compaction import Compaction, Trigger
+from standfast.history.compaction import HistoryCompaction, Trigger
 from standfast.history.stored_session import StoredSession
 from standfast.runtime._engine.journal_writer import JournalWriter
 from standfast.runtime._engine.records import SessionCompacted
@@ -15,7 +15,7 @@ from standfast.runtime._engine.session_marks import mark_session
 _log = get_logger(__name__)
 
 
-async def compact_session(writer: JournalWriter, session: StoredSession, policy: Compaction) -> None:
+async def compact_session(writer: JournalWriter, session: StoredSession, policy: HistoryCompaction) -> None:
     """Replace the oldest items by a summary if the trigger has been passed.
 
     The replacement and its entry in the journal are one commit under the leases of the run. After a crash before it,

@@ -8,7 +8,6 @@ compacted, rewound or extended.
 from collections.abc import Iterator, Sequence
 
 from standfast.base.errors import InvalidInput, NotFound
-from standfast.base.ids import new_id
 from standfast.base.items import Item, decode_item, encode_items
 from standfast.history.codec import DecodedRecord
 from standfast.history.encryption.keys import TAG_SIZE
@@ -21,7 +20,7 @@ from standfast.store.operations import Op, Splice, ViewUpdate
 from standfast.store.records import Row, RunRecord, SessionRecord
 from standfast.store.tape import TapeSpan, TapeSpans, compute_length, join_spans, slice_spans
 from standfast.workspaces import branches
-from standfast.workspaces.versions import list_output_ids, name_session_workspace
+from standfast.workspaces.versions import list_output_ids
 
 
 def mark_session(record: SessionRecord | None) -> SessionMark:
@@ -51,8 +50,10 @@ async def build_rewind_ops(ctx: RuntimeContext, record: RunRecord) -> list[Op]:
         length = decode_header(record).session_length_before
         removed = set() if length is None else {row.position for row in page.rows[length:]}
     items = [entry.item for entry in session.decode_page(page)[0] if entry.row.position not in removed]
-    key = name_session_workspace(session.session_id)
-    workspace = await branches.build_rewind_ops(ctx.backend, key, list_output_ids(items))
+    outputs = list_output_ids(items)
+    workspace = [
+        op for key in session.list_workspaces() for op in await branches.build_rewind_ops(ctx.backend, key, outputs)
+    ]
     if not removed:
         return workspace
     kept = [row for row in page.rows if row.position not in removed]
@@ -77,12 +78,15 @@ def find_own_rows(
             del rest[: index + 1]
 
 
-async def fork_session(ctx: RuntimeContext, parent: RunRecord, run: ReplayedRun, session_id: str | None) -> str:
-    """Fork the parent's session as it was when the run was at this step, and return its id."""
+async def find_fork_place(ctx: RuntimeContext, parent: RunRecord, run: ReplayedRun) -> tuple[int, int | None] | None:
+    """Return the length and generation that the parent's session had when the run was at this step.
+
+    ``None`` if the session does not exist. The generation is ``None`` if it is still the current one.
+    """
     session = ctx.open_session(parent.session_id or "")
     record = await session.read_verified_record()
     if record is None or not record.version:
-        return session_id or new_id("session")
+        return None
     own = len(list_stored_items(run.state))
     marks = run.session_marks or (await replay(ctx.backend, parent)).session_marks[:1]
     if not marks:  # not claimed yet, or by a version that recorded only the length
@@ -90,7 +94,7 @@ async def fork_session(ctx: RuntimeContext, parent: RunRecord, run: ReplayedRun,
         length = (record.length if before is None else before) + own
         if length > record.length:
             raise make_changed_error(record, length)
-        return (await session.fork(at=length, session_id=session_id, with_workspace=False)).session_id
+        return length, None
     mark, inherited = marks[-1]
     length = mark.length + max(own - inherited, 0)
     current = record.generation == mark.generation
@@ -100,9 +104,7 @@ async def fork_session(ctx: RuntimeContext, parent: RunRecord, run: ReplayedRun,
         raise make_changed_error(record, length) from None
     if mark.tape not in (0, record.tape) or not is_followed(spans, record.tape, mark, count=length - mark.length):
         raise make_changed_error(record, length)
-    generation = None if current else mark.generation
-    child = await session.fork(at=length, session_id=session_id, generation=generation, with_workspace=False)
-    return child.session_id
+    return length, None if current else mark.generation
 
 
 def is_followed(spans: TapeSpans, tape: int, mark: SessionMark, *, count: int) -> bool:

@@ -13,7 +13,7 @@ from standfast.base.errors import WrongKey
 from standfast.history.encryption.keys import EncryptionKey
 from standfast.runtime._engine.run_cipher import Place, RunCipher
 from standfast.runtime.errors import RunTampered
-from standfast.store.operations import AppendVersions, PutBlob, SaveCheckpoint
+from standfast.store.operations import AppendVersions, PutBlob, RewriteVersions, SaveCheckpoint
 from standfast.store.records import BlobRecord, CheckpointRecord, VersionRecord
 from standfast.workers.errors import WorkspaceRefused
 
@@ -28,6 +28,12 @@ class WorkspaceCipher:
 
     def encrypt_versions(self, op: AppendVersions) -> AppendVersions:
         numbered = enumerate(op.versions, start=op.expected + 1)
+        return replace(
+            op, versions=tuple(self._cipher.encrypt(data, op.key, ("version", number)) for number, data in numbered)
+        )
+
+    def encrypt_rewrite(self, op: RewriteVersions) -> RewriteVersions:
+        numbered = enumerate(op.versions, start=1)
         return replace(
             op, versions=tuple(self._cipher.encrypt(data, op.key, ("version", number)) for number, data in numbered)
         )

@@ -14,13 +14,13 @@ from standfast.workspaces.versions import name_run_workspace, name_session_works
 
 if TYPE_CHECKING:
     from standfast.runtime._engine.journal_writer import JournalWriter
-    from standfast.workspaces.keeper import WorkspaceKeeper
+    from standfast.workspaces.executor import WorkspaceExecutor
 
 _NOTES: dict[str, type] = {"workspace.saved": WorkspaceSaved, "workspace.restored": WorkspaceRestored}
 
 
-class RecordedCall:
-    """See :class:`standfast.workspaces.calls.RecordedCall`."""
+class DurableCall:
+    """See :class:`standfast.workspaces.ownership.RecordedCall`."""
 
     def __init__(self, writer: "JournalWriter") -> None:
         run_id, session_id = writer.record.run_id, writer.record.session_id
@@ -33,7 +33,7 @@ class RecordedCall:
         self.finished = asyncio.Event()
         self.committed = False
 
-    def open_workspaces(self, **options: Any) -> "WorkspaceKeeper":
+    def open_workspaces(self, **options: Any) -> "WorkspaceExecutor":
         return self._writer.ctx.open_workspaces(**options)
 
     def name_workspace(self, conversation: str) -> str:
@@ -56,7 +56,7 @@ class RecordedCall:
         self._writer.before_stop[self.workspace_key] = work
 
     def finish(self) -> None:
-        """Mark the outcome as recorded, or as given up."""
+        """Mark the outcome as recorded, or as discarded."""
         self.finished.set()
 
 

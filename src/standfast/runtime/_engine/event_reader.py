@@ -1,0 +1,245 @@
+"""Follow the events of a run from any process: the entries of its journal, and between them its live events.
+
+Entries are read once for all readers in a process. If another process drives the run, an entry that it wrote is held
+back until its notice has arrived, because live events that precede the entry arrive before the notice.
+"""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Iterator
+from dataclasses import dataclass
+
+from standfast.base.errors import InvalidInput
+from standfast.base.time import Backoff
+from standfast.runs.core.steps import Finished, ModelAnswered
+from standfast.runtime._engine.context import RuntimeContext
+from standfast.runtime._engine.events import make_event
+from standfast.runtime._engine.live_stream import EntryMark, StreamMessage, parse_position
+from standfast.runtime._engine.records import RunStopped, decode_row
+from standfast.runtime._engine.run_cipher import require_unlocked
+from standfast.runtime._engine.subscriptions import RunSubscription
+from standfast.runtime.types import Event
+from standfast.store.records import LogEntry
+
+HOLD_SECONDS = 0.5
+"""How long an entry is held back for the notice of its driver. A driver that was waited for in vain is not again."""
+MAX_SHARED = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """An entry as an event, with its mark. After one that ``settles`` it, nothing of a response is live."""
+
+    event: Event
+    mark: EntryMark | None
+    settles: bool
+
+
+def load_event(run_id: str, row: LogEntry) -> StoredEvent:
+    entry = decode_row(row)
+    settles = not entry.route and isinstance(entry.content, ModelAnswered | Finished | RunStopped)
+    return StoredEvent(make_event(run_id, row, entry), entry.mark, settles)
+
+
+class SharedJournal:
+    """The newest entries of a run and its status, read once for all readers in this process."""
+
+    def __init__(self, ctx: RuntimeContext, run_id: str) -> None:
+        self._ctx, self._run_id = ctx, run_id
+        self._events: deque[StoredEvent] = deque(maxlen=MAX_SHARED)
+        self._lock = asyncio.Lock()
+        self._as_of = -math.inf
+        self._length = -1
+        self.status, self.counted = "", 0
+        """The status of the run, and the number of entries it had then."""
+
+    async def refresh(self, *, since: float) -> None:
+        """Read what is new, unless that was begun after ``since``, on the clock of the event loop."""
+        if self._as_of > since:
+            return
+        async with self._lock:
+            if self._as_of > since:
+                return
+            began = asyncio.get_running_loop().time()
+            # The record is read first, so that every entry it counts is in the journal by then.
+            record = await self._ctx.get_run(self._run_id)
+            require_unlocked(record)
+            if self._length < 0:
+                self._length = record.journal_length
+            elif record.journal_length > self._length:
+                for row in await self._ctx.backend.read_journal(self._run_id, after=self._length):
+                    self._events.append(load_event(self._run_id, row))
+                    self._length = row.seq
+            self.status, self.counted, self._as_of = record.status, record.journal_length, began
+
+    async def read_after(self, seq: int) -> list[StoredEvent]:
+        """Return the entries after this one that have been read, or older ones from the store."""
+        if seq >= max(self._length, self.counted):
+            return []
+        first = self._events[0].event.seq if self._events else None
+        if first is not None and first <= seq + 1:
+            return [one for one in self._events if one.event.seq is not None and one.event.seq > seq]
+        rows = await self._ctx.backend.read_journal(self._run_id, after=seq)
+        return [load_event(self._run_id, row) for row in rows]
+
+
+async def follow_events(
+    ctx: RuntimeContext, run_id: str, *, after: int, stop: Collection[str], position: str | None = None
+) -> AsyncIterator[Event]:
+    """Yield every event with a ``seq`` above ``after``, then new ones, until the run has one of the ``stop`` statuses.
+
+    Live events of a model response come before the event of the complete response, and after all earlier ones. Those up
+    to ``position`` are left out.
+    """
+    try:
+        heard = parse_position(position)
+    except ValueError:
+        raise InvalidInput(f"position must be that of a live event, not {position!r}") from None
+    with ctx.subscriptions.subscribe(run_id) as subscription:
+        reader = EventReader(ctx, run_id, subscription, after=after, heard=heard)
+        backoff = Backoff(maximum=ctx.poll_interval)
+        await reader.fetch(since=asyncio.get_running_loop().time())
+        reader.note_history()
+        while True:
+            while subscription.pending or reader.has_next():
+                for event in await reader.read_next():
+                    yield event
+                backoff.reset()
+            if reader.is_at_end(stop):
+                return
+            delay = ctx.poll_interval if ctx.subscriptions.is_linked else backoff.next_delay()
+            if not await subscription.wait(timeout=reader.limit_to_hold(delay)) and not reader.is_holding:
+                await reader.fetch(since=asyncio.get_running_loop().time() - delay / 2)
+
+
+class EventReader:
+    """The position of a reader, and the entries that it has fetched but not yielded."""
+
+    def __init__(
+        self, ctx: RuntimeContext, run_id: str, subscription: RunSubscription, *, after: int, heard: EntryMark
+    ) -> None:
+        self._ctx, self._run_id, self._subscription = ctx, run_id, subscription
+        channel = ctx.subscriptions.channels[run_id]
+        if channel.journal is None:
+            channel.journal = SharedJournal(ctx, run_id)
+        self._journal: SharedJournal = channel.journal
+        self._heard, self._seq, self._fetched = heard, after, after
+        self._history = 0
+        self._last_mark: EntryMark = (0, 0)
+        self._settled: EntryMark = (0, 0)
+        self._rows: deque[StoredEvent] = deque()
+        self._held_until: float | None = None
+
+    async def fetch(self, *, since: float) -> None:
+        await self._journal.refresh(since=since)
+        found = await self._journal.read_after(self._fetched)
+        if found:
+            self._rows.extend(found)
+            self._fetched = found[-1].event.seq or self._fetched
+
+    def note_history(self) -> None:
+        """Note that everything fetched so far happened before the reader came; nothing precedes it."""
+        self._history = self._fetched
+
+    def is_at_end(self, stop: Collection[str]) -> bool:
+        """Return whether the run has stopped and everything was yielded."""
+        return not self._rows and self._journal.status in stop and self._seq >= self._journal.counted
+
+    async def read_next(self) -> Iterator[Event]:
+        """Return the next events: those of one message and the entries before it, or the entries that were fetched."""
+        if not self._subscription.pending:
+            return self._drain(None)
+        missed, self._subscription.missed = self._subscription.missed, 0
+        message = self._subscription.pending.popleft()
+        if message.event is None:
+            return await self._read_notice(message)
+        if self._is_stale(message):
+            return iter(())
+        events = list(await self._read_up_to(message))
+        if missed:
+            gap = Event(None, self._run_id, "model.gap", {"missed": missed}, message.event.at, live=True)
+            events.append(gap)
+        return iter((*events, message.event))
+
+    def _is_stale(self, message: StreamMessage) -> bool:
+        """Return whether the complete response was yielded already, or the reader has heard this before."""
+        return message.mark < self._settled or (message.mark[0], message.number) <= self._heard
+
+    async def _read_notice(self, message: StreamMessage) -> Iterator[Event]:
+        if message.number == 0 or message.mark <= self._last_mark:
+            await self.fetch(since=message.at)
+            return iter(())
+        return await self._read_up_to(message)
+
+    async def _read_up_to(self, message: StreamMessage) -> Iterator[Event]:
+        """Return the entries up to the last one that the driver had written by then, or had read before."""
+        mark, base = message.mark, message.base
+        if mark[1] and mark > self._last_mark:
+            if not self._has_mark(mark):
+                await self.fetch(since=message.at)
+            return self._drain(mark) if self._has_mark(mark) else iter(())
+        if base > self._seq:
+            if base > self._fetched:
+                await self.fetch(since=message.at)
+            return self._drain_to_seq(base)
+        return iter(())
+
+    def _has_mark(self, mark: EntryMark) -> bool:
+        return any(row.mark == mark for row in self._rows)
+
+    def _drain(self, mark: EntryMark | None) -> Iterator[Event]:
+        """Yield the fetched entries up to the one with this mark, or all that are not held back."""
+        while self._rows:
+            if mark is None and self._is_held(self._rows[0]):
+                return
+            row = self._rows[0]
+            yield self._take()
+            if mark is not None and row.mark == mark:
+                return
+
+    def _drain_to_seq(self, seq: int) -> Iterator[Event]:
+        while self._rows and (self._rows[0].event.seq or 0) <= seq:
+            yield self._take()
+
+    def _take(self) -> Event:
+        row = self._rows.popleft()
+        self._seq, self._held_until = row.event.seq or self._seq, None
+        if row.mark is not None:
+            self._last_mark = max(self._last_mark, row.mark)
+            if row.settles:
+                self._settled = max(self._settled, row.mark)
+        return row.event
+
+    # --- entries that are held back -------------------------------------------------------------
+
+    @property
+    def is_holding(self) -> bool:
+        return self._held_until is not None
+
+    def has_next(self) -> bool:
+        """Return whether an entry was fetched that need not be held back."""
+        return bool(self._rows) and not self._is_held(self._rows[0])
+
+    def _is_held(self, row: StoredEvent) -> bool:
+        subscriptions = self._ctx.subscriptions
+        if (
+            row.mark is None
+            or (row.event.seq or 0) <= self._history
+            or not subscriptions.expects_notice(self._run_id, row.mark)
+        ):
+            return False
+        now = asyncio.get_running_loop().time()
+        if self._held_until is None:
+            self._held_until = now + HOLD_SECONDS
+            subscriptions.ask_again(self._run_id)
+        if now < self._held_until:
+            return True
+        subscriptions.give_up_notice(self._run_id, row.mark[0])
+        return False
+
+    def limit_to_hold(self, delay: float) -> float:
+        """Return the seconds to wait at most: ``delay``, or less if an entry is held back."""
+        if self._held_until is None:
+            return delay
+        return max(0.0, min(delay, self._held_until - asyncio.get_running_loop().time()))
