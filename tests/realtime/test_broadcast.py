@@ -5,7 +5,12 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from standfast.realtime._session.broadcast import MAX_DROPPABLE_BYTES, DroppedEvents, EventBroadcast
+from standfast.realtime._session.broadcast import (
+    MAX_DROPPABLE_BYTES,
+    MAX_UNREAD_EVENTS,
+    DroppedEvents,
+    EventBroadcast,
+)
 
 LIMIT = 4
 MEBIBYTE = 2**20
@@ -64,3 +69,14 @@ async def compared(acts):
     outlet.close()
     rest = [event async for event in iterator]
     assert rest == [expected.read() for _ in range(len(expected.waiting) + bool(expected.lost.count))]
+
+
+async def test_the_newest_events_are_kept_while_there_is_no_iterator():
+    outlet = EventBroadcast(lambda lost: lost, lambda name: 0)
+    for name in range(MAX_UNREAD_EVENTS + 3):
+        outlet.put(name)
+    first, late = outlet.subscribe(), outlet.subscribe()
+    outlet.put("last")
+    outlet.close()
+    assert [event async for event in first] == [DroppedEvents(3, 0), *range(3, MAX_UNREAD_EVENTS + 3), "last"]
+    assert [event async for event in late] == ["last"]

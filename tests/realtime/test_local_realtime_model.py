@@ -397,7 +397,7 @@ async def test_the_embedded_model_answers_and_calls_tools():
         """How the weather is."""
         return city
 
-    model = LocalModel(max_tokens=40, context_size=768)
+    model = LocalModel(max_tokens=160, context_size=768)
     try:
         async with Call(model, {"instructions": "You greet people."}, pace=None) as call:
             await call.send_text("Say hello.")

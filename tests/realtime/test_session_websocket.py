@@ -317,8 +317,8 @@ async def test_large_pieces_that_an_iterator_leaves_unread_stay_within_a_number_
         assert pieces[-1].item_id == "i19"
         assert sum(len(piece.audio.data) for piece in pieces) <= 16 * 2**20
         assert sum(event.bytes for event in dropped) >= (20 - len(pieces)) * 2**20
-        assert 0 < sum(event.count for event in dropped) <= session.metrics.dropped_events()
-        assert session.metrics.dropped_bytes() > 0
+        assert 0 < sum(event.count for event in dropped) <= session.metrics.count_dropped_events()
+        assert session.metrics.count_dropped_bytes() > 0
 
 
 async def test_of_two_answers_to_a_request_that_was_repeated_too_early_one_is_heard():

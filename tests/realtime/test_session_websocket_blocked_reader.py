@@ -1,4 +1,4 @@
-"""A websocket connection that is lost while its reader is blocked."""
+"""A websocket connection that is lost while its reader is blocked, or whose server does not read."""
 
 import asyncio
 
@@ -77,3 +77,21 @@ async def test_a_listener_that_speaks_over_a_broken_connection_does_not_keep_it_
         await session.send_message("second")
         await heard.wait_for("agent_end", 2)
         assert get_texts(session) == ["first", "One.", "second", "Two."]
+
+
+async def test_an_interruption_returns_although_the_server_does_not_read():
+    async with (
+        RealtimeServer(["One two three four five. " * 40], pace=1.0) as server,
+        open_websocket_session(server, RealtimeAgent(name="host"), {"ping_interval": None}) as (session, heard),
+    ):
+        await session.send_message("count")
+        await heard.wait_for("audio")
+        server.connections[0].stall()
+        # More than the buffers between both, so that what follows is not written.
+        talking = asyncio.ensure_future(session.send_audio(bytes(16 * 2**20)))
+        await asyncio.sleep(0)
+        await asyncio.wait_for(session.interrupt(), 60)
+        await heard.wait_for("error")
+        assert not talking.done()
+        talking.cancel()
+        await asyncio.wait([talking])

@@ -59,6 +59,24 @@ def test_an_interrupted_item_gets_no_unheard_words_back(content: list[Any]) -> N
     check()
 
 
+@pytest.mark.parametrize("added", [AssistantAudio(transcript=SENTENCE), AssistantText(text=SENTENCE)])
+def test_parts_that_an_interrupted_item_gets_later_were_not_heard(added: Any) -> None:
+    @in_virtual_time
+    async def check() -> None:
+        model = ScriptedRealtimeModel(strict=False)
+        async with open_scripted_session(AGENT, model) as (session, *_):
+            await model.emit(response_started(), text_delta(SENTENCE), audio_chunk(1000))
+            await asyncio.sleep(0.5)
+            await model.emit(RealtimeModelAudioInterruptedEvent("i1", 0))
+            heard = get_words(session)
+            await model.emit(announce(AssistantAudio(), added), response_ended(status="cancelled"))
+            assert get_words(session) == heard
+            assert "nine" not in str([part.model_dump().get("transcript") for part in session.history[0].content])
+            assert "nine" not in str([part.model_dump().get("text") for part in session.history[0].content])
+
+    check()
+
+
 @in_virtual_time
 async def test_what_had_not_begun_to_play_was_not_heard() -> None:
     model = ScriptedRealtimeModel(strict=False)

@@ -2,12 +2,14 @@
 
 import base64
 import json
+import logging
 import threading
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy
 import pytest
+from openai import APIStatusError
 from websockets.asyncio.server import serve
 
 from standfast.voice import (
@@ -24,9 +26,11 @@ class Speech(BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.seen.append((self.path, self.headers["Authorization"], body))
-        is_speech = self.path.endswith("/audio/speech")
+        is_speech = self.path.endswith("/audio/speech") and not self.server.refusal
         answer = b"\x01\x00\x02\x00" if is_speech else b'{"text": "good morning"}'
-        self.send_response(200)
+        if self.server.refusal:
+            answer = json.dumps({"error": {"message": self.server.refusal}}).encode()
+        self.send_response(401 if self.server.refusal else 200)
         self.send_header("Content-Type", "audio/pcm" if is_speech else "application/json")
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
@@ -39,7 +43,7 @@ class Speech(BaseHTTPRequestHandler):
 @pytest.fixture
 def server():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Speech)
-    server.seen = []
+    server.seen, server.refusal = [], ""
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield server
@@ -48,11 +52,11 @@ def server():
     server.server_close()
 
 
-def make_provider(port, scheme="http"):
+def make_provider(port, scheme="http", key="sk-test"):
     from openai import AsyncOpenAI
 
     return OpenAIVoiceModelProvider(
-        openai_client=AsyncOpenAI(api_key="sk-test", base_url=f"{scheme}://127.0.0.1:{port}/v1", max_retries=0)
+        openai_client=AsyncOpenAI(api_key=key, base_url=f"{scheme}://127.0.0.1:{port}/v1", max_retries=0)
     )
 
 
@@ -87,8 +91,8 @@ async def recognition(handle):
         yield server.sockets[0].getsockname()[1]
 
 
-async def transcribe(port, *samples, settings=None):
-    model = make_provider(port).get_stt_model("gpt-transcribe")
+async def transcribe(port, *samples, settings=None, key="sk-test"):
+    model = make_provider(port, key=key).get_stt_model("gpt-transcribe")
     audio = StreamedAudioInput()
     for part in samples:
         await audio.add_audio(numpy.array(part, dtype=numpy.int16))
@@ -145,3 +149,42 @@ async def test_a_connection_that_fails_or_ends_is_reported():
                 await transcribe(port, [1])
     with pytest.raises(STTWebsocketConnectionError, match="cannot be reached"):
         await transcribe(port, [1])
+
+
+async def test_a_key_that_the_server_repeats_is_in_no_error_and_no_log(caplog):
+    key = "sk-very-secret-voice"
+    caplog.set_level(logging.DEBUG)
+    repeated = {"message": f"Incorrect API key provided: {key}"}
+
+    async def fail_a_turn(socket):
+        await socket.recv()
+        kind = "conversation.item.input_audio_transcription.failed"
+        await socket.send(json.dumps({"type": kind, "item_id": "1", "error": repeated}))
+        await socket.send(json.dumps({"type": "error", "error": repeated}))
+        await socket.wait_closed()
+
+    async def leave(socket):
+        await socket.recv()
+        await socket.close(1011, key)
+
+    for handle in (fail_a_turn, leave):
+        async with recognition(handle) as port:
+            with pytest.raises(STTWebsocketConnectionError, match=r"\*\*\*") as caught:
+                await transcribe(port, [1], key=key)
+        assert key not in str(caught.value)
+    assert "Authorization: Bearer ***" in caplog.text
+    own_lines = [record.getMessage() for record in caplog.records if not record.name.startswith("websockets.server")]
+    assert key not in "\n".join(own_lines)
+
+
+async def test_an_error_of_the_server_does_not_reveal_the_key(server):
+    key = "sk-very-secret-voice"
+    provider = make_provider(server.server_port, key=key)
+    server.refusal = f"Incorrect API key provided: {key}"
+    audio = AudioInput(numpy.zeros(100, dtype=numpy.int16))
+    with pytest.raises(APIStatusError, match=r"\*\*\*") as caught:
+        await provider.get_stt_model(None).transcribe(audio, STTModelSettings(), True, True)
+    assert key not in str(caught.value)
+    with pytest.raises(APIStatusError, match=r"\*\*\*") as caught:
+        [chunk async for chunk in provider.get_tts_model(None).run("Hello.", TTSModelSettings())]
+    assert key not in str(caught.value)

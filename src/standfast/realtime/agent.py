@@ -33,7 +33,7 @@ class RealtimeAgent(AgentBase[TContext]):
     prompt: Prompt | None = None
     handoffs: "list[RealtimeAgent[Any] | Handoff[TContext, RealtimeAgent[Any]]]" = field(default_factory=list)
     output_guardrails: list[OutputGuardrail[TContext]] = field(default_factory=list)
-    hooks: AgentHooks[TContext] | None = None
+    hooks: AgentHooksBase[TContext, Any] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

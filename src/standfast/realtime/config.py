@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, TypedDict
 
 from standfast.agents.agent import Prompt
-from standfast.agents.context import RunHooks
+from standfast.agents.context import RunHooksBase
 from standfast.agents.guardrails import OutputGuardrail
 from standfast.agents.handoffs import Handoff
 from standfast.agents.model_settings import ToolChoice
@@ -180,7 +180,7 @@ class RealtimeRunConfig(TypedDict):
     async_tool_calls: NotRequired[bool]
     tool_execution: NotRequired[RealtimeToolExecutionConfig]
     tool_error_formatter: NotRequired[ToolErrorFormatter]
-    hooks: NotRequired[RunHooks[Any]]
+    hooks: NotRequired[RunHooksBase[Any, Any]]
     reconnect: NotRequired[RealtimeReconnectConfig]
     raw_server_events: NotRequired[bool]
     """Whether ``raw_model_event`` includes every message of the server. True by default; False saves time."""

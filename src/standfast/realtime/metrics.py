@@ -58,11 +58,11 @@ class RealtimeMetrics:
         self.usage, self._get_dropped = usage, get_dropped
         self._series: dict[str, _MetricSeries] = {}
 
-    def dropped_events(self) -> int:
+    def count_dropped_events(self) -> int:
         """Return how many events the current iterators have lost because they were too slow."""
         return self._get_dropped().count
 
-    def dropped_bytes(self) -> int:
+    def count_dropped_bytes(self) -> int:
         """Return how many bytes of audio and raw messages were in these events."""
         return self._get_dropped().bytes
 

@@ -25,7 +25,7 @@ from standfast.realtime._session.reconnect import Reconnector
 from standfast.realtime._session.resolved_agent import AgentResolver, build_base_settings
 from standfast.realtime._session.responses import ResponseRegistry
 from standfast.realtime._session.session_history import SessionHistory
-from standfast.realtime._session.tool_calls import ToolCallManager
+from standfast.realtime._session.tool_calls import ToolCallRunner
 from standfast.realtime._session.turns import TurnTracker
 from standfast.realtime.agent import RealtimeAgent
 from standfast.realtime.config import RealtimeRunConfig, RealtimeUserInput
@@ -120,7 +120,7 @@ class RealtimeSession(RealtimeModelListener):
         output = AudioOutput(ctx, clock, responses)
         self._history = history = SessionHistory(ctx, connection, clock)
         self._agent_switcher = switcher = AgentSwitcher(ctx, connection, self._resolver)
-        self._tool_calls = calls = ToolCallManager(ctx, connection, responses, history, switcher)
+        self._tool_calls = calls = ToolCallRunner(ctx, connection, responses, history, switcher)
         guardrails = GuardrailMonitor(ctx, connection, responses, history, clock, output, calls)
         self._turns = turns = TurnTracker(ctx, connection, responses, history, switcher, guardrails)
         reconnector = Reconnector(ctx, connection, responses, history, switcher, calls, turns, outcome)
@@ -251,8 +251,9 @@ class RealtimeSession(RealtimeModelListener):
     async def interrupt(self) -> None:
         """Stop the model. No audio that it has produced so far is emitted after this call.
 
-        Returns when the response has ended, or at once if there is none. Called by a listener of the model, it returns
-        when the request was sent: waiting there would block the event that it waits for.
+        Returns when the response has ended, or at once if there is none. If the server does not read or answer, it
+        returns after five seconds, and an ``error`` event says so. Called by a listener of the model, it returns when
+        the request was sent: waiting there would block the event that it waits for.
         """
         self._ctx.check_event_loop()
         await self._interruption.interrupt()

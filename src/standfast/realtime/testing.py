@@ -92,6 +92,9 @@ class ScriptedRealtimeModel(RealtimeModel):
         self.connect_error, self.close_error = connect_error, close_error
         self._strict = strict
         self._connected = False
+        self.closed = False
+        """Whether it was closed and not connected again."""
+        self.close_calls = 0
         self._listeners: list[RealtimeModelListener] = []
         self._sent: list[RealtimeModelSendEvent] = []
         self._connect_calls: list[RealtimeConnectCall] = []
@@ -140,11 +143,12 @@ class ScriptedRealtimeModel(RealtimeModel):
             raise self.connect_error
         if self._connected:
             raise AlreadyConnected("the scripted model is already connected")
-        self._connected = True
+        self._connected, self.closed = True, False
         await self._notify_listeners(self._connect_events)
 
     async def close(self) -> None:
-        self._connected = False
+        self.close_calls += 1
+        self._connected, self.closed = False, True
         if self.close_error is not None:
             raise self.close_error
 

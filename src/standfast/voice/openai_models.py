@@ -11,6 +11,9 @@ import msgspec
 from standfast.agents.errors import AgentsException
 from standfast.base.errors import MissingExtra
 from standfast.base.log import get_logger
+from standfast.base.log_secrets import hide_in_logs
+from standfast.base.redirects import make_websocket_connector
+from standfast.models.openai.client import hide_api_key, mask
 from standfast.models.openai.provider import OpenAIProvider
 from standfast.voice.audio import DEFAULT_SAMPLE_RATE, AudioInput, StreamedAudioInput, to_pcm16
 from standfast.voice.speech_models import (
@@ -46,7 +49,7 @@ class STTWebsocketConnectionError(AgentsException):
 
 
 class OpenAISTTModel(STTModel):
-    """Speech recognition by OpenAI. The client stays the caller's."""
+    """Speech recognition by OpenAI. The client is not closed."""
 
     def __init__(self, model: str, openai_client: "AsyncOpenAI") -> None:
         self._model, self._client = model, openai_client
@@ -64,9 +67,10 @@ class OpenAISTTModel(STTModel):
     ) -> str:
         values = {"prompt": settings.prompt, "language": settings.language, "temperature": settings.temperature}
         options: Any = {name: value for name, value in values.items() if value is not None}
-        response = await self._client.audio.transcriptions.create(
-            model=self._model, file=input.to_audio_file(), **options
-        )
+        with hide_api_key(self._client):
+            response = await self._client.audio.transcriptions.create(
+                model=self._model, file=input.to_audio_file(), **options
+            )
         text: str = response.text
         return text
 
@@ -123,13 +127,15 @@ class OpenAISTTTranscriptionSession(StreamedTranscriptionSession):
                         yield event["transcript"]
                 elif kind == "conversation.item.input_audio_transcription.failed":
                     pending.discard(str(event.get("item_id")))
-                    _log.warning("a turn could not be transcribed: %s", event.get("error"))
+                    _log.warning("a turn could not be transcribed: %s", mask(event.get("error"), self._client.api_key))
                 elif kind == "error" and event["error"].get("code") == _NOTHING_TO_COMMIT:
                     complete = True
                 elif kind == "error":
-                    raise STTWebsocketConnectionError(f"the speech recognition reports an error: {event.get('error')}")
+                    problem = mask(event.get("error"), self._client.api_key)
+                    raise STTWebsocketConnectionError(f"the speech recognition reports an error: {problem}")
         except ConnectionClosed as error:
-            raise STTWebsocketConnectionError(f"the speech recognition closed the connection: {error}") from error
+            reason = mask(str(error), self._client.api_key)
+            raise STTWebsocketConnectionError(f"the speech recognition closed the connection: {reason}") from error
         if self._sender is not None:
             await self._sender
 
@@ -143,10 +149,12 @@ class OpenAISTTTranscriptionSession(StreamedTranscriptionSession):
 
     async def _connect(self) -> None:
         try:
-            from websockets.asyncio.client import connect
+            import websockets.asyncio.client
             from websockets.exceptions import WebSocketException
         except ImportError:
             raise MissingExtra("voice", "the transcription of streamed audio") from None
+        connect = make_websocket_connector(websockets)
+        hide_in_logs(self._client.api_key)
         headers = {name: str(value) for name, value in self._client.auth_headers.items() if isinstance(value, str)}
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
@@ -218,7 +226,7 @@ def make_socket_url(client: "AsyncOpenAI") -> str:
 
 
 class OpenAITTSModel(TTSModel):
-    """Speech synthesis by OpenAI. The client stays the caller's."""
+    """Speech synthesis by OpenAI. The client is not closed."""
 
     def __init__(self, model: str, openai_client: "AsyncOpenAI") -> None:
         self._model, self._client = model, openai_client
@@ -230,16 +238,17 @@ class OpenAITTSModel(TTSModel):
     async def run(self, text: str, settings: TTSModelSettings) -> AsyncIterator[bytes]:
         options: Any = {} if settings.speed is None else {"speed": settings.speed}
         voice: Any = settings.voice or DEFAULT_VOICE
-        async with self._client.audio.speech.with_streaming_response.create(
-            model=self._model,
-            voice=voice,
-            input=text,
-            response_format="pcm",
-            extra_body={"instructions": settings.instructions},
-            **options,
-        ) as response:
-            async for chunk in response.iter_bytes(chunk_size=1024):
-                yield chunk
+        with hide_api_key(self._client):
+            async with self._client.audio.speech.with_streaming_response.create(
+                model=self._model,
+                voice=voice,
+                input=text,
+                response_format="pcm",
+                extra_body={"instructions": settings.instructions},
+                **options,
+            ) as response:
+                async for chunk in response.iter_bytes(chunk_size=1024):
+                    yield chunk
 
 
 class OpenAIVoiceModelProvider(VoiceModelProvider):

@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from standfast.agents.errors import InvalidDeclaration
+from standfast.agents.model_settings import coerce_settings
 from standfast.base.ids import new_id
 from standfast.base.log import log
 from standfast.lifecycle.channel import Channel
@@ -46,14 +47,9 @@ class VoicePipelineConfig:
     stt_settings: STTModelSettings = field(default_factory=STTModelSettings)
     tts_settings: TTSModelSettings = field(default_factory=TTSModelSettings)
 
-    @classmethod
-    def coerce(cls, value: "VoicePipelineConfig | dict[str, Any] | None") -> "VoicePipelineConfig":
-        if isinstance(value, VoicePipelineConfig):
-            return value
-        unknown = set(value or ()) - {f.name for f in fields(cls)}
-        if unknown:
-            raise InvalidDeclaration("VoicePipelineConfig", f"unknown setting {', '.join(sorted(unknown))}")
-        return cls(**(value or {}))
+    def __post_init__(self) -> None:
+        self.stt_settings = coerce_settings(STTModelSettings, self.stt_settings)
+        self.tts_settings = coerce_settings(TTSModelSettings, self.tts_settings)
 
 
 class StreamedAudioResult:
@@ -95,7 +91,7 @@ class StreamedAudioResult:
                     async for text in self._split(texts):
                         chunks: Channel[bytes] = Channel(MAX_BUFFERED_EVENTS)
                         await segments.send(chunks)
-                        scope.start(self._synthesise(text, chunks, sensitive))
+                        scope.start(self._synthesize(text, chunks, sensitive))
                 finally:
                     segments.close()
                 await delivery
@@ -110,7 +106,7 @@ class StreamedAudioResult:
         if rest.strip():
             yield rest
 
-    async def _synthesise(self, text: str, chunks: Channel[bytes], sensitive: bool) -> None:
+    async def _synthesize(self, text: str, chunks: Channel[bytes], sensitive: bool) -> None:
         try:
             name = self._model.model_name
             with speech_span(model=name, input=text if sensitive else "", output_format="pcm"):
@@ -169,7 +165,7 @@ class VoicePipeline:
         tts_model: TTSModel | str | None = None,
         config: VoicePipelineConfig | dict[str, Any] | None = None,
     ) -> None:
-        self.workflow, self.config = workflow, VoicePipelineConfig.coerce(config)
+        self.workflow, self.config = workflow, coerce_settings(VoicePipelineConfig, config or {})
         self._stt_model, self._tts_model = stt_model, tts_model
 
     async def run(self, audio_input: AudioInput | StreamedAudioInput) -> StreamedAudioResult:

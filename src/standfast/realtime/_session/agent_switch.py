@@ -72,7 +72,7 @@ class AgentSwitcher:
     ) -> bool:
         """Make ``agent`` the current one. If it raises, the old agent stays.
 
-        Returns False, without a switch, if ``expected_current`` is given and is not the current agent any more.
+        Returns False, without a switch, if ``expected_current`` is given and is no longer the current agent.
         """
         transitions, request = self._transitions, SwitchRequest(agent, reason, expected_current)
         commands = self._command_queues[request] = asyncio.Queue()

@@ -50,7 +50,7 @@ class CommitSwitch:
 
 @dataclass(frozen=True, slots=True)
 class SkipSwitch:
-    """Drop the request: its expected agent is not current any more."""
+    """Drop the request: its expected agent is no longer current."""
 
     request: SwitchRequest
 
@@ -108,7 +108,7 @@ class AgentTransitions:
         return self._finish()
 
     def on_restored(self) -> list[SwitchCommand]:
-        """Go on after the old settings were restored, or could not be."""
+        """Continue after the old settings were restored, or could not be."""
         return self._finish()
 
     def _finish(self) -> list[SwitchCommand]:

@@ -10,7 +10,7 @@ from enum import Enum, StrEnum
 from functools import partial
 from typing import Any, Literal
 
-from standfast.agents.context import RunContextWrapper, RunHooks
+from standfast.agents.context import RunContextWrapper, RunHooksBase
 from standfast.agents.errors import UserError
 from standfast.base.errors import Closed
 from standfast.base.log import get_logger
@@ -103,7 +103,7 @@ class SessionContext:
         return self.state_machine.state in (RealtimeState.OPEN, RealtimeState.RECONNECTING)
 
     @property
-    def hooks(self) -> RunHooks[Any] | None:
+    def hooks(self) -> RunHooksBase[Any, Any] | None:
         return self.run_config.get("hooks")
 
     def now(self) -> float:

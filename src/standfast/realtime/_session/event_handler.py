@@ -16,7 +16,7 @@ from standfast.realtime._session.playback_clock import AudioOutput, PlaybackCloc
 from standfast.realtime._session.reconnect import Reconnector, make_connection_error
 from standfast.realtime._session.responses import ResponseRegistry, TrackedResponse
 from standfast.realtime._session.session_history import SessionHistory
-from standfast.realtime._session.tool_calls import ToolCallManager
+from standfast.realtime._session.tool_calls import ToolCallRunner
 from standfast.realtime._session.turns import TurnTracker
 from standfast.realtime.audio import parse_audio_format
 from standfast.realtime.errors import ConnectionLost, ResponseRefused
@@ -43,7 +43,7 @@ class ModelEventHandler:
         history: SessionHistory,
         clock: PlaybackClock,
         output: AudioOutput,
-        tool_calls: ToolCallManager,
+        tool_calls: ToolCallRunner,
         guardrails: GuardrailMonitor,
         turns: TurnTracker,
         interruption: Interruption,

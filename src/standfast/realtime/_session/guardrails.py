@@ -24,7 +24,7 @@ from standfast.realtime._session.responses import (
     TrackedResponse,
 )
 from standfast.realtime._session.session_history import SessionHistory
-from standfast.realtime._session.tool_calls import ToolCallManager
+from standfast.realtime._session.tool_calls import ToolCallRunner
 from standfast.realtime.config import RealtimeRunConfig
 from standfast.realtime.errors import GuardrailTimedOut, TooManyGuardrailTrips
 from standfast.realtime.events import RealtimeAudio, RealtimeAudioEnd, RealtimeGuardrailTripped
@@ -54,7 +54,7 @@ class GuardrailMonitor:
         history: SessionHistory,
         clock: PlaybackClock,
         output: AudioOutput,
-        tool_calls: ToolCallManager,
+        tool_calls: ToolCallRunner,
     ) -> None:
         settings = ctx.run_config.get("guardrails_settings", {})
         self._ctx, self._connection, self._responses, self._history = ctx, connection, responses, history

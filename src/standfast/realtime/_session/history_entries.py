@@ -94,9 +94,13 @@ class HistoryEntry:
         return self.cached_item
 
     def ensure_part(self, content_index: int, *, spoken: bool) -> HistoryPart:
+        """Return the part, which may be new. Nothing was heard of one that follows a truncated part."""
         part = self.parts.get(content_index)
         if part is None:
+            cut = any(other.heard_ms is not None for index, other in self.parts.items() if index < content_index)
             part = self.parts[content_index] = HistoryPart(spoken=spoken)
+            if cut:
+                part.heard_text, part.heard_ms = "", 0
         return part
 
     def merge(self, item: RealtimeItem) -> None:

@@ -1,6 +1,7 @@
 """Interruptions: by the program (``interrupt``), or by the user, as the model reports them."""
 
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 from standfast.lifecycle.scope import Deadline
 from standfast.realtime._session.connection import SessionConnection
@@ -9,7 +10,7 @@ from standfast.realtime._session.guardrails import GuardrailMonitor
 from standfast.realtime._session.playback_clock import AudioOutput, PlaybackClock
 from standfast.realtime._session.responses import ResponseRegistry, TrackedResponse
 from standfast.realtime._session.session_history import SessionHistory
-from standfast.realtime._session.tool_calls import ToolCallManager
+from standfast.realtime._session.tool_calls import ToolCallRunner
 from standfast.realtime._session.turns import TurnTracker
 from standfast.realtime.errors import AcknowledgementTimeout
 from standfast.realtime.events import RealtimeAudio, RealtimeAudioInterrupted
@@ -17,7 +18,7 @@ from standfast.realtime.model import RealtimeModelSendInterrupt
 from standfast.realtime.model_events import RealtimeModelAudioInterruptedEvent
 
 INTERRUPT_TIMEOUT = 5.0
-"""Seconds that an interrupted response may take to end."""
+"""Seconds within which an interruption must be sent and the response must have ended."""
 
 
 class Interruption:
@@ -31,7 +32,7 @@ class Interruption:
         clock: PlaybackClock,
         history: SessionHistory,
         output: AudioOutput,
-        tool_calls: ToolCallManager,
+        tool_calls: ToolCallRunner,
         guardrails: GuardrailMonitor,
         turns: TurnTracker,
     ) -> None:
@@ -50,22 +51,28 @@ class Interruption:
             with suppress(Exception):  # Not every model can stop playback between two connections.
                 await ctx.model.send_event(RealtimeModelSendInterrupt(playback_only=True))
             return
-        await self._connection.wait_connected()
-        self._tool_calls.unblock_events()
-        await self._connection.send_or_drop(RealtimeModelSendInterrupt(force_response_cancel=response is not None))
-        if response is not None and not ctx.model.is_listener_task():
-            await self._wait_ended(response)
+        async with self._limit_time():
+            await self._connection.wait_connected()
+            self._tool_calls.unblock_events()
+            await self._connection.send_or_drop(RealtimeModelSendInterrupt(force_response_cancel=response is not None))
+            if response is not None and not ctx.model.is_listener_task():
+                await response.wait_ended()
 
     def _stop_audio(self, response: TrackedResponse | None) -> None:
         if response is not None:
             self._guardrails.mute_all(response)
             self._ctx.broadcast.discard(lambda event: isinstance(event, RealtimeAudio))
 
-    async def _wait_ended(self, response: TrackedResponse) -> None:
+    @asynccontextmanager
+    async def _limit_time(self) -> AsyncIterator[None]:
+        """End the block after the timeout, with an error event: the server may neither read nor answer."""
+        timeout = Deadline.after(INTERRUPT_TIMEOUT).timeout()
         try:
-            async with Deadline.after(INTERRUPT_TIMEOUT).timeout():
-                await response.wait_ended()
+            async with timeout:
+                yield
         except TimeoutError:
+            if not timeout.expired():
+                raise
             self._ctx.emit_error(AcknowledgementTimeout("the interruption", INTERRUPT_TIMEOUT))
 
     def on_audio_interrupted(self, event: RealtimeModelAudioInterruptedEvent) -> None:

@@ -25,7 +25,7 @@ from standfast.realtime._session.playback_clock import PlaybackClock
 from standfast.realtime._session.reconnect import Reconnector
 from standfast.realtime._session.responses import ResponseRegistry
 from standfast.realtime._session.session_history import SessionHistory
-from standfast.realtime._session.tool_calls import ToolCallManager
+from standfast.realtime._session.tool_calls import ToolCallRunner
 from standfast.realtime._session.turns import open_session_trace
 from standfast.realtime.agent import RealtimeAgent
 from standfast.realtime.audio import parse_audio_format
@@ -51,7 +51,7 @@ class SessionLifecycle:
         history: SessionHistory,
         clock: PlaybackClock,
         agent_switcher: AgentSwitcher,
-        tool_calls: ToolCallManager,
+        tool_calls: ToolCallRunner,
         guardrails: GuardrailMonitor,
         reconnector: Reconnector,
         outcome: SessionOutcome,

@@ -81,7 +81,7 @@ class NestedAgentRunner:
     def decide(
         self, approval_id: str, user_decision: approvals.ApprovalDecision, *, always: bool
     ) -> TrackedCall | None:
-        """Decide an approval. Returns ``None`` if it is not pending any more."""
+        """Decide an approval. Returns ``None`` if it is no longer pending."""
         decision = UserDecision(user_decision.approved, always, message=user_decision.message)
         approval = self._pending.get(approval_id)
         if approval is None:

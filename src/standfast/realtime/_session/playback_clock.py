@@ -69,7 +69,7 @@ class PlaybackClock:
         return response.released_ms.get((item_id, content_index), 0.0)
 
     def get_heard_ms(self, item_id: str, content_index: int) -> int | None:
-        """Return how much of a part was heard, for models that do not tell; ``None`` if no audio of it was received."""
+        """Return how much of a part was heard, for models that do not report it; ``None`` without audio of it."""
         if not self.has_received(item_id, content_index):
             return None
         if self._tracker is not None:

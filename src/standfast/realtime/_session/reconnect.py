@@ -15,7 +15,7 @@ from standfast.realtime._session.connection import SessionConnection
 from standfast.realtime._session.context import RealtimeState, SessionContext, SessionOutcome, log
 from standfast.realtime._session.responses import ResponseRegistry
 from standfast.realtime._session.session_history import SessionHistory
-from standfast.realtime._session.tool_calls import ToolCallManager
+from standfast.realtime._session.tool_calls import ToolCallRunner
 from standfast.realtime._session.turns import TurnTracker
 from standfast.realtime.errors import ConnectFailed, ConnectionLost
 from standfast.realtime.events import RealtimeReconnected, RealtimeReconnecting
@@ -40,7 +40,7 @@ class Reconnector:
         responses: ResponseRegistry,
         history: SessionHistory,
         agent_switcher: AgentSwitcher,
-        tool_calls: ToolCallManager,
+        tool_calls: ToolCallRunner,
         turns: TurnTracker,
         outcome: SessionOutcome,
     ) -> None:

@@ -20,7 +20,7 @@ class SessionHistory:
         self.write_requested = asyncio.Event()
         """Set when an item may have become final, for the history writer."""
         self._resending: set[str] = set()
-        """Items that the server was told to delete and has not been sent again yet."""
+        """Items that the server was asked to delete and has not been sent again yet."""
 
     def emit_added(self, item_id: str) -> None:
         items = self.conversation

@@ -24,7 +24,7 @@ from standfast.tool_calls.output import to_plain_value
 from standfast.tracing.create import maybe_handoff_span
 
 TOOL_FAILED_MESSAGE = "An error occurred while running the tool."
-APPROVAL_EXPIRED_MESSAGE = "Nobody approved this call in time, so it was not made."
+APPROVAL_EXPIRED_MESSAGE = "This call was not approved in time, so it was not made."
 BARGE_IN_MESSAGE = "The user began to speak, so this call was cancelled."
 
 

@@ -33,7 +33,7 @@ RETRY_INITIAL_DELAY, RETRY_MAX_DELAY = 0.1, 5.0
 MAX_REMEMBERED_CALLS = 1024
 
 
-class ToolCallManager:
+class ToolCallRunner:
     """Runs the tool calls of a session, each in its own task, until the model has the output."""
 
     def __init__(

@@ -14,7 +14,7 @@ from standfast.realtime.local.handlers import (
 )
 from standfast.realtime.local.responses import EngineResponse
 from standfast.realtime.local.settings import EngineSessionSettings, ResponseSettings, settings_to_wire
-from standfast.realtime.local.turn_detection import DetectorFactory, EnergyDetector, TurnManager
+from standfast.realtime.local.turn_detection import DetectorFactory, EnergyDetector, SpeechTurns
 
 _TRANSCRIPTION_EVENT = "conversation.item.input_audio_transcription"
 _RATE_LIMITS = [
@@ -48,7 +48,7 @@ class Engine:
         self.conversation = EngineConversation(new_id("conv"))
         self.outbox = Outbox()
         self.new_id = new_id
-        self.turns = TurnManager(self, detector)
+        self.turns = SpeechTurns(self, detector)
         self.has_transcriber, self.closed = has_transcriber, False
         self._responses: dict[str, EngineResponse] = {}
         self._pace = pace

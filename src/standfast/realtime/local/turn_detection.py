@@ -258,7 +258,7 @@ class InputAudioBuffer:
         self._start_ms = ms
 
 
-class TurnManager:
+class SpeechTurns:
     """Creates items from incoming audio and starts responses to them."""
 
     def __init__(self, engine: "Engine", detector: DetectorFactory) -> None:

@@ -16,6 +16,7 @@ from standfast.agents.errors import UserError
 from standfast.agents.types import MaybeAwaitable, maybe_await
 from standfast.base.errors import MissingExtra
 from standfast.base.log import get_logger
+from standfast.base.redirects import make_websocket_connector
 from standfast.models.openai.provider import get_default_openai_key
 from standfast.realtime._session.resolved_agent import build_base_settings, resolve_agent
 from standfast.realtime.agent import RealtimeAgent
@@ -84,7 +85,7 @@ class OpenAIRealtimeWebSocketModel(RealtimeProtocolModel):
         _validate_url(url, library)
         headers = await _build_headers_with_timeout(handshake_timeout, options)
         try:
-            socket = await _make_connector(library)(
+            socket = await make_websocket_connector(library)(
                 url,
                 additional_headers=headers,
                 logger=_wire_log,
@@ -178,16 +179,6 @@ def _describe_rejection(error: Exception, headers: Mapping[str, str]) -> str:
         message = message.replace(secret, "***")
     message = " ".join(message.split())[:300]
     return f": {message}" if message else ""
-
-
-def _make_connector(library: ModuleType) -> Any:
-    """Return ``connect`` without redirects: the library sends headers such as ``api-key`` to their addresses."""
-
-    class Connect(library.asyncio.client.connect):  # type: ignore[misc,name-defined]
-        def process_redirect(self, exc: Exception) -> Exception:
-            return exc
-
-    return Connect
 
 
 def _import_websockets() -> ModuleType:
