@@ -1,2 +1,2 @@
 from standfast.agents import apply_diff as apply_diff
-from standfast.agents.diffs import ApplyDiffMode as ApplyDiffMode
+from standfast.agents.editor import ApplyDiffMode as ApplyDiffMode

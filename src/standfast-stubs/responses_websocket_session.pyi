@@ -1,0 +1,2 @@
+from standfast.runs import ResponsesWebSocketSession as ResponsesWebSocketSession
+from standfast.runs import responses_websocket_session as responses_websocket_session

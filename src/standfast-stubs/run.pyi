@@ -1,4 +1,6 @@
 from standfast.agents import RunContextWrapper as RunContextWrapper
+from standfast.runs import OutputGuardrailBlockedMessageArgs as OutputGuardrailBlockedMessageArgs
+from standfast.runs import OutputGuardrailBlockedMessageFormatter as OutputGuardrailBlockedMessageFormatter
 from standfast.runs import AgentRunner as AgentRunner
 from standfast.runs import CallModelData as CallModelData
 from standfast.runs import CallModelInputFilter as CallModelInputFilter

@@ -1,3 +1,5 @@
+from standfast.runs import OutputGuardrailBlockedMessageArgs as OutputGuardrailBlockedMessageArgs
+from standfast.runs import OutputGuardrailBlockedMessageFormatter as OutputGuardrailBlockedMessageFormatter
 from standfast.runs import CallModelData as CallModelData
 from standfast.runs import CallModelInputFilter as CallModelInputFilter
 from standfast.runs import ModelInputData as ModelInputData

@@ -15,6 +15,7 @@ from standfast.sandbox import (
     LocalSnapshotSpec,
     Manifest,
     SandboxAgent,
+    SandboxArchiveLimits,
     SandboxRunConfig,
     UnixLocalSandboxClient,
 )
@@ -125,7 +126,7 @@ async def test_the_model_patches_files():
     *texts, listing = outputs(await Runner.run(agent, "go", run_config=local()))
     assert texts[0] == "Updated a\nCreated n/b\nDeleted c"
     assert texts[1] == "Updated a\nMoved a to d"
-    for text, expected in zip(texts[2:], ["no file", "not a path", "exists already", "d: ", "must begin"], strict=True):
+    for text, expected in zip(texts[2:], ["no file", "not a path", "already exists", "d: ", "must begin"], strict=True):
         assert expected in text
     assert listing.endswith("Output:\n./d\n./n/b\nONE\nTWO\nnew")
 
@@ -155,7 +156,7 @@ async def test_a_running_command_is_written_to():
     first, second, third = outputs(await Runner.run(agent, "go", run_config=local()))
     assert "Process running with session ID 1\n" in first
     assert second.endswith("Output:\nhello\n")
-    assert "there is no running command" in third
+    assert third.endswith("write_stdin failed: PTY session not found: 9")
 
 
 async def test_a_person_approves_commands_and_the_run_resumes_with_its_files(state_home):
@@ -355,3 +356,17 @@ def test_declarations_are_checked():
         SandboxAgent("a", capabilities=["shell"])
     with pytest.raises(Exception, match="exactly one"):
         Skills()
+
+
+async def test_settings_may_be_dicts():
+    config = RunConfig(
+        sandbox={"manifest": {"entries": {"a": {"type": "file", "content": "x"}}}, "archive_limits": {"max_members": 3}}
+    )
+    assert config.sandbox == SandboxRunConfig(
+        manifest=Manifest(entries={"a": File(content=b"x")}), archive_limits=SandboxArchiveLimits(max_members=3)
+    )
+    assert SandboxAgent(name="a", default_manifest={"root": "/w"}).default_manifest == Manifest(root="/w")
+    with pytest.raises(TypeError, match="nope"):
+        RunConfig(sandbox={"nope": 1})
+    with pytest.raises(TypeError, match="int"):
+        RunConfig(sandbox=5)

@@ -34,6 +34,7 @@ from standfast.sandbox import (
     WorkspaceArchiveWriteError,
     WorkspaceReadNotFoundError,
 )
+from standfast.sandbox.errors import LocalFileReadError
 
 
 async def read(session, path):
@@ -84,11 +85,11 @@ async def test_local_files_outside_of_the_working_directory_need_a_grant(tmp_pat
     (tmp_path / "secret").write_text("s")
     monkeypatch.chdir(tmp_path / "here")
     entry = LocalFile(src=tmp_path / "secret")
-    with pytest.raises(SandboxError, match="extra_path_grants"):
+    with pytest.raises(LocalFileReadError, match="extra_path_grants"):
         async with await create(entries={"x": entry}):
             pass
     (tmp_path / "here" / "way").symlink_to(tmp_path / "secret")
-    with pytest.raises(SandboxError, match="extra_path_grants"):
+    with pytest.raises(LocalFileReadError, match="extra_path_grants"):
         async with await create(entries={"x": LocalFile(src=Path("way"))}):
             pass
     grant = SandboxPathGrant(path=str(tmp_path), read_only=True)
@@ -193,7 +194,9 @@ async def test_a_program_on_a_terminal_goes_on_between_calls():
         while b">>> " not in seen:
             seen += (await session.pty_write_stdin(session_id=number, chars="", yield_time_s=0.1)).output
         seen = b""
-        update = await session.pty_write_stdin(session_id=number, chars="x = 41; x + 1\nimport os; os.isatty(0)\n")
+        update = await session.pty_write_stdin(
+            session_id=number, chars="x = 41; x + 1\nimport os; os.isatty(0)\n", yield_time_s=0.1
+        )
         seen = update.output
         while b"True" not in seen:
             seen += (await session.pty_write_stdin(session_id=number, chars="", yield_time_s=0.1)).output
@@ -303,11 +306,11 @@ async def test_archives_are_extracted_within_limits():
 
 async def test_what_a_local_sandbox_does_not_have_is_refused():
     async with await create() as session:
-        with pytest.raises(SandboxError, match="one account"):
+        with pytest.raises(ValueError, match="one account"):
             await session.exec("id", user="ann")
         with pytest.raises(ExposedPortUnavailableError):
             await session.resolve_exposed_port(8080)
-    with pytest.raises(SandboxError, match="one account"):
+    with pytest.raises(ValueError, match="one account"):
         async with await create(users=[User(name="ann")]):
             pass
 

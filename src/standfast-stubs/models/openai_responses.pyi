@@ -1,1 +1,4 @@
 from standfast.models import OpenAIResponsesModel as OpenAIResponsesModel
+from standfast.models import OpenAIResponsesWSModel as OpenAIResponsesWSModel
+from standfast.models import OpenAIResponsesWebSocketOptions as OpenAIResponsesWebSocketOptions
+from standfast.models import ResponsesWebSocketError as ResponsesWebSocketError

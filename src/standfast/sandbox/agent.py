@@ -7,7 +7,7 @@ from typing import Any
 from standfast.agents.agent import Agent, Instructions
 from standfast.agents.context import RunContextWrapper
 from standfast.agents.errors import InvalidDeclaration, UserError
-from standfast.agents.model_settings import ModelSettings
+from standfast.agents.model_settings import ModelSettings, get_default_model
 from standfast.agents.tools import Tool, filter_enabled
 from standfast.agents.types import TContext, maybe_await
 from standfast.base.items import Item
@@ -16,6 +16,8 @@ from standfast.sandbox.capabilities.capability import Capability
 from standfast.sandbox.config import SandboxRunConfig
 from standfast.sandbox.manifest import Manifest
 from standfast.sandbox.sessions import BaseSandboxSession
+from standfast.sandbox.snapshot import SnapshotBase
+from standfast.sandbox.stored_workspace import StoredSandbox
 from standfast.sandbox.types import User
 from standfast.sandbox.workspace_paths import SandboxWorkspaceScope
 
@@ -48,6 +50,8 @@ class SandboxAgent(Agent[TContext]):
         for capability in self.capabilities:
             if missing := capability.required_capability_types() - present:
                 raise InvalidDeclaration("SandboxAgent", f"{capability.type} needs {', '.join(sorted(missing))}")
+        if isinstance(self.default_manifest, dict):
+            self.default_manifest = Manifest.model_validate(self.default_manifest)
         if isinstance(self.run_as, str):
             self.run_as = User(name=self.run_as)
 
@@ -70,16 +74,22 @@ class SandboxAgent(Agent[TContext]):
             parts.append("# Sandbox capability instructions\n\n" + "\n\n".join(texts))
         listing = await sandbox.session.describe()
         parts.append(f"# Filesystem\nThe workspace started with these files:\n\n{listing}")
+        if sandbox.stored is not None:
+            parts.append(sandbox.stored.describe_loss() or "")
         return "\n\n".join(part for part in parts if part)
 
     async def prepare_request(
         self, run_context: RunContextWrapper[TContext], items: list[Item], settings: ModelSettings
     ) -> tuple[list[Item], ModelSettings]:
         """Let the capabilities change the input and add arguments of the request."""
-        arguments = dict(settings.extra_args or {})
-        for capability in await get_sandbox(run_context, self).bind(self):
+        arguments, sandbox = dict(settings.extra_args or {}), get_sandbox(run_context, self)
+        model = self.model if sandbox.model is None else sandbox.model
+        name = (
+            get_default_model() if model is None else model if isinstance(model, str) else getattr(model, "model", None)
+        )
+        for capability in await sandbox.bind(self):
             items = capability.process_context(items)
-            arguments = {**capability.sampling_params(arguments), **arguments}
+            arguments = {**capability.sampling_params({"model": name, **arguments}), **arguments}
         return items, replace(settings, extra_args=arguments or None)
 
 
@@ -87,9 +97,20 @@ class RunSandbox:
     """The session of a run, and the capabilities of its agents, bound to it."""
 
     def __init__(
-        self, session: BaseSandboxSession, scope: SandboxWorkspaceScope, config: SandboxRunConfig, *, outer: Any = None
+        self,
+        session: BaseSandboxSession,
+        scope: SandboxWorkspaceScope,
+        config: SandboxRunConfig,
+        *,
+        outer: Any = None,
+        stored: StoredSandbox | None = None,
+        model: Any = None,
     ) -> None:
-        self.session, self.scope, self.config, self.outer = session, scope, config, outer
+        self.session, self.scope, self.config, self.outer, self.stored = session, scope, config, outer, stored
+        self.model = model
+        """The model of all agents of the run, if its configuration has one."""
+        self.snapshot: SnapshotBase = session.state.snapshot
+        """Where the program wants the workspace, beside the store of a runtime."""
         self._bound: dict[int, tuple[SandboxAgent[Any], list[Capability]]] = {}
 
     async def bind(self, agent: SandboxAgent[Any]) -> list[Capability]:

@@ -1,14 +1,27 @@
-"""Archives that programs extract into a workspace, read within limits."""
+"""Archives: those that programs extract into a workspace, and the workspace itself as a manifest and chunks."""
 
 import io
 import tarfile
+import tempfile
+import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
+from typing import IO, Any
 
 from standfast.sandbox.config import SandboxArchiveLimits
 from standfast.sandbox.manifest_entries import ArchiveMember
 from standfast.sandbox.workspace_paths import to_relative_path
+from standfast.workers.chunks import decode_chunk, encode_chunk
+from standfast.workers.wire.manifests import (
+    CHUNK_SIZE,
+    Content,
+    WorkspaceFile,
+    WorkspaceManifest,
+    find_path_problem,
+    hash_chunk,
+)
+from standfast.workspaces.storage import WorkspaceStorage
 
 
 def read_tar(content: bytes, prefix: PurePosixPath, limits: SandboxArchiveLimits) -> Iterator[ArchiveMember]:
@@ -47,3 +60,112 @@ def read_zip(content: bytes, prefix: PurePosixPath, limits: SandboxArchiveLimits
                 yield ArchiveMember(path, mode or 0o644, data=data)
     except zipfile.BadZipFile as problem:
         raise ValueError(f"the data are not a zip archive: {problem}") from problem
+
+
+_SPOOLED_BYTES = 16 << 20
+
+
+def read_archive(
+    file: Any, known: Collection[bytes] = (), *, max_bytes: int | None = None
+) -> tuple[WorkspaceManifest, dict[bytes, bytes]]:
+    """Return the manifest of a tar archive, and its chunks that are not ``known``, as they are stored.
+
+    What a manifest cannot have is among its ``unkept_files``, with the reason. ValueError above ``max_bytes``.
+    """
+    files: dict[str, WorkspaceFile] = {}
+    unkept: dict[str, str] = {}
+    chunks: dict[bytes, bytes] = {}
+    size = 0
+    with tarfile.open(fileobj=file, mode="r") as archive:
+        for member in archive:
+            path = member.name.removeprefix("./").rstrip("/")
+            if path in ("", "."):
+                continue
+            if (problem := find_path_problem(path)) is not None:
+                unkept[path.encode(errors="replace").decode()[:4096]] = f"the path {problem}"
+                continue
+            mode, changed = member.mode & 0o777, int(member.mtime * 1e9)
+            if member.isdir():
+                files[path] = WorkspaceFile(path=path, kind="directory", mode=mode, mtime_ns=changed)
+            elif member.issym():
+                files[path] = WorkspaceFile(path=path, kind="link", mode=mode, mtime_ns=changed, target=member.linkname)
+            elif (source := archive.extractfile(member)) is not None:
+                size += member.size
+                if max_bytes is not None and size > max_bytes:
+                    raise ValueError(f"the workspace has more than {max_bytes} bytes")
+                content = _read_content(source, known, chunks)
+                files[path] = WorkspaceFile(path=path, mode=mode, mtime_ns=changed, content=content)
+            else:
+                unkept[path] = "it is not a file, a directory or a symbolic link"
+    total = sum(file.content.size for file in files.values())
+    return WorkspaceManifest(python="", files=tuple(files.values()), unkept_files=unkept, size=total), chunks
+
+
+def _read_content(source: IO[bytes], known: Collection[bytes], chunks: dict[bytes, bytes]) -> Content:
+    digests, size = [], 0
+    while data := source.read(CHUNK_SIZE):
+        digest = hash_chunk(data).digest()
+        digests.append(digest)
+        size += len(data)
+        if digest not in known and digest not in chunks:
+            chunks[digest] = encode_chunk(data)
+    return Content(size, tuple(digests))
+
+
+async def write_archive(manifest: WorkspaceManifest, storage: WorkspaceStorage) -> io.IOBase:
+    """Return the workspace of a manifest as a tar archive."""
+    target: Any = tempfile.SpooledTemporaryFile(max_size=_SPOOLED_BYTES)  # noqa: SIM115 - the caller closes it
+    try:
+        with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for entry in manifest.files:
+                info = tarfile.TarInfo(entry.path)
+                info.mode, info.mtime = entry.mode, entry.mtime_ns / 1e9
+                if entry.kind == "directory":
+                    info.type = tarfile.DIRTYPE
+                    archive.addfile(info)
+                elif entry.kind == "link":
+                    info.type, info.linkname = tarfile.SYMTYPE, entry.target
+                    archive.addfile(info)
+                else:
+                    parts = [decode_chunk(digest, await storage.fetch(digest)) for digest in entry.content.chunks]
+                    info.size = entry.content.size
+                    archive.addfile(info, io.BytesIO(b"".join(parts)))
+        target.seek(0)
+    except BaseException:
+        target.close()
+        raise
+    archive_file: io.IOBase = target
+    return archive_file
+
+
+def write_members(file: Any, members: list[ArchiveMember]) -> None:
+    """Write files and directories to a tar archive."""
+    now = time.time()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for member in members:
+            info = tarfile.TarInfo(str(member.path))
+            info.mode, info.mtime = member.mode, now
+            if member.link_target is not None:
+                info.type, info.linkname = tarfile.SYMTYPE, member.link_target
+                archive.addfile(info)
+            elif member.source is not None:
+                with open(member.source, "rb") as source:
+                    info.size = source.seek(0, io.SEEK_END)
+                    source.seek(0)
+                    archive.addfile(info, source)
+            elif member.data is not None:
+                info.size = len(member.data)
+                archive.addfile(info, io.BytesIO(member.data))
+            else:
+                info.type = tarfile.DIRTYPE
+                archive.addfile(info)
+
+
+def read_members(
+    content: bytes, scheme: str, prefix: PurePosixPath, limits: SandboxArchiveLimits
+) -> list[ArchiveMember] | None:
+    """Return the members of an archive within limits; None for an unknown scheme. Links are refused."""
+    limits.check_input(len(content))
+    if scheme == "tar":
+        return list(read_tar(content, prefix, limits))
+    return list(read_zip(content, prefix, limits)) if scheme == "zip" else None

@@ -47,6 +47,10 @@ class BaseSandboxClient(ABC, Generic[ClientOptionsT]):
     def deserialize_session_state(self, payload: dict[str, Any]) -> SandboxSessionState:
         """Return the state from what :meth:`serialize_session_state` made of it."""
 
+    def describe_session(self, session: SandboxSession) -> dict[str, Any]:
+        """Return what a saved run has of its session: the kind of sandbox and the state."""
+        return {"backend_id": self.backend_id, "session_state": self.serialize_session_state(session.state)}
+
     def serialize_session_state(self, state: SandboxSessionState) -> dict[str, Any]:
         """Return the state as plain data. Ephemeral environment variables are left out."""
         kept = {name: entry for name, entry in state.manifest.environment.normalized().items() if not entry.ephemeral}

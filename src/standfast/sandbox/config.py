@@ -1,16 +1,19 @@
 """Settings of runs in a sandbox."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any
 
-from standfast.agents.model_settings import ModelSettings
+from standfast.agents.model_settings import ModelSettings, Reasoning, coerce_settings
 
 if TYPE_CHECKING:
     from standfast.sandbox.client import BaseSandboxClient
     from standfast.sandbox.manifest import Manifest
     from standfast.sandbox.sessions import BaseSandboxSession, SandboxSessionState
     from standfast.sandbox.snapshot import SnapshotBase, SnapshotSpec
+
+DEFAULT_PYTHON_SANDBOX_IMAGE = "python:3.14-slim"
 
 
 @dataclass
@@ -67,7 +70,7 @@ class SandboxArchiveLimits:
 class SandboxRunConfig:
     """Where the agents of a run work: in ``session``, or in one that ``client`` resumes or creates for the run.
 
-    A session that is passed in stays the caller's. A session of the run is closed with it; of a run that pauses, the
+    A session that is passed in is not closed. A session of the run is closed with it; of a run that pauses, the
     workspace is kept until the run is resumed. ``cwd`` is the directory that relative paths of the model start from.
     """
 
@@ -80,6 +83,15 @@ class SandboxRunConfig:
     concurrency_limits: SandboxConcurrencyLimits = field(default_factory=SandboxConcurrencyLimits)
     archive_limits: SandboxArchiveLimits | None = None
     cwd: str | PurePath | None = None
+
+    def __post_init__(self) -> None:
+        self.concurrency_limits = coerce_settings(SandboxConcurrencyLimits, self.concurrency_limits)
+        if self.archive_limits is not None:
+            self.archive_limits = coerce_settings(SandboxArchiveLimits, self.archive_limits)
+        if isinstance(self.manifest, Mapping):
+            from standfast.sandbox.manifest import Manifest
+
+            self.manifest = Manifest.model_validate(self.manifest)
 
 
 @dataclass
@@ -97,14 +109,18 @@ class MemoryReadConfig:
     live_update: bool = True
 
 
+def _make_memory_settings() -> ModelSettings:
+    return ModelSettings(reasoning=Reasoning(effort="medium"))
+
+
 @dataclass
 class MemoryGenerateConfig:
     """How memories are written when a session ends: a summary of each run, then one text from all summaries."""
 
     max_raw_memories_for_consolidation: int = 256
     phase_one_model: Any = "gpt-5.4-mini"
-    phase_one_model_settings: ModelSettings | None = field(default_factory=ModelSettings)
+    phase_one_model_settings: ModelSettings | None = field(default_factory=_make_memory_settings)
     phase_two_model: Any = "gpt-5.5"
-    phase_two_model_settings: ModelSettings | None = field(default_factory=ModelSettings)
+    phase_two_model_settings: ModelSettings | None = field(default_factory=_make_memory_settings)
     extra_prompt: str | None = None
     phase_two_max_turns: int = 500

@@ -14,7 +14,7 @@ class DependenciesError(RuntimeError):
 
 
 class DependenciesBindingError(DependenciesError, ValueError):
-    """A key is bound already."""
+    """A key is already bound."""
 
 
 class DependenciesMissingDependencyError(DependenciesError, LookupError):
@@ -85,4 +85,4 @@ class Dependencies:
 
     def _check_unbound(self, key: str, overwrite: bool) -> None:
         if not overwrite and (key in self._values or key in self._factories):
-            raise DependenciesBindingError(f"{key!r} is bound already: pass overwrite=True to replace it")
+            raise DependenciesBindingError(f"{key!r} is already bound: pass overwrite=True to replace it")

@@ -1,40 +1,16 @@
 """Errors of sandboxes. Each has a stable ``error_code``, the operation that failed, and its facts in ``context``."""
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
-
-class ErrorCode(StrEnum):
-    """The stable codes of errors."""
-
-    CONFIGURATION = "configuration_error"
-    INVALID_MANIFEST_PATH = "invalid_manifest_path"
-    INVALID_COMPRESSION_SCHEME = "invalid_compression_scheme"
-    SKILLS_CONFIG = "skills_config_invalid"
-    EXEC_TIMEOUT = "exec_timeout"
-    EXEC_TRANSPORT = "exec_transport_error"
-    EXPOSED_PORT_UNAVAILABLE = "exposed_port_unavailable"
-    PTY_SESSION_NOT_FOUND = "pty_session_not_found"
-    WORKSPACE_READ_NOT_FOUND = "workspace_read_not_found"
-    WORKSPACE_WRITE_TYPE = "workspace_write_type_error"
-    WORKSPACE_ARCHIVE_READ = "workspace_archive_read_error"
-    WORKSPACE_ARCHIVE_WRITE = "workspace_archive_write_error"
-    WORKSPACE_START = "workspace_start_error"
-    WORKSPACE_STOP = "workspace_stop_error"
-    SNAPSHOT_PERSIST = "snapshot_persist_error"
-    SNAPSHOT_RESTORE = "snapshot_restore_error"
-    SNAPSHOT_NOT_RESTORABLE = "snapshot_not_restorable"
-    LOCAL_FILE_READ = "local_file_read_error"
-    LOCAL_DIR_READ = "local_dir_read_error"
-    GIT_CLONE = "git_clone_error"
+from standfast.sandbox.error_codes import ErrorCode as ErrorCode
 
 
 class SandboxError(Exception):
     """The base of all errors of sandboxes."""
 
-    default_code: ClassVar[ErrorCode] = ErrorCode.CONFIGURATION
+    default_code: ClassVar[ErrorCode] = ErrorCode.SANDBOX_CONFIG_INVALID
     default_op: ClassVar[str] = "exec"
 
     def __init__(
@@ -102,10 +78,14 @@ class InvalidCompressionSchemeError(ConfigurationError):
         )
 
 
+class UnsupportedAccountError(ConfigurationError, ValueError):
+    """A kind of sandbox has no accounts for the users and groups of a manifest."""
+
+
 class SkillsConfigError(ConfigurationError):
     """The sources of skills contradict each other, or a skill does not exist."""
 
-    default_code = ErrorCode.SKILLS_CONFIG
+    default_code = ErrorCode.SKILLS_CONFIG_INVALID
 
     def __init__(self, *, message: str, context: Any = None, cause: Any = None) -> None:
         super().__init__(message, context=context, cause=cause)
@@ -135,7 +115,7 @@ class ExecTimeoutError(ExecFailureError):
 class ExecTransportError(ExecFailureError):
     """The sandbox could not start the command, or ended while it ran."""
 
-    default_code = ErrorCode.EXEC_TRANSPORT
+    default_code = ErrorCode.EXEC_TRANSPORT_ERROR
 
     def __init__(
         self,
@@ -184,7 +164,7 @@ class PtySessionNotFoundError(SandboxRuntimeError):
     default_code = ErrorCode.PTY_SESSION_NOT_FOUND
 
     def __init__(self, *, session_id: int, context: Any = None, cause: Any = None) -> None:
-        super().__init__(f"there is no running command with the session ID {session_id}", context=context, cause=cause)
+        super().__init__(f"PTY session not found: {session_id}", context=context, cause=cause)
         self.session_id = session_id
 
 
@@ -217,7 +197,7 @@ class WorkspaceReadNotFoundError(WorkspaceIOError):
 class WorkspaceWriteTypeError(WorkspaceIOError):
     """The data to write are neither bytes nor text."""
 
-    default_code, default_op = ErrorCode.WORKSPACE_WRITE_TYPE, "write"
+    default_code, default_op = ErrorCode.WORKSPACE_WRITE_TYPE_ERROR, "write"
 
     def __init__(self, *, path: str | PurePath, actual_type: str, context: Any = None, cause: Any = None) -> None:
         super().__init__(
@@ -228,25 +208,33 @@ class WorkspaceWriteTypeError(WorkspaceIOError):
 class WorkspaceArchiveReadError(WorkspaceIOError):
     """The workspace could not be read as an archive."""
 
-    default_code, default_op, verb = ErrorCode.WORKSPACE_ARCHIVE_READ, "persist_workspace", "could not be archived"
+    default_code, default_op, verb = (
+        ErrorCode.WORKSPACE_ARCHIVE_READ_ERROR,
+        "persist_workspace",
+        "could not be archived",
+    )
 
 
 class WorkspaceArchiveWriteError(WorkspaceIOError):
     """An archive could not be extracted, or a file not be written."""
 
-    default_code, default_op, verb = ErrorCode.WORKSPACE_ARCHIVE_WRITE, "hydrate_workspace", "could not be written"
+    default_code, default_op, verb = (
+        ErrorCode.WORKSPACE_ARCHIVE_WRITE_ERROR,
+        "hydrate_workspace",
+        "could not be written",
+    )
 
 
 class WorkspaceStartError(WorkspaceIOError):
     """The sandbox could not be started."""
 
-    default_code, default_op, verb = ErrorCode.WORKSPACE_START, "start", "could not be started"
+    default_code, default_op, verb = ErrorCode.WORKSPACE_START_ERROR, "start", "could not be started"
 
 
 class WorkspaceStopError(WorkspaceIOError):
     """The sandbox could not be stopped."""
 
-    default_code, default_op, verb = ErrorCode.WORKSPACE_STOP, "stop", "could not be stopped"
+    default_code, default_op, verb = ErrorCode.WORKSPACE_STOP_ERROR, "stop", "could not be stopped"
 
 
 class _SnapshotFileError(SnapshotError):
@@ -264,13 +252,13 @@ class _SnapshotFileError(SnapshotError):
 class SnapshotPersistError(_SnapshotFileError):
     """A snapshot could not be written."""
 
-    default_code, default_op, verb = ErrorCode.SNAPSHOT_PERSIST, "snapshot_persist", "could not be written to"
+    default_code, default_op, verb = ErrorCode.SNAPSHOT_PERSIST_ERROR, "snapshot_persist", "could not be written to"
 
 
 class SnapshotRestoreError(_SnapshotFileError):
     """A snapshot could not be read."""
 
-    default_code, default_op, verb = ErrorCode.SNAPSHOT_RESTORE, "snapshot_restore", "could not be read from"
+    default_code, default_op, verb = ErrorCode.SNAPSHOT_RESTORE_ERROR, "snapshot_restore", "could not be read from"
 
 
 class SnapshotNotRestorableError(_SnapshotFileError):
@@ -286,7 +274,7 @@ class LocalArtifactError(ArtifactError):
 class LocalFileReadError(LocalArtifactError):
     """A local file could not be read."""
 
-    default_code = ErrorCode.LOCAL_FILE_READ
+    default_code = ErrorCode.LOCAL_FILE_READ_ERROR
 
     def __init__(self, *, src: Path, context: Any = None, cause: Any = None, message: str | None = None) -> None:
         super().__init__(
@@ -297,7 +285,7 @@ class LocalFileReadError(LocalArtifactError):
 class LocalDirReadError(LocalFileReadError):
     """A local directory could not be read."""
 
-    default_code = ErrorCode.LOCAL_DIR_READ
+    default_code = ErrorCode.LOCAL_DIR_READ_ERROR
 
 
 class GitArtifactError(ArtifactError):
@@ -307,7 +295,7 @@ class GitArtifactError(ArtifactError):
 class GitCloneError(GitArtifactError):
     """``git`` could not fetch the repository."""
 
-    default_code = ErrorCode.GIT_CLONE
+    default_code = ErrorCode.GIT_CLONE_ERROR
 
     def __init__(
         self, *, url: str, ref: str, stderr: str | None = None, context: Any = None, cause: Any = None
@@ -317,3 +305,86 @@ class GitCloneError(GitArtifactError):
             context={"url": url, "ref": ref, "stderr": stderr, **(context or {})},
             cause=cause,
         )
+
+
+class MountArtifactError(ArtifactError):
+    """Remote storage could not be mounted."""
+
+
+class MountConfigError(MountArtifactError):
+    """Remote storage cannot be mounted as it is described, or in this kind of sandbox."""
+
+    default_code = ErrorCode.MOUNT_CONFIG_INVALID
+
+    def __init__(self, *, message: str, context: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message, context=context)
+
+
+class MountToolMissingError(MountArtifactError):
+    """The program that mounts storage is not installed."""
+
+    default_code = ErrorCode.MOUNT_MISSING_TOOL
+
+    def __init__(self, *, tool: str, context: Mapping[str, Any] | None = None, cause: Any = None) -> None:
+        super().__init__(f"{tool} is not installed", context={"tool": tool, **(context or {})}, cause=cause)
+
+
+class MountCommandError(MountArtifactError):
+    """The program that mounts storage failed."""
+
+    default_code = ErrorCode.MOUNT_FAILED
+
+    def __init__(
+        self,
+        *,
+        command: str,
+        stderr: str | None,
+        context: Mapping[str, Any] | None = None,
+        cause: Any = None,
+        retryable: bool | None = False,
+    ) -> None:
+        facts = {"command": command, "stderr": stderr, **(context or {})}
+        super().__init__(f"{command} failed: {stderr}", context=facts, cause=cause, retryable=retryable)
+
+
+class ApplyPatchError(ConfigurationError):
+    """A patch cannot be applied."""
+
+    default_op = "apply_patch"
+
+
+class ApplyPatchPathError(ApplyPatchError):
+    """The path of a patch is not in the workspace."""
+
+    default_code = ErrorCode.APPLY_PATCH_INVALID_PATH
+
+    def __init__(self, *, path: str | Path, reason: str, context: Any = None, cause: Any = None) -> None:
+        facts = {"path": str(path), "reason": reason, **(context or {})}
+        super().__init__(f"{path} is not a path in the workspace", context=facts, cause=cause)
+
+
+class ApplyPatchDiffError(ApplyPatchError):
+    """A patch is malformed, or does not fit its file."""
+
+    default_code = ErrorCode.APPLY_PATCH_INVALID_DIFF
+
+    def __init__(self, *, message: str, path: str | Path | None = None, context: Any = None, cause: Any = None) -> None:
+        super().__init__(message, context={"path": str(path), **(context or {})}, cause=cause)
+
+
+class ApplyPatchFileNotFoundError(WorkspaceIOError):
+    """A patch changes a file that does not exist."""
+
+    default_code, default_op = ErrorCode.APPLY_PATCH_FILE_NOT_FOUND, "apply_patch"
+
+    def __init__(self, *, path: Path, context: Any = None, cause: Any = None) -> None:
+        super().__init__(path=path, message=f"there is no file {path}", context=context, cause=cause)
+
+
+class ApplyPatchDecodeError(WorkspaceIOError):
+    """A patch changes a file that is not text."""
+
+    default_code, default_op = ErrorCode.APPLY_PATCH_DECODE_ERROR, "apply_patch"
+
+    def __init__(self, *, path: Path, context: Any = None, cause: Any = None) -> None:
+        super().__init__(path=path, message=f"{path} is not a text file", context=context, cause=cause)

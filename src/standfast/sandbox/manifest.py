@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator
 
 from standfast.sandbox.manifest_entries import BaseEntry, Dir, parse_entries
+from standfast.sandbox.mounts import Mount
 from standfast.sandbox.types import Group, User
 from standfast.sandbox.workspace_paths import SandboxPathGrant, to_relative_path
 
@@ -61,7 +62,7 @@ class EnvEntry(BaseModel):
 
 
 class Environment(BaseModel):
-    """The environment of commands. They get none of the host's variables beside it."""
+    """The environment of commands. They get no other variables of the host."""
 
     value: dict[str, str | EnvEntry | SerializeAsAny[EnvValue]] = Field(default_factory=dict)
 
@@ -107,6 +108,13 @@ class Manifest(BaseModel):
     def _parse_entries(cls, entries: object) -> object:
         return parse_entries(entries)
 
+    def with_ephemeral_environment(self, other: "Manifest") -> "Manifest":
+        """Return the manifest with the ephemeral variables of another one, which saved states do not have."""
+        added = {name: entry for name, entry in other.environment.normalized().items() if entry.ephemeral}
+        if not added:
+            return self
+        return self.model_copy(update={"environment": Environment(value={**self.environment.value, **added})})
+
     def validated_entries(self) -> dict[str | Path, BaseEntry]:
         """Return the entries, or raise :class:`InvalidManifestPathError` for a path that leaves the workspace."""
         for path, _ in self.iter_entries():
@@ -129,12 +137,16 @@ class Manifest(BaseModel):
         """Return the paths that snapshots leave out."""
         return self.ephemeral_entry_paths(depth)
 
-    def mount_targets(self) -> list[Any]:
-        """Return an empty list: a sandbox of this package mounts no remote storage."""
-        return []
+    def mount_targets(self) -> list[tuple[Mount, Path]]:
+        """Return the entries for remote storage, with the paths where they would be mounted."""
+        return [
+            (entry, Path(self.root) / (entry.mount_path or path))
+            for path, entry in self.iter_entries()
+            if isinstance(entry, Mount)
+        ]
 
-    def ephemeral_mount_targets(self) -> list[Any]:
-        return []
+    def ephemeral_mount_targets(self) -> list[tuple[Mount, Path]]:
+        return [target for target in self.mount_targets() if target[0].ephemeral]
 
     def describe(self, depth: int | None = 1) -> str:
         """Return the entries as a tree, one line for each with its path and its description."""

@@ -41,15 +41,14 @@ class SourceRules:
     base_dir: Path
     grants: tuple[SandboxPathGrant, ...] = ()
 
-    def resolve(self, source: Path) -> Path:
-        """Return the real path of a source, or raise :class:`ConfigurationError` if it may not be read."""
+    def resolve(self, source: Path, error: type[LocalFileReadError] = LocalDirReadError) -> Path:
+        """Return the real path of a source, or raise the error if it may not be read."""
         real = (self.base_dir / source).resolve()
         allowed = [self.base_dir.resolve(), *(Path(grant.path).resolve() for grant in self.grants)]
         if not any(real.is_relative_to(path) for path in allowed):
-            raise ConfigurationError(
-                f"{source} is outside of {self.base_dir}: allow it with extra_path_grants of the manifest",
-                context={"src": str(source)},
-            )
+            problem = f"{source} is outside of {self.base_dir}: allow it with extra_path_grants of the manifest"
+            facts = {"reason": "outside_base_dir", "base_dir": str(self.base_dir)}
+            raise error(src=source, context=facts, message=problem)
         return real
 
 
@@ -90,6 +89,14 @@ class BaseEntry(BaseModel, ABC):
             raise ValueError(f"{kind!r} is not a type of entry; expected one of {', '.join(sorted(BaseEntry._types))}")
         return BaseEntry._types[kind].model_validate(payload)
 
+    def model_post_init(self, context: Any, /) -> None:
+        if self.is_dir and not self.permissions.directory:
+            self.permissions = self.permissions.model_copy(update={"directory": True})
+
+    def get_mode(self) -> int:
+        """Return the bits of the permissions, without the kind of file."""
+        return stat.S_IMODE(self.permissions.to_mode())
+
     @abstractmethod
     def iter_members(self, path: PurePosixPath, rules: SourceRules) -> Iterator[ArchiveMember]:
         """Yield what this entry creates at a path of the workspace, directories before what they contain."""
@@ -120,7 +127,7 @@ class File(BaseEntry):
             return {"base64": base64.b64encode(content).decode()}
 
     def iter_members(self, path: PurePosixPath, rules: SourceRules) -> Iterator[ArchiveMember]:
-        yield ArchiveMember(path, self.permissions.to_mode(), data=self.content)
+        yield ArchiveMember(path, self.get_mode(), data=self.content)
 
 
 class Dir(BaseEntry):
@@ -136,7 +143,7 @@ class Dir(BaseEntry):
         return parse_entries(children)
 
     def iter_members(self, path: PurePosixPath, rules: SourceRules) -> Iterator[ArchiveMember]:
-        yield ArchiveMember(path, self.permissions.to_mode())
+        yield ArchiveMember(path, self.get_mode())
         for name, child in self.children.items():
             yield from child.iter_members(path / to_relative_path(name), rules)
 
@@ -148,10 +155,10 @@ class LocalFile(BaseEntry):
     src: Path
 
     def iter_members(self, path: PurePosixPath, rules: SourceRules) -> Iterator[ArchiveMember]:
-        source = rules.resolve(self.src)
+        source = rules.resolve(self.src, LocalFileReadError)
         if not source.is_file():
             raise LocalFileReadError(src=self.src, message=f"{self.src} is not a file")
-        yield ArchiveMember(path, self.permissions.to_mode(), source=source)
+        yield ArchiveMember(path, self.get_mode(), source=source)
 
 
 class LocalDir(BaseEntry):
@@ -165,7 +172,7 @@ class LocalDir(BaseEntry):
     src: Path | None = None
 
     def iter_members(self, path: PurePosixPath, rules: SourceRules) -> Iterator[ArchiveMember]:
-        yield ArchiveMember(path, self.permissions.to_mode())
+        yield ArchiveMember(path, self.get_mode())
         if self.src is not None:
             source = rules.resolve(self.src)
             if not source.is_dir():
@@ -200,7 +207,7 @@ class GitRepo(BaseEntry):
             source = Path(folder) / inner
             if not source.is_dir() or source.is_symlink():
                 raise ConfigurationError(f"{self.repo} has no directory {self.subpath!r}")
-            yield ArchiveMember(path, self.permissions.to_mode())
+            yield ArchiveMember(path, self.get_mode())
             yield from (
                 _load_member(member) for member in iter_directory(source, path) if ".git" not in member.path.parts
             )

@@ -4,7 +4,6 @@ import asyncio
 import io
 import tarfile
 import tempfile
-import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
@@ -13,6 +12,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, SerializeAsAny, field_validator
 
+from standfast.sandbox.archives import read_members, write_members
 from standfast.sandbox.config import SandboxArchiveLimits
 from standfast.sandbox.dependencies import Dependencies
 from standfast.sandbox.errors import (
@@ -23,6 +23,7 @@ from standfast.sandbox.errors import (
 )
 from standfast.sandbox.manifest import Manifest
 from standfast.sandbox.manifest_entries import ArchiveMember, SourceRules
+from standfast.sandbox.session_events import Instrumentation, Observed, OpName, observe
 from standfast.sandbox.snapshot import SnapshotBase
 from standfast.sandbox.types import (
     ExecResult,
@@ -30,6 +31,8 @@ from standfast.sandbox.types import (
     FileEntry,
     MaterializationResult,
     MaterializedFile,
+    PatchFormat,
+    PatchOperations,
     PtyExecUpdate,
     User,
 )
@@ -77,6 +80,13 @@ class BaseSandboxSession(ABC):
     """
 
     state: SandboxSessionState
+    events: Observed | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in OBSERVED_OPERATIONS:
+            if name in vars(cls):
+                setattr(cls, name, observe(name, vars(cls)[name]))
 
     def __init__(self) -> None:
         self._hooks: list[Callable[[], Awaitable[None]]] = []
@@ -168,7 +178,7 @@ class BaseSandboxSession(ABC):
             await self.apply_manifest()
 
     async def stop(self) -> None:
-        """Keep the workspace in the snapshot. The sandbox goes on."""
+        """Keep the workspace in the snapshot. The sandbox keeps running."""
         if await self.running():
             with_archive = await self.persist_workspace()
             try:
@@ -196,6 +206,11 @@ class BaseSandboxSession(ABC):
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
+
+    def instrument(self, instrumentation: Instrumentation) -> None:
+        """Give the sinks events of what is done with the session."""
+        self.events = Observed(self.state.session_id, instrumentation)
+        instrumentation.bind(self)
 
     def register_pre_stop_hook(self, hook: Callable[[], Awaitable[None]]) -> None:
         """Call ``hook`` once before the sandbox ends."""
@@ -234,6 +249,18 @@ class BaseSandboxSession(ABC):
         if len(content) > max_bytes:
             raise ValueError(f"{path} has more than {max_bytes} bytes")
         return content
+
+    async def apply_patch(
+        self, operations: PatchOperations, *, patch_format: PatchFormat | Literal["v4a"] = "v4a"
+    ) -> str:
+        """Create, change and delete files, one operation after the other.
+
+        :class:`ApplyPatchError`, :class:`ApplyPatchFileNotFoundError` or :class:`ApplyPatchDecodeError` if one of them
+        cannot be applied; those before it were.
+        """
+        from standfast.sandbox.capabilities.apply_patch import apply_operations
+
+        return await apply_operations(self, operations, None if patch_format == "v4a" else patch_format)
 
     async def same_file(
         self, left: Path | str, right: Path | str, *, follow_symlinks: bool = True, user: str | User | None = None
@@ -281,7 +308,7 @@ class BaseSandboxSession(ABC):
         listed = list(members)
         if listed:
             with tempfile.TemporaryFile() as archive:
-                await asyncio.to_thread(_write_archive, archive, listed)
+                await asyncio.to_thread(write_members, archive, listed)
                 archive.seek(0)
                 await self.hydrate_workspace(archive)
         return [MaterializedFile(str(PurePosixPath(self.state.manifest.root) / member.path)) for member in listed]
@@ -300,7 +327,7 @@ class BaseSandboxSession(ABC):
         scheme = compression_scheme or ("zip" if content[:4] == b"PK\x03\x04" else "tar")
         limits = archive_limits or SandboxArchiveLimits()
         try:
-            members = await asyncio.to_thread(read_archive, content, scheme, prefix, limits)
+            members = await asyncio.to_thread(read_members, content, scheme, prefix, limits)
         except (tarfile.TarError, ValueError, KeyError, EOFError) as problem:
             raise WorkspaceArchiveWriteError(path=Path(path), message=str(problem), cause=problem) from problem
         if members is None:
@@ -320,7 +347,7 @@ class BaseSandboxSession(ABC):
     # --- commands that go on ----------------------------------------------------------------------
 
     def supports_pty(self) -> bool:
-        """Return whether commands can go on between calls, with or without a terminal."""
+        """Return whether commands can keep running between calls, with or without a terminal."""
         return False
 
     async def pty_exec_start(
@@ -333,7 +360,7 @@ class BaseSandboxSession(ABC):
         yield_time_s: float | None = None,
         max_output_tokens: int | None = None,
     ) -> PtyExecUpdate:
-        """Start a command and return its output up to ``yield_time_s`` seconds; it may go on afterwards."""
+        """Start a command and return its output up to ``yield_time_s`` seconds; it may continue afterwards."""
         raise NotImplementedError(f"{type(self).__name__} does not keep commands running")
 
     async def pty_write_stdin(
@@ -361,38 +388,8 @@ class BaseSandboxSession(ABC):
         return self.state.manifest.describe(depth=None)
 
 
+OBSERVED_OPERATIONS: tuple[OpName, ...] = ("start", "stop", "exec", "read", "write", "shutdown", "running")
+for _name in ("start", "stop", "write"):
+    setattr(BaseSandboxSession, _name, observe(_name, vars(BaseSandboxSession)[_name]))
+
 SandboxSession = BaseSandboxSession
-
-
-def _write_archive(file: Any, members: list[ArchiveMember]) -> None:
-    now = time.time()
-    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for member in members:
-            info = tarfile.TarInfo(str(member.path))
-            info.mode, info.mtime = member.mode, now
-            if member.link_target is not None:
-                info.type, info.linkname = tarfile.SYMTYPE, member.link_target
-                archive.addfile(info)
-            elif member.source is not None:
-                with open(member.source, "rb") as source:
-                    info.size = source.seek(0, io.SEEK_END)
-                    source.seek(0)
-                    archive.addfile(info, source)
-            elif member.data is not None:
-                info.size = len(member.data)
-                archive.addfile(info, io.BytesIO(member.data))
-            else:
-                info.type = tarfile.DIRTYPE
-                archive.addfile(info)
-
-
-def read_archive(
-    content: bytes, scheme: str, prefix: PurePosixPath, limits: SandboxArchiveLimits
-) -> list[ArchiveMember] | None:
-    """Return the members of an archive within limits; None for an unknown scheme. Links are refused."""
-    from standfast.sandbox.archives import read_tar, read_zip
-
-    limits.check_input(len(content))
-    if scheme == "tar":
-        return list(read_tar(content, prefix, limits))
-    return list(read_zip(content, prefix, limits)) if scheme == "zip" else None

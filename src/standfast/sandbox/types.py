@@ -1,10 +1,13 @@
 """Values that sandbox sessions take and return: users, permissions, results of commands, entries of a directory."""
 
+import stat
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Self
+from typing import Any, Protocol, Self, TypeAlias
 
 from pydantic import BaseModel
+
+from standfast.agents.editor import ApplyDiffMode, ApplyPatchOperation
 
 
 class User(BaseModel):
@@ -55,7 +58,8 @@ class Permissions(BaseModel):
         return cls(owner=values[0], group=values[1], other=values[2], directory=len(perms) == 10 and perms[0] == "d")
 
     def to_mode(self) -> int:
-        return self.owner << 6 | self.group << 3 | self.other
+        """Return the permissions as ``st_mode``, with the kind of file if it is a directory."""
+        return (stat.S_IFDIR if self.directory else 0) | self.owner << 6 | self.group << 3 | self.other
 
     def owner_can(self, mode: int) -> Self:
         return self.model_copy(update={"owner": int(mode)})
@@ -126,7 +130,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class PtyExecUpdate:
-    """The output of a command since the last look. ``process_id`` is None when it has ended."""
+    """The output of a command since the last call. ``process_id`` is None when it has ended."""
 
     process_id: int | None
     output: bytes
@@ -146,3 +150,13 @@ class MaterializationResult:
     """What applying a manifest created."""
 
     files: list[MaterializedFile]
+
+
+class PatchFormat(Protocol):
+    """How a diff is applied to the text of a file."""
+
+    @staticmethod
+    def apply_diff(input: str, diff: str, mode: ApplyDiffMode = "default") -> str: ...
+
+
+PatchOperations: TypeAlias = ApplyPatchOperation | dict[str, Any] | list[ApplyPatchOperation | dict[str, Any]]

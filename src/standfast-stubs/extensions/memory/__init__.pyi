@@ -1,5 +1,9 @@
 from standfast.history import AdvancedSQLiteSession as AdvancedSQLiteSession
 from standfast.history import AsyncSQLiteSession as AsyncSQLiteSession
+from standfast.history import DAPR_CONSISTENCY_EVENTUAL as DAPR_CONSISTENCY_EVENTUAL
+from standfast.history import DAPR_CONSISTENCY_STRONG as DAPR_CONSISTENCY_STRONG
+from standfast.history import DaprSession as DaprSession
 from standfast.history import EncryptedSession as EncryptedSession
+from standfast.history import MongoDBSession as MongoDBSession
 from standfast.history import RedisSession as RedisSession
 from standfast.history import SQLAlchemySession as SQLAlchemySession

@@ -1,1 +1,2 @@
+from standfast.history.encryption.openai_agents import EncryptedEnvelope as EncryptedEnvelope
 from standfast.history import EncryptedSession as EncryptedSession

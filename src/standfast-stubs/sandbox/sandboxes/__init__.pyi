@@ -1,4 +1,7 @@
+from standfast.sandbox import DockerSandboxClient as DockerSandboxClient
+from standfast.sandbox import DockerSandboxClientOptions as DockerSandboxClientOptions
+from standfast.sandbox import DockerSandboxSessionState as DockerSandboxSessionState
 from standfast.sandbox import UnixLocalSandboxClient as UnixLocalSandboxClient
 from standfast.sandbox import UnixLocalSandboxClientOptions as UnixLocalSandboxClientOptions
 from standfast.sandbox import UnixLocalSandboxSession as UnixLocalSandboxSession
-from standfast.sandbox.local import UnixLocalSandboxSessionState as UnixLocalSandboxSessionState
+from standfast.sandbox.local_session import UnixLocalSandboxSessionState as UnixLocalSandboxSessionState

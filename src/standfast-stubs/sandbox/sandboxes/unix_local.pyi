@@ -1,5 +1,5 @@
 from standfast.sandbox import UnixLocalSandboxClient as UnixLocalSandboxClient
 from standfast.sandbox import UnixLocalSandboxClientOptions as UnixLocalSandboxClientOptions
 from standfast.sandbox import UnixLocalSandboxSession as UnixLocalSandboxSession
-from standfast.sandbox.local import PTY_PROCESSES_MAX as PTY_PROCESSES_MAX
-from standfast.sandbox.local import UnixLocalSandboxSessionState as UnixLocalSandboxSessionState
+from standfast.sandbox.local_session import PTY_PROCESSES_MAX as PTY_PROCESSES_MAX
+from standfast.sandbox.local_session import UnixLocalSandboxSessionState as UnixLocalSandboxSessionState

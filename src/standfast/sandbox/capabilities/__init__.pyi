@@ -10,6 +10,7 @@ from standfast.sandbox.capabilities.compaction import StaticCompactionPolicy as 
 from standfast.sandbox.capabilities.filesystem import Filesystem as Filesystem
 from standfast.sandbox.capabilities.filesystem import FilesystemToolSet as FilesystemToolSet
 from standfast.sandbox.capabilities.filesystem import ViewImageTool as ViewImageTool
+from standfast.sandbox.capabilities.memory import Memory as Memory
 from standfast.sandbox.capabilities.shell import ExecCommandTool as ExecCommandTool
 from standfast.sandbox.capabilities.shell import Shell as Shell
 from standfast.sandbox.capabilities.shell import ShellToolSet as ShellToolSet

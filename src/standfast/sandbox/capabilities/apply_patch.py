@@ -6,17 +6,26 @@ from pathlib import Path
 from typing import Any
 
 from standfast.agents.custom_tool import CustomTool
-from standfast.agents.diffs import apply_diff
 from standfast.agents.editor import (
+    ApplyDiffMode,
     ApplyPatchApprovalFunction,
     ApplyPatchOnApprovalFunction,
     ApplyPatchOperation,
     ApplyPatchResult,
+    apply_diff,
 )
 from standfast.agents.types import maybe_await
-from standfast.sandbox.errors import InvalidManifestPathError, WorkspaceReadNotFoundError
+from standfast.sandbox.errors import (
+    ApplyPatchDecodeError,
+    ApplyPatchDiffError,
+    ApplyPatchFileNotFoundError,
+    ApplyPatchPathError,
+    InvalidManifestPathError,
+    SandboxError,
+    WorkspaceReadNotFoundError,
+)
 from standfast.sandbox.sessions import BaseSandboxSession
-from standfast.sandbox.types import User
+from standfast.sandbox.types import PatchOperations, User
 from standfast.sandbox.workspace_paths import SandboxWorkspaceScope
 
 _BEGIN, _END, _MOVE = "*** Begin Patch", "*** End Patch", "*** Move to: "
@@ -89,20 +98,23 @@ class SandboxApplyPatchEditor:
         *,
         user: str | User | None = None,
         workspace_scope: SandboxWorkspaceScope | None = None,
+        apply_diff: Callable[[str, str, ApplyDiffMode], str] = apply_diff,
     ) -> None:
         self._session, self._user, self._scope = session, user, workspace_scope or SandboxWorkspaceScope()
+        self._patch = apply_diff
 
     async def create_file(self, operation: ApplyPatchOperation) -> ApplyPatchResult:
         path = self._locate(operation.path)
         if await self._read(path) is not None:
-            raise PatchError(f"{operation.path} exists already: use '*** Update File: '")
-        await self._write(path, apply_diff("", operation.diff or "", "create"))
+            message = f"{operation.path} already exists: use '*** Update File: '"
+            raise ApplyPatchDiffError(message=message, path=operation.path)
+        await self._write(path, self._apply_diff(operation, "", "create"))
         return ApplyPatchResult("completed", f"Created {operation.path}")
 
     async def update_file(self, operation: ApplyPatchOperation) -> ApplyPatchResult:
         path = self._locate(operation.path)
         before = await self._require(path, operation.path)
-        after = apply_diff(before, operation.diff, "default") if operation.diff else before
+        after = self._apply_diff(operation, before, "default") if operation.diff else before
         text = f"Updated {operation.path}"
         if operation.move_to:
             target = self._locate(operation.move_to)
@@ -124,13 +136,21 @@ class SandboxApplyPatchEditor:
             "update_file": self.update_file,
             "delete_file": self.delete_file,
         }
+        if operation.type not in edits:
+            raise ApplyPatchDiffError(message=f"unknown operation {operation.type!r}", path=operation.path)
         return await edits[operation.type](operation)
+
+    def _apply_diff(self, operation: ApplyPatchOperation, text: str, mode: ApplyDiffMode) -> str:
+        try:
+            return self._patch(text, operation.diff or "", mode)
+        except ValueError as error:
+            raise ApplyPatchDiffError(message=str(error), path=operation.path, cause=error) from error
 
     def _locate(self, path: str) -> Path:
         try:
             return Path(self._session.to_workspace_path(str(self._scope.anchor(path))))
         except InvalidManifestPathError as error:
-            raise PatchError(f"{path} is not a path in the workspace") from error
+            raise ApplyPatchPathError(path=path, reason="escape_root", cause=error) from error
 
     async def _read(self, path: Path) -> str | None:
         try:
@@ -140,16 +160,27 @@ class SandboxApplyPatchEditor:
         try:
             return content.decode()
         except UnicodeDecodeError as error:
-            raise PatchError(f"{path} is not a text file") from error
+            raise ApplyPatchDecodeError(path=path, cause=error) from error
 
     async def _require(self, path: Path, name: str) -> str:
         text = await self._read(path)
         if text is None:
-            raise PatchError(f"there is no file {name}")
+            raise ApplyPatchFileNotFoundError(path=Path(name))
         return text
 
     async def _write(self, path: Path, text: str) -> None:
         await self._session.write(path, io.BytesIO(text.encode()), user=self._user)
+
+
+async def apply_operations(session: BaseSandboxSession, operations: PatchOperations, format: Any = None) -> str:
+    """Apply operations, which may be plain data, to the files of a session."""
+    editor = SandboxApplyPatchEditor(session, apply_diff=apply_diff if format is None else format.apply_diff)
+    listed = operations if isinstance(operations, list) else [operations]
+    for operation in listed:
+        await editor.apply(
+            operation if isinstance(operation, ApplyPatchOperation) else ApplyPatchOperation(**operation)
+        )
+    return "Done!"
 
 
 class SandboxApplyPatchTool(CustomTool):
@@ -170,7 +201,7 @@ class SandboxApplyPatchTool(CustomTool):
             description=DESCRIPTION,
             on_invoke_tool=self._apply,
             format={"type": "grammar", "syntax": "lark", "definition": GRAMMAR},
-            needs_approval=needs_approval if isinstance(needs_approval, bool) else _judge_patch(needs_approval),
+            needs_approval=needs_approval if isinstance(needs_approval, bool) else _make_approval_check(needs_approval),
             on_approval=on_approval,
         )
 
@@ -182,12 +213,12 @@ class SandboxApplyPatchTool(CustomTool):
         for operation in parse_patch(text):
             try:
                 done.append((await self._editor.apply(operation)).output or "")
-            except ValueError as error:
+            except SandboxError as error:
                 raise PatchError("\n".join([*done, f"{operation.path}: {error}"])) from error
         return "\n".join(done)
 
 
-def _judge_patch(judge: ApplyPatchApprovalFunction) -> Callable[[Any, str, str], Awaitable[bool]]:
+def _make_approval_check(check: ApplyPatchApprovalFunction) -> Callable[[Any, str, str], Awaitable[bool]]:
     """Return a function that asks about every operation of a patch; one that cannot be read needs no approval."""
 
     async def needs_approval(context: Any, text: str, call_id: str) -> bool:
@@ -195,6 +226,6 @@ def _judge_patch(judge: ApplyPatchApprovalFunction) -> Callable[[Any, str, str],
             operations = parse_patch(text)
         except PatchError:
             return False
-        return any([await maybe_await(judge(context, operation, call_id)) for operation in operations])
+        return any([await maybe_await(check(context, operation, call_id)) for operation in operations])
 
     return needs_approval

@@ -10,7 +10,12 @@ from standfast.base.items import Item
 from standfast.sandbox.capabilities.capability import Capability
 
 DEFAULT_THRESHOLD = 240_000
-_CONTEXT_WINDOWS = {"gpt-5": 400_000, "gpt-4.1": 1_047_576, "gpt-4o": 128_000, "o3": 200_000, "o4": 200_000}
+_CONTEXT_WINDOWS = {
+    **dict.fromkeys(("gpt-5", "gpt-5.1", "gpt-5.2", "gpt-5.3-codex", "gpt-5.4-mini", "gpt-5.4-nano"), 400_000),
+    **dict.fromkeys(("gpt-4.1", "gpt-5.4", "gpt-5.5", "gpt-5.6"), 1_047_576),
+    **dict.fromkeys(("gpt-4o", "gpt-5-chat"), 128_000),
+    **dict.fromkeys(("o1", "o1-pro", "o3", "o4", "codex-mini"), 200_000),
+}
 
 
 class CompactionModelInfo(BaseModel):
@@ -20,7 +25,8 @@ class CompactionModelInfo(BaseModel):
 
     @classmethod
     def maybe_for_model(cls, model: str) -> "CompactionModelInfo | None":
-        found = [name for name in _CONTEXT_WINDOWS if model == name or model.startswith((f"{name}-", f"{name}."))]
+        model = model.rpartition("/")[2]
+        found = [name for name in _CONTEXT_WINDOWS if model == name or model.startswith(f"{name}-")]
         return cls(context_window=_CONTEXT_WINDOWS[max(found, key=len)]) if found else None
 
     @classmethod
@@ -63,15 +69,25 @@ class DynamicCompactionPolicy(CompactionPolicy):
 
 
 class Compaction(Capability):
-    """Long conversations are compacted by the provider."""
+    """Long conversations are compacted by the provider.
+
+    Without a policy that happens when nine tenths of the model's context window are full, or above 240,000 tokens if
+    the window is not known.
+    """
 
     type: Literal["compaction"] = "compaction"
     policy: CompactionPolicy | None = None
 
     def sampling_params(self, sampling_params: dict[str, Any]) -> dict[str, Any]:
-        threshold = (self.policy or StaticCompactionPolicy()).compaction_threshold(sampling_params)
+        policy = self.policy or _choose_policy(sampling_params.get("model"))
+        threshold = policy.compaction_threshold(sampling_params)
         return {"context_management": [{"type": "compaction", "compact_threshold": threshold}]}
 
     def process_context(self, context: list[Item]) -> list[Item]:
         places = [place for place, item in enumerate(context) if get_item_type(item) == "compaction"]
         return context[places[-1] :] if places else context
+
+
+def _choose_policy(model: object) -> CompactionPolicy:
+    info = CompactionModelInfo.maybe_for_model(model) if isinstance(model, str) else None
+    return StaticCompactionPolicy() if info is None else DynamicCompactionPolicy(model_info=info)

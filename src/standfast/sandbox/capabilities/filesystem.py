@@ -11,8 +11,7 @@ from pydantic import BaseModel, Field
 from standfast.agents.tool_outputs import ToolOutputImage
 from standfast.agents.tools import Tool
 from standfast.sandbox.capabilities.apply_patch import SandboxApplyPatchTool
-from standfast.sandbox.capabilities.capability import Capability
-from standfast.sandbox.capabilities.sandbox_tool import SandboxTool
+from standfast.sandbox.capabilities.capability import Capability, SandboxTool
 from standfast.sandbox.errors import InvalidManifestPathError, WorkspaceIOError
 from standfast.sandbox.workspace_paths import SandboxWorkspaceScope
 

@@ -10,8 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from standfast.agents.tools import Tool
-from standfast.sandbox.capabilities.capability import Capability
-from standfast.sandbox.capabilities.sandbox_tool import SandboxTool
+from standfast.sandbox.capabilities.capability import Capability, SandboxTool
 from standfast.sandbox.errors import ExecTimeoutError, InvalidManifestPathError, PtySessionNotFoundError
 from standfast.sandbox.manifest import Manifest
 from standfast.sandbox.output import truncate_output
@@ -28,7 +27,7 @@ class ExecCommandArgs(BaseModel):
         default=False, description="Whether the command gets a terminal, for programs that ask questions."
     )
     yield_time_ms: int = Field(
-        default=10000, ge=0, description="Milliseconds to wait for output; the command may go on afterwards."
+        default=10000, ge=0, description="Milliseconds to wait for output; the command may continue afterwards."
     )
     max_output_tokens: int | None = Field(
         default=None, ge=1, description="The most tokens of output to return; the middle of a longer one is cut."
@@ -99,7 +98,7 @@ class WriteStdinTool(SandboxTool):
     """Writes to a running command, and returns its further output."""
 
     tool_name = "write_stdin"
-    tool_description = "Writes characters to a running command and returns its output since the last look."
+    tool_description = "Writes characters to a running command and returns its output since the last call."
     args_model = WriteStdinArgs
 
     async def run(self, args: WriteStdinArgs) -> str:
@@ -112,7 +111,7 @@ class WriteStdinTool(SandboxTool):
                 max_output_tokens=args.max_output_tokens,
             )
         except PtySessionNotFoundError as problem:
-            update = PtyExecUpdate(None, str(problem).encode(), 1)
+            update = PtyExecUpdate(None, f"write_stdin failed: {problem}".encode(), 1)
         return format_update(update, started)
 
 

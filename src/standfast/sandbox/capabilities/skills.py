@@ -9,8 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, SerializeAsAny, field_validator
 
 from standfast.agents.tools import Tool
-from standfast.sandbox.capabilities.capability import Capability
-from standfast.sandbox.capabilities.sandbox_tool import SandboxTool
+from standfast.sandbox.capabilities.capability import Capability, SandboxTool
 from standfast.sandbox.errors import SandboxError, SkillsConfigError
 from standfast.sandbox.manifest import Manifest
 from standfast.sandbox.manifest_entries import BaseEntry, Dir, File, LocalDir, SourceRules
@@ -51,14 +50,10 @@ class Skill(BaseModel):
         return name
 
     def content_artifact(self) -> BaseEntry:
-        """Return the ``SKILL.md``, with a front matter if the content has none."""
+        """Return the ``SKILL.md``."""
         if isinstance(self.content, BaseEntry):
             return self.content
-        text = self.content.decode() if isinstance(self.content, bytes) else self.content
-        if not _FRONT_MATTER.match(text):
-            extra = f"compatibility: {self.compatibility}\n" if self.compatibility else ""
-            text = f"---\nname: {self.name}\ndescription: {self.description}\n{extra}---\n\n{text}"
-        return File(content=text.encode())
+        return File(content=self.content.encode() if isinstance(self.content, str) else self.content)
 
     def as_dir_entry(self) -> Dir:
         folders = {"scripts": self.scripts, "references": self.references, "assets": self.assets}
@@ -151,7 +146,7 @@ _HOW_TO_USE = """\
 - Use a skill if the user names it, or if the task matches its description; use the fewest that cover the task.
 - Read its `SKILL.md` first and follow it. Open further files of the skill only when they are needed.
 - Prefer its scripts and templates to writing your own.
-- If a skill is missing or does not fit, say so and go on without it."""
+- If a skill is missing or does not fit, say so and continue without it."""
 
 
 class Skills(Capability):

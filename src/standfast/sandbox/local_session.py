@@ -1,7 +1,7 @@
 """Sandboxes on this machine: a workspace in a worker process with the full sandbox, without network.
 
-The workspace lies in the worker's own memory-backed file system. Nothing of the host's files is visible in it but what
-commands need below ``/usr`` and what the manifest grants.
+The workspace lies in the worker's own memory-backed file system. Of the host's files, it shows only what commands need
+below ``/usr`` and what the manifest grants.
 """
 
 import asyncio
@@ -9,33 +9,25 @@ import dataclasses
 import importlib.resources
 import io
 import itertools
-import os
 import shlex
-import uuid
-from collections.abc import Collection
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar, Literal
-
-from pydantic import ConfigDict
+from typing import Any, Literal
 
 from standfast.base.errors import Closed, InvalidInput, NotFound
-from standfast.sandbox.client import BaseSandboxClient, BaseSandboxClientOptions
-from standfast.sandbox.dependencies import Dependencies
 from standfast.sandbox.errors import (
     ConfigurationError,
     ExecTimeoutError,
     ExecTransportError,
     PtySessionNotFoundError,
+    UnsupportedAccountError,
     WorkspaceArchiveReadError,
     WorkspaceArchiveWriteError,
     WorkspaceIOError,
     WorkspaceReadNotFoundError,
     WorkspaceStartError,
 )
-from standfast.sandbox.manifest import Manifest
 from standfast.sandbox.output import truncate_output
-from standfast.sandbox.sessions import BaseSandboxSession, SandboxSession, SandboxSessionState
-from standfast.sandbox.snapshot import SnapshotBase, SnapshotSpec, resolve_snapshot
+from standfast.sandbox.sessions import BaseSandboxSession, SandboxSessionState
 from standfast.sandbox.types import EntryKind, ExecResult, FileEntry, Permissions, PtyExecUpdate, User
 from standfast.workers.config import SandboxPolicy, SessionConfig
 from standfast.workers.errors import ExecutionTimeout, WorkerError
@@ -48,19 +40,6 @@ MAX_OUTPUT = 16 << 20
 _ARCHIVE = ".standfast-archive.tar"
 _POLL_SECONDS = 0.25
 _KINDS = {0o100000: EntryKind.FILE, 0o040000: EntryKind.DIRECTORY, 0o120000: EntryKind.SYMLINK}
-
-
-class UnixLocalSandboxClientOptions(BaseSandboxClientOptions):
-    """Options of local sandboxes. They expose no ports: there is no network in them."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    type: Literal["unix_local"] = "unix_local"
-    exposed_ports: tuple[int, ...] = ()
-
-    def __init__(self, exposed_ports: tuple[int, ...] = (), **values: Any) -> None:
-        values["exposed_ports"] = exposed_ports
-        super().__init__(**values)
 
 
 class UnixLocalSandboxSessionState(SandboxSessionState):
@@ -130,13 +109,15 @@ class UnixLocalSandboxSession(BaseSandboxSession):
             raise Closed("this sandbox is not running: enter it with 'async with', or call start()")
         result = await self._worker.run(f"{function}({', '.join(map(repr, arguments))})", timeout=None)
         if result.error is not None:
-            raise Closed(f"the sandbox cannot be used any more: {result.error}")
+            raise Closed(f"the sandbox can no longer be used: {result.error}")
         return result.value
 
     def check_user(self, user: str | User | None) -> None:
         if user is not None:
             name = user.name if isinstance(user, User) else user
-            raise ConfigurationError(f"a local sandbox has one account, so nothing can run as {name!r}: leave it out")
+            raise UnsupportedAccountError(
+                f"a local sandbox has one account, so nothing can run as {name!r}: leave it out"
+            )
 
     # --- commands ---------------------------------------------------------------------------------
 
@@ -184,7 +165,7 @@ class UnixLocalSandboxSession(BaseSandboxSession):
         self.check_user(user)
         if len(self._running) >= PTY_PROCESSES_MAX:
             raise ExecTransportError(
-                command=command, message=f"{PTY_PROCESSES_MAX} commands are running already: end some of them first"
+                command=command, message=f"{PTY_PROCESSES_MAX} commands are already running: end some of them first"
             )
         number = await self._start(command, shell=shell, cwd=cwd, tty=tty, merged=True)
         self._running.add(number)
@@ -364,65 +345,3 @@ def make_arguments(command: tuple[str | Path, ...], shell: bool | list[str]) -> 
         return words
     line = words[0] if len(words) == 1 else shlex.join(words)
     return [*(["sh", "-lc"] if shell is True else shell), line]
-
-
-class UnixLocalSandboxClient(BaseSandboxClient[UnixLocalSandboxClientOptions | None]):
-    """Creates sandboxes on this machine, with real isolation on Linux: see :class:`SandboxPolicy`.
-
-    ``policy`` replaces ``SHELL_POLICY``. Commands get the variables of the manifest, and of the host's only those in
-    ``host_environment_allowlist``; ``inherit_host_environment`` passes on all of them.
-    """
-
-    backend_id: ClassVar[str] = "unix_local"
-    supports_default_options: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        *,
-        instrumentation: Any | None = None,
-        dependencies: Dependencies | None = None,
-        inherit_host_environment: bool = False,
-        host_environment_allowlist: Collection[str] | None = None,
-        policy: SandboxPolicy | None = None,
-    ) -> None:
-        if instrumentation is not None:
-            raise ConfigurationError("sandboxes have no instrumentation of their own: their calls are in the traces")
-        self._dependencies, self._policy = dependencies, policy
-        allowed = host_environment_allowlist if host_environment_allowlist is not None else ()
-        names = os.environ if inherit_host_environment and host_environment_allowlist is None else allowed
-        self._host_environment = {name: os.environ[name] for name in names if name in os.environ}
-
-    async def create(
-        self,
-        *,
-        snapshot: SnapshotSpec | SnapshotBase | None = None,
-        manifest: Manifest | None = None,
-        options: UnixLocalSandboxClientOptions | None = None,
-    ) -> SandboxSession:
-        session_id = uuid.uuid4()
-        state = UnixLocalSandboxSessionState(
-            session_id=session_id,
-            snapshot=resolve_snapshot(snapshot, str(session_id)),
-            manifest=(manifest or Manifest()).model_copy(update={"root": ROOT}),
-            exposed_ports=options.exposed_ports if options is not None else (),
-        )
-        return self._open(state)
-
-    async def resume(self, state: SandboxSessionState) -> SandboxSession:
-        if not isinstance(state, UnixLocalSandboxSessionState):
-            raise TypeError(f"expected the state of a local sandbox, got {type(state).__name__}")
-        return self._open(state)
-
-    def _open(self, state: UnixLocalSandboxSessionState) -> SandboxSession:
-        session = UnixLocalSandboxSession(state=state, policy=self._policy)
-        session.host_environment = self._host_environment
-        if self._dependencies is not None:
-            session.set_dependencies(self._dependencies.clone())
-        return session
-
-    async def delete(self, session: SandboxSession) -> SandboxSession:
-        await session.shutdown()
-        return session
-
-    def deserialize_session_state(self, payload: dict[str, Any]) -> SandboxSessionState:
-        return UnixLocalSandboxSessionState.model_validate(payload)

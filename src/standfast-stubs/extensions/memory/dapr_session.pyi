@@ -1,0 +1,3 @@
+from standfast.history import DAPR_CONSISTENCY_EVENTUAL as DAPR_CONSISTENCY_EVENTUAL
+from standfast.history import DAPR_CONSISTENCY_STRONG as DAPR_CONSISTENCY_STRONG
+from standfast.history import DaprSession as DaprSession

@@ -1,0 +1,1 @@
+from standfast.history import MongoDBSession as MongoDBSession

@@ -1,0 +1,1 @@
+from standfast.models import AnyLLMModel as AnyLLMModel

@@ -1,0 +1,3 @@
+from standfast.sandbox.capabilities import SandboxApplyPatchEditor as SandboxApplyPatchEditor
+from standfast.sandbox.types import PatchFormat as PatchFormat
+WorkspaceEditor = SandboxApplyPatchEditor

@@ -1,0 +1,17 @@
+from standfast.sandbox import AzureBlobMount as AzureBlobMount
+from standfast.sandbox import BoxMount as BoxMount
+from standfast.sandbox import DockerVolumeMountStrategy as DockerVolumeMountStrategy
+from standfast.sandbox import FuseMountPattern as FuseMountPattern
+from standfast.sandbox import GCSMount as GCSMount
+from standfast.sandbox import InContainerMountStrategy as InContainerMountStrategy
+from standfast.sandbox import Mount as Mount
+from standfast.sandbox import MountPattern as MountPattern
+from standfast.sandbox import MountPatternBase as MountPatternBase
+from standfast.sandbox import MountStrategy as MountStrategy
+from standfast.sandbox import MountStrategyBase as MountStrategyBase
+from standfast.sandbox import MountpointMountPattern as MountpointMountPattern
+from standfast.sandbox import R2Mount as R2Mount
+from standfast.sandbox import RcloneMountPattern as RcloneMountPattern
+from standfast.sandbox import S3FilesMount as S3FilesMount
+from standfast.sandbox import S3FilesMountPattern as S3FilesMountPattern
+from standfast.sandbox import S3Mount as S3Mount

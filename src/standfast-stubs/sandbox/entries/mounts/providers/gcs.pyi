@@ -1,0 +1,1 @@
+from standfast.sandbox import GCSMount as GCSMount

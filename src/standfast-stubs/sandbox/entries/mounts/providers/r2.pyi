@@ -1,0 +1,1 @@
+from standfast.sandbox import R2Mount as R2Mount

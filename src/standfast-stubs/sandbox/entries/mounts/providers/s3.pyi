@@ -1,0 +1,1 @@
+from standfast.sandbox import S3Mount as S3Mount

@@ -1,0 +1,1 @@
+from standfast.sandbox import S3FilesMount as S3FilesMount

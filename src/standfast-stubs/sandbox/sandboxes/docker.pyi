@@ -1,0 +1,3 @@
+from standfast.sandbox import DockerSandboxClient as DockerSandboxClient
+from standfast.sandbox import DockerSandboxClientOptions as DockerSandboxClientOptions
+from standfast.sandbox import DockerSandboxSessionState as DockerSandboxSessionState

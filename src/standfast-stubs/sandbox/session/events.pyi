@@ -1,0 +1,6 @@
+from standfast.sandbox import EventPayloadPolicy as EventPayloadPolicy
+from standfast.sandbox import SandboxSessionEvent as SandboxSessionEvent
+from standfast.sandbox import SandboxSessionFinishEvent as SandboxSessionFinishEvent
+from standfast.sandbox import SandboxSessionStartEvent as SandboxSessionStartEvent
+from standfast.sandbox import validate_sandbox_session_event as validate_sandbox_session_event
+from standfast.sandbox.session_events import SandboxSessionEventBase as SandboxSessionEventBase

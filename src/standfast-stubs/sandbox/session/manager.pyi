@@ -1,0 +1,1 @@
+from standfast.sandbox import Instrumentation as Instrumentation

@@ -1,0 +1,1 @@
+from standfast.sandbox import event_to_json_line as event_to_json_line
