@@ -1,0 +1,99 @@
+"""Requests to a server: encoded, authenticated, repeated where that is safe, and their errors."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from standfast.base.errors import InvalidInput, MissingExtra
+from standfast.base.time import Backoff
+from standfast.client.errors import ServerUnreachable, make_error, parse_problem
+
+try:
+    import httpx2
+except ImportError:  # pragma: no cover - without the extra
+    raise MissingExtra("client", "standfast.client") from None
+
+T = TypeVar("T")
+
+_UNAVAILABLE = (502, 503, 504)
+_MAX_ATTEMPTS = 6
+
+
+class Connection:
+    """The connections to one server. Redirects are refused: a credential is for one server only."""
+
+    def __init__(self, url: str, *, token: str | None, timeout: float) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise InvalidInput(f"the URL of a server begins with http:// or https://, got {url!r}")
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        self.http = httpx2.AsyncClient(
+            base_url=url.rstrip("/"), headers=headers, timeout=timeout, follow_redirects=False, trust_env=False
+        )
+
+    async def close(self) -> None:
+        await self.http.aclose()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        kind: Any = None,
+        *,
+        body: Any = msgspec.UNSET,
+        content: bytes | None = None,
+        params: dict[str, Any] | None = None,
+        headers: dict[str, str] | None = None,
+        is_repeatable: bool = False,
+    ) -> Any:
+        """Send a request and return its answer as ``kind``; ``bytes`` is the answer as it is.
+
+        With ``is_repeatable`` it is sent again while the server cannot be reached or is not ready.
+        """
+        sent = {"content-type": "application/json"} | (headers or {})
+        data = content if body is msgspec.UNSET else msgspec.json.encode(body)
+        query = {name: value for name, value in (params or {}).items() if value is not None}
+        backoff = Backoff()
+        for attempt in range(1, _MAX_ATTEMPTS + 1):
+            is_last = attempt == _MAX_ATTEMPTS or not (is_repeatable or method == "GET")
+            try:
+                answer = await self.http.request(method, path, content=data, params=query, headers=sent)
+            except httpx2.TransportError as problem:
+                if is_last:
+                    raise ServerUnreachable(f"{self.http.base_url}: {describe(problem)}") from problem
+            else:
+                if answer.status_code not in _UNAVAILABLE or is_last:
+                    return decode_answer(answer, kind)
+            await asyncio.sleep(backoff.next_delay())
+        raise AssertionError("unreachable")
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, params: dict[str, Any] | None = None, headers: dict[str, str] | None = None
+    ) -> AsyncIterator[AsyncIterator[str]]:
+        """Open a stream and yield its lines; raise the error of an answer that is none."""
+        timeout = httpx2.Timeout(30.0, read=60.0)  # heartbeats come more often
+        async with self.http.stream("GET", path, params=params, headers=headers, timeout=timeout) as answer:
+            if answer.status_code != 200:
+                raise make_error(parse_problem(answer.status_code, await answer.aread()))
+            yield answer.aiter_lines()
+
+
+def decode_answer(answer: Any, kind: Any) -> Any:
+    if answer.status_code >= 300:
+        raise make_error(parse_problem(answer.status_code, answer.content))
+    if kind is None or kind is bytes:
+        return answer.content
+    return msgspec.json.decode(answer.content, type=kind)
+
+
+def describe(problem: Exception) -> str:
+    return str(problem) or type(problem).__name__
+
+
+def make_path(*parts: str) -> str:
+    """Return the path of these parts, each of which may contain any characters."""
+    return "".join(f"/{quote(part, safe='')}" for part in parts)

@@ -1,0 +1,79 @@
+"""The sessions of a server, with the methods of a store."""
+
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING, Any, cast
+
+from standfast.client.connection import make_path
+from standfast.client.sessions import RemoteSession
+from standfast.history.deletion import DeletedSession, RunsOfSession
+from standfast.history.search import SearchHit
+from standfast.history.store import StoredSessionInfo
+from standfast.server.types import Page
+
+if TYPE_CHECKING:
+    from standfast.client.client import Client
+
+
+class RemoteStore:
+    """The sessions that the client may see."""
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+
+    def session(self, session_id: str) -> RemoteSession:
+        """Return the session with this id; nothing is sent."""
+        return RemoteSession(self._client, session_id)
+
+    async def sessions(
+        self, *, owner: str | None = None, query: str | None = None, limit: int = 50, after: str | None = None
+    ) -> list[StoredSessionInfo]:
+        """List sessions, the most recently changed first."""
+        params = {"owner": owner, "query": query, "limit": limit, "after": after}
+        page: Page[StoredSessionInfo] = await self._client.connection.request(
+            "GET", "/sessions", Page[StoredSessionInfo], params=params
+        )
+        return page.items
+
+    async def describe(self, session_id: str) -> StoredSessionInfo:
+        path = make_path("sessions", session_id)
+        return cast(StoredSessionInfo, await self._client.connection.request("GET", path, StoredSessionInfo))
+
+    async def annotate(self, session_id: str, metadata: dict[str, Any]) -> StoredSessionInfo:
+        path, body = make_path("sessions", session_id), {"metadata": metadata}
+        return cast(
+            StoredSessionInfo, await self._client.connection.request("PATCH", path, StoredSessionInfo, body=body)
+        )
+
+    async def set_owner(self, session_id: str, owner: str) -> StoredSessionInfo:
+        path, body = make_path("sessions", session_id, "owner"), {"owner": owner}
+        return cast(StoredSessionInfo, await self._client.connection.request("PUT", path, StoredSessionInfo, body=body))
+
+    async def delete(self, session_id: str, *, runs: RunsOfSession = "delete") -> DeletedSession:
+        path, params = make_path("sessions", session_id), {"runs": runs}
+        return cast(
+            DeletedSession, await self._client.connection.request("DELETE", path, DeletedSession, params=params)
+        )
+
+    async def search(self, query: str, *, owner: str | None = None, limit: int = 20) -> list[SearchHit]:
+        params = {"q": query, "owner": owner, "limit": limit}
+        return cast(
+            list[SearchHit],
+            await self._client.connection.request("GET", "/sessions/search", list[SearchHit], params=params),
+        )
+
+    async def export(self, session_id: str) -> AsyncIterator[str]:
+        """Return a session as JSON Lines."""
+        return self._export(session_id)
+
+    async def _export(self, session_id: str) -> AsyncIterator[str]:
+        async with self._client.connection.stream(make_path("sessions", session_id, "export")) as lines:
+            async for line in lines:
+                yield line
+
+    async def import_(self, lines: Iterable[str]) -> RemoteSession:
+        """Create a session from exported lines. It belongs to the owner of the credential."""
+        content = "".join(f"{line.rstrip()}\n" for line in lines).encode()
+        info: StoredSessionInfo = await self._client.connection.request(
+            "POST", "/sessions/import", StoredSessionInfo, content=content
+        )
+        return self.session(info.session_id)

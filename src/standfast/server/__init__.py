@@ -1,0 +1,5 @@
+"""Durable runs, sessions and approvals behind HTTP. Names are imported on first use."""
+
+from standfast.base.lazy import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__)

@@ -1,0 +1,110 @@
+"""The ASGI application: all endpoints, behind checks of hosts and origins."""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from standfast.base.errors import InvalidInput, NotFound
+from standfast.runtime.runtime import Runtime
+from standfast.server import metrics
+from standfast.server.api_page import ApiPage
+from standfast.server.auth.principals import Authenticator
+from standfast.server.endpoints import Endpoint
+from standfast.server.openapi import build_openapi
+from standfast.server.problems import RequestError, make_problem, make_response
+from standfast.server.resources import (
+    agents,
+    approvals,
+    health,
+    keys,
+    runs,
+    sessions,
+    workspaces,
+)
+from standfast.server.resources import (
+    calls as call_endpoints,
+)
+from standfast.server.routing import make_routes
+from standfast.server.service import Limits, Service
+from standfast.server.sign_in import SignIn
+from standfast.server.site_checks import SiteChecks
+
+if TYPE_CHECKING:
+    from standfast.server.calls.call import CallSource
+    from standfast.workers.pool import SessionPool
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    *agents.endpoints,
+    *sessions.endpoints,
+    *runs.endpoints,
+    *approvals.endpoints,
+    *workspaces.endpoints,
+    *call_endpoints.endpoints,
+    *health.endpoints,
+    *keys.endpoints,
+    *metrics.endpoints,
+)
+
+
+def create_app(
+    runtime: Runtime,
+    *,
+    auth: Authenticator | Sequence[Authenticator],
+    limits: Limits | None = None,
+    allowed_hosts: Sequence[str] = ("127.0.0.1", "localhost", "[::1]"),
+    pools: "Sequence[SessionPool]" = (),
+    calls: "Mapping[str, CallSource] | None" = None,
+) -> Starlette:
+    """Return an ASGI application that serves the runtime. Mount it anywhere, or pass it to any ASGI server.
+
+    ``auth`` finds out who sends a request; several are tried in order. Requests are accepted for ``allowed_hosts``
+    only, so that a page of another site cannot reach the server by a name of its own. Decisions and denied requests are
+    recorded in the audit log of the store. ``calls`` are realtime agents that pages can call, or functions that make a
+    :class:`RealtimeRunner` for each call.
+
+    The runtime, its agents and ``pools`` stay the caller's. Set ``app.state.service.draining`` to end all streams and
+    calls before the server stops.
+    """
+    authenticators = tuple(auth) if isinstance(auth, Sequence) else (auth,)
+    if not authenticators:
+        raise InvalidInput("auth must have at least one authenticator: a server without one would obey anybody")
+    service = Service(runtime, authenticators, limits=limits or Limits(), pools=tuple(pools), call_sources=calls or {})
+    document = build_openapi(ENDPOINTS)
+    encoded = msgspec.json.encode(document)
+
+    async def show_openapi(request: Request) -> Response:
+        return Response(encoded, media_type="application/json")
+
+    app = Starlette(
+        routes=[
+            *make_routes(service, ENDPOINTS),
+            Route("/openapi.json", show_openapi),
+            Route("/docs", ApiPage(document).__call__),
+            Route("/", SignIn(authenticators, "/docs").__call__),
+        ],
+        exception_handlers={404: answer_unknown_path, 405: answer_unknown_method},
+    )
+    app.add_middleware(SiteChecks, allowed_hosts=tuple(allowed_hosts))
+    app.state.service = service
+    return app
+
+
+async def answer_unknown_path(request: Request, error: Any) -> Response:
+    return make_response(make_problem(NotFound("path", request.url.path)))
+
+
+class MethodNotAllowed(RequestError):
+    code = "method-not-allowed"
+    status = HTTPStatus.METHOD_NOT_ALLOWED
+
+
+async def answer_unknown_method(request: Request, error: Any) -> Response:
+    response = make_response(make_problem(MethodNotAllowed(f"{request.method} is not possible here")))
+    response.headers["allow"] = error.headers["Allow"]
+    return response

@@ -1,0 +1,1 @@
+"""Who sends a request, and what that role may do."""

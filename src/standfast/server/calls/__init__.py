@@ -1,0 +1,1 @@
+"""Calls: realtime sessions behind a WebSocket that may be lost and made again."""

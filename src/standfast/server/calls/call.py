@@ -1,0 +1,203 @@
+"""A call: one realtime session, and the sockets that speak for it one after the other."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import msgspec
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from standfast.base.errors import InvalidInput, StandfastError
+from standfast.base.ids import new_id
+from standfast.history.session import Session
+from standfast.realtime.agent import RealtimeAgent
+from standfast.realtime.events import RealtimeHistoryUpdated
+from standfast.realtime.model import RealtimePlaybackTracker
+from standfast.realtime.runner import RealtimeRunner
+from standfast.realtime.session import RealtimeSession
+from standfast.server.auth.principals import Principal, Role
+from standfast.server.calls.message_log import MessageLog
+from standfast.server.calls.messages import (
+    Decide,
+    HangUp,
+    HistoryChanges,
+    Interrupt,
+    Played,
+    Text,
+    describe_event,
+    page_message_decoder,
+)
+
+RECONNECT_SECONDS = 30.0
+"""How long a call waits for a page that has lost its connection."""
+CLOSE_SECONDS = 5.0
+"""How long pages get to receive the rest of a call that has ended."""
+MAX_AUDIO_BYTES = 500_000
+"""Of one binary message: about ten seconds."""
+
+CallSource: TypeAlias = RealtimeAgent[Any] | Callable[[], RealtimeRunner]
+
+
+class CallInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A call under way in this process. ``connected`` is whether its page is there."""
+
+    call_id: str
+    agent: str
+    session_id: str
+    subject: str
+    connected: bool
+    started_at: float
+
+
+class Call:
+    """One realtime session. :meth:`run` owns it, from the first socket to the end, through lost connections."""
+
+    def __init__(self, agent: str, source: CallSource, session_id: str, principal: Principal) -> None:
+        self.call_id, self.agent, self.session_id, self.principal = new_id("call"), agent, session_id, principal
+        self.started_at = time.time()
+        self.log = MessageLog()
+        self.session: RealtimeSession | None = None
+        self._source, self._tracker = source, RealtimePlaybackTracker()
+        self._socket: WebSocket | None = None
+        self._detached = asyncio.Event()
+        self._attached = asyncio.Event()
+        self._hung_up = asyncio.Event()
+
+    @property
+    def info(self) -> CallInfo:
+        return CallInfo(
+            call_id=self.call_id,
+            agent=self.agent,
+            session_id=self.session_id,
+            subject=self.principal.subject,
+            connected=self._socket is not None,
+            started_at=self.started_at,
+        )
+
+    async def run(self, socket: WebSocket, history: Session, *, stop: asyncio.Event) -> None:
+        """Hold the call until it is hung up, its page stays away, or ``stop`` is set."""
+        runner = RealtimeRunner(self._source) if isinstance(self._source, RealtimeAgent) else self._source()
+        session = await runner.run(session=history, model_config={"playback_tracker": self._tracker})
+        async with session:
+            self.session = session
+            events = session.events()  # from the beginning
+            async with asyncio.TaskGroup() as tasks:
+                logging = tasks.create_task(self._log_events(events))
+                serving = tasks.create_task(self.serve(socket, self.principal, after=0))
+                ending = [
+                    tasks.create_task(self._wait_for_absence()),
+                    tasks.create_task(stop.wait()),
+                    tasks.create_task(self._hung_up.wait()),
+                ]
+                try:
+                    await asyncio.wait({logging, *ending}, return_when=asyncio.FIRST_COMPLETED)
+                    await session.close()
+                    await asyncio.wait({logging}, timeout=CLOSE_SECONDS)
+                finally:
+                    self.session = None
+                    self.log.close()  # pages get the rest, and then the end of the connection
+                await asyncio.wait({serving}, timeout=CLOSE_SECONDS)
+                for task in (logging, serving, *ending):
+                    task.cancel()
+
+    async def _log_events(self, events: Any) -> None:
+        changes = HistoryChanges()
+        async for event in events:
+            is_history = isinstance(event, RealtimeHistoryUpdated)
+            message = changes.describe(event.history) if is_history else describe_event(event)
+            if message is not None:
+                self.log.append(message)
+
+    async def _wait_for_absence(self) -> None:
+        """Return when no page has been connected for a while."""
+        while True:
+            self._attached.clear()
+            if self._socket is None:
+                try:
+                    async with asyncio.timeout(RECONNECT_SECONDS):
+                        await self._attached.wait()
+                except TimeoutError:
+                    return
+            await self._detached.wait()
+            self._detached.clear()
+
+    async def serve(self, socket: WebSocket, principal: Principal, *, after: int) -> None:
+        """Speak with the page of a principal until it goes away. A new page replaces the one before."""
+        previous, self._socket = self._socket, socket
+        self._attached.set()
+        if previous is not None:
+            await close_quietly(previous, 4001, "another page continues the call")
+        await socket.send_text(msgspec.json.encode({"type": "call"} | msgspec.to_builtins(self.info)).decode())
+        sending = asyncio.ensure_future(self._send_messages(socket, after))
+        try:
+            await self._receive_messages(socket, principal)
+        finally:
+            sending.cancel()
+            await asyncio.wait({sending})
+            if self._socket is socket:
+                self._socket = None
+                self._detached.set()
+
+    async def _send_messages(self, socket: WebSocket, after: int) -> None:
+        async for message in self.log.follow(after):
+            await socket.send_text(message.data.decode())
+        await close_quietly(socket, 1000, "the call has ended")
+
+    async def _receive_messages(self, socket: WebSocket, principal: Principal) -> None:
+        while True:
+            try:
+                message = await socket.receive()
+            except (WebSocketDisconnect, RuntimeError):
+                return
+            if message["type"] == "websocket.disconnect":
+                return
+            try:
+                await self._handle(message, principal)
+            except (StandfastError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+                self.log.append(
+                    {"type": "refused", "code": getattr(problem, "code", "bad-request"), "message": str(problem)}
+                )
+
+    async def _handle(self, message: Any, principal: Principal) -> None:
+        session = self.session
+        if session is None:
+            return
+        if (audio := message.get("bytes")) is not None:
+            if len(audio) > MAX_AUDIO_BYTES or len(audio) % 2:
+                raise InvalidInput(f"audio is 16 bit samples, at most {MAX_AUDIO_BYTES:,} bytes in one message")
+            await session.send_audio(audio)
+            return
+        match page_message_decoder.decode(message.get("text") or ""):
+            case Text(text):
+                await session.send_message(text)
+            case Interrupt():
+                await session.interrupt()
+            case Played(item_id, content_index, ms):
+                self._tracker.on_play_ms(item_id, content_index, min(max(ms, 0.0), 60_000.0))
+            case Decide() as decision:
+                await self.decide(principal, decision)
+            case HangUp():
+                self.hang_up()
+
+    async def decide(self, principal: Principal, decision: Decide) -> bool:
+        """Decide a tool call of this call; return whether it was waiting."""
+        if principal.role < Role.APPROVER:
+            raise InvalidInput("deciding about a call needs the role approver")
+        if self.session is None:
+            return False
+        if decision.decision == "approve":
+            return await self.session.approve_tool_call(decision.call_id, always=decision.always)
+        return await self.session.reject_tool_call(
+            decision.call_id, always=decision.always, rejection_message=decision.message
+        )
+
+    def hang_up(self) -> None:
+        self._hung_up.set()
+
+
+async def close_quietly(socket: WebSocket, code: int, reason: str) -> None:
+    try:
+        await socket.close(code, reason)
+    except RuntimeError:  # it was closed by the other side
+        return

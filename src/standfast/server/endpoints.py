@@ -1,0 +1,65 @@
+"""Endpoints as data. Routes, the OpenAPI document and the tests of access are made from the same table."""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from standfast.server.access import Rule
+
+WEBSOCKET = "WEBSOCKET"
+"""The method of endpoints that are WebSockets."""
+
+Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One operation of the API.
+
+    ``rule`` is ``None`` for the few endpoints that anybody may use. Paths with ``{session_id}``, ``{run_id}``,
+    ``{approval_id}`` or ``{workspace}`` are loaded and checked against the rule before ``handle`` is called. ``body``
+    is the type of the request's JSON, or :class:`bytes` for anything else, ``query`` that of its parameters,
+    ``result`` that of the answer.
+    """
+
+    method: str
+    path: str
+    handle: Handler
+    rule: Rule | None
+    body: Any = None
+    query: Any = None
+    result: Any = None
+    status: int = 200
+    media_type: str = "application/json"
+    is_conditional: bool = False
+    """Whether ``If-Match`` is understood."""
+    creates_session: bool = False
+    """Whether the session of the path may be missing: it is created, for the owner of the principal."""
+    has_key: bool = False
+    """Whether ``Idempotency-Key`` is understood."""
+
+    @property
+    def name(self) -> str:
+        return self.handle.__name__
+
+    @property
+    def summary(self) -> str:
+        return inspect.cleandoc(self.handle.__doc__ or "").partition("\n")[0]
+
+    @property
+    def description(self) -> str:
+        return inspect.cleandoc(self.handle.__doc__ or "").partition("\n")[2].strip()
+
+
+class EndpointTable(list[Endpoint]):
+    """The endpoints of one resource, in the order of their declarations."""
+
+    def add(self, method: str, path: str, rule: Rule | None, **options: Any) -> Callable[[Handler], Handler]:
+        """Return a decorator that adds the function as the handler of an endpoint."""
+
+        def register(handle: Handler) -> Handler:
+            self.append(Endpoint(method, path, handle, rule, **options))
+            return handle
+
+        return register

@@ -1,0 +1,214 @@
+"""One request: its principal, its decoded parameters, and the checked objects that its path names."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote, unquote
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.websockets import WebSocket
+
+from standfast.base.errors import InvalidInput, NotFound, StandfastError
+from standfast.history.stored_session import StoredSession
+from standfast.runtime.handle import RunHandle
+from standfast.runtime.runtime import Runtime
+from standfast.runtime.types import Approval, RunInfo
+from standfast.server.access import Forbidden, Rule
+from standfast.server.auth.credentials import IssuerUnavailable
+from standfast.server.auth.principals import Principal, Unauthenticated
+from standfast.server.endpoints import Endpoint
+from standfast.server.problems import BodyTooLarge, BodyTooSlow, RequestError, UnknownMediaType
+from standfast.server.service import Service
+from standfast.store.records import Head
+
+_ETAG = re.compile(r'"([0-9]{1,18})-([0-9]{1,18})"')
+
+
+class Hidden(NotFound):
+    """It exists, and the principal may not know it: the answer is that of something that does not exist."""
+
+
+class Exchange:
+    """A request and what was found out about it. Handlers get it, and return the result."""
+
+    run: RunHandle
+    run_info: RunInfo
+    session_id: str
+    approval: Approval
+
+    def __init__(self, service: Service, endpoint: Endpoint, request: Request | WebSocket) -> None:
+        self.service, self.endpoint, self.request = service, endpoint, request
+        self.runtime: Runtime = service.runtime
+        self.path = {name: unquote(value) for name, value in request.path_params.items()}
+        self._principal: Principal | None = None
+        self.body: Any = None
+        self.query: Any = None
+        self.headers: dict[str, str] = {}
+        """Headers of the response."""
+
+    @property
+    def principal(self) -> Principal:
+        if self._principal is None:
+            raise Unauthenticated("send an API key or token: Authorization: Bearer ...")
+        return self._principal
+
+    @property
+    def rule(self) -> Rule:
+        assert self.endpoint.rule is not None  # noqa: S101 - endpoints without a rule load nothing
+        return self.endpoint.rule
+
+    @property
+    def owner_filter(self) -> str | None:
+        """The only owner whose data a listing may contain, or ``None`` for all owners."""
+        return self.rule.get_owner_filter(self.principal)
+
+    @property
+    def expected_head(self) -> Head | None:
+        """The head in ``If-Match``."""
+        value = self.request.headers.get("if-match")
+        if value is None or not self.endpoint.is_conditional:
+            return None
+        match = _ETAG.fullmatch(value.strip())
+        if match is None:
+            raise InvalidInput(f'If-Match must be the ETag of the session, for example "7-12", not {value!r}')
+        return Head(int(match[1]), int(match[2]))
+
+    def tag_head(self, head: Head) -> None:
+        """Send the head as the ETag of the response."""
+        self.headers["etag"] = f'"{head.version}-{head.length}"'
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The ``Idempotency-Key``, in the name space of the principal's owner: another owner's key is another key."""
+        key = self.request.headers.get("idempotency-key")
+        return None if key is None else f"{quote(self.principal.owner, safe='')}/{key}"
+
+    # --- access -------------------------------------------------------------------------------------
+
+    async def authenticate(self) -> None:
+        headers = {name.lower(): value for name, value in self.request.headers.items()}
+        if isinstance(self.request, WebSocket):
+            add_offered_token(headers)
+        problem: StandfastError | None = None
+        for authenticator in self.service.authenticators:
+            try:
+                self._principal = await authenticator.authenticate(headers)
+            except (Unauthenticated, IssuerUnavailable) as error:
+                problem = problem or error  # it may be a credential of another kind
+            if self._principal is not None:
+                return
+        if problem is not None:
+            raise problem
+
+    async def authorize(self) -> None:
+        """Load what the path names. What the principal may not see does not exist for it."""
+        rule = self.endpoint.rule
+        if rule is None:
+            return
+        if self.principal.role < min(rule.own, rule.foreign):
+            raise Forbidden(f"{self.endpoint.name} needs the role {rule.own.name.lower()}")
+        if "run_id" in self.path:
+            await self._load_run(self.path["run_id"])
+        if "approval_id" in self.path:
+            self.approval = await self.runtime.approval(self.path["approval_id"])
+            await self._require_access("approval", self.approval.id, self.approval.session_id)
+        if "session_id" in self.path:
+            self.session_id = self.path["session_id"]
+            if self.endpoint.creates_session:
+                await self.require_access_or_absence(self.session_id)
+            else:
+                await self._require_access("session", self.session_id, self.session_id)
+
+    async def _load_run(self, run_id: str) -> None:
+        self.run = await self.runtime.run(run_id)
+        self.run_info = await self.run.info()
+        await self._require_access("run", run_id, self.run_info.session_id)
+
+    async def require_access_or_absence(self, session_id: str) -> str:
+        """Check the access to a session that may not exist yet, and return its owner, or whose it would be."""
+        record = await self.runtime.store.backend.get_session(session_id)
+        if record is not None and not self.rule.allows(self.principal, record.owner):
+            raise Hidden("session", session_id)
+        return self.principal.owner if record is None or record.owner is None else record.owner
+
+    async def _require_access(self, what: str, name: str, session_id: str | None) -> None:
+        record = None if session_id is None else await self.runtime.store.backend.get_session(session_id)
+        if what == "session" and record is None:
+            raise NotFound(what, name)
+        if not self.rule.allows(self.principal, None if record is None else record.owner):
+            raise Hidden(what, name)
+
+    @property
+    def session(self) -> StoredSession:
+        session = self.runtime.session(self.session_id, owner=self.principal.owner)
+        session.claims = self.owner_filter is not None
+        return session
+
+    # --- content ------------------------------------------------------------------------------------
+
+    async def decode(self) -> None:
+        """Decode the query and the body; raise :class:`RequestError` if they do not fit."""
+        self.query = self._decode_query()
+        if self.endpoint.body is not None and self.endpoint.body is not bytes:
+            self.body = decode_json(await self.read_json(), self.endpoint.body)
+
+    def _decode_query(self) -> Any:
+        params, kind = self.request.query_params, self.endpoint.query
+        if kind is None:
+            if params:
+                raise InvalidInput(f"unknown parameter {next(iter(params))!r}: {self.endpoint.path} has none")
+            return None
+        lists = {field.name for field in msgspec.structs.fields(kind) if "list" in str(field.type)}
+        values = {name: params.getlist(name) if name in lists else params[name] for name in params}
+        try:
+            return msgspec.convert(values, kind, strict=False)
+        except msgspec.ValidationError as problem:
+            raise InvalidInput(f"in the query: {problem}") from None
+
+    async def read_json(self) -> bytes:
+        kind = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":  # a page of another site cannot send this type without asking first
+            raise UnknownMediaType(f"send application/json, not {kind or 'nothing'}")
+        return b"".join([part async for part in self.read_parts(self.service.limits.body_bytes)])
+
+    async def read_parts(self, limit: int) -> AsyncIterator[bytes]:
+        """Yield the body; raise :class:`BodyTooLarge` before it exceeds ``limit`` bytes."""
+        length = self.request.headers.get("content-length", "0")
+        too_large = BodyTooLarge(f"the body has more than {limit:,} bytes")
+        if length.isdigit() and int(length) > limit:
+            raise too_large
+        size = 0
+        try:
+            assert isinstance(self.request, Request)  # noqa: S101 - a WebSocket has no body
+            parts = aiter(self.request.stream())
+            while (part := await asyncio.wait_for(anext(parts, None), self.service.limits.body_pause)) is not None:
+                size += len(part)
+                if size > limit:
+                    raise too_large
+                yield part
+        except TimeoutError:
+            raise BodyTooSlow("the rest of the body did not come") from None
+        except ClientDisconnect:
+            raise RequestError("the client went away before the body was complete") from None
+
+
+def add_offered_token(headers: dict[str, str]) -> None:
+    """Take the token of a WebSocket from the protocols that it offers: a page cannot set other headers.
+
+    A page opens it with ``new WebSocket(url, ["standfast", `bearer.${token}`])``.
+    """
+    for offered in headers.get("sec-websocket-protocol", "").split(","):
+        if offered.strip().startswith("bearer."):
+            headers.setdefault("authorization", f"Bearer {offered.strip().removeprefix('bearer.')}")
+
+
+def decode_json(data: bytes, kind: Any) -> Any:
+    """Decode a request's JSON strictly; raise :class:`InvalidInput` with the path of what does not fit."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as problem:
+        raise InvalidInput(f"in the body: {problem}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+        raise RequestError(f"the body is not JSON: {problem}") from None

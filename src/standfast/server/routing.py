@@ -1,0 +1,153 @@
+"""From endpoints to routes: every request is authenticated, limited, authorised, decoded, answered and logged here."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketState
+
+from standfast.base.errors import OutsideScope, StandfastError
+from standfast.base.ids import new_id
+from standfast.base.log import get_logger
+from standfast.server.access import Forbidden
+from standfast.server.auth.principals import Unauthenticated
+from standfast.server.endpoints import WEBSOCKET, Endpoint
+from standfast.server.exchange import Exchange, Hidden
+from standfast.server.problems import Draining, RateLimited, make_problem, make_response
+from standfast.server.service import Service
+
+_log = get_logger(__name__)
+_DENIALS = (Unauthenticated, Forbidden, Hidden, OutsideScope)
+
+
+def make_routes(service: Service, endpoints: Sequence[Endpoint]) -> list[BaseRoute]:
+    """Return the routes of all endpoints; those with the same path are one route."""
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    routes: list[BaseRoute] = []
+    for endpoint in endpoints:
+        if endpoint.method == WEBSOCKET:
+            routes.append(WebSocketRoute(endpoint.path, _make_socket_handler(service, endpoint)))
+        else:
+            by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+    http = [Route(path, _make_handler(service, methods), methods=list(methods)) for path, methods in by_path.items()]
+    return [*routes, *http]
+
+
+def _make_socket_handler(service: Service, endpoint: Endpoint) -> Any:
+    async def handle(socket: WebSocket) -> None:
+        socket.state.request_id = new_id("request")
+        exchange = Exchange(service, endpoint, socket)
+        try:
+            await admit(exchange)
+            await endpoint.handle(exchange)
+        except Exception as error:  # noqa: BLE001 - every error becomes a problem document or a close code
+            response = await refuse(exchange, error)
+            if socket.application_state == WebSocketState.CONNECTING:
+                await socket.send_denial_response(response)
+            elif socket.application_state == WebSocketState.CONNECTED:
+                await socket.close(1011)
+
+    return handle
+
+
+def _make_handler(service: Service, methods: dict[str, Endpoint]) -> Any:
+    async def handle(request: Request) -> Response:
+        endpoint = methods["GET" if request.method == "HEAD" else request.method]
+        request.state.request_id = new_id("request")
+        request.state.endpoint = endpoint
+        exchange = Exchange(service, endpoint, request)
+        began = time.perf_counter()
+        try:
+            response = await answer(exchange)
+        except Exception as error:  # noqa: BLE001 - every error becomes a problem document
+            response = await refuse(exchange, error)
+        response.headers["x-request-id"] = request.state.request_id
+        seconds = time.perf_counter() - began
+        service.metrics.observe(endpoint.name, response.status_code, seconds)
+        _log.info(
+            "%s %s %d %.1f ms",
+            request.method,
+            request.url.path,
+            response.status_code,
+            seconds * 1000,
+            extra={
+                "request_id": request.state.request_id,
+                "endpoint": endpoint.name,
+                "status": response.status_code,
+                "seconds": round(seconds, 6),
+                "subject": getattr(request.state, "subject", None),
+                "run_id": exchange.path.get("run_id"),
+            },
+        )
+        return response
+
+    return handle
+
+
+async def admit(exchange: Exchange) -> None:
+    """Authenticate, limit, authorise and decode a request, or raise what the client is to be told."""
+    service, endpoint = exchange.service, exchange.endpoint
+    try:
+        await exchange.authenticate()
+    finally:  # guesses are limited, too
+        limit_rate(exchange)
+    if endpoint.rule is not None:
+        exchange.request.state.subject = exchange.principal.subject
+        if service.draining.is_set() and endpoint.method != "GET":
+            raise Draining("the server is stopping: send the request to another one, or again in a moment")
+    await exchange.authorize()
+    await exchange.decode()
+
+
+async def answer(exchange: Exchange) -> Response:
+    """Return the response to a request, or raise what the client is to be told."""
+    endpoint = exchange.endpoint
+    await admit(exchange)
+    result = await endpoint.handle(exchange)
+    if isinstance(result, Response):
+        result.headers.update(exchange.headers)
+        return result
+    if endpoint.result is None:
+        return Response(status_code=204, headers=exchange.headers)
+    return Response(
+        msgspec.json.encode(result), endpoint.status, headers=exchange.headers, media_type=endpoint.media_type
+    )
+
+
+def limit_rate(exchange: Exchange) -> None:
+    """Count the request for its principal or, if it has none, for its address."""
+    client = exchange.request.client
+    name = f"address {client.host if client else 'unknown'}"
+    if exchange._principal is not None:
+        name = f"principal {exchange._principal.subject}"
+    wait = exchange.service.rate_limiter.take(name)
+    if wait:
+        raise RateLimited(wait)
+
+
+async def refuse(exchange: Exchange, error: Exception) -> Response:
+    """Return the problem document of an error; a denied request is recorded in the audit log."""
+    if isinstance(error, _DENIALS):
+        await record_denial(exchange, error)
+    is_conditional = exchange.endpoint.is_conditional and "if-match" in exchange.request.headers
+    problem = make_problem(error, request_id=exchange.request.state.request_id, is_conditional=is_conditional)
+    return make_response(problem, error)
+
+
+async def record_denial(exchange: Exchange, error: Exception) -> None:
+    exchange.service.metrics.denied.labels(getattr(error, "code", "")).inc()
+    client = exchange.request.client
+    facts = {
+        "address": client.host if client else "",
+        "method": exchange.endpoint.method,
+        "path": exchange.request.url.path,
+        "code": getattr(error, "code", ""),
+    }
+    try:
+        await exchange.service.record_audit("denied", exchange._principal, facts)
+    except StandfastError as problem:
+        _log.warning("a denied request could not be recorded: %s", problem)

@@ -1,0 +1,147 @@
+"""Server-sent events: numbered, resumable, with heartbeats, for as many readers as there are."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from starlette.responses import StreamingResponse
+from starlette.types import Send
+
+from standfast.base.errors import InvalidInput
+from standfast.lifecycle.scope import Scope
+from standfast.runtime.handle import RunHandle, Until
+from standfast.runtime.types import Event
+from standfast.server.exchange import Exchange
+from standfast.server.service import Service
+
+RETRY = b"retry: 1000\n\n"
+"""Tells browsers to reconnect after a second to a server that went away."""
+
+_POSITION = re.compile(r"([0-9]{1,16})(?:/([0-9]{1,30}\.[0-9]{1,30}))?")
+_encode = msgspec.json.Encoder().encode
+
+
+class EventStream(StreamingResponse):
+    """A response with events, comments when there are none for a while, and a hint to reconnect when the server stops.
+
+    Its iterator is closed as soon as the client goes away.
+    """
+
+    def __init__(self, service: Service, events: AsyncIterator[bytes]) -> None:
+        # Proxies are told neither to buffer nor to store it.
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._service, self._send_lock = service, asyncio.Lock()
+        self._last_sent = 0.0
+
+    async def stream_response(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        with self._service.metrics.count_stream():
+            async with Scope() as scope:
+                comments = scope.start(self._send_comments(send), name="heartbeats")
+                try:
+                    await self._send_events(send)
+                finally:
+                    comments.cancel()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_events(self, send: Send) -> None:
+        draining, loop = self._service.draining, asyncio.get_running_loop()
+        stopping = loop.create_task(draining.wait())
+        try:
+            async with asyncio.timeout(None) as running:
+                stopping.add_done_callback(lambda _: None if running.expired() else running.reschedule(loop.time()))
+                async with aclosing(self.body_iterator) as parts:  # type: ignore[type-var]
+                    async for part in parts:
+                        await self._send_part(send, part)
+        except TimeoutError:
+            await self._send_part(send, b": the server is stopping, reconnect\n" + RETRY)
+        finally:
+            stopping.cancel()
+
+    async def _send_part(self, send: Send, part: Any) -> None:
+        async with self._send_lock:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        self._last_sent = asyncio.get_running_loop().time()
+
+    async def _send_comments(self, send: Send) -> None:
+        """Send a comment whenever nothing was sent for a while, so that no proxy takes the stream for dead."""
+        interval, loop = self._service.limits.heartbeat, asyncio.get_running_loop()
+        self._last_sent = loop.time()
+        while True:
+            await asyncio.sleep(max(0.0, self._last_sent + interval - loop.time()))
+            if loop.time() >= self._last_sent + interval:
+                await self._send_part(send, b": alive\n\n")
+
+
+def format_event(data: bytes, *, event: str | None = None, number: int | str | None = None) -> bytes:
+    """Return one server-sent event. JSON has no line breaks, so ``data`` is one line."""
+    head = b"" if number is None else b"id: %s\n" % str(number).encode()
+    head += b"" if event is None else b"event: %s\n" % event.encode()
+    return b"%sdata: %s\n\n" % (head, data)
+
+
+class StreamPosition(msgspec.Struct, frozen=True):
+    """Where a reader stopped: the number of the last stored event, and the place among the live ones after it.
+
+    As the id of an event it is ``12``, or ``12/PLACE`` for a live one.
+    """
+
+    after: int = 0
+    live: str | None = None
+
+    def advance(self, event: Event) -> "StreamPosition":
+        return StreamPosition(self.after, event.position) if event.seq is None else StreamPosition(event.seq)
+
+    def format(self) -> str:
+        return str(self.after) if self.live is None else f"{self.after}/{self.live}"
+
+    @classmethod
+    def parse(cls, text: str) -> "StreamPosition":
+        match = _POSITION.fullmatch(text)
+        if match is None or int(match[1]) > 2**53:
+            raise InvalidInput(f"the id of the last event must be that of an event of this stream, not {text[:100]!r}")
+        return cls(int(match[1]), match[2])
+
+
+def read_position(exchange: Exchange) -> StreamPosition:
+    """Return the position in ``Last-Event-ID``, which browsers send, or that of the query."""
+    value = exchange.request.headers.get("last-event-id")
+    return StreamPosition.parse(value or str(exchange.query.after))
+
+
+async def stream_run(run: RunHandle, position: StreamPosition, *, until: Until) -> AsyncIterator[bytes]:
+    """Yield the events of a run after this position, then new ones, then ``end`` with its status."""
+    yield RETRY
+    followed = run.events(after=position.after, until=until, position=position.live)
+    async with aclosing(followed) as events:  # type: ignore[type-var]
+        async for event in events:
+            position = position.advance(event)
+            yield _encoded_events.format(event, position)
+    info = await run.info()
+    yield format_event(_encode({"status": info.status, "steps": info.steps}), event="end")
+
+
+class EncodedEvents:
+    """The events that were encoded last: all readers of a run get the same ones at about the same time."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._encoded: dict[int, tuple[Event, str, bytes]] = {}
+
+    def format(self, event: Event, position: StreamPosition) -> bytes:
+        """Return the event as a server-sent one, whose id is the position after it."""
+        known, event_id = self._encoded.get(id(event)), position.format()
+        if known is not None and known[0] is event and known[1] == event_id:
+            return known[2]
+        data = format_event(_encode(event), event=event.type, number=event_id)
+        if len(self._encoded) >= self._size:
+            self._encoded.pop(next(iter(self._encoded)))
+        self._encoded[id(event)] = event, event_id, data
+        return data
+
+
+_encoded_events = EncodedEvents(256)

@@ -1,0 +1,9 @@
+import pytest
+
+from factories.server import open_server
+
+
+@pytest.fixture
+async def server(tmp_path):
+    async with open_server(f"sqlite:///{tmp_path / 'app.db'}") as opened:
+        yield opened
