@@ -9,6 +9,7 @@ import pytest
 from terminals import Terminal
 from typer.testing import CliRunner, Result
 
+from commands import CommandProcess
 from standfast import open_store
 from standfast.cli.app import app
 
@@ -66,11 +67,13 @@ def run_json(standfast: Callable[..., Result]) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def terminal(tmp_path: Path) -> Iterator:
+def terminal(tmp_path: Path, command_process: CommandProcess) -> Iterator:
     opened: list[Terminal] = []
 
-    def open_terminal(*words: str, **environment: str) -> Terminal:
-        opened.append(Terminal(tmp_path, *words, PAID=str(tmp_path / "paid"), **environment))
+    def open_terminal(*words: str, fresh: bool = False, **environment: str) -> Terminal:
+        opened.append(
+            Terminal(command_process, tmp_path, *words, fresh=fresh, PAID=str(tmp_path / "paid"), **environment)
+        )
         return opened[-1]
 
     yield open_terminal

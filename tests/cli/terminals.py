@@ -1,32 +1,33 @@
 """``standfast`` on a pseudo-terminal, for tests that press its keys."""
 
 import os
-import pty
 import re
 import select
-import signal
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-import standfast
-
-SOURCE = str(Path(standfast.__file__).parents[1])
+from commands import SOURCE, CommandProcess
 
 
 class Terminal:
-    """A command on a pseudo-terminal: its output, and keys to press."""
+    """A command on a pseudo-terminal: its output, and keys to press. ``fresh`` starts a new interpreter for it."""
 
-    def __init__(self, folder: Path, *words: str, **environment: str) -> None:
+    def __init__(
+        self, process: CommandProcess, folder: Path, *words: str, fresh: bool = False, **environment: str
+    ) -> None:
         self.shown = ""
         self.raw = ""
-        self.pid, self.keys = pty.fork()
-        if self.pid == 0:
-            os.chdir(folder)
-            os.environ.update({"TERM": "xterm", "COLUMNS": "200", "PYTHONPATH": SOURCE, **environment})
-            os.execv(sys.executable, [sys.executable, "-m", "standfast", *words])
+        self.keys, screen = os.openpty()
+        command = ("-m", "standfast", *words)
+        given = {**os.environ, "TERM": "xterm", "COLUMNS": "200", "PYTHONPATH": SOURCE, **environment}
+        self._command = (
+            process.start_fresh(*command, terminal=screen, directory=folder, environment=given)
+            if fresh
+            else process.start(*command, streams=(screen,) * 3, directory=folder, environment=given, terminal=True)
+        )
+        os.close(screen)
 
     def press(self, keys: str) -> None:
         os.write(self.keys, keys.encode())
@@ -57,14 +58,12 @@ class Terminal:
         while self.more(deadline - time.monotonic()):
             pass
         if time.monotonic() >= deadline:
-            who = "the command" if os.waitpid(self.pid, os.WNOHANG) == (0, 0) else "a process that it left behind"
+            who = "the command" if self._command.poll() is None else "a process that it left behind"
             pytest.fail(f"{who} still has the terminal: {self.shown!r}")
-        _, status = os.waitpid(self.pid, 0)
-        self.pid = 0
-        return os.waitstatus_to_exitcode(status)
+        return self._command.wait()
 
     def close(self) -> None:
-        if self.pid:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+        if self._command.poll() is None:
+            self._command.kill()
+            self._command.wait()
         os.close(self.keys)

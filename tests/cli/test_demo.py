@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = str(Path(standfast.__file__).parents[1])
 
 
-def test_the_demo_pays_once_and_remembers_what_was_heard():
+def test_the_demo_pays_once_and_goes_on_with_its_variables_and_with_what_was_heard():
     command = [sys.executable, "-m", "standfast", "demo"]
     environment = os.environ | {"PYTHONPATH": SOURCE}
     shown = subprocess.run(
@@ -23,6 +23,9 @@ def test_the_demo_pays_once_and_remembers_what_was_heard():
         "It may have taken effect",
         "payments in the ledger: 1",
         "2618.0 euros",
+        "[the Python session was restored",
+        "all variables and files are as they were]",
+        "It rained most in Bergen: 55 mm, of 5 rows in a",
         "python -m standfast chat examples/support_desk/desk.py",  # the command that was used
         "python -m standfast doctor",
     ):

@@ -59,6 +59,47 @@ def test_without_the_key_an_encrypted_run_is_listed_and_says_what_it_is(waiting,
         assert "STANDFAST_ENCRYPTION_KEY" in error["message"]
 
 
+def test_runs_and_sessions_are_encrypted_again_with_a_new_key(waiting, run_json, standfast, monkeypatch):
+    monkeypatch.setenv("STANDFAST_ENCRYPTION_KEY", f"{OTHER_KEY}\n{KEY}")
+    report = run_json("runs", "rekey")
+    assert (report["runs"], report["approvals"], report["failed"]) == ([waiting["run_id"]], 1, {})
+    assert run_json("sessions", "rekey") == [{"id": "s", "ok": True, "problem": None}]
+    monkeypatch.setenv("STANDFAST_ENCRYPTION_KEY", OTHER_KEY)
+    [approval] = run_json("approvals", "list")
+    outcome = run_json("approvals", "approve", approval["id"], "--agent", AGENT)
+    assert outcome["final_output"] == "It says: paid 5."
+    monkeypatch.setenv("STANDFAST_ENCRYPTION_KEY", KEY)
+    for group, name in (("runs", waiting["run_id"]), ("sessions", "s")):
+        result = standfast(group, "rekey")
+        assert result.exit_code == 1
+        assert name in result.stdout
+    monkeypatch.delenv("STANDFAST_ENCRYPTION_KEY")
+    for group in ("runs", "sessions"):
+        result = standfast(group, "rekey")
+        assert (result.exit_code, "STANDFAST_ENCRYPTION_KEY" in result.stderr) == (2, True)
+
+
+def test_an_encrypted_session_is_exported_with_the_key_and_imported_encrypted(
+    waiting, run_json, standfast, monkeypatch, tmp_path
+):
+    exported = standfast("sessions", "export", "s").stdout
+    assert "please pay" in exported
+    (tmp_path / "s.jsonl").write_text(exported)
+    assert run_json("sessions", "import", str(tmp_path / "s.jsonl"), "--as", "copy")["encrypted"]
+    assert standfast("sessions", "export", "copy").stdout.splitlines()[1:] == exported.splitlines()[1:]
+    [report] = run_json("sessions", "check", "copy", code=1)  # the call waits for its approval
+    assert (report["tampered"], report["corrupt"]) == (None, [])
+    for key in (None, OTHER_KEY):
+        if key is None:
+            monkeypatch.delenv("STANDFAST_ENCRYPTION_KEY")
+        else:
+            monkeypatch.setenv("STANDFAST_ENCRYPTION_KEY", key)
+        result = standfast("sessions", "export", "s")
+        assert result.exit_code == 1
+        assert "STANDFAST_ENCRYPTION_KEY" in result.stderr
+        assert "please pay" not in result.stdout
+
+
 def test_an_invalid_key_is_refused(standfast, stored_url, monkeypatch):
     monkeypatch.setenv("STANDFAST_ENCRYPTION_KEY", "short")
     result = standfast("runs", "list")

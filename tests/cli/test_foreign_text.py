@@ -3,15 +3,14 @@
 import asyncio
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hostile import ATTACK
-from terminals import SOURCE, Terminal
+from terminals import Terminal
 
+from commands import SOURCE, CommandProcess
 from standfast import open_store
 
 AGENT = str(Path(__file__).with_name("hostile.py"))
@@ -25,18 +24,6 @@ TURN = [
 ]
 
 
-SEVERAL_COMMANDS = """
-import json, sys
-from standfast.cli import main
-for words in json.loads(sys.argv[1]):
-    sys.argv = ["standfast", *words]
-    try:
-        main()
-    except SystemExit as ended:
-        print(ended.code, "ended")
-"""
-
-
 def find_unsafe(raw: str) -> list[str]:
     """Return the characters of a terminal's output that the program did not write by itself."""
     assert "\x1b[41m" not in raw
@@ -45,32 +32,15 @@ def find_unsafe(raw: str) -> list[str]:
 
 
 @pytest.fixture
-def piped(tmp_path: Path) -> Callable[..., str]:
-    def run(*words: str, stdin: str = "", code: int | None = 0, program: tuple[str, ...] = ("-m", "standfast")) -> str:
-        done = subprocess.run(
-            [sys.executable, *program, *words],
-            input=stdin.encode(), capture_output=True, cwd=tmp_path, timeout=150, check=False,
-            env={"PYTHONPATH": SOURCE, "PATH": "/usr/bin:/bin", "PYTHONUTF8": "1"},
-        )  # fmt: skip
-        printed = done.stdout.decode() + done.stderr.decode()
+def piped(tmp_path: Path, command_process: CommandProcess) -> Callable[..., str]:
+    environment = {"PYTHONPATH": SOURCE, "PATH": "/usr/bin:/bin", "PYTHONUTF8": "1"}
+
+    def run(*words: str, stdin: str = "", code: int | None = 0) -> str:
+        command = ("-m", "standfast", *words)
+        done = command_process.run(*command, directory=tmp_path, environment=environment, stdin=stdin)
+        printed = done.stdout + done.stderr
         assert code is None or done.returncode == code, printed
         return printed
-
-    return run
-
-
-@pytest.fixture
-def piped_all(piped: Callable[..., str]) -> Callable[..., list[str]]:
-    """Run commands with and without ``--json`` in one process.
-
-    Return the output of each, which ends with its exit code, and then what all of them wrote to standard error.
-    """
-
-    def run(commands: list[tuple[str, ...]]) -> list[str]:
-        words = json.dumps([[*command, *options] for command in commands for options in ((), ("--json",))])
-        outputs = piped(words, program=("-c", SEVERAL_COMMANDS)).split(" ended\n")
-        assert len(outputs) == 2 * len(commands) + 1, outputs
-        return outputs
 
     return run
 
@@ -107,7 +77,7 @@ def test_a_chat_shows_what_the_model_says_without_obeying_it(terminal: Callable[
 
 
 def test_approvals_and_runs_are_listed_without_obeying_them(
-    terminal: Callable[..., Terminal], piped: Callable[..., str], piped_all: Callable[..., list[str]]
+    terminal: Callable[..., Terminal], piped: Callable[..., str]
 ) -> None:
     started = piped("run", "refund", "--agent", AGENT, "--session", "s", code=3)
     assert UNSAFE.findall(started) == []
@@ -117,11 +87,9 @@ def test_approvals_and_runs_are_listed_without_obeying_them(
         ("approvals", "list"), ("approvals", "show", approval_id), ("runs", "show", run_id), ("runs", "list"),
         ("runs", "events", run_id), ("sessions", "list"),
     ]  # fmt: skip
-    *outputs, errors = piped_all(commands)
-    assert UNSAFE.findall(errors) == []
-    for output in outputs:
-        assert UNSAFE.findall(output) == []
-        assert output.endswith("\n0")
+    for words in commands:
+        assert UNSAFE.findall(piped(*words)) == []
+        assert UNSAFE.findall(piped(*words, "--json")) == []
     for words in commands[:3]:
         screen = terminal(*words)
         assert screen.ended() == 0
@@ -133,7 +101,7 @@ def test_approvals_and_runs_are_listed_without_obeying_them(
 
 @pytest.mark.usefixtures("stored")
 def test_sessions_are_shown_and_searched_without_obeying_them(
-    terminal: Callable[..., Terminal], piped: Callable[..., str], piped_all: Callable[..., list[str]]
+    terminal: Callable[..., Terminal], piped: Callable[..., str]
 ) -> None:
     listed = json.loads(piped("sessions", "list", "--json"))
     assert listed[0]["metadata"] == {"title": ATTACK}
@@ -143,9 +111,9 @@ def test_sessions_are_shown_and_searched_without_obeying_them(
         ("sessions", "search", "hello"),
         ("sessions", "check"),
     ]
-    for output in piped_all(commands):
-        assert UNSAFE.findall(output) == []
     for words in commands:
+        assert UNSAFE.findall(piped(*words, code=None)) == []
+        assert UNSAFE.findall(piped(*words, "--json", code=None)) == []
         screen = terminal(*words)
         screen.ended()
         assert find_unsafe(screen.raw) == [], words

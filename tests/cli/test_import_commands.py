@@ -1,6 +1,10 @@
 """``standfast import`` and ``standfast export``: conversations from and for openai-agents."""
 
 import asyncio
+import gzip
+import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +46,13 @@ def test_an_import_is_tried_done_and_taken_back(run_json, standfast, old, monkey
     assert "2 sessions unchanged" in shown
     assert outcomes(run_json(*arguments, "--undo")) == [("ann", "removed"), ("sam", "removed")]
     assert run_json("sessions", "list") == []
+
+
+def test_tables_are_adopted_and_given_back(run_json, standfast, old, monkeypatch):
+    assert outcomes(run_json("adopt", old, "--dry-run")) == [("ann", "adopted"), ("sam", "adopted")]
+    assert standfast("adopt", old, "--undo").exit_code == 2
+    assert "2 sessions adopted" in standfast("adopt", old).stdout
+    assert outcomes(run_json("adopt", old, "--undo")) == [("ann", "unchanged"), ("sam", "unchanged")]
 
 
 def test_an_import_that_finds_another_conversation_is_a_conflict(run_json, stored_url, tmp_path):
@@ -86,3 +97,18 @@ def test_a_history_of_pydantic_ai_is_imported(run_json, tmp_path):
     assert "thinking" in row["note"]
     assert len(run_json("sessions", "show", "ann")["items"]) == 10
     assert outcomes(run_json("import", "pydantic-ai", str(golden), "--as", "ann", "--undo")) == [("ann", "removed")]
+
+
+@pytest.mark.parametrize(("framework", "items"), [("langgraph", {"ann": 8, "bob": 2}), ("adk", {"shop/ann/s1": 6})])
+def test_other_frameworks_are_imported(run_json, tmp_path, framework, items):
+    golden = max((Path(__file__).parents[1] / "golden" / framework).glob("*_*.json.gz"))
+    made = json.loads(gzip.decompress(golden.read_bytes()))
+    with closing(sqlite3.connect(tmp_path / "old.db")) as db:
+        db.executescript("\n".join(made.get("sqlite", made)["sql"]))
+    arguments = ("import", framework, f"sqlite:///{tmp_path}/old.db")
+    assert {row["id"]: row["items"] for row in run_json(*arguments, "--dry-run") if row["items"]} == items
+    assert run_json("sessions", "list") == []
+    run_json(*arguments)
+    assert {row["id"]: row["items"] for row in run_json("sessions", "list")} == items
+    run_json(*arguments, "--undo")
+    assert run_json("sessions", "list") == []

@@ -1,6 +1,9 @@
 """``standfast run``, ``chat``, ``runs`` and ``approvals`` on one store."""
 
 import json
+import os
+import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -307,14 +310,33 @@ def test_a_session_is_deleted_with_its_runs(run_json, standfast):
 BOOKKEEPER = str(Path(__file__).parent / "bookkeeper.py")
 
 
+@pytest.fixture(scope="module")
+def uncertain_folder(tmp_path_factory, command_process):
+    """A folder with a store that has a call whose process was killed after its effect, and that call's approval.
+
+    It is made once, because the lease of a killed process ends after 10 seconds.
+    """
+    folder = tmp_path_factory.mktemp("uncertain")
+    environment = {"PATH": os.environ["PATH"], "STANDFAST_STORE": f"sqlite:///{folder / 'app.db'}"}
+
+    def run(*words, **variables):
+        command = ("-m", "standfast", *words, "--json")
+        return command_process.run(*command, directory=folder, environment=environment | variables)
+
+    assert run("run", "book it", "--agent", BOOKKEEPER, DIE="yes").returncode == -signal.SIGKILL
+    (stopped,) = json.loads(run("runs", "list").stdout)
+    resumed = run("runs", "resume", stopped["id"], "--agent", BOOKKEEPER)
+    assert resumed.returncode == 3, resumed.stderr
+    return folder, json.loads(resumed.stdout)["approvals"][0]
+
+
 @pytest.fixture
-def uncertain(terminal, run_json, url, tmp_path, monkeypatch):
-    """The pending approval of a call whose process was killed after the effect of the call."""
+def uncertain(uncertain_folder, tmp_path, monkeypatch):
+    """The pending approval, in the test's own copy of that folder."""
+    folder, approval = uncertain_folder
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    terminal("run", "book it", "--agent", BOOKKEEPER, "--store", url, DIE="yes").ended()
-    (run,) = run_json("runs", "list")
-    outcome = run_json("runs", "resume", run["id"], "--agent", BOOKKEEPER, code=3)
-    return outcome["approvals"][0]
+    return approval
 
 
 def booked(folder):

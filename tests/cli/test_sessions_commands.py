@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sqlite3
+import stat
 
 import pytest
 
@@ -85,6 +86,7 @@ def test_a_file_that_is_not_there_is_named(standfast):
 def test_an_export_comes_back_under_another_name(run_json, standfast, tmp_path):
     file = tmp_path / "out.jsonl"
     assert run_json("sessions", "export", "user-7", "-o", str(file))["items"] == 4
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert run_json("sessions", "import", str(file), "--as", "copy")["items"] == 4
     again = standfast("sessions", "import", str(file))
     assert again.exit_code == 4

@@ -4,14 +4,17 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 AGENT = str(HERE / "cashier.py")
 BOOKKEEPER = str(HERE / "bookkeeper.py")
 SLEEPER = str(HERE / "sleeper.py")
 
 
-def test_ctrl_c_cancels_the_turn_and_quits_at_the_prompt(terminal):
-    chat = terminal("chat", SLEEPER, "--session", "my chat")
+@pytest.mark.parametrize("fresh", [True, False], ids=["fresh", "forked"])
+def test_ctrl_c_cancels_the_turn_and_quits_at_the_prompt(terminal, fresh):
+    chat = terminal("chat", SLEEPER, "--session", "my chat", fresh=fresh)
     chat.until("> ")
     chat.press("nap\r")
     chat.until("nap({})")
@@ -58,9 +61,11 @@ def test_an_uncertain_call_is_prompted_for_when_the_chat_is_opened_again(termina
     assert first.ended() == -signal.SIGKILL
     again = terminal("chat", BOOKKEEPER, "--session", "s")
     again.until("An earlier turn has not ended")
-    assert "it may have happened" in again.until("[d]one, it happened / [n]ot done / call it [a]gain / [l]ater: ")
-    again.press("y\r")  # no answer to this question
+    assert "it may have happened" in again.until("[d]one, it happened / [n]ot done / the word again")
     again.until("[l]ater: ")
+    for other in ("y", "a", "approve", "abort"):  # no answers to this question, and not to be taken for "again"
+        again.press(f"{other}\r")
+        again.until("[l]ater: ")
     again.press("d\r")
     again.until("its result: ")
     again.press("booked by hand\r")

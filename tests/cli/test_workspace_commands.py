@@ -40,6 +40,7 @@ def test_files_of_a_version_are_listed_and_restored(run_json, standfast, worked,
     out = tmp_path / "out"
     assert run_json("workspaces", "restore", worked, str(out), "--at", "1")["files"] == 1
     assert (out / "a.txt").read_text() == "one"
+    assert out.stat().st_mode & 0o777 == 0o700
     assert standfast("workspaces", "restore", worked, str(out)).exit_code == 2
 
 

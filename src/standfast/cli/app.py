@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from standfast import __version__
-from standfast.cli.commands._output import AsJson, CommandOutput, Tracebacks
+from standfast.cli.commands._output import AsJson, CommandPrinter, Tracebacks
 
 
 class LazyCommand(TyperCommand):
@@ -61,6 +62,7 @@ class Standfast(LazyGroup):
             "standfast.cli.commands.demo:demo",
             "Show a payment that survives a killed process, and an interrupted call.",
         ),
+        ("serve", "standfast.cli.commands.serve:serve", "Serve agents over HTTP."),
         ("chat", "standfast.cli.commands.chat:chat", "Talk to an agent."),
         ("run", "standfast.cli.commands.chat:run", "Run an agent on one input."),
         (
@@ -72,6 +74,11 @@ class Standfast(LazyGroup):
             "import",
             "standfast.cli.commands.imports:app",
             "Copy the conversations of another framework into a store.",
+        ),
+        (
+            "adopt",
+            "standfast.cli.commands.adopt:adopt",
+            "Take over the tables of openai-agents in their own database, or give them back.",
         ),
         (
             "export",
@@ -86,6 +93,9 @@ class Standfast(LazyGroup):
             "standfast.cli.commands.workspaces:app",
             "Show and prune the variables and files of conversations.",
         ),
+        ("keys", "standfast.cli.commands.keys:app", "Create, list and revoke the API keys of a server."),
+        ("owners", "standfast.cli.commands.owners:app", "Let PostgreSQL keep the data of owners apart."),
+        ("audit", "standfast.cli.commands.audit:app", "Show and prune the audit log of a server."),
         (
             "migrate",
             "standfast.cli.commands.migrate:migrate",
@@ -123,11 +133,19 @@ def configure(
     debug: Annotated[
         bool, typer.Option("--debug", envvar="STANDFAST_DEBUG", help="Show the traceback of an error.")
     ] = False,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            "--server", envvar="STANDFAST_SERVER", help="Use the server at this URL in place of a store; see `serve`."
+        ),
+    ] = None,
     show_version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=print_version_and_exit, help="Print the version.")
     ] = False,
 ) -> None:
     Tracebacks.enabled = debug
+    if server is not None:
+        os.environ["STANDFAST_STORE"] = server
 
 
 @app.command()
@@ -136,7 +154,7 @@ def version(as_json: AsJson = False) -> None:
 
     standfast version --json
     """
-    CommandOutput(as_json).print_result({"version": __version__}, f"standfast {__version__}")
+    CommandPrinter(as_json).print_result({"version": __version__}, f"standfast {__version__}")
 
 
 def main() -> None:

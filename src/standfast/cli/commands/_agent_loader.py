@@ -51,13 +51,30 @@ async def open_agent(name: str | None, model: str | None = None) -> AsyncIterato
     """
     async with AsyncExitStack() as stack:
         agent = await load_agent(name, stack) if name else Agent("assistant", instructions="Be helpful and brief.")
-        chosen: str | Model | None = model
-        if model is None and agent.model is None and not os.environ.get("OPENAI_API_KEY"):
-            chosen = "local"
-        if chosen == "local":
-            chosen = create_local_model(explicit=model is not None)
-            stack.push_async_callback(chosen.close)
-        yield agent if chosen is None else agent.clone(model=chosen)
+        yield await choose_model(agent, model, stack)
+
+
+async def load_agents(names: Iterable[str], stack: AsyncExitStack, model: str | None = None) -> list[Agent[Any]]:
+    """Load the agents at these places; a file or module without an attribute stands for all of its agents."""
+    loaded: dict[int, Agent[Any]] = {}
+    for name in names:
+        source, _, attribute = name.partition(":")
+        module = None if attribute else load_file(Path(source)) if source.endswith(".py") else load_module(source)
+        several = list(find_agents(vars(module)).values()) if module is not None else []
+        for agent in several or [await load_agent(name, stack)]:
+            loaded[id(agent)] = agent
+    return [await choose_model(agent, model, stack) for agent in loaded.values()]
+
+
+async def choose_model(agent: Agent[Any], model: str | None, stack: AsyncExitStack) -> Agent[Any]:
+    """Return the agent with ``model``, or with the embedded one if it has none and there is no API key."""
+    chosen: str | Model | None = model
+    if model is None and agent.model is None and not os.environ.get("OPENAI_API_KEY"):
+        chosen = "local"
+    if chosen == "local":
+        chosen = create_local_model(explicit=model is not None)
+        stack.push_async_callback(chosen.close)
+    return agent if chosen is None else agent.clone(model=chosen)
 
 
 def create_local_model(*, explicit: bool) -> LocalModel:

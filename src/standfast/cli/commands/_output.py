@@ -48,7 +48,7 @@ class Tracebacks:
     enabled = False
 
 
-class CommandOutput:
+class CommandPrinter:
     """Standard output as text, or as JSON if requested."""
 
     def __init__(self, as_json: bool = False) -> None:

@@ -39,7 +39,7 @@ class PromptInterrupted(Exception):
 
 
 class PromptObsolete(Exception):
-    """The answer is not needed any more."""
+    """The answer is no longer needed."""
 
 
 class Reader:

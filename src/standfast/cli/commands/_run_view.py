@@ -111,14 +111,14 @@ async def watch_run(run: RunHandle, view: RunView | None, *, after: int = 0) -> 
 async def prompt_approval(rt: Runtime, approval: Approval, view: RunView, *, editable: bool = True) -> bool:
     """Prompt for one decision; return False if it stays open. ``editable``: the tool can validate edited arguments.
 
-    A decision that somebody else makes meanwhile ends the prompt.
+    A decision that another person makes meanwhile ends the prompt.
     """
     view.print_line(format_approval(approval))
     while True:
         question = f"  {format_choices(approval, editable)} / [l]ater: "
         try:
-            choice = (await ask(question, obsolete=wait_until_decided(rt, approval))).strip().lower()[:1]
-            if choice == "l":
+            choice = (await ask(question, obsolete=wait_until_decided(rt, approval))).strip().lower()
+            if choice[:1] == "l":
                 return False
             if await apply_choice(rt, approval, choice, editable):
                 return True
@@ -140,17 +140,20 @@ async def wait_until_decided(rt: Runtime, approval: Approval) -> None:
 
 def format_choices(approval: Approval, editable: bool) -> str:
     if approval.kind == "uncertain":
-        return "[d]one, it happened / [n]ot done / call it [a]gain"
+        return "[d]one, it happened / [n]ot done / the word again, to call it again"
     return "[y]es / [n]o / [e]dit" if editable else "[y]es / [n]o"
 
 
 async def apply_choice(rt: Runtime, approval: Approval, choice: str, editable: bool) -> bool:
-    """Submit the decision; return False if the choice is not valid."""
+    """Submit the decision; return False if the choice is not valid.
+
+    Only the whole word "again" repeats an uncertain call: "approve" and "abort" begin with the same letter.
+    """
     uncertain = approval.kind == "uncertain"
-    match choice:
+    match choice if uncertain and choice == "again" else choice[:1]:
         case "y" if not uncertain:
             await rt.decide(approval.id, "approve", by=get_login_name())
-        case "a" if uncertain:
+        case "again":
             await rt.decide(approval.id, "again", by=get_login_name())
         case "n" if uncertain:
             await rt.decide(approval.id, "reject", message=NOT_DONE_MESSAGE, by=get_login_name())

@@ -6,17 +6,20 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from standfast.agents.agent import Agent
-from standfast.base.errors import NotFound
+from standfast.base.errors import InvalidInput, NotFound
 from standfast.base.text import make_visible
 from standfast.history.encryption.session import EncryptedSession
 from standfast.history.store import Store, open_store
 from standfast.history.stored_session import StoredSession
-from standfast.runtime.runtime import Runtime
+
+if TYPE_CHECKING:
+    from standfast.agents.agent import Agent
+    from standfast.client import Client
+    from standfast.runtime.runtime import Runtime
 
 DEFAULT_STORE = "sqlite:///standfast.db"
 SQLITE_SESSION_TABLES = ("agent_sessions", "agent_messages")
@@ -27,7 +30,7 @@ StoreUrl = Annotated[
         "--store",
         "-s",
         envvar="STANDFAST_STORE",
-        help="The URL of the store: sqlite:///PATH, postgresql+asyncpg://..., redis://...",
+        help="The URL of the store: sqlite:///PATH, postgresql+asyncpg://..., redis://..., or http://... of a server.",
     ),
 ]
 
@@ -46,16 +49,46 @@ def get_encryption_keys() -> list[str] | None:
     return [line for line in os.environ.get(KEY_VARIABLE, "").splitlines() if line] or None
 
 
+def require_encryption_keys() -> list[str]:
+    keys = get_encryption_keys()
+    if keys is None:
+        raise InvalidInput(f"set {KEY_VARIABLE} to the new key and the former ones, one per line, the new one first")
+    return keys
+
+
 def open_runtime(
-    url: str, *, agents: Sequence[Agent[Any]] = (), **options: Any
-) -> AbstractAsyncContextManager[Runtime]:
-    """Open a runtime on the store, with the encryption keys in the environment."""
+    url: str, *, agents: "Sequence[Agent[Any]]" = (), **options: Any
+) -> "AbstractAsyncContextManager[Runtime]":
+    """Open a runtime on the store, with the encryption keys in the environment; or the runtime behind a server."""
+    from standfast.runtime.runtime import Runtime
+
+    if is_server(url):
+        return cast("AbstractAsyncContextManager[Runtime]", open_client(url, agents))
     return Runtime.open(url, agents=agents, encryption_key=get_encryption_keys(), **options)
+
+
+TOKEN_VARIABLE = "STANDFAST_TOKEN"  # noqa: S105 - the name of a variable
+
+
+def is_server(url: str) -> bool:
+    """Return whether the store is one behind ``standfast serve``."""
+    return url.startswith(("http://", "https://"))
+
+
+def open_client(url: str, agents: "Sequence[Agent[Any]]" = ()) -> "Client":
+    """Return a client with the token in the environment. The agents of a server are its own."""
+    from standfast.client import Client
+
+    if agents:
+        raise InvalidInput("a server has its own agents: leave the agent out, or name a store instead of the server")
+    return Client(url, token=os.environ.get(TOKEN_VARIABLE))
 
 
 async def open_session(store: Store, session_id: str) -> StoredSession:
     """Return a session that exists, with the encryption keys in the environment if it is encrypted."""
     info, session, keys = await store.describe(session_id), store.session(session_id), get_encryption_keys()
+    if not isinstance(session, StoredSession):  # of a server, which has the keys
+        return session
     if not info.encrypted or keys is None:
         return session
     return EncryptedSession(session_id, session, keys).require_stored_session("open")
@@ -87,6 +120,10 @@ def require_existing_store(url: str) -> str:
 @asynccontextmanager
 async def open_existing_store(url: str) -> AsyncIterator[Store]:
     """Open an existing store. Errors about a missing session mention other tables of the same file."""
+    if is_server(url):
+        async with open_client(url) as client:
+            yield cast(Store, client.store)
+        return
     async with open_store(require_existing_store(url)) as store:
         try:
             yield store
@@ -151,10 +188,12 @@ async def find_session_ids(store: str, prefix: str) -> list[Completion]:
 
 
 async def find_run_ids(store: str, prefix: str) -> list[Completion]:
-    from standfast.cli.commands.runs import list_latest_runs
 
     async with open_runtime(require_existing_store(store)) as rt:
-        return [(info.run_id, f"{info.status}, {info.agent}") for info in await list_latest_runs(rt, MAX_COMPLETIONS)]
+        return [
+            (info.run_id, f"{info.status}, {info.agent}")
+            for info in await rt.runs(limit=MAX_COMPLETIONS, newest_first=True)
+        ]
 
 
 async def find_approval_ids(store: str, prefix: str) -> list[Completion]:

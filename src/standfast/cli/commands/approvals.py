@@ -16,7 +16,7 @@ from standfast.base.errors import InvalidInput
 from standfast.cli.commands import _store
 from standfast.cli.commands._agent_loader import open_agent
 from standfast.cli.commands._errors import command
-from standfast.cli.commands._output import AsJson, CommandOutput, escape, print_json, print_utf8
+from standfast.cli.commands._output import AsJson, CommandPrinter, escape, print_json, print_utf8
 from standfast.cli.commands._run_view import (
     NOT_DONE_MESSAGE,
     DecidedBy,
@@ -84,7 +84,7 @@ async def list_(
         found = await rt.approvals(status=None if every else status, session_id=session, run_id=run)
     note = ["note"] if any(approval.kind == "uncertain" or approval.locked for approval in found) else []
     columns = ("id", "tool", "arguments", *note, "session_id", "requested", *(["status"] if every else []))
-    CommandOutput(as_json).print_table(columns, map(approval_to_dict, found), empty="no pending approvals")
+    CommandPrinter(as_json).print_table(columns, map(approval_to_dict, found), empty="no pending approvals")
 
 
 @app.command()
@@ -98,7 +98,7 @@ async def show(approval_id: ApprovalId, store: StoreUrl = DEFAULT_STORE, as_json
         approval = await rt.approval(approval_id)
     names = ("id", "status", "kind", "note", "tool", "arguments", "digest", "agent", "session_id", "run", "requested",
              "decided_by", "message", "edited", "output")  # fmt: skip
-    CommandOutput(as_json).print_fields(approval_to_dict(approval), names)
+    CommandPrinter(as_json).print_fields(approval_to_dict(approval), names)
 
 
 @app.command()
@@ -185,7 +185,7 @@ async def done(
 @command
 async def not_done(
     approval_id: ApprovalId,
-    message: Annotated[str, typer.Option("-m", "--message", help="What the model is told.")] = NOT_DONE_MESSAGE,
+    message: Annotated[str, typer.Option("-m", "--message", help="The message for the model.")] = NOT_DONE_MESSAGE,
     by: DecidedBy = None,
     agent: AgentOption = None,
     store: StoreUrl = DEFAULT_STORE,
@@ -211,7 +211,7 @@ async def submit_decision(
     await rt.decide(approval.id, decision, **options)
     if agent is None:
         decided = await rt.approval(approval.id)
-        CommandOutput(as_json).print_result(approval_to_dict(decided), f"{escape(approval.id)} is {decided.status}")
+        CommandPrinter(as_json).print_result(approval_to_dict(decided), f"{escape(approval.id)} is {decided.status}")
         if not as_json:
             console = Console(stderr=True, emoji=False, highlight=False, soft_wrap=True)
             console.print("[dim]  a running program with the agent resumes the run; otherwise:[/]")

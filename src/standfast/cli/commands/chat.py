@@ -13,7 +13,7 @@ from standfast.base.ids import new_id
 from standfast.cli.commands import _store
 from standfast.cli.commands._agent_loader import AgentName, ModelName, open_agent
 from standfast.cli.commands._errors import WAITING, command
-from standfast.cli.commands._output import AsJson, CommandOutput, escape, print_utf8
+from standfast.cli.commands._output import AsJson, CommandPrinter, escape, print_utf8
 from standfast.cli.commands._prompt import PromptInterrupted, ask, handle_interrupt
 from standfast.cli.commands._run_view import (
     RunView,
@@ -60,7 +60,7 @@ async def run(
         started = await rt.start(chosen.name, message, session_id=session, key=key, on_busy="reject")
         outcome = await watch_run(started, None if as_json else RunView())
     if as_json:
-        CommandOutput(True).print_result(outcome_to_dict(outcome), "")
+        CommandPrinter(True).print_result(outcome_to_dict(outcome), "")
     else:
         print_failure(outcome, store, agent=agent or chosen.name)
     return get_exit_code(outcome)

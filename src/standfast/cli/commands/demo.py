@@ -1,4 +1,4 @@
-"""``demo``: a payment that survives ``kill -9``, with real processes."""
+"""``demo``: a payment and variables that survive ``kill -9``, with real processes."""
 
 import asyncio
 import os
@@ -7,15 +7,16 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 
 from rich.console import Console
 from rich.rule import Rule
 
-from standfast.base.errors import StandfastError
+from standfast.base.errors import NotFound, StandfastError
 from standfast.base.text import format_arguments
-from standfast.cli.commands import demo_agent
+from standfast.cli.commands import demo_agent, demo_analyst
 from standfast.cli.commands._errors import command
 from standfast.cli.commands._output import AsJson, escape, print_json, show_status
 from standfast.cli.commands._run_view import RunView, watch_run
@@ -24,8 +25,10 @@ from standfast.models.local.server import find_model_file
 from standfast.realtime.agent import RealtimeAgent
 from standfast.realtime.local.model import LocalRealtimeModel
 from standfast.realtime.runner import RealtimeRunner
+from standfast.runtime.handle import RunHandle
 from standfast.runtime.runtime import Runtime
 from standfast.runtime.types import Approval
+from standfast.workspaces.view import Workspace
 
 OPENING_HOURS = "We are open from nine to five on weekdays, from ten to two on Saturdays, and closed on Sundays."
 EXAMPLE, TUTORIAL = "examples/support_desk/desk.py", "docs/tutorial.md"
@@ -33,7 +36,7 @@ EXAMPLE, TUTORIAL = "examples/support_desk/desk.py", "docs/tutorial.md"
 
 @command
 async def demo(as_json: AsJson = False) -> None:
-    """Show a payment that survives a killed process, and an interrupted voice call.
+    """Show a payment and variables that survive a killed process, and an interrupted voice call.
 
     Takes about ten seconds, and needs no API key and no network. With --json only the result is printed.
 
@@ -44,7 +47,10 @@ async def demo(as_json: AsJson = False) -> None:
         demo = Demo(Path(folder), quiet=as_json)
         await demo.pause_for_approval()
         await demo.kill_during_payment()
-        await demo.resolve_uncertain_call()
+        async with demo.run_process(demo_analyst) as analyst:  # it works while the lease of the dead process expires
+            await demo.resolve_uncertain_call()
+            await demo.kill_during_analysis(analyst)
+        await demo.continue_analysis()
         await demo.interrupt_voice_call()
         seconds = time.monotonic() - start
         demo.print_next_steps(seconds)
@@ -52,6 +58,7 @@ async def demo(as_json: AsJson = False) -> None:
             print_json(
                 {
                     "payments": demo.count_payments(),
+                    "analysis": demo.analysis,
                     "answer": OPENING_HOURS,
                     "heard": demo.heard_text,
                     "seconds": seconds,
@@ -60,12 +67,12 @@ async def demo(as_json: AsJson = False) -> None:
 
 
 class Demo:
-    """Four steps on one SQLite file."""
+    """Six steps on one SQLite file."""
 
     def __init__(self, folder: Path, *, quiet: bool = False) -> None:
         self.store = f"sqlite:///{folder / 'demo.db'}"
         self.ledger = folder / "ledger.txt"
-        self.heard_text = ""
+        self.analysis = self.heard_text = ""
         self.console = Console(emoji=False, highlight=False, soft_wrap=True, quiet=quiet)
         self.view = RunView(self.console)
         self.print_text("[dim]The agents follow fixed rules, so that the demo is repeatable and needs no key.[/]")
@@ -83,7 +90,7 @@ class Demo:
     async def pause_for_approval(self) -> None:
         self.print_heading("1  An agent computes in a sandbox and asks before it pays")
         self.print_text(f"[bold cyan]you[/]  {demo_agent.REQUEST}")
-        async with self.run_agent_process(demo_agent.REQUEST) as first:
+        async with self.run_process(demo_agent, str(self.ledger), demo_agent.REQUEST) as first:
             with show_status(self.console, "running in a separate process"):
                 await first.wait()
         async with Runtime.open(self.store) as rt:
@@ -98,7 +105,7 @@ class Demo:
         async with Runtime.open(self.store) as rt:
             approval = (await rt.approvals(status="pending"))[0]
             await rt.decide(approval.id, "approve", by="you")
-        async with self.run_agent_process() as second:
+        async with self.run_process(demo_agent, str(self.ledger)) as second:
             with show_status(self.console, "another process pays"):
                 await self.wait_until_paid()
             second.kill()
@@ -124,8 +131,34 @@ class Demo:
             self.print_text(f"[bold cyan]you[/]  {question}")
             await watch_run(await rt.start("treasurer", question, session_id=demo_agent.SESSION), self.view)
 
+    async def kill_during_analysis(self, process: asyncio.subprocess.Process) -> None:
+        self.print_heading("4  An agent reads a table into a variable, and its process is killed (kill -9)")
+        self.print_text(f"[bold cyan]you[/]  {demo_analyst.REQUEST}")
+        async with Runtime.open(self.store) as rt:
+            with show_status(self.console, "running in a separate process"):
+                workspace = await self.wait_until_saved(rt, version=len(demo_analyst.PREPARATIONS))
+            run = await rt.run((await rt.runs(session_id=demo_analyst.SESSION))[-1].run_id)
+            process.kill()
+            await process.wait()
+            await self.show_outputs(run)
+        kept = ", ".join(f"{one.name} ({one.type})" for one in workspace.variables if one.name in ("rain", "totals"))
+        files = ", ".join(one.path for one in workspace.files)
+        self.print_text(f"[bold red]kill -9 {process.pid}[/]  in the store: {escape(kept)}, {escape(files)}")
+
+    async def continue_analysis(self) -> None:
+        self.print_heading("5  Another process goes on with the same variables and files")
+        model = FunctionModel(demo_analyst.choose_cell)
+        async with demo_analyst.open_analyst_runtime(self.store, model) as rt:
+            run = await rt.run((await rt.runs(session_id=demo_analyst.SESSION))[-1].run_id)
+            seen = (await run.info()).steps
+            with show_status(self.console, "another process resumes it as soon as the lease of the dead one expires"):
+                outcome = await run.wait()
+            await self.show_outputs(run, after=seen)
+            self.analysis = str(outcome.final_output)
+            self.print_text(escape(self.analysis))
+
     async def interrupt_voice_call(self) -> None:
-        self.print_heading("4  A voice call is interrupted, and its history keeps what was heard")
+        self.print_heading("6  A voice call is interrupted, and its history keeps what was heard")
         model = LocalRealtimeModel(FunctionModel(lambda request: OPENING_HOURS))
         session = await RealtimeRunner(RealtimeAgent(name="shop"), model=model).run()
         async with session:
@@ -162,9 +195,9 @@ class Demo:
                 self.print_text(f"[bold yellow]?[/]    it wants to call {call}")
 
     @asynccontextmanager
-    async def run_agent_process(self, *args: str) -> AsyncIterator[asyncio.subprocess.Process]:
-        """Run the treasurer in a process of its own, which is killed when the block is left."""
-        command = [sys.executable, "-m", "standfast.cli.commands.demo_agent", self.store, str(self.ledger), *args]
+    async def run_process(self, agent: ModuleType, *args: str) -> AsyncIterator[asyncio.subprocess.Process]:
+        """Run an agent in a process of its own, which is killed when the block is left."""
+        command = [sys.executable, "-m", agent.__name__, self.store, *args]
         process = await asyncio.create_subprocess_exec(*command)
         try:
             yield process
@@ -172,6 +205,25 @@ class Demo:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
+
+    async def show_outputs(self, run: RunHandle, *, after: int = 0) -> None:
+        """Print what the calls of a run have printed so far, without their code."""
+        last = (await run.info()).steps
+        async for event in run.events(after=after):
+            if event.type == "calls.made":
+                self.view.show_event(event)
+            if event.seq == last:
+                break
+
+    async def wait_until_saved(self, rt: Runtime, *, version: int) -> Workspace:
+        """Return the variables and files of the analyst when it has made this version of them, and saved some."""
+        async with asyncio.timeout(30):
+            while True:
+                with suppress(NotFound):
+                    workspace = await rt.workspace(demo_analyst.SESSION)
+                    if workspace.version >= version and workspace.checkpoint is not None:
+                        return workspace
+                await asyncio.sleep(0.02)  # another process writes it
 
     async def wait_until_paid(self) -> None:
         async with asyncio.timeout(30):

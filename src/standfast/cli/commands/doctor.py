@@ -6,36 +6,51 @@ import sqlite3
 import sys
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, requires, version
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
+import typer
 from packaging.requirements import Requirement
 
 from standfast import __version__
+from standfast.base.errors import StandfastError
 from standfast.cli.commands._errors import FAILED, command
-from standfast.cli.commands._output import AsJson, CommandOutput, escape
+from standfast.cli.commands._output import AsJson, CommandPrinter, escape
+from standfast.cli.commands._store import TOKEN_VARIABLE, open_client
 from standfast.workers import SandboxReport, probe_sandbox
 
 FEATURES = {
     "cli": "the command line",
+    "dapr": "histories in a state store of Dapr",
     "encrypt": "encrypted histories",
     "local": "the embedded language model",
     "mcp": "tools of MCP servers",
+    "mongodb": "histories in MongoDB",
     "openai": "models of OpenAI and compatible servers",
     "otel": "traces through OpenTelemetry",
     "realtime": "realtime calls",
+    "client": "the client of a server",
     "redis": "histories in Redis",
+    "server": "agents behind HTTP",
     "sql": "PostgreSQL and other SQL databases",
     "workers": "checkpoints of Python workers",
 }
 
 
 @command
-async def doctor(as_json: AsJson = False) -> int:
+async def doctor(
+    server: Annotated[str | None, typer.Option(help="Check the server at this URL instead, as its client.")] = None,
+    as_json: AsJson = False,
+) -> int:
     """Check what works on this machine and what to install for the rest.
 
     standfast doctor --json
     """
-    with CommandOutput(as_json).show_status("starting workers"):
+    if server is not None:
+        facts = await check_server(server)
+        CommandPrinter(as_json).print_result(facts, format_server(server, facts))
+        return 0 if facts["ready"] and facts["signed_in"] else FAILED
+    with CommandPrinter(as_json).show_status("starting workers"):
         sandbox = await probe_sandbox()
     report = {
         "versions": {"standfast": __version__, "python": platform.python_version(), "system": platform.platform()},
@@ -44,8 +59,38 @@ async def doctor(as_json: AsJson = False) -> int:
         "models": check_models(),
         "sandbox": asdict(sandbox),
     }
-    CommandOutput(as_json).print_result(report, format_report(report, sandbox))
+    CommandPrinter(as_json).print_result(report, format_report(report, sandbox))
     return 0 if sandbox.level else FAILED
+
+
+async def check_server(url: str) -> dict[str, Any]:
+    """Return what a client finds out about a server: whether it is alive and ready, and who the client is for it."""
+    facts: dict[str, Any] = {"alive": False, "ready": False, "signed_in": False, "problem": None}
+    async with open_client(url) as client:
+        try:
+            await client.connection.request("GET", "/healthz")
+            facts["alive"] = True
+            await client.connection.request("GET", "/readyz")
+            facts["ready"] = True
+            facts |= msgspec.to_builtins(await client.info())
+            facts["signed_in"] = True
+        except StandfastError as problem:
+            facts["problem"] = str(problem)
+    return facts
+
+
+def format_server(url: str, facts: dict[str, Any]) -> str:
+    lines = [
+        f"{format_mark(facts['alive'])} {escape(url)} answers",
+        f"{format_mark(facts['ready'])} it is ready: its store answers",
+        f"{format_mark(facts['signed_in'])} {TOKEN_VARIABLE} is accepted",
+    ]
+    if facts["signed_in"]:
+        note = "" if facts["version"] == __version__ else f", here {__version__}"
+        lines.append(f"  standfast {facts['version']}{note}; {facts['role']} {escape(facts['subject'])}")
+    if facts["problem"]:
+        lines.append(f"  {escape(facts['problem'])}")
+    return "\n".join(lines)
 
 
 def has_fts5() -> bool:

@@ -7,11 +7,11 @@ import typer
 
 from standfast.cli.commands import _store
 from standfast.cli.commands._errors import command
-from standfast.cli.commands._output import AsJson, CommandOutput
+from standfast.cli.commands._output import AsJson, CommandPrinter
+from standfast.cli.commands._session_transfer import list_session_ids
 from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_existing_store
 from standfast.cli.commands.imports import read_secrets
-from standfast.cli.commands.sessions import list_session_ids
-from standfast.history.imports.openai_agents_file import write_openai_agents_file
+from standfast.history.imports.openai_agents import write_openai_agents_file
 
 
 @command
@@ -31,12 +31,18 @@ async def openai_agents(
 ) -> None:
     """Write sessions to a file that SQLiteSession of openai-agents opens. Sessions that it has are not overwritten.
 
+    Sessions with branches or usage are for AdvancedSQLiteSession.
+
     standfast export openai-agents conversations.db user-7
     """
-    output = CommandOutput(as_json)
+    output = CommandPrinter(as_json)
     async with open_existing_store(store) as opened:
         with output.show_status("writing"):
-            names = session_ids or await list_session_ids(opened)
+            names = session_ids or [
+                name
+                for name in await list_session_ids(opened)
+                if "branch_of" not in (await opened.describe(name)).metadata  # written with its session
+            ]
             written = await write_openai_agents_file(file, opened, names, secrets=read_secrets(key_env))
     rows = [{"id": name, "items": count} for name, count in written.items()]
     output.print_table(("id", "items"), rows, empty="there are no sessions")

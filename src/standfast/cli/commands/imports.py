@@ -1,4 +1,4 @@
-"""``import``: copy the conversations of another framework into a store, and take the copies back."""
+"""``import``: copy the conversations of another framework into a store, and remove such copies."""
 
 import os
 from collections import Counter
@@ -11,9 +11,11 @@ import typer
 
 from standfast.base.errors import InvalidInput
 from standfast.cli.commands._errors import CONFLICT, FAILED, command
-from standfast.cli.commands._output import AsJson, CommandOutput, escape, format_count
+from standfast.cli.commands._output import AsJson, CommandPrinter, escape, format_count
 from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl
+from standfast.history.imports.adk import read_adk
 from standfast.history.imports.copies import CopiedSession, copy_sessions, remove_copies
+from standfast.history.imports.langgraph import read_langgraph
 from standfast.history.imports.openai_agents import DEFAULT_PREFIX, DEFAULT_TABLES, read_openai_agents
 from standfast.history.imports.pydantic_ai import read_pydantic_ai
 from standfast.history.imports.sources import SourceSession
@@ -24,12 +26,18 @@ Undo = Annotated[
     bool, typer.Option("--undo", help="Remove the copies from the store again, except those that were continued there.")
 ]
 
+DatabaseUrl = Annotated[
+    str, typer.Argument(metavar="URL", help="sqlite:///PATH or postgresql+asyncpg://...; only read.")
+]
+
 
 @command
 async def openai_agents(
     url: Annotated[
         str,
-        typer.Argument(metavar="URL", help="sqlite:///PATH, postgresql+asyncpg://..., redis://...; only read."),
+        typer.Argument(
+            metavar="URL", help="sqlite:///PATH, postgresql+asyncpg://..., redis://..., mongodb://...; only read."
+        ),
     ],
     tables: Annotated[
         str, typer.Option("--tables", help="The tables of sessions and messages, if they have other names.")
@@ -81,6 +89,40 @@ async def pydantic_ai(
     return await run_import(read(), store, "pydantic-ai", secrets=[], dry_run=dry_run, undo=undo, as_json=as_json)
 
 
+@command
+async def langgraph(
+    url: DatabaseUrl,
+    channel: Annotated[
+        str, typer.Option("--channel", help="The field of the state that has the messages.")
+    ] = "messages",
+    dry_run: DryRun = False,
+    undo: Undo = False,
+    store: StoreUrl = DEFAULT_STORE,
+    as_json: AsJson = False,
+) -> int:
+    """Copy the messages of LangGraph's threads from the checkpoints of SqliteSaver or PostgresSaver.
+
+    standfast import langgraph sqlite:///checkpoints.db --dry-run
+    """
+    source = read_langgraph(url, channel=channel)
+    return await run_import(source, store, "langgraph", secrets=[], dry_run=dry_run, undo=undo, as_json=as_json)
+
+
+@command
+async def adk(
+    url: DatabaseUrl,
+    dry_run: DryRun = False,
+    undo: Undo = False,
+    store: StoreUrl = DEFAULT_STORE,
+    as_json: AsJson = False,
+) -> int:
+    """Copy the sessions of DatabaseSessionService of Google's Agent Development Kit, as APP/USER/SESSION.
+
+    standfast import adk sqlite:///sessions.db --dry-run
+    """
+    return await run_import(read_adk(url), store, "adk", secrets=[], dry_run=dry_run, undo=undo, as_json=as_json)
+
+
 def read_secrets(key_env: str | None) -> list[str]:
     """Return the keys in an environment variable: a command line is visible to every user of the machine."""
     if key_env is None:
@@ -100,8 +142,8 @@ async def run_import(
     undo: bool,
     as_json: bool,
 ) -> int:
-    """Copy, or take the copies back, and print the report. Return the exit code."""
-    output = CommandOutput(as_json)
+    """Copy, or remove the copies, and print the report. Return the exit code."""
+    output = CommandPrinter(as_json)
     async with open_store(url) as store:
         with output.show_status("reading"):
             if undo:
@@ -125,6 +167,8 @@ def summarize(report: list[CopiedSession], *, dry_run: bool) -> str:
 app = typer.Typer(no_args_is_help=True, help="Copy the conversations of another framework into a store.")
 app.command("openai-agents")(openai_agents)
 app.command("pydantic-ai")(pydantic_ai)
+app.command("langgraph")(langgraph)
+app.command("adk")(adk)
 
 
 @app.callback()

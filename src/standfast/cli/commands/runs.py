@@ -1,6 +1,5 @@
-"""``runs``: list, show, follow, resume, cancel, fork, delete and prune durable runs."""
+"""``runs``: list, show, follow, resume, cancel, fork, delete, prune and rekey durable runs."""
 
-from collections import deque
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Any
@@ -11,12 +10,13 @@ import typer
 from standfast.base.errors import InvalidInput
 from standfast.cli.commands import _store
 from standfast.cli.commands._agent_loader import ModelName, open_agent
-from standfast.cli.commands._errors import command
+from standfast.cli.commands._errors import FAILED, command
 from standfast.cli.commands._output import (
     AsJson,
-    CommandOutput,
+    CommandPrinter,
     escape,
     escape_lines,
+    format_count,
     format_time,
     print_json,
     print_utf8,
@@ -30,13 +30,18 @@ from standfast.cli.commands._run_view import (
     to_json_value,
     watch_run,
 )
-from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, describe_lock, open_runtime, require_existing_store
-from standfast.runtime.runtime import Runtime
+from standfast.cli.commands._store import (
+    DEFAULT_STORE,
+    StoreUrl,
+    describe_lock,
+    open_runtime,
+    require_encryption_keys,
+    require_existing_store,
+)
 from standfast.runtime.types import Event, PruneReport, RunInfo, RunStatus
 
 app = typer.Typer(no_args_is_help=True)
 
-PAGE_SIZE = 500
 AGE_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.", autocompletion=_store.complete_runs)]
@@ -63,22 +68,12 @@ async def list_(
 
     standfast runs list --status waiting
     """
-    output = CommandOutput(as_json)
+    output = CommandPrinter(as_json)
     with output.show_status("reading"):
         async with open_runtime(require_existing_store(store)) as rt:
-            found = await list_latest_runs(rt, limit, status=status, session_id=session)
+            found = await rt.runs(status=status, session_id=session, limit=limit, newest_first=True)
     columns = ("id", "status", "agent", "session_id", "steps", "updated", "reason")
     output.print_table(columns, map(run_to_dict, found), empty="no runs")
-
-
-async def list_latest_runs(rt: Runtime, limit: int, **filters: Any) -> list[RunInfo]:
-    """Return the newest runs, newest first. The store lists them in ascending order."""
-    found: deque[RunInfo] = deque(maxlen=limit)
-    page: list[RunInfo] = await rt.runs(**filters, limit=PAGE_SIZE)
-    while page:
-        found.extend(page)
-        page = await rt.runs(**filters, limit=PAGE_SIZE, after=page[-1]) if len(page) == PAGE_SIZE else []
-    return list(reversed(found))
 
 
 @app.command()
@@ -92,7 +87,7 @@ async def show(run_id: RunId, store: StoreUrl = DEFAULT_STORE, as_json: AsJson =
         handle = await rt.run(run_id)
         info = await handle.info()
         outcome = None if info.locked or info.status in ("queued", "running") else await handle.wait()
-    output = CommandOutput(as_json)
+    output = CommandPrinter(as_json)
     facts = run_to_dict(info) | ({} if outcome is None else outcome_to_dict(outcome))
     output.print_fields(facts, ("id", "status", "agent", "session_id", "key", "parent", "steps", "updated", "reason"))
     if as_json or outcome is None:
@@ -114,7 +109,7 @@ async def events(
 
     standfast runs events run_123 --json
     """
-    console = CommandOutput(as_json).console
+    console = CommandPrinter(as_json).console
     async with open_runtime(require_existing_store(store)) as rt:
         handle = await rt.run(run_id)
         async for event in handle.events(after=after):
@@ -174,7 +169,7 @@ async def cancel(
     async with open_runtime(require_existing_store(store)) as rt:
         await rt.cancel(run_id, mode="immediate" if now else "after_turn")
         info = await (await rt.run(run_id)).info()
-    CommandOutput(as_json).print_result(run_to_dict(info), f"{escape(run_id)} {format_cancellation(info)}")
+    CommandPrinter(as_json).print_result(run_to_dict(info), f"{escape(run_id)} {format_cancellation(info)}")
 
 
 def format_cancellation(info: RunInfo) -> str:
@@ -198,7 +193,7 @@ async def fork(
     async with open_runtime(require_existing_store(store)) as rt:
         made = await rt.fork(run_id, at=at)
         info = await made.info()
-    CommandOutput(as_json).print_result(run_to_dict(info), f"{escape(made.id)} is a fork of {escape(run_id)}")
+    CommandPrinter(as_json).print_result(run_to_dict(info), f"{escape(made.id)} is a fork of {escape(run_id)}")
 
 
 @app.command()
@@ -212,7 +207,7 @@ async def delete(run_id: RunId, yes: Yes = False, store: StoreUrl = DEFAULT_STOR
         info = await (await rt.run(run_id)).info()
         confirm(f"Delete {run_id} with its {info.steps} events?", yes=yes)
         await rt.delete(run_id)
-    CommandOutput(as_json).print_result({"id": run_id, "deleted": True}, f"{escape(run_id)} is deleted")
+    CommandPrinter(as_json).print_result({"id": run_id, "deleted": True}, f"{escape(run_id)} is deleted")
 
 
 @app.command()
@@ -237,7 +232,28 @@ async def prune(
     async with open_runtime(require_existing_store(store)) as rt:
         confirm("Delete the runs that are older or more than that?", yes=yes)
         report = await rt.prune(older_than=age, keep=keep)
-    CommandOutput(as_json).print_result(asdict(report), format_report(report))
+    CommandPrinter(as_json).print_result(asdict(report), format_report(report))
+
+
+@app.command()
+@command
+async def rekey(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> int:
+    """Encrypt runs, approvals and workspaces again with the first key in STANDFAST_ENCRYPTION_KEY; the others decrypt.
+
+    It can be interrupted and repeated. For sessions, see `standfast sessions rekey`.
+
+    standfast runs rekey
+    """
+    require_encryption_keys()
+    async with open_runtime(require_existing_store(store)) as rt:
+        report = await rt.rekey()
+    text = (
+        f"encrypted again: {format_count(len(report.runs), 'run')}, {format_count(report.approvals, 'approval')},"
+        f" {format_count(len(report.workspaces), 'workspace')}"
+    )
+    failures = [f"[red]{escape(name)}: {escape(reason)}[/]" for name, reason in report.failed.items()]
+    CommandPrinter(as_json).print_result(asdict(report), "\n".join([text, *failures]))
+    return FAILED if report.failed else 0
 
 
 def parse_age(text: str) -> timedelta:

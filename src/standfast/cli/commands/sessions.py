@@ -1,9 +1,6 @@
-"""``sessions``: list, show, search, fork, rewind, export, import, check and delete sessions."""
+"""``sessions``: list, show, search, fork, rewind, export, import, rekey, check and delete sessions."""
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
@@ -16,92 +13,26 @@ from standfast.cli.commands import _store
 from standfast.cli.commands._errors import FAILED, command
 from standfast.cli.commands._output import (
     AsJson,
-    CommandOutput,
+    CommandPrinter,
     escape,
     escape_lines,
     format_count,
     format_time,
-    print_utf8,
 )
 from standfast.cli.commands._prompt import Yes, confirm
+from standfast.cli.commands._session_transfer import (
+    SessionId,
+    export,
+    import_,
+    list_session_ids,
+    rekey,
+    session_to_dict,
+)
 from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, find_other_tables, open_existing_store, open_session
 from standfast.history.deletion import DeletedSession
 from standfast.history.integrity import IntegrityReport
 from standfast.history.search import SearchHit
-from standfast.history.store import Store, StoredSessionInfo, open_store
-
-SessionId = Annotated[
-    str, typer.Argument(metavar="ID", help="The session's id.", autocompletion=_store.complete_sessions)
-]
-
-
-def session_to_dict(info: StoredSessionInfo) -> dict[str, Any]:
-    return {
-        "id": info.session_id,
-        "items": info.head.length,
-        "version": info.head.version,
-        "owner": info.owner,
-        "encrypted": info.encrypted,
-        "updated": format_time(info.updated_at),
-        "updated_at": info.updated_at,
-        "created_at": info.created_at,
-        "metadata": info.metadata,
-        "cursor": info.cursor,
-    }
-
-
-@command
-async def export(
-    session_id: SessionId,
-    file: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write to this file instead of standard output.")
-    ] = None,
-    store: StoreUrl = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> None:
-    """Export a session as JSON Lines, which `import` reads. The lines are JSON with or without --json.
-
-    standfast sessions export user-7 -o user-7.jsonl
-    """
-    async with open_existing_store(store) as opened:
-        with CommandOutput(as_json or file is None).show_status("reading"):
-            lines = [line async for line in await opened.export(session_id)]
-    if file is None:
-        print_utf8("\n".join(lines).encode())
-    else:
-        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        text = f"{format_count(len(lines) - 1, 'item')} written to {escape(str(file))}"
-        CommandOutput(as_json).print_result({"id": session_id, "items": len(lines) - 1, "file": str(file)}, text)
-
-
-@command
-async def import_(
-    file: Annotated[Path, typer.Argument(help="A file written by `export`; - reads standard input.")],
-    new_id: Annotated[
-        str | None, typer.Option("--as", help="The id of the new session. Default: the id in the export.")
-    ] = None,
-    store: StoreUrl = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> None:
-    """Create a session from an export. An existing session is never changed.
-
-    standfast sessions import user-7.jsonl --as user-7-copy
-    """
-    async with open_store(store) as opened:
-        with CommandOutput(as_json).show_status("writing"):
-            imported = await opened.import_(read_lines(file), session_id=new_id)
-        info = await opened.describe(imported.session_id)
-    CommandOutput(as_json).print_result(
-        session_to_dict(info), f"{escape(imported.session_id)} has {format_count(info.head.length, 'item')}"
-    )
-
-
-def read_lines(file: Path) -> Iterator[str]:
-    if str(file) == "-":
-        yield from sys.stdin
-        return
-    with file.open(encoding="utf-8") as lines:
-        yield from lines
+from standfast.history.store import StoredSessionInfo
 
 
 @command
@@ -121,7 +52,7 @@ async def check(
 
     standfast sessions check
     """
-    output = CommandOutput(as_json)
+    output = CommandPrinter(as_json)
     async with open_existing_store(store) as opened:
         with output.show_status("checking every record"):
             if session_id is not None:
@@ -152,15 +83,6 @@ def format_findings(report: IntegrityReport) -> str:
     return "; ".join([*findings, *([report.tampered] if report.tampered else [])])
 
 
-async def list_session_ids(store: Store) -> list[str]:
-    names: list[str] = []
-    after = None
-    while page := await store.sessions(limit=200, after=after):
-        names += [info.session_id for info in page]
-        after = page[-1].cursor
-    return names
-
-
 app = typer.Typer(no_args_is_help=True)
 
 
@@ -178,7 +100,7 @@ async def list_(
 
     standfast sessions list --owner ann --json
     """
-    output = CommandOutput(as_json)
+    output = CommandPrinter(as_json)
     with output.show_status("reading"):
         async with open_existing_store(store) as opened:
             page = await opened.sessions(owner=owner, query=query, limit=limit, after=after)
@@ -209,7 +131,7 @@ async def show(
 
     standfast sessions show user-7 --limit 20
     """
-    output = CommandOutput(as_json)
+    output = CommandPrinter(as_json)
     with output.show_status("reading"):
         async with open_existing_store(store) as opened:
             info = await opened.describe(session_id)
@@ -263,7 +185,7 @@ async def search(
     """
     if not query.strip():
         raise InvalidInput("the query is empty: give at least one word")
-    output = CommandOutput(as_json)
+    output = CommandPrinter(as_json)
     with output.show_status("searching; the first search of a store takes longest"):
         hits = await search_store(store, query, session_id=session_id, owner=owner, limit=limit)
     rows = [{"session": hit.session_id, "position": hit.position, "text": hit.text, "item": hit.item} for hit in hits]
@@ -296,7 +218,7 @@ async def fork(
     async with open_existing_store(store) as opened:
         child = await (await open_session(opened, session_id)).fork(at=at, session_id=new_id)
         info = await opened.describe(child.session_id)
-    CommandOutput(as_json).print_result(
+    CommandPrinter(as_json).print_result(
         session_to_dict(info), f"{escape(child.session_id)} shares {format_count(info.head.length, 'item')}"
     )
 
@@ -323,7 +245,7 @@ async def restore(
     async with open_existing_store(store) as opened:
         await (await open_session(opened, session_id)).restore(generation)
         info = await opened.describe(session_id)
-    CommandOutput(as_json).print_result(session_to_dict(info), format_length(info))
+    CommandPrinter(as_json).print_result(session_to_dict(info), format_length(info))
 
 
 @app.command()
@@ -344,11 +266,12 @@ async def rewind(
             raise InvalidInput(f"cannot rewind to {to}: the session has {format_count(length, 'item')}")
         await (await open_session(opened, session_id)).rewind(to=to)
         info = await opened.describe(session_id)
-    CommandOutput(as_json).print_result(session_to_dict(info), format_length(info))
+    CommandPrinter(as_json).print_result(session_to_dict(info), format_length(info))
 
 
 app.command()(export)
 app.command("import")(import_)
+app.command()(rekey)
 app.command()(check)
 
 
@@ -377,7 +300,7 @@ async def delete(
         "deleted_runs": list(deleted.deleted_runs),
         "kept_runs": list(deleted.kept_runs),
     }
-    CommandOutput(as_json).print_result(facts, f"{escape(session_id)} is deleted{format_runs(deleted)}")
+    CommandPrinter(as_json).print_result(facts, f"{escape(session_id)} is deleted{format_runs(deleted)}")
 
 
 def format_runs(deleted: DeletedSession) -> str:

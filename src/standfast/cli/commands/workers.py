@@ -18,7 +18,7 @@ import typer
 from standfast.base.errors import InvalidInput, Unsupported
 from standfast.base.text import make_visible
 from standfast.cli.commands._errors import FAILED, command
-from standfast.cli.commands._output import AsJson, CommandOutput, escape, print_utf8
+from standfast.cli.commands._output import AsJson, CommandPrinter, escape, print_utf8
 from standfast.cli.commands._prompt import PromptInterrupted, ask, handle_interrupt
 from standfast.workers import ExecuteMessage, SandboxPolicy, SessionConfig, WorkerSession, probe_sandbox
 from standfast.workers.wire.messages import DisplayMessage, ErrorMessage, InputMessage, OutputMessage, ResultMessage
@@ -143,7 +143,7 @@ async def exec_(
         if not as_json:
             return await stream_code(session, source, timeout=timeout, raw=raw)
         result = await run_code(session, source, timeout=timeout)
-    CommandOutput(True).print_result(result, "")
+    CommandPrinter(True).print_result(result, "")
     return 0 if result["ok"] else FAILED
 
 
@@ -151,7 +151,7 @@ async def exec_(
 async def start_session(config: SessionConfig, as_json: bool) -> AsyncIterator[WorkerSession]:
     """Start a worker and report modules that could not be preloaded."""
     async with AsyncExitStack() as stack:
-        with CommandOutput(as_json).show_status("starting a worker"):
+        with CommandPrinter(as_json).show_status("starting a worker"):
             session = await stack.enter_async_context(WorkerSession(config))
         for name, reason in session.info.metadata["preload_failed"].items():
             print(f"[{make_visible(name)} could not be preloaded: {make_visible(str(reason))}]", file=sys.stderr)
@@ -279,7 +279,7 @@ async def list_(as_json: AsJson = False) -> None:
     standfast workers list --json
     """
     columns = ("pid", "parent", "role", "memory_mb", "age")
-    CommandOutput(as_json).print_table(
+    CommandPrinter(as_json).print_table(
         columns, map(dataclasses.asdict, list_worker_processes()), empty="no workers are running"
     )
 
@@ -291,12 +291,12 @@ async def doctor(as_json: AsJson = False) -> int:
 
     standfast workers doctor
     """
-    with CommandOutput(as_json).show_status("starting workers"):
+    with CommandPrinter(as_json).show_status("starting workers"):
         report = await probe_sandbox()
     lines = [
         f"sandbox level: [bold green]{report.level}[/]" if report.level else "[bold red]no worker can be started[/]"
     ]
     lines += [f"  [yellow]note:[/] {escape(note)}" for note in report.notes]
     lines += [f"  [yellow]{level} is not available:[/] {escape(reason)}" for level, reason in report.reasons.items()]
-    CommandOutput(as_json).print_result(dataclasses.asdict(report), "\n".join(lines))
+    CommandPrinter(as_json).print_result(dataclasses.asdict(report), "\n".join(lines))
     return 0 if report.level else FAILED

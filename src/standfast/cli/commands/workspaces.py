@@ -9,7 +9,7 @@ import typer
 
 from standfast.base.errors import InvalidInput
 from standfast.cli.commands._errors import command
-from standfast.cli.commands._output import AsJson, CommandOutput, escape, format_time
+from standfast.cli.commands._output import AsJson, CommandPrinter, escape, format_time
 from standfast.cli.commands._prompt import Yes, confirm
 from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, require_existing_store
 from standfast.cli.commands.runs import parse_age
@@ -42,7 +42,7 @@ async def list_(
             if len(rows) == limit:
                 break
             rows.append({**msgspec.structs.asdict(record), "updated": format_time(record.updated_at)})
-    CommandOutput(as_json).print_table(("key", "version", "updated"), rows, empty="no workspaces")
+    CommandPrinter(as_json).print_table(("key", "version", "updated"), rows, empty="no workspaces")
 
 
 @app.command()
@@ -57,7 +57,7 @@ async def show(
     async with Runtime.open(require_existing_store(store), agents=[]) as rt:
         found = await rt.workspace(workspace, at=at)
         versions = [asdict(one) async for one in found.history()]
-    output = CommandOutput(as_json)
+    output = CommandPrinter(as_json)
     fields = workspace_to_dict(found)
     if as_json:
         output.print_result({**fields, "history": versions}, "")
@@ -80,7 +80,7 @@ async def files(
     """
     async with Runtime.open(require_existing_store(store), agents=[]) as rt:
         found = await rt.workspace(workspace, at=at)
-    CommandOutput(as_json).print_table(("path", "size"), [asdict(one) for one in found.files], empty="no files")
+    CommandPrinter(as_json).print_table(("path", "size"), [asdict(one) for one in found.files], empty="no files")
 
 
 @app.command()
@@ -92,7 +92,7 @@ async def restore(
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Write the files of a version into a directory.
+    """Write the files of a version into a directory. A new one is accessible by its user only.
 
     standfast workspaces restore user-7 out --at 3
     """
@@ -100,14 +100,14 @@ async def restore(
         raise InvalidInput(f"{directory} is not empty: name a new directory")
     async with Runtime.open(require_existing_store(store), agents=[]) as rt:
         found = await rt.workspace(workspace, at=at)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for file in found.files:
             path = directory / file.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(await found.read(file.path))
-    directory.mkdir(parents=True, exist_ok=True)
     count = len(found.files)
     result = {"version": found.version, "files": count, "directory": str(directory)}
-    CommandOutput(as_json).print_result(result, f"{count} files of version {found.version} in {escape(directory)}")
+    CommandPrinter(as_json).print_result(result, f"{count} files of version {found.version} in {escape(directory)}")
 
 
 @app.command()
@@ -133,7 +133,7 @@ async def prune(
         confirm("Drop the checkpoints that are older or more than that?", yes=yes)
         report = await rt.prune_workspaces(older_than=age, keep=keep, max_mb=max_mb)
     text = f"dropped {report.dropped} checkpoints and {report.blobs} blobs, kept {report.kept} checkpoints"
-    CommandOutput(as_json).print_result(asdict(report), text)
+    CommandPrinter(as_json).print_result(asdict(report), text)
 
 
 def workspace_to_dict(workspace: Workspace) -> dict[str, Any]:

@@ -1,0 +1,212 @@
+"""``serve``: the runtime behind HTTP."""
+
+import asyncio
+import ipaddress
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+
+from standfast.agents.agent import Agent
+from standfast.base.errors import InvalidInput, MissingExtra
+from standfast.cli.commands._agent_loader import ModelName, load_agents
+from standfast.cli.commands._errors import command
+from standfast.cli.commands._output import AsJson, print_utf8
+from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_runtime
+
+TOKEN_VARIABLE = "STANDFAST_SERVER_TOKEN"  # noqa: S105 - the name of a variable
+RESTART_DELAY = 1.0
+
+AgentNames = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[AGENTS]...",
+        help="file.py, file.py:attribute or module:attribute: agents, or functions or async context managers that "
+        "return them. Default: the agents of the demonstration.",
+    ),
+]
+
+
+@command
+async def serve(
+    agents: AgentNames = None,
+    store: StoreUrl = DEFAULT_STORE,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 chooses a free one.")] = 8000,
+    allowed_host: Annotated[
+        list[str] | None, typer.Option("--allowed-host", help="A name under which clients reach the server.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="The number of processes.")] = 1,
+    drain_delay: Annotated[
+        float, typer.Option(min=0, help="Seconds between not being ready and the end of listening.")
+    ] = 0.0,
+    lease: Annotated[
+        float, typer.Option(min=0.1, help="Seconds after which another process takes over the runs of a dead one.")
+    ] = 30.0,
+    rate_limit: Annotated[float, typer.Option(min=1, help="Requests per second of one principal, on average.")] = 200.0,
+    model: ModelName = None,
+    fd: Annotated[int | None, typer.Option(hidden=True)] = None,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Write the log as JSON lines.")] = False,
+    as_json: AsJson = False,
+) -> int | None:
+    """Serve agents over HTTP, with sessions, runs, events and approvals.
+
+    standfast serve app.py --port 8000
+
+    On an address of this machine, a URL with a token is printed. Other clients need a key: standfast keys create.
+    """
+    try:
+        from standfast.server.process import listen, run_server
+    except ImportError:
+        raise MissingExtra("server", "standfast serve") from None
+    from standfast.server.logs import configure_logging
+
+    configure_logging(as_json=log_json)
+    listener = listen(host, port) if fd is None else socket.socket(fileno=fd)
+    with listener:
+        if workers > 1:
+            return await run_workers(workers, listener, sys.argv[1:], as_json=as_json)
+        async with open_app(agents or [], store, model, list_hosts(host, allowed_host), lease, rate_limit) as (
+            app,
+            token,
+        ):
+            url = format_url(host, listener.getsockname()[1])
+            if fd is None:
+                announce(url, token if is_loopback(host) else None, as_json=as_json)
+            await run_server(app, listener, drain_delay=drain_delay)
+    return None
+
+
+@asynccontextmanager
+async def open_app(
+    names: list[str], store: str, model: str | None, hosts: list[str], lease: float, rate_limit: float
+) -> AsyncIterator[tuple[Any, Any]]:
+    """Open agents, runtime and app; yield the app and the token for this machine."""
+    from standfast.server import ApiKeys, Limits, LoopbackToken, create_app
+    from standfast.workers.pool import SessionPool
+
+    async with AsyncExitStack() as stack:
+        agents = await load_agents(names, stack, model) if names else await open_demonstration(stack)
+        runtime = await stack.enter_async_context(open_runtime(store, agents=agents, live=True, lease=lease))
+        token = LoopbackToken(os.environ.get(TOKEN_VARIABLE) or None)
+        app = create_app(
+            runtime,
+            auth=(token, ApiKeys(runtime.store)) if is_loopback_only(hosts) else ApiKeys(runtime.store),
+            allowed_hosts=hosts,
+            limits=Limits(requests_per_second=rate_limit),
+            pools=find_pools(agents, SessionPool),
+        )
+        yield app, token
+
+
+async def open_demonstration(stack: AsyncExitStack) -> list[Agent[Any]]:
+    """Return the agents of ``standfast demo``; they need no model."""
+    from standfast.cli.commands.demo_agent import create_treasurer
+    from standfast.workers.config import PoolConfig, SandboxPolicy, SessionConfig
+    from standfast.workers.pool import SessionPool
+
+    session = SessionConfig(sandbox=SandboxPolicy(require="plain"))  # it runs only the code of the demonstration
+    pool = await stack.enter_async_context(SessionPool(PoolConfig(session=session, min_idle=0, max_sessions=4)))
+    return [create_treasurer(pool, Path("standfast-demo-ledger.txt"))]
+
+
+def find_pools(agents: list[Agent[Any]], kind: type) -> list[Any]:
+    """Return the worker pools that the tools of these agents use."""
+    found = {id(pool): pool for agent in agents for tool in agent.tools if (pool := getattr(tool, "pool", None))}
+    return [pool for pool in found.values() if isinstance(pool, kind)]
+
+
+def list_hosts(host: str, allowed: list[str] | None) -> list[str]:
+    """Return the names that requests may be addressed to; an address other than this machine's needs them."""
+    if is_loopback(host):
+        return ["127.0.0.1", "localhost", "[::1]", *(allowed or [])]
+    if not allowed:
+        raise InvalidInput(
+            f"{host} can be reached from other machines: name the hosts that clients use, --allowed-host NAME"
+        )
+    return list(allowed)
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def is_loopback_only(hosts: list[str]) -> bool:
+    return all(is_loopback(host) for host in hosts)
+
+
+def format_url(host: str, port: int) -> str:
+    return f"http://[{host.strip('[]')}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def announce(url: str, token: Any, *, as_json: bool) -> None:
+    """Print where the server listens: one URL, or one JSON object."""
+    if as_json:
+        facts = {"url": url, "token": None if token is None else token.token}
+        print_utf8(msgspec.json.encode(facts))
+    else:
+        print_utf8((url if token is None else token.make_url(url)).encode())
+    sys.stdout.flush()
+    if token is None:
+        Console(stderr=True, emoji=False).print("clients need a key: standfast keys create")
+
+
+async def run_workers(count: int, listener: socket.socket, words: list[str], *, as_json: bool) -> int:
+    """Run several processes on one listening socket, and replace those that die, until SIGTERM or SIGINT."""
+    from standfast.server import LoopbackToken
+
+    token = LoopbackToken(os.environ.get(TOKEN_VARIABLE) or None)
+    environment = os.environ | {TOKEN_VARIABLE: token.token}
+    arguments = [*strip_option(words, "--workers"), "--fd", str(listener.fileno())]
+    host, port = listener.getsockname()[:2]
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for sig in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(sig, stopping.set)
+    announce(format_url(host, port), token if is_loopback(host) else None, as_json=as_json)
+
+    async def keep_running() -> None:
+        while not stopping.is_set():
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "standfast", *arguments, env=environment, pass_fds=(listener.fileno(),)
+            )
+            ended, stopped = asyncio.ensure_future(process.wait()), asyncio.ensure_future(stopping.wait())
+            await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            stopped.cancel()
+            if stopping.is_set() and process.returncode is None:
+                process.terminate()
+            await ended
+            if not stopping.is_set():
+                await asyncio.sleep(RESTART_DELAY)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(count):
+            group.create_task(keep_running())
+    return 0
+
+
+def strip_option(words: list[str], name: str) -> list[str]:
+    """Return the command line without an option and its value."""
+    kept: list[str] = []
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+        elif word == name:
+            skip = True
+        elif not word.startswith(f"{name}="):
+            kept.append(word)
+    return kept
