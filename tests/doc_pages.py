@@ -13,11 +13,11 @@ import asyncio
 import inspect
 import os
 import re
-import shlex
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from commands import CommandProcess
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -81,7 +81,7 @@ class Command:
 class Shell:
     """Runs commands and compares their output. ``standfast`` and ``python`` are those under test."""
 
-    def __init__(self, programs: Path) -> None:
+    def __init__(self, programs: Path, process: CommandProcess) -> None:
         self.words: dict[str, str] = {}
         self.environment = {
             **os.environ,
@@ -89,10 +89,8 @@ class Shell:
             "PYTHONPATH": str(ROOT / "src"),
             "COLUMNS": "160",
         }
-        for name, module in (("standfast", "-m standfast "), ("python", "")):
-            program = programs / name
-            program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module}"$@"\n')
-            program.chmod(0o755)
+        process.write_program(programs / "standfast", "-m", "standfast")
+        process.write_program(programs / "python")
 
     async def run(self, body: str) -> None:
         code = 0

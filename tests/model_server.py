@@ -1,4 +1,4 @@
-"""A server of OpenAI's model APIs over real HTTP, with scripted responses and faults."""
+"""A server of OpenAI's model APIs over real HTTP and WebSockets, with scripted responses and faults."""
 
 import asyncio
 import json
@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+
+from websockets.frames import Opcode
+from websockets.server import ServerProtocol
 
 
 @dataclass(frozen=True)
@@ -29,10 +32,11 @@ class Reply:
 
 @dataclass
 class Stream:
-    """A response in server-sent events. ``cut`` aborts the connection after them, without an end."""
+    """A response in events. ``cut`` aborts the connection after them, without an end; ``close`` closes a WebSocket."""
 
     events: Sequence[dict[str, Any]]
     cut: bool = False
+    close: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -61,6 +65,8 @@ class ModelServer:
 
     def __init__(self) -> None:
         self.url = ""
+        self.websockets = 0
+        self.closed = asyncio.Event()
         self.requests: list[ReceivedRequest] = []
         self._script: deque[ScriptedReply] = deque()
 
@@ -76,6 +82,9 @@ class ModelServer:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
                 headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
+                if headers.get("upgrade") == "websocket" and not isinstance(self._script[0], Reply):
+                    await self._serve_websocket("\r\n".join(head).encode(), headers, reader, writer)
+                    return
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 self.requests.append(ReceivedRequest(head[0].split()[1], headers, json.loads(body or b"{}")))
                 await self._reply(self._script.popleft(), reader, writer)
@@ -83,6 +92,47 @@ class ModelServer:
             pass
         finally:
             writer.close()
+
+    async def _serve_websocket(
+        self, head: bytes, headers: Mapping[str, str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Answer each message with a scripted reply. A ``Reply`` refuses the handshake instead."""
+        protocol = ServerProtocol(max_size=None)
+        protocol.receive_data(head)
+        (request,) = protocol.events_received()
+        protocol.send_response(protocol.accept(request))
+        self.websockets += 1
+        while not protocol.close_expected():
+            writer.write(b"".join(protocol.data_to_send()))
+            await writer.drain()
+            protocol.receive_data(await reader.read(65536)) if not reader.at_eof() else protocol.receive_eof()
+            for frame in protocol.events_received():
+                if frame.opcode is Opcode.TEXT:
+                    self.requests.append(ReceivedRequest(request.path, headers, json.loads(frame.data)))
+                    await self._send_messages(protocol, self._script.popleft(), reader, writer)
+        writer.write(b"".join(protocol.data_to_send()))
+        self.closed.set()
+
+    async def _send_messages(
+        self,
+        protocol: ServerProtocol,
+        reply: ScriptedReply,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        events = reply.events if isinstance(reply, Stream) else reply.first if isinstance(reply, Hang) else ()
+        for event in events:
+            protocol.send_text(json.dumps(event).encode())
+        if isinstance(reply, Stream) and reply.close:
+            protocol.send_close(1001)
+        writer.write(b"".join(protocol.data_to_send()))
+        await writer.drain()
+        if isinstance(reply, Hang):
+            reply.received.set()
+            await reader.read(1)  # the frame that closes the connection
+            reply.disconnected.set()
+        if isinstance(reply, Hang | Drop) or reply.cut:
+            raise ConnectionAbortedError
 
     async def _reply(self, reply: ScriptedReply, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         match reply:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -100,13 +101,14 @@ def redis_server() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
+@pytest.fixture(scope="class")
 def redis_url(request: pytest.FixtureRequest) -> str:
     """One server for all tests; each test uses its own key prefix. A server that has ended is started again."""
     if url := os.environ.get("STANDFAST_TEST_REDIS_URL"):
         return url
     server: Server = request.getfixturevalue("redis_server")
-    if server.process is None or server.process.poll() is not None:
+    if server.process is None or (code := server.process.poll()) is not None:
+        print(f"\nredis-server has ended with {code if server.process else None}", file=sys.__stderr__)
         server.stop()
         server.start()
     return server.url

@@ -1,4 +1,4 @@
-"""PostgreSQL servers for tests: started once per run, or named by STANDFAST_TEST_POSTGRES_URL."""
+"""Databases for tests: a PostgreSQL, started once per run or named by STANDFAST_TEST_POSTGRES_URL, and SQLite files."""
 
 import asyncio
 import itertools
@@ -16,9 +16,31 @@ import asyncpg
 import pytest
 import sqlalchemy
 
+from standfast.store.sqlalchemy.backend import SqlBackend
+from standfast.testing import closing_backend
+
 SHARED = f"standfast_{os.getpid()}_shared"
 _numbers = itertools.count(1)
 _existing: set[tuple[str, str]] = set()  # (server, database)
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file with empty tables."""
+    path = tmp_path_factory.mktemp("template") / "store.db"
+
+    async def create_tables() -> None:
+        async with closing_backend(SqlBackend.from_url(f"sqlite:///{path}")) as backend:
+            await backend.open()
+
+    asyncio.run(create_tables())
+    return path
+
+
+@pytest.fixture
+def sqlite_tables(sqlite_template: Path, tmp_path: Path) -> Path:
+    """A copy of the file with empty tables, because that is faster than to create them."""
+    return Path(shutil.copyfile(sqlite_template, tmp_path / "store.db"))
 
 
 @pytest.fixture(scope="session")

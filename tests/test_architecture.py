@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent / "src" / "standfast"
 
 LEVELS = {
@@ -27,8 +25,10 @@ LEVELS = {
     "realtime": 6,
     "voice": 6,
     "runtime": 6,
-    "cli": 7,
-    "testing": 8,
+    "server": 7,
+    "client": 8,
+    "cli": 9,
+    "testing": 10,
 }
 
 # The packages that may import a heavy library; no other may, not even inside a function.
@@ -36,18 +36,27 @@ LIBRARY_USERS = {
     "openai": {"models", "history", "realtime", "voice"},
     "sqlalchemy": {"store", "history"},
     "redis": {"store", "history"},
+    "pymongo": {"history"},
+    "dapr": {"history"},
+    "grpc": {"history"},
     "cryptography": {"history"},
     "cloudpickle": {"workers"},
     "obstore": {"store"},
     "typer": {"cli"},
     "rich": {"cli"},
-    "websockets": {"realtime", "voice"},
+    "websockets": {"models", "realtime", "voice"},
     "mcp": {"mcp"},
-    "httpx2": {"mcp"},
+    "httpx2": {"mcp", "client"},
     "anyio": {"mcp"},
+    "starlette": {"server"},
+    "uvicorn": {"server"},
+    "prometheus_client": {"server"},
+    "jwt": {"server"},
     "opentelemetry": {"tracing"},
     "jsonschema": {"tool_calls"},
     "graphviz": {"agents"},
+    "litellm": {"models"},
+    "any_llm": {"models"},
 }
 
 
@@ -67,19 +76,29 @@ def imports_of(path: Path) -> set[str]:
 MODULES = sorted(ROOT.rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_go_down_only(path: Path) -> None:
-    parts = path.relative_to(ROOT).parts
-    if len(parts) == 1:
-        return
-    package = parts[0]
-    assert package in LEVELS, f"{package} has no level yet: give it one here and in docs/architecture.md"
-    for name in imports_of(path):
-        if not name.startswith("standfast."):
-            continue
-        other = name.split(".")[1]
-        if other in LEVELS and other != package:
-            assert LEVELS[other] < LEVELS[package], f"{package} imports {name}, which is not below it"
+def get_package(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0]
+
+
+def get_name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_each_package_has_a_level() -> None:
+    packages = {get_package(path) for path in MODULES if path.parent != ROOT}
+    assert packages == set(LEVELS), "give each package a level here and in docs/architecture.md"
+
+
+def test_imports_go_down_only() -> None:
+    upwards = [
+        f"{get_name(path)} imports {name}"
+        for path in MODULES
+        if path.parent != ROOT
+        for name in imports_of(path)
+        if name.startswith("standfast.") and (other := name.split(".")[1]) in LEVELS
+        if other != get_package(path) and LEVELS[other] >= LEVELS[get_package(path)]
+    ]
+    assert upwards == []
 
 
 def test_a_realtime_session_does_not_import_a_transport() -> None:
@@ -90,22 +109,26 @@ def test_a_realtime_session_does_not_import_a_transport() -> None:
     assert [(path.name, name) for path in modules for name in imports_of(path) if name.startswith(transports)] == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_private_subpackage_is_imported_only_by_the_package_around_it(path: Path) -> None:
-    module = ".".join(("standfast", *path.relative_to(ROOT).with_suffix("").parts))
-    for name in imports_of(path):
-        owner, private, _ = name.partition("._")
-        if private and owner.startswith("standfast.") and not name.startswith("standfast.cli"):
-            assert module.startswith(f"{owner}."), f"{module} imports {name}"
+def test_a_private_subpackage_is_imported_only_by_the_package_around_it() -> None:
+    strangers = []
+    for path in MODULES:
+        module = ".".join(("standfast", *path.relative_to(ROOT).with_suffix("").parts))
+        for name in imports_of(path):
+            owner, private, _ = name.partition("._")
+            if private and owner.startswith("standfast.") and not name.startswith("standfast.cli"):
+                strangers += [f"{module} imports {name}"] * (not module.startswith(f"{owner}."))
+    assert strangers == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_heavy_libraries_are_imported_only_by_the_packages_that_wrap_them(path: Path) -> None:
-    package = path.relative_to(ROOT).parts[0]
-    for name in imports_of(path):
-        library = name.split(".")[0]
-        if library in LIBRARY_USERS and package != "testing":
-            assert package in LIBRARY_USERS[library], f"{path.name} imports {library}"
+def test_heavy_libraries_are_imported_only_by_the_packages_that_wrap_them() -> None:
+    others = [
+        f"{get_name(path)} imports {name}"
+        for path in MODULES
+        if get_package(path) != "testing"
+        for name in imports_of(path)
+        if get_package(path) not in LIBRARY_USERS.get(name.split(".")[0], {get_package(path)})
+    ]
+    assert others == []
 
 
 def test_a_worker_process_imports_only_the_wire_format() -> None:
@@ -115,16 +138,34 @@ def test_a_worker_process_imports_only_the_wire_format() -> None:
                 assert name.startswith(("standfast.workers.wire", "standfast.workers.child")), f"{path.name}: {name}"
 
 
-LOGGERS = {"base/log.py", "cli/app.py", "mcp/_client/log_privacy.py"}
+def test_only_worker_processes_can_load_pickles() -> None:
+    """``marshal`` and ``shelve`` run code from data, too, and a pool of processes loads what its processes pickle."""
+    loaders = {
+        "pickle",
+        "cloudpickle",
+        "marshal",
+        "shelve",
+        "multiprocessing",
+        "concurrent.futures.ProcessPoolExecutor",
+    }
+    users = {get_name(path) for path in MODULES if imports_of(path) & loaders}
+    assert users
+    assert {name for name in users if not name.startswith("workers/child/")} == set()
+    modules = {"standfast." + name.removesuffix(".py").replace("/", ".") for name in users}
+    host = [path for path in MODULES if not get_name(path).startswith("workers/child/")]
+    assert [get_name(path) for path in host if imports_of(path) & modules] == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_foreign_text_is_logged_and_shown_through_one_function(path: Path) -> None:
-    name = path.relative_to(ROOT).as_posix()
-    if name not in LOGGERS and not name.startswith("workers/child/"):
-        assert "logging.getLogger(" not in path.read_text(), "use standfast.base.log.get_logger"
-    if name != "cli/commands/_output.py":
-        assert "rich.markup.escape" not in imports_of(path), "use escape of standfast.cli.commands._output"
+LOGGERS = {"base/log.py", "base/log_secrets.py", "server/logs.py", "cli/app.py", "mcp/_client/log_privacy.py"}
+
+
+def test_foreign_text_is_logged_and_shown_through_one_function() -> None:
+    for path in MODULES:
+        name = get_name(path)
+        if name not in LOGGERS and not name.startswith("workers/child/"):
+            assert "logging.getLogger(" not in path.read_text(), f"{name}: use standfast.base.log.get_logger"
+        if name != "cli/commands/_output.py":
+            assert "rich.markup.escape" not in imports_of(path), f"{name}: use escape of cli.commands._output"
 
 
 def run_python(code: str) -> str:

@@ -1,18 +1,16 @@
-"""Sessions work in the runner of openai-agents, and sessions that openai-agents stored are imported."""
+"""Sessions work in the runner of openai-agents, and sessions that openai-agents stored are continued."""
 
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import agents
 import pytest
-from agents.extensions.memory import AdvancedSQLiteSession as OriginalAdvancedSQLiteSession
 from agents.extensions.memory import SQLAlchemySession as OriginalSQLAlchemySession
 from agents.testing import ScriptedModel, assistant_message, function_call
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from standfast import AdvancedSQLiteSession, SQLAlchemySession, SQLiteSession, open_store
+from standfast import SQLAlchemySession, SQLiteSession, open_store
 from standfast.testing import assert_replayable
 
 
@@ -64,7 +62,7 @@ async def test_items_written_by_openai_agents_are_listed_and_searched(tmp_path: 
         assert [hit.position for hit in await store.search("refund")] == [1, 0]
 
 
-async def test_sessions_of_openai_agents_are_imported(tmp_path: Path) -> None:
+async def test_sessions_of_openai_agents_are_continued(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     old = agents.SQLiteSession("ann", path)
     await old.add_items([{"role": "user", "content": "first"}, {"role": "assistant", "content": "second"}])
@@ -83,73 +81,12 @@ async def test_sessions_of_openai_agents_are_imported(tmp_path: Path) -> None:
     assert [item["content"] for item in await again.get_items()] == ["first", "second", "third"]
     again.close()
     with sqlite3.connect(path) as db:
-        assert db.execute("SELECT COUNT(*) FROM agent_messages").fetchone() == (4,)
+        assert db.execute("SELECT COUNT(*) FROM agent_messages").fetchone() == (5,)
     db.close()
 
 
-async def test_the_main_branch_of_a_session_with_branches_is_imported(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    old = OriginalAdvancedSQLiteSession(session_id="ann", db_path=path, create_tables=True)
-    await old.add_items([{"role": "user", "content": text} for text in ("first", "second")])
-    await old.create_branch_from_turn(2, "other")
-    await old.add_items([{"role": "user", "content": "elsewhere"}])
-    await old.switch_to_branch("main")
-    await old.add_items([{"role": "user", "content": "third"}])
-    old.close()
-    session = AdvancedSQLiteSession(session_id="ann", db_path=path)
-    assert [item["content"] for item in await session.get_items()] == ["first", "second", "third"]
-    session.close()
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT COUNT(*) FROM agent_messages").fetchone()[0] >= 4
-
-
-def make_message(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
-
-
-async def read_texts(session: Any) -> list[str]:
-    return [item["content"] for item in await session.get_items()]
-
-
-async def test_a_file_of_openai_agents_stays_usable_by_openai_agents(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    old = agents.SQLiteSession("ann", path)
-    await old.add_items([make_message("first")])
-    old.close()
-    for number in range(2):  # imported once
-        session = SQLiteSession("ann", path)
-        await session.add_items([make_message(f"ours {number}")])
-        assert await read_texts(session) == ["first", "ours 0", "ours 1"][: number + 2]
-        session.close()
-    again = agents.SQLiteSession("ann", path)
-    assert await read_texts(again) == ["first"]
-    agent = agents.Agent(name="guide", model=ScriptedModel([[assistant_message("second")]]))
-    await agents.Runner.run(agent, "theirs", session=again, run_config=untraced())
-    assert len(await again.get_items()) == 3
-    assert (await again.pop_item())["role"] == "assistant"
-    await again.clear_session()
-    again.close()
-    async with open_store(f"sqlite:///{path}?tables=agent_sessions,agent_messages") as store:
-        assert await read_texts(store.session("ann")) == ["first", "ours 0", "ours 1"]
-
-
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
-async def test_a_server_database_of_openai_agents_stays_usable(kind: str, postgres_url: str, tmp_path: Path) -> None:
-    url = postgres_url if kind == "postgresql" else f"sqlite+aiosqlite:///{tmp_path}/old.db"
-    engine = create_async_engine(url)
-    old = OriginalSQLAlchemySession("ann", engine=engine, create_tables=True)
-    await old.add_items([make_message("first")])
-    for text in ("ours 0", "ours 1"):
-        await SQLAlchemySession("ann", engine=engine, create_tables=True).add_items([make_message(text)])
-    await old.add_items([make_message("theirs")])
-    assert await read_texts(old) == ["first", "theirs"]
-    session = SQLAlchemySession("ann", engine=engine, create_tables=True)
-    assert await read_texts(session) == ["first", "ours 0", "ours 1"]
-    await engine.dispose()
-
-
-@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
-async def test_sessions_in_a_server_database_are_imported(kind: str, postgres_url: str, tmp_path: Path) -> None:
+async def test_sessions_in_a_server_database_are_continued(kind: str, postgres_url: str, tmp_path: Path) -> None:
     url = postgres_url if kind == "postgresql" else f"sqlite+aiosqlite:///{tmp_path}/old.db"
     engine = create_async_engine(url)
     old = OriginalSQLAlchemySession("ann", engine=engine, create_tables=True)
@@ -163,7 +100,7 @@ async def test_sessions_in_a_server_database_are_imported(kind: str, postgres_ur
     await engine.dispose()
 
 
-async def test_imported_sessions_keep_their_timestamps(tmp_path: Path) -> None:
+async def test_sessions_keep_their_timestamps(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     old = agents.SQLiteSession("ann", path)
     await old.add_items([{"role": "user", "content": "first"}])

@@ -45,6 +45,7 @@ from standfast.agents import InputGuardrail as InputGuardrail
 from standfast.agents import InputGuardrailResult as InputGuardrailResult
 from standfast.agents import InputGuardrailTripwireTriggered as InputGuardrailTripwireTriggered
 from standfast.agents import InvalidArguments as InvalidArguments
+from standfast.agents import EventLoopRunning as EventLoopRunning
 from standfast.agents import InvalidDeclaration as InvalidDeclaration
 from standfast.agents import LocalShellCommandRequest as LocalShellCommandRequest
 from standfast.agents import LocalShellExecutor as LocalShellExecutor
@@ -148,6 +149,7 @@ from standfast.base.errors import InvalidItem as InvalidItem
 from standfast.base.errors import KeyReused as KeyReused
 from standfast.base.errors import MissingExtra as MissingExtra
 from standfast.base.errors import NotFound as NotFound
+from standfast.base.errors import OutsideScope as OutsideScope
 from standfast.base.errors import RunShared as RunShared
 from standfast.base.errors import SchemaTooNew as SchemaTooNew
 from standfast.base.errors import SchemaTooOld as SchemaTooOld
@@ -169,6 +171,8 @@ from standfast.history import OpenAIConversationsSession as OpenAIConversationsS
 from standfast.history import OpenAIResponsesCompactionArgs as OpenAIResponsesCompactionArgs
 from standfast.history import OpenAIResponsesCompactionAwareSession as OpenAIResponsesCompactionAwareSession
 from standfast.history import OpenAIResponsesCompactionSession as OpenAIResponsesCompactionSession
+from standfast.history import DaprSession as DaprSession
+from standfast.history import MongoDBSession as MongoDBSession
 from standfast.history import RedisSession as RedisSession
 from standfast.history import SQLAlchemySession as SQLAlchemySession
 from standfast.history import SQLiteSession as SQLiteSession
@@ -196,6 +200,12 @@ from standfast.models import MultiProviderMap as MultiProviderMap
 from standfast.models import OpenAIChatCompletionsModel as OpenAIChatCompletionsModel
 from standfast.models import OpenAIProvider as OpenAIProvider
 from standfast.models import OpenAIResponsesModel as OpenAIResponsesModel
+from standfast.models import OpenAIResponsesWebSocketOptions as OpenAIResponsesWebSocketOptions
+from standfast.models import OpenAIResponsesWSModel as OpenAIResponsesWSModel
+from standfast.models import ResponsesWebSocketError as ResponsesWebSocketError
+from standfast.models import set_default_openai_responses_transport as set_default_openai_responses_transport
+from standfast.runs import ResponsesWebSocketSession as ResponsesWebSocketSession
+from standfast.runs import responses_websocket_session as responses_websocket_session
 from standfast.models import ResponseFailed as ResponseFailed
 from standfast.models import RetryDecision as RetryDecision
 from standfast.models import RetryPolicy as RetryPolicy
@@ -255,6 +265,7 @@ from standfast.runtime import ApprovalSettled as ApprovalSettled
 from standfast.runtime import Event as Event
 from standfast.runtime import InvalidDecision as InvalidDecision
 from standfast.runtime import PruneReport as PruneReport
+from standfast.runtime import RekeyReport as RekeyReport
 from standfast.runtime import RunActive as RunActive
 from standfast.runtime import RunEnded as RunEnded
 from standfast.runtime import RunHandle as RunHandle
@@ -315,3 +326,8 @@ from standfast.runs import ToolOutputTrimmer as ToolOutputTrimmer
 from openai import AsyncOpenAI as AsyncOpenAI
 
 __version__: str
+from standfast.runs import OutputGuardrailBlockedMessageArgs as OutputGuardrailBlockedMessageArgs
+from standfast.runs import OutputGuardrailBlockedMessageFormatter as OutputGuardrailBlockedMessageFormatter
+from standfast.models import OpenAIAgentRegistrationConfig as OpenAIAgentRegistrationConfig
+from standfast.models import set_default_openai_agent_registration as set_default_openai_agent_registration
+from standfast.models import set_default_openai_harness as set_default_openai_harness

@@ -1,6 +1,7 @@
 """The text of items: repair, extraction and search terms."""
 
 import json
+import unicodedata
 from typing import Any
 
 import pytest
@@ -123,3 +124,17 @@ def test_escaped_json_has_the_same_value(value: Any) -> None:
 )
 def test_arguments_are_shown_as_the_value_that_they_have(arguments: str, shown: str) -> None:
     assert format_arguments(arguments) == shown
+
+
+def test_no_control_of_unicode_is_shown_as_it_is():
+    """Except for signs that Unicode counts among the format characters but that are drawn, as those for numbers."""
+    controls = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    directions = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI", "BN", "B", "S"}
+    shown = [
+        unicodedata.name(char, repr(char))
+        for char in map(chr, range(0x110000))
+        if (unicodedata.category(char) in controls or unicodedata.bidirectional(char) in directions)
+        and make_visible(char) == char
+    ]
+    drawn = ("NUMBER", "SIGN ", "MARKER", "AYAH", "MARK ABOVE")
+    assert [name for name in shown if not any(word in name for word in drawn)] == []

@@ -1,12 +1,12 @@
 """The agents of the examples on the command line."""
 
-import asyncio
 import os
-import sys
 from pathlib import Path
 
 import pytest
-from example_processes import EXAMPLES, ROOT
+from example_processes import EXAMPLES
+
+from commands import CommandProcess
 
 CASES = {
     "support_desk/desk.py": ("Order A7 is broken.", 3, "refund"),
@@ -16,14 +16,11 @@ CASES = {
 
 
 @pytest.mark.parametrize("path", CASES)
-async def test_an_agent_of_an_example_can_be_run(path: str, tmp_path: Path) -> None:
+def test_an_agent_of_an_example_can_be_run(path: str, tmp_path: Path, command_process: CommandProcess) -> None:
     to_text, code, expected = CASES[path]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "standfast", "run", to_text, "--agent", str(EXAMPLES / path),
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "STANDFAST_STORE": "sqlite:///terminal.db"},
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    done = command_process.run(
+        "-m", "standfast", "run", to_text, "--agent", str(EXAMPLES / path),
+        directory=tmp_path, environment={**os.environ, "STANDFAST_STORE": "sqlite:///terminal.db"},
     )  # fmt: skip
-    output = (await process.communicate())[0].decode()
-    assert process.returncode == code, output
-    assert expected in output
+    assert done.returncode == code, done.stdout + done.stderr
+    assert expected in done.stdout + done.stderr

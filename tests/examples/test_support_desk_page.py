@@ -51,7 +51,7 @@ class Page:
         )
 
     def fill(self, name: str, text: str) -> None:
-        field = self.browser.find_element(By.CSS_SELECTOR, f".card [name={name}]")
+        field = self.browser.find_element(By.CSS_SELECTOR, f".card [name={name}], .card [name=argument-{name}]")
         field.clear()
         field.send_keys(text)
 
@@ -155,8 +155,32 @@ async def test_an_odd_question_hides_no_other_and_shows_what_it_contains(desk: D
     page.wait_for_text(r"pay \u202e00005 \u001b[2J")
     page.wait_for_text('["a list"]')
     assert len(browser.find_elements(By.CSS_SELECTOR, "#questions .card")) == 3
-    fields = browser.find_elements(By.CSS_SELECTOR, ".card [name=order]")
+    fields = browser.find_elements(By.CSS_SELECTOR, ".card [name=argument-order]")
     assert [field.get_attribute("value") for field in fields] == [r"\u202eA7"]
+
+
+async def test_an_unedited_call_is_approved_as_it_is_whatever_its_arguments_are_called(
+    desk: DeskClient, browser: Any
+) -> None:
+    await store_approval(desk.folder, "approval_0", '{"amount": 12345678901234567890}')
+    arguments = '{"word": "<b onclick=x>A7</b>", "length": 5, "elements": ["a"], "remove": "r", "id": "i"}'
+    await store_approval(desk.folder, "approval_1", arguments)
+    page = Page(browser, desk)
+    page.wait_for_text("12345678901234567890")  # as it is: JavaScript would round it
+    page.wait_for_text("The agent desk wants to do this")
+    fields = browser.find_elements(By.CSS_SELECTOR, ".card .arguments input")
+    shown = [field.get_attribute("value") for field in fields]
+    assert shown == ["<b onclick=x>A7</b>", "5", '["a"]', "r", "i"]
+    sent = browser.execute_script("""
+        const sent = [];
+        window.fetch = async (path, options) => {
+            sent.push(options?.body);
+            return { ok: true, json: async () => [] };
+        };
+        for (const button of document.querySelectorAll(".card .approve")) button.click();
+        return sent;
+    """)
+    assert [msgspec.json.decode(body) for body in sent if body] == [{"decision": "approve", "by": "ann"}] * 2
 
 
 async def test_a_narrow_page_fits_and_its_fields_have_labels(desk: DeskClient, browser: Any) -> None:

@@ -31,6 +31,13 @@ def config(request) -> SessionConfig:
     )
 
 
+in_one_mode = pytest.mark.parametrize("config", ["fork-namespaces"], indirect=True)
+"""For tests of what happens inside a running worker, or in the host alone: both are the same code in each mode.
+
+Tests of starting, ending, signals, streams, processes and copies need every mode.
+"""
+
+
 class Starter:
     """Starts sessions and shuts them down after the test."""
 

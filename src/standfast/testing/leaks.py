@@ -23,8 +23,8 @@ import pytest
 if TYPE_CHECKING:
     from standfast.workers import IdleForkServer
 
-FD_DIR = Path("/proc/self/fd")
-TASK_DIR = Path("/proc/self/task")
+FD_DIR = "/proc/self/fd"
+TASK_DIR = "/proc/self/task"
 
 # (kind, identity) -> description
 Resources = dict[tuple[str, object], str]
@@ -70,15 +70,18 @@ class LeakCheck:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
         yield
-        now = self._take_snapshot()
-        for _, thing in now.keys() - self._before.keys():
-            if isinstance(thing, threading.Thread):
-                thing.join(timeout=1.0)  # It may be about to end.
-                now = self._take_snapshot()
+        now = self._join_threads(self._take_snapshot(), timeout=0.05)
         if now.keys() - self._before.keys():
-            gc.collect()
-            now = self._take_snapshot()
+            gc.collect()  # A session that is no longer referenced ends its thread.
+            now = self._join_threads(self._take_snapshot(), timeout=1.0)
         self._fail_on_leaks(item, {thing: now[thing] for thing in now.keys() - self._before.keys()})
+
+    def _join_threads(self, now: Resources, *, timeout: float) -> Resources:
+        """Wait for new threads, which may be about to end; return the resources after that."""
+        threads = [thing for _, thing in now.keys() - self._before.keys() if isinstance(thing, threading.Thread)]
+        for thread in threads:
+            thread.join(timeout)
+        return self._take_snapshot() if threads else now
 
     def _take_snapshot(self) -> Resources:
         idle = _list_idle_fork_servers()
@@ -130,9 +133,10 @@ def _find_stuck_tasks(loop: asyncio.AbstractEventLoop) -> Resources:
 
 
 def _iter_children() -> Iterator[int]:
-    for thread in TASK_DIR.iterdir() if TASK_DIR.exists() else ():
+    for thread in os.listdir(TASK_DIR) if os.path.exists(TASK_DIR) else ():
         try:
-            yield from map(int, (thread / "children").read_text().split())
+            with open(f"{TASK_DIR}/{thread}/children", "rb") as children:
+                yield from map(int, children.read().split())
         except OSError:
             continue  # The thread has ended, or this kernel does not list children.
 
@@ -145,8 +149,8 @@ def _get_command(pid: int) -> str:
 
 
 def _iter_descriptors() -> Iterator[tuple[int, str]]:
-    for number in os.listdir(FD_DIR) if FD_DIR.exists() else ():
+    for number in os.listdir(FD_DIR) if os.path.exists(FD_DIR) else ():
         try:
-            yield int(number), os.readlink(FD_DIR / number)
+            yield int(number), os.readlink(f"{FD_DIR}/{number}")
         except OSError:
             continue  # The descriptor of the listing itself.

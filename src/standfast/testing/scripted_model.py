@@ -13,6 +13,7 @@ from standfast.agents.tools import Tool
 from standfast.agents.types import maybe_await
 from standfast.base.items import Item
 from standfast.base.usage import InputTokensDetails, OutputTokensDetails, Usage
+from standfast.models.event_objects import make_event_object
 from standfast.models.interface import (
     AttributeDict,
     Model,
@@ -24,7 +25,13 @@ from standfast.models.interface import (
     wrap_attributes,
 )
 from standfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
-from standfast.models.stream_events import ResponseEventBuilder, make_response_events, make_text_part, usage_to_dict
+from standfast.models.stream_events import (
+    ResponseEvent,
+    ResponseEventBuilder,
+    make_response_events,
+    make_text_part,
+    usage_to_dict,
+)
 
 ModelStepReason: TypeAlias = Literal[
     "invalid_input",
@@ -249,8 +256,12 @@ class ScriptedModel(Model):
             async for event in step.stream_events(call):
                 yield wrap_attributes(event)
             return
-        for event in self._make_events(step) if step.stream_events is None else step.stream_events:
-            yield wrap_attributes(event)
+        if step.stream_events is not None:
+            for event in step.stream_events:
+                yield wrap_attributes(event)
+            return
+        for event in self._make_events(step):
+            yield make_event_object(event)
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
         return next((advice for error, advice in self._advice if error is request.error), None)
@@ -287,12 +298,18 @@ class ScriptedModel(Model):
             request_usage_entries=list(usage.request_usage_entries),
         )
 
-    def _make_events(self, step: ModelStep) -> Iterable[TResponseStreamEvent]:
+    def _make_events(self, step: ModelStep) -> Iterable[ResponseEvent]:
+        """Yield the events of a step. Items that are objects of another library stay what they are."""
         builder = ResponseEventBuilder(step.response_id, model="scripted-model")
         more = {} if step.request_id is None else {"_request_id": step.request_id}
-        yield from make_response_events(
-            builder, map(as_item, step.output), usage=usage_to_dict(self._make_usage(step)), **more
-        )
+        usage = usage_to_dict(self._make_usage(step))
+        for event in make_response_events(builder, map(as_item, step.output), usage=usage, **more):
+            match event["type"]:
+                case "response.output_item.done":
+                    event["item"] = step.output[event["output_index"]]
+                case "response.completed":
+                    event["response"]["output"] = list(step.output)
+            yield event
 
 
 def assistant_message(text: str, *, item_id: str = "scripted-message") -> TResponseOutputItem:

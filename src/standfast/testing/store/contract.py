@@ -12,7 +12,7 @@ begins and may be opened several times at once. Everything else is optional:
 
 =====================  =================================================================================
 ``durable = False``    the storage is lost when it is closed, and cannot be opened twice at once
-``runs = False``       histories and leases only: no run records, journals, events and approvals
+``runs = False``       histories and leases only: no run records, journals, events, approvals and documents
 ``failing_after``      fixture: a :class:`~standfast.testing.faults.FaultInjector` for the backend's driver
 ``corrupt``            fixture: ``await corrupt(backend, session_id, position, data)`` overwrites a stored
                        item without using the backend; ``None`` deletes it
@@ -38,11 +38,13 @@ from standfast.store.operations import (
     AppendJournal,
     BatchKey,
     CheckFence,
+    DeleteDocument,
     DeleteRun,
     DeleteWorkspace,
     DropCheckpoint,
     Erase,
     Op,
+    PutDocument,
     Quarantine,
     ReleaseLease,
     RenewLease,
@@ -55,13 +57,16 @@ from standfast.store.operations import (
 from standfast.store.tape import slice_spans
 from standfast.testing.faults import FakeClock, FaultInjector, Reopen
 from standfast.testing.state_machine import DifferentialStateMachine, fault_points, make_settings
+from standfast.testing.store.approvals import ApprovalClauses
 from standfast.testing.store.atomicity import LifetimeClauses
 from standfast.testing.store.concurrency import ConcurrencyClauses
 from standfast.testing.store.deletion import RunDeletionClauses
+from standfast.testing.store.documents import DocumentClauses
 from standfast.testing.store.fixtures import ListStoredItems, StoreFixtures
 from standfast.testing.store.forks import StoreForkClauses
 from standfast.testing.store.histories import AnnotationClauses, AppendClauses, ViewUpdateClauses
 from standfast.testing.store.reads import ReadClauses
+from standfast.testing.store.rewrites import RewriteClauses
 from standfast.testing.store.runs import LeaseClauses, RunClauses
 from standfast.testing.store.workspaces import (
     WorkspaceClauses,
@@ -88,6 +93,7 @@ intents = st.builds(
             *("append", "append", "keyed", "reshape", "erase", "forget", "annotate", "require", "quarantine", "fork"),
             *("run", "run", "fork run", "delete run", "journal", "emit", "approval", "take", "renew", "drop", "fence"),
             *("version", "version", "blob", "blob", "checkpoint", "checkpoint", "uncheckpoint", "unwork"),
+            *("document", "document", "delete document"),
         ]
     ),
     which=st.integers(0, 2),
@@ -204,6 +210,12 @@ class CommitMachine(DifferentialStateMachine):
                 return DropCheckpoint(key=name, version=revision)
             case "unwork":
                 return DeleteWorkspace(name)
+            case "document":
+                return PutDocument(
+                    kind=f"kind-{intent.number % 2}", key=name, data=name.encode(), expected=intent.expected
+                )
+            case "delete document":
+                return DeleteDocument(kind=f"kind-{intent.number % 2}", key=name, expected=intent.expected)
         return None
 
     @invariant()
@@ -249,6 +261,10 @@ class CommitMachine(DifferentialStateMachine):
             reads["events"] = [await backend.read_events(name, after=0, limit=5) for name in names]
             reads["approvals"] = [await backend.get_approval(name) for name in names]
             digests = [f"{self.prefix}-d{index}" for index in range(4)]
+            reads["documents"] = [
+                await backend.list_documents(kind, limit=9, after=self.prefix, before=f"{self.prefix}-9")
+                for kind in ("kind-0", "kind-1")
+            ]
             reads["workspaces"] = [await read_workspace(backend, name, *digests) for name in names]
         return reads
 
@@ -304,9 +320,12 @@ class StoreContract(
     AnnotationClauses,
     ReadClauses,
     RunClauses,
+    ApprovalClauses,
     RunDeletionClauses,
+    RewriteClauses,
     LeaseClauses,
     WorkspaceClauses,
+    DocumentClauses,
     ConcurrencyClauses,
     LifetimeClauses,
     RandomCommitClauses,

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from standfast.base.errors import NotFound, RunMoved, RunShared
 from standfast.store.backend import Backend
 from standfast.store.operations import AppendEvents, AppendJournal, DeleteRun, Erase, SaveRun, Splice
+from standfast.testing.store.approvals import make_approval
 from standfast.testing.store.fixtures import StoreFixtures, dump_backend, read_data
-from standfast.testing.store.runs import make_approval, make_run
+from standfast.testing.store.runs import make_run
 
 
 async def write_run(backend: Backend, run_id: str, **options: Any) -> None:

@@ -1,8 +1,10 @@
 """Store contract: appending, view updates, metadata, preconditions and quarantine."""
 
+import asyncio
+
 import pytest
 
-from standfast.base.errors import HistoryMoved, InvalidInput, KeyReused, NotFound, WrongKey
+from standfast.base.errors import HistoryMoved, InvalidInput, KeyReused, NotFound, OutsideScope, WrongKey
 from standfast.store.backend import Backend
 from standfast.store.operations import Annotate, BatchKey, Erase, Quarantine, RequireVersion, Splice, ViewUpdate
 from standfast.store.records import EMPTY_HEAD, Head, QuarantinedItem
@@ -237,6 +239,34 @@ class AnnotationClauses(StoreFixtures):
         record = await backend.get_session("s")
         assert record is not None
         assert record.owner == "second"
+
+    async def test_a_session_is_claimed_by_one_owner(self, backend: Backend) -> None:
+        async def claim(session_id: str, owner: str) -> str | None:
+            try:
+                await backend.commit(Annotate(session_id=session_id, metadata={"by": owner}, owner=owner, claim=True))
+            except OutsideScope:
+                return None
+            return owner
+
+        await append(backend, "plain", b"a")
+        assert await claim("plain", "first") == "first"
+        assert await claim("plain", "first") == "first"
+        assert await claim("plain", "second") is None
+        for number in range(10):
+            results = await asyncio.gather(*(claim(f"new-{number}", f"owner-{one}") for one in range(5)))
+            (winner,) = [owner for owner in results if owner is not None]
+            record = await backend.get_session(f"new-{number}")
+            assert record is not None
+            assert (record.owner, record.metadata) == (winner, {"by": winner})
+
+    async def test_a_refused_claim_undoes_the_whole_commit(self, backend: Backend) -> None:
+        await backend.commit(Annotate(session_id="s", metadata={}, owner="first"))
+        item = Splice(session_id="s", add=(b"a",), expected=0, owner="second")
+        with pytest.raises(OutsideScope):
+            await backend.commit(item, Annotate(session_id="s", metadata={"n": 1}, owner="second", claim=True))
+        record = await backend.get_session("s")
+        assert record is not None
+        assert (record.head, record.owner, record.metadata) == (EMPTY_HEAD, "first", {})
 
     async def test_changing_what_was_read_or_written_changes_nothing_stored(self, backend: Backend) -> None:
         metadata = {"tags": ["x"]}

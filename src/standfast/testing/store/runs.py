@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from standfast.base.errors import ApprovalMoved, FenceLost, JournalMoved, NotFound, RunMoved, WrongKey
+from standfast.base.errors import FenceLost, JournalMoved, NotFound, RunMoved, WrongKey
 from standfast.store.backend import Backend
 from standfast.store.operations import (
     AcquireLease,
@@ -15,23 +15,16 @@ from standfast.store.operations import (
     LeaseHeld,
     ReleaseLease,
     RenewLease,
-    SaveApproval,
     SaveRun,
     Splice,
 )
-from standfast.store.records import ApprovalRecord, Lease, LogEntry
+from standfast.store.records import Lease, LogEntry
 from standfast.testing.faults import FakeClock, Reopen
 from standfast.testing.store.fixtures import StoreFixtures, read_data
 
 
 def make_run(run_id: str, *, session_id: str | None = None, status: str = "running") -> SaveRun:
     return SaveRun(run_id=run_id, expected=0, status=status, data=b"{}", session_id=session_id)
-
-
-def make_approval(approval_id: str, *, run_id: str = "r", session_id: str | None = None) -> SaveApproval:
-    return SaveApproval(
-        approval_id=approval_id, expected=0, run_id=run_id, status="pending", data=b"?", session_id=session_id
-    )
 
 
 class RunClauses(StoreFixtures):
@@ -81,6 +74,23 @@ class RunClauses(StoreFixtures):
         assert [run.run_id for run in found] == ["z", "a", "m"]
         rest = await run_backend.list_runs(status=None, session_id=None, limit=1, after=found[0].order)
         assert [run.run_id for run in rest] == ["a"]
+
+    async def test_runs_are_listed_newest_first(self, run_backend: Backend) -> None:
+        for name in ("z", "a", "m"):
+            await run_backend.commit(make_run(name, status="running" if name == "a" else "waiting"))
+
+        async def names(after: int = 0, status: list[str] | None = None, limit: int = 9) -> list[str]:
+            found = await run_backend.list_runs(
+                status=status, session_id=None, limit=limit, after=after, newest_first=True
+            )
+            return [run.run_id for run in found]
+
+        [newest] = await run_backend.list_runs(status=None, session_id=None, limit=1, after=0, newest_first=True)
+        assert await names() == ["m", "a", "z"]
+        assert await names(newest.order) == ["a", "z"]
+        assert await names(newest.order, limit=1) == ["a"]
+        assert await names(status=["waiting", "running"], limit=2) == ["m", "a"]
+        assert await names(newest.order, ["waiting"]) == ["z"]
 
     async def test_runs_are_filtered_by_status_and_session(self, run_backend: Backend) -> None:
         await run_backend.commit(make_run("r1", session_id="s"), make_run("r2", session_id="t", status="waiting"))
@@ -161,6 +171,10 @@ class RunClauses(StoreFixtures):
         await run_backend.commit(AppendJournal(run_id="r", entries=entries, expected=2, seal=b"second"))
         [listed] = await run_backend.list_runs(status=None, session_id=None, limit=9, after=0)
         assert (listed.seal, listed.journal_length, listed.revision) == (b"second", 4, 1)
+        third = AppendJournal(run_id="r", entries=entries, expected=4, seal=b"third", previous_seal=b"second")
+        with pytest.raises(JournalMoved):
+            await run_backend.commit(replace(third, previous_seal=b"\x00first"))
+        await run_backend.commit(third)
 
     async def test_an_event_number_is_not_used_up_by_a_failed_commit(self, run_backend: Backend) -> None:
         await run_backend.commit(make_run("r"))
@@ -183,100 +197,10 @@ class RunClauses(StoreFixtures):
         assert [event.seq for event in events] == list(range(1, 25))
         assert all(first.kind == second.kind for first, second in zip(events[::2], events[1::2], strict=True))
 
-    async def test_an_approval_is_decided_once(self, run_backend: Backend, clock: FakeClock) -> None:
-        requested_at = clock.now
-        op = SaveApproval(
-            approval_id="a",
-            expected=0,
-            run_id="r",
-            status="pending",
-            data=b"?",
-            session_id="s",
-            expires_at=requested_at + 60,
-        )
-        assert await run_backend.commit(op) == [None]
-        clock.advance(5)
-        decision = SaveApproval(approval_id="a", expected=1, run_id="r", status="approved", data=b"!")
-        await run_backend.commit(decision)
-        with pytest.raises(ApprovalMoved) as moved:
-            await run_backend.commit(decision)
-        assert (moved.value.name, moved.value.expected, moved.value.found) == ("a", 1, 2)
-        approval = await run_backend.get_approval("a")
-        assert approval is not None
-        assert (approval.status, approval.revision, approval.data) == ("approved", 2, b"!")
-        assert (approval.run_id, approval.session_id) == ("r", "s")
-        assert (approval.requested_at, approval.expires_at) == (requested_at, None)
-
-    async def test_an_approval_cannot_be_created_twice(self, run_backend: Backend) -> None:
-        await run_backend.commit(make_approval("a"))
-        with pytest.raises(ApprovalMoved):
-            await run_backend.commit(make_approval("a"))
-
-    async def test_approvals_are_listed_by_id_and_filtered(self, run_backend: Backend) -> None:
-        await run_backend.commit(
-            make_approval("c", run_id="r1", session_id="s"), make_approval("A", run_id="r2"), make_approval("b")
-        )
-        await run_backend.commit(SaveApproval(approval_id="b", expected=1, run_id="r", status="denied", data=b""))
-
-        async def names(*, after: str = "", limit: int = 9, **where: str | None) -> list[str]:
-            where = {"status": None, "run_id": None, "session_id": None, **where}
-            found = await run_backend.list_approvals(**where, limit=limit, after=after)
-            return [approval.approval_id for approval in found]
-
-        assert await names() == ["A", "b", "c"]
-        assert await names(limit=2) == ["A", "b"]
-        assert await names(after="A") == ["b", "c"]
-        assert await names(status="pending") == ["A", "c"]
-        assert await names(run_id="r1") == ["c"]
-        assert await names(session_id="s") == ["c"]
-        assert await names(status="denied", run_id="r1") == []
-
-    async def test_due_approvals_are_listed_by_expiry(self, run_backend: Backend, clock: FakeClock) -> None:
-        def make_expiring(approval_id: str, seconds: float | None, status: str = "pending") -> SaveApproval:
-            at = None if seconds is None else clock.now + seconds
-            return replace(make_approval(approval_id), status=status, expires_at=at)
-
-        await run_backend.commit(
-            make_expiring("d", 5),
-            make_expiring("a", 9),
-            make_expiring("c", 5),
-            make_expiring("b", None),
-            make_expiring("e", 11),
-        )
-        await run_backend.commit(make_expiring("f", 5, "approved"))
-
-        async def list_due(
-            seconds: float, *, limit: int = 9, after: ApprovalRecord | None = None
-        ) -> list[ApprovalRecord]:
-            return await run_backend.list_due_approvals(
-                status="pending", at=clock.now + seconds, limit=limit, after=after
-            )
-
-        found = await list_due(10)
-        assert [one.approval_id for one in found] == ["c", "d", "a"]
-        assert await list_due(10, limit=1) == found[:1]
-        assert await list_due(10, after=found[0]) == found[1:]
-        assert await list_due(10, after=found[1]) == found[2:]
-        assert await list_due(5) == found[:2]
-        assert await list_due(4) == []
-
     async def test_the_time_is_that_of_the_clock_of_leases(self, run_backend: Backend, clock: FakeClock) -> None:
         before = await run_backend.get_time()
         clock.advance(7)
         assert (before, await run_backend.get_time()) == (clock.now - 7, clock.now)
-
-    async def test_one_of_two_deciders_wins(self, run_backend: Backend) -> None:
-        await run_backend.commit(make_approval("a"))
-        answers = await asyncio.gather(
-            *(
-                run_backend.commit(
-                    SaveApproval(approval_id="a", expected=1, run_id="r", status=status, data=status.encode())
-                )
-                for status in ("approved", "denied")
-            ),
-            return_exceptions=True,
-        )
-        assert [type(answer) for answer in answers if isinstance(answer, BaseException)] == [ApprovalMoved]
 
 
 class LeaseClauses(StoreFixtures):
