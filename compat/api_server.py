@@ -1,4 +1,4 @@
-"""A deterministic OpenAI API on loopback: Responses and Chat Completions, streamed or not, and Conversations.
+"""A deterministic OpenAI API on loopback: Responses (also over WebSockets), Chat Completions, and Conversations.
 
 The model follows the last user message: ``call NAME {...}`` calls that function, ``do TYPE {...}`` emits a call of that
 item type, anything else is repeated. After a tool output it reports the output. With a JSON schema it answers with the
@@ -13,6 +13,9 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from websockets.frames import Opcode
+from websockets.server import ServerProtocol
+
 Item = dict[str, Any]
 
 
@@ -23,6 +26,7 @@ class ApiServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.requests: list[Item] = []
         self.conversations: dict[str, list[Item]] = {}
+        self.responses: set[str] = set()
         self.count = 0
 
     @property
@@ -30,7 +34,7 @@ class ApiServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/v1"
 
     def reset(self) -> None:
-        self.requests, self.conversations, self.count = [], {}, 0
+        self.requests, self.conversations, self.responses, self.count = [], {}, set(), 0
 
     def new_id(self, prefix: str) -> str:
         self.count += 1
@@ -71,6 +75,9 @@ class Handler(BaseHTTPRequestHandler):
             self._send_json({"object": "list", "data": stored, "has_more": False, "first_id": None, "last_id": None})
 
     def do_GET(self) -> None:
+        if self.headers.get("upgrade") == "websocket":
+            self._serve_websocket()
+            return
         stored = self.server.conversations[self.path.split("/")[3]]
         descending = "order=desc" in self.path
         data = [_as_stored(item) for item in (reversed(stored) if descending else stored)]
@@ -99,7 +106,41 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _respond(self, body: Item) -> None:
+    def _serve_websocket(self) -> None:
+        """Answer ``response.create`` frames until the client closes the connection."""
+        protocol = ServerProtocol(max_size=None)
+        protocol.receive_data(
+            f"{self.requestline}\r\n{self.headers}".replace("\n", "\r\n").replace("\r\r", "\r").encode()
+        )
+        (request,) = protocol.events_received()
+        protocol.send_response(protocol.accept(request))
+        self.close_connection, text = True, b""
+        while True:
+            for data in protocol.data_to_send():
+                self.connection.sendall(data) if data else None
+            if protocol.close_expected():
+                return
+            received = self.connection.recv(65536)
+            protocol.receive_data(received) if received else protocol.receive_eof()
+            for frame in protocol.events_received():
+                if frame.opcode in (Opcode.TEXT, Opcode.CONT):
+                    text += frame.data
+                    if frame.fin:
+                        self._answer_frame(protocol, json.loads(text))
+                        text = b""
+
+    def _answer_frame(self, protocol: ServerProtocol, frame: Item) -> None:
+        self.server.requests.append({"path": "ws:" + self.path.removeprefix("/v1"), "body": frame})
+        previous = frame.get("previous_response_id")
+        if previous is not None and previous not in self.server.responses:
+            message = f"Previous response with id '{previous}' not found."
+            error = {"type": "invalid_request_error", "code": "previous_response_not_found", "message": message}
+            protocol.send_text(json.dumps({"type": "error", "status": 400, "error": error}).encode())
+            return
+        for event in _stream_response(self._make_response(frame)):
+            protocol.send_text(json.dumps(event).encode())
+
+    def _make_response(self, body: Item) -> Item:
         items = body["input"] if isinstance(body["input"], list) else [{"role": "user", "content": body["input"]}]
         output = [
             {"id": self.server.new_id(_PREFIXES.get(item["type"], "item")), **item} for item in _answer(items, body)
@@ -112,18 +153,15 @@ class Handler(BaseHTTPRequestHandler):
             "usage": {"input_tokens": len(items), "output_tokens": len(output), "total_tokens": len(items) + len(output),
                       "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}},
         }  # fmt: skip
-        if not body.get("stream"):
+        self.server.responses.add(response["id"])
+        return response
+
+    def _respond(self, body: Item) -> None:
+        response = self._make_response(body)
+        if body.get("stream"):
+            self._send_events([(event["type"], event) for event in _stream_response(response)])
+        else:
             self._send_json(response)
-            return
-        events: list[Item] = [
-            {"type": "response.created", "response": {**response, "status": "in_progress", "output": []}}
-        ]
-        for index, item in enumerate(output):
-            events += list(_stream_item(index, item))
-        events.append({"type": "response.completed", "response": response})
-        self._send_events(
-            [(event["type"], {**event, "sequence_number": number}) for number, event in enumerate(events)]
-        )
 
     def _complete(self, body: Item) -> None:
         items = [_from_chat(message) for message in body["messages"] if message["role"] != "system"]
@@ -222,6 +260,14 @@ def _make_value(schema: Item, root: Item) -> Any:
         case "boolean":
             return True
     return "text"
+
+
+def _stream_response(response: Item) -> list[Item]:
+    events: list[Item] = [{"type": "response.created", "response": {**response, "status": "in_progress", "output": []}}]
+    for index, item in enumerate(response["output"]):
+        events += list(_stream_item(index, item))
+    events.append({"type": "response.completed", "response": response})
+    return [{**event, "sequence_number": number} for number, event in enumerate(events)]
 
 
 def _stream_item(index: int, item: Item) -> Iterator[Item]:

@@ -18,7 +18,7 @@ from typing import Any
 from openai import AsyncOpenAI
 
 from compat.api_server import ApiServer, serve
-from standfast.cli.commands._source_migration import migrate_file
+from standfast.cli.commands.migrate import migrate_file
 
 
 def run_program(path: Path, library: str, server: ApiServer) -> dict[str, Any]:

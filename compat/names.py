@@ -1,7 +1,7 @@
 """Compare the public names and parameters of standfast with those of the installed openai-agents.
 
 ``python -m compat.names`` lists what is missing and fails if it is not in ``left_out.toml``, which gives the reason for
-everything that stays out. Entries there that are no longer needed are listed.
+everything that stays out. Entries there that are no longer needed are listed. ``--write`` writes the table of the guide.
 """
 
 import importlib
@@ -17,12 +17,28 @@ from types import ModuleType
 from typing import Any
 
 LEFT_OUT = Path(__file__).with_name("left_out.toml")
+GUIDE = Path(__file__).parent.parent / "docs" / "how-to" / "from-openai-agents.md"
 
 
 def load_left_out() -> dict[str, str]:
     """Return the reasons by pattern: of modules, names, or parameters as ``name(parameter)``."""
     groups: list[dict[str, Any]] = tomllib.loads(LEFT_OUT.read_text())["left_out"]
     return {pattern: group["reason"] for group in groups for pattern in group["names"]}
+
+
+def format_table() -> str:
+    """Return what is left out as the table of the guide."""
+    groups: dict[str, list[str]] = {}
+    for pattern, reason in load_left_out().items():
+        groups.setdefault(reason, []).append(f"`{pattern}`")
+    rows = [f"| {reason} | {', '.join(names)} |\n" for reason, names in groups.items()]
+    return "".join(["| reason | names |\n", "|---|---|\n", *rows])
+
+
+def write_guide() -> None:
+    """Replace the table of the guide."""
+    before, rest = GUIDE.read_text().split("| reason | names |\n", 1)
+    GUIDE.write_text(before + format_table() + rest[rest.index("\n\n") + 1 :])
 
 
 def find_missing() -> list[str]:
@@ -37,8 +53,13 @@ def find_missing() -> list[str]:
             full = f"{module.__name__}.{name}"
             if not hasattr(ours, name):
                 missing.append(full)
-            elif getattr(getattr(module, name), "__module__", module.__name__) == module.__name__:
-                missing += [f"{full}({each})" for each in _find_parameters(getattr(module, name), getattr(ours, name))]
+                continue
+            try:
+                theirs = getattr(module, name)
+            except ImportError:  # it needs an extra that is not installed
+                continue
+            if getattr(theirs, "__module__", module.__name__) == module.__name__:
+                missing += [f"{full}({each})" for each in _find_parameters(theirs, getattr(ours, name))]
     return missing
 
 
@@ -98,6 +119,9 @@ def _compare_signatures(theirs: Any, ours: Any) -> list[str]:
 
 
 def main() -> int:
+    if "--write" in sys.argv:
+        write_guide()
+        return 0
     left_out, missing = load_left_out(), find_missing()
     used = {pattern for pattern in left_out for name in missing if fnmatchcase(name, pattern)}
     behind = [name for name in missing if not any(fnmatchcase(name, pattern) for pattern in left_out)]

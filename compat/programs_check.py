@@ -1,8 +1,11 @@
 """Run a folder of programs on openai-agents and on standfast, and compare output, error and request bodies.
 
-``python -m compat.programs_check [FOLDER]``; the programs are written for openai-agents.
+``python -m compat.programs_check [FOLDER]``; the programs are written for openai-agents. Without a folder it runs those
+of this project, and records what they did on openai-agents in ``programs.json``, which the tests compare with.
 """
 
+import hashlib
+import importlib.metadata
 import json
 import re
 import subprocess
@@ -11,50 +14,111 @@ from pathlib import Path
 from typing import Any
 
 PROGRAMS = Path(__file__).with_name("programs")
+RECORDS = Path(__file__).with_name("programs.json")
+PARTS = ("output", "error", "requests")
 # Programs that do something else on standfast, and why; the guide has the same list.
 KNOWN_DIFFERENCES = {
     "agent_as_tool": "the wording of the input schema of an agent as a tool",
     "agent_as_tool_extractor": "the wording of the input schema of an agent as a tool",
+    "agents_as_tools_conditional": "the wording of the input schema of an agent as a tool",
+    "customer_service": "the wording of the recommended prompt for handoffs",
+    "financial_research": "the wording of the input schema of an agent as a tool",
 }
 # Ids that a library makes itself, which differ from run to run.
-_OWN_ID = re.compile(r"\b(trace|span|group|run|input)_[0-9a-f-]{8,}|0x[0-9a-f]+")
+_OWN_ID = re.compile(
+    r"\b(trace|span|group|run|input)_[0-9a-f-]{8,}|0x[0-9a-f]+|(?<=Chunk ID: )[0-9a-f]+|(?<=Wall time: )[0-9.]+"
+)
+
+
+def run_on(library: str, folder: Path = PROGRAMS) -> dict[str, Any]:
+    """Return what each program did on a library: its output, its error and its requests."""
+    return _read_results(_start_on(library, folder))
 
 
 def run_on_both(folder: Path = PROGRAMS) -> dict[str, tuple[Any, Any]]:
     """Return for each program what it did on openai-agents and on standfast."""
-    started = [
-        subprocess.Popen([sys.executable, "-m", "compat.execute", library, str(folder)], stdout=subprocess.PIPE)
-        for library in ("agents", "standfast")
-    ]
-    theirs, ours = (json.loads(process.communicate()[0]) for process in started)
+    started = [_start_on(library, folder) for library in ("agents", "standfast")]
+    theirs, ours = map(_read_results, started)
     return {name: (theirs[name], ours[name]) for name in theirs}
+
+
+def _start_on(library: str, folder: Path) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([sys.executable, "-m", "compat.execute", library, str(folder)], stdout=subprocess.PIPE)
+
+
+def _read_results(process: "subprocess.Popen[bytes]") -> dict[str, Any]:
+    results: dict[str, Any] = json.loads(process.communicate()[0])
+    return results
+
+
+def read_record(program: str) -> Any:
+    """Return what a program of this project did on openai-agents when it was recorded.
+
+    A program that was added or changed since then has no record.
+    """
+    record = json.loads(RECORDS.read_text())["programs"].get(program)
+    if record is None or record["digest"] != _digest(PROGRAMS / f"{program}.py"):
+        raise LookupError(f"no record of {program}.py as it is now: run `make programs`")
+    return record
+
+
+def write_records(results: dict[str, Any]) -> None:
+    """Record what the programs of this project did on openai-agents, a line for each."""
+    version = importlib.metadata.version("openai-agents")
+    lines = [
+        f"{json.dumps(name)}: {json.dumps({'digest': _digest(PROGRAMS / f'{name}.py'), **_normalize_all(result)})}"
+        for name, result in results.items()
+    ]
+    body = ",\n".join(lines)
+    RECORDS.write_text(f'{{"openai-agents": "{version}", "programs": {{\n{body}\n}}}}\n')
+
+
+def _digest(program: Path) -> str:
+    return hashlib.sha256(program.read_bytes()).hexdigest()[:16]
 
 
 def find_differences(theirs: Any, ours: Any) -> list[str]:
     """Return what differs between the two results of a program."""
     return [
         f"{part}:\n  openai-agents: {before}\n  standfast:     {after}"
-        for part in ("output", "error", "requests")
+        for part in PARTS
         if (before := _normalize(theirs[part])) != (after := _normalize(ours[part]))
     ]
+
+
+def _normalize_all(result: Any) -> dict[str, Any]:
+    return {part: _normalize(result[part]) for part in PARTS}
 
 
 def _normalize(value: Any) -> Any:
     """Return the value without ids of the libraries, and without fields that are null or empty."""
     if isinstance(value, dict):
-        parts = {name: _normalize(part) for name, part in value.items()}
+        parts = {name: _normalize(part) for name, part in _drop_wording(value).items()}
         return {name: part for name, part in parts.items() if part not in (None, [], {})}
     if isinstance(value, list):
         return [_normalize(part) for part in value]
     return _OWN_ID.sub("ID", value) if isinstance(value, str) else value
 
 
+def _drop_wording(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a request of a sandbox agent without instructions and descriptions, which every library words itself."""
+    tools = value.get("tools")
+    if not isinstance(tools, list) or not any(
+        isinstance(one, dict) and one.get("name") == "exec_command" for one in tools
+    ):
+        return value
+    return {**value, "instructions": None, "tools": [{"type": one["type"], "name": one.get("name")} for one in tools]}
+
+
 def main() -> int:
-    results = run_on_both(Path(sys.argv[1]) if len(sys.argv) > 1 else PROGRAMS)
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else PROGRAMS
+    results = run_on_both(folder)
     differing = {name: found for name, pair in results.items() if (found := find_differences(*pair))}
     for name, found in differing.items():
         print(f"--- {name}", *([KNOWN_DIFFERENCES[name]] if name in KNOWN_DIFFERENCES else found), sep="\n")
     print(f"{len(results) - len(differing)} of {len(results)} programs do the same on both libraries")
+    if folder == PROGRAMS:
+        write_records({name: theirs for name, (theirs, _) in results.items()})
     return 1 if differing.keys() - KNOWN_DIFFERENCES.keys() else 0
 
 

@@ -1,0 +1,47 @@
+import asyncio
+import os
+
+from agents import Agent, ModelSettings, RunConfig, Runner, function_tool
+from agents.extensions.models.any_llm_model import AnyLLMModel
+from agents.extensions.models.any_llm_provider import AnyLLMProvider
+
+
+@function_tool
+def weather(city: str) -> str:
+    """The weather in a city."""
+    return f"sunny in {city}"
+
+
+async def main() -> None:
+    url = os.environ["OPENAI_BASE_URL"]
+    for api in ("chat_completions", "responses", None):
+        model = AnyLLMModel(model="openai/gpt-4.1", base_url=url, api_key="key", api=api)
+        agent = Agent(
+            name="Assistant",
+            instructions="Be brief.",
+            model=model,
+            tools=[weather],
+            model_settings=ModelSettings(include_usage=True, temperature=0.3, max_tokens=100),
+        )
+        result = await Runner.run(agent, 'call weather {"city": "Rome"}')
+        print(result.final_output, [item.type for item in result.new_items])
+        usage = result.context_wrapper.usage
+        print(usage.requests, usage.input_tokens, usage.output_tokens, usage.total_tokens)
+        streamed = Runner.run_streamed(agent, 'call weather {"city": "Paris"}')
+        async for event in streamed.stream_events():
+            if event.type == "raw_response_event" and event.data.type.endswith(".delta"):
+                print(event.data.type, event.data.delta)
+            elif event.type == "run_item_stream_event":
+                print(event.name)
+        print(streamed.final_output, streamed.context_wrapper.usage.total_tokens)
+        await model.close()
+    named = Agent(name="Named", model="any-llm/openai/gpt-4.1")
+    print((await Runner.run(named, "Hello")).final_output)
+    provider = AnyLLMProvider(api="chat_completions")
+    result = await Runner.run(
+        Agent(name="Provided", model="openai/gpt-4.1"), "Hello", run_config=RunConfig(model_provider=provider)
+    )
+    print(result.final_output, type(provider.get_model(None)).__name__)
+
+
+asyncio.run(main())
