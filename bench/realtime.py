@@ -101,7 +101,7 @@ async def measure_unread() -> list[Figure]:
             await session.on_event(RealtimeModelAudioEvent(bytes([number % 256]) * CHUNK_BYTES, "r", "i", 0))
         memory, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        dropped = session.metrics.dropped_events()
+        dropped = session.metrics.count_dropped_events()
     count = 2 * UNREAD - dropped
     return [
         at_most(f"events kept of {UNREAD:,} unread deltas", f"{count:,}", "2,100", count / 2100, 1.0),

@@ -29,7 +29,15 @@ from bench.figures import (
 )
 from bench.progress import show_progress
 from bench.quick import pick_size
-from bench.startup import CONFIG, KERNEL, build_start_figures, measure_acquires, measure_first_start, measure_starts
+from bench.startup import (
+    CONFIG,
+    KERNEL,
+    build_start_figures,
+    measure_acquires,
+    measure_first_start,
+    measure_processor_time,
+    measure_starts,
+)
 from standfast.workers import ExecuteMessage, OutputMessage, WorkerSession, fork_server
 
 LINES, LIVE = pick_size(200_000, 50_000), pick_size(300, 60)
@@ -187,6 +195,7 @@ async def measure(kernel: Competitor | None) -> list[Figure | Series]:
     async with fork_server(CONFIG):
         rows = [*build_start_figures(await measure_starts(kernel))]
         rows.append(Figure("first start, with the fork-server's own", format_seconds(first), "", None, "", None))
+        rows.append(figure_with_limit("processor time of a start and its end", await measure_processor_time(), 10))
         rows.append(figure_with_limit("warm acquire, p50", percentile(await measure_acquires(), 0.5) * 1e3, 1))
         rows += [*await compare_with_kernel(kernel), *await measure_stops()]
         show_progress(f"workers: {LIVE} at once")
