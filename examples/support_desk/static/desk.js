@@ -18,9 +18,13 @@ location.hash = conversation;
 const INVISIBLE = /(?![\n\t\ufe0e\ufe0f])[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/gu;
 const visible = (text) => String(text).replace(INVISIBLE, (char) => `\\u${char.codePointAt(0).toString(16).padStart(4, "0")}`);
 const words = (item) => (item.content || []).map((part) => part.text || "").join("");
+const exact = (_, value) => {
+  if (Number.isInteger(value) && !Number.isSafeInteger(value)) throw new RangeError("it would be shown rounded");
+  return value;
+};
 const fields = (text) => {
   try {
-    const value = JSON.parse(text);
+    const value = JSON.parse(text, exact);
     return value !== null && typeof value === "object" && !Array.isArray(value) ? value : null;
   } catch {
     return null; // shown as it is
@@ -128,11 +132,13 @@ function question(approval) {
     ? "The server crashed during this call. It may have happened: check before you decide."
     : `The agent ${approval.agent} wants to do this. You may edit the arguments.`;
   const given = fields(approval.arguments);
-  if (!given) card.querySelector(".arguments").append(`The arguments are not a JSON object: ${visible(approval.arguments)}`);
+  if (!given) card.querySelector(".arguments").append(`The arguments: ${visible(approval.arguments)}`);
   for (const [name, value] of Object.entries(given ?? {})) {
     const field = document.createElement("label");
     const input = document.createElement("input");
-    Object.assign(input, { name, value: visible(plain(value)), disabled: uncertain, autocomplete: "off" });
+    // The prefix keeps an argument called "elements" or "remove" from replacing that property of the form.
+    const fieldName = `argument-${name}`;
+    Object.assign(input, { name: fieldName, value: visible(plain(value)), disabled: uncertain, autocomplete: "off" });
     if (typeof value === "number") Object.assign(input, { type: "number", step: "any" });
     field.append(visible(name), input);
     card.querySelector(".arguments").append(field);
@@ -144,11 +150,11 @@ function question(approval) {
   });
   const decide = async (decision) => {
     const made = { decision, by: el("by").value || "somebody" };
-    const edited = decision === "approve" && !uncertain && given ? changed(card, given) : null;
-    if (edited) made.arguments = edited;
     if (decision === "reject" && word.value) made.message = word.value;
     if (decision === "done") made.output = word.value || "It happened.";
     try {
+      const edited = decision === "approve" && !uncertain && given ? changed(card, given) : null;
+      if (edited) made.arguments = edited;
       await ask(`/approvals/${approval.id}`, made);
       await showQuestions();
     } catch (problem) {
@@ -170,7 +176,7 @@ function question(approval) {
 function changed(card, given) {
   const now = {};
   for (const [name, value] of Object.entries(given)) {
-    const written = card.elements[name].value;
+    const written = card.elements[`argument-${name}`].value;
     const untouched = written === visible(plain(value));
     now[name] = untouched ? value : typeof value === "string" ? written : JSON.parse(written);
   }
