@@ -47,6 +47,14 @@ async def test_an_interrupt_stops_it_and_keeps_the_variables(session, code):
     assert (await session.run("kept")).value == 1
 
 
+async def test_no_interrupt_is_missed_by_code_that_just_enters_a_system_call(start):
+    session = await start(grace=600)
+    for _ in range(300):
+        task = await start_code(session, "import time; time.sleep(3600)")
+        await asyncio.wait_for(session.interrupt(), 120)
+        await task
+
+
 async def test_an_interrupt_reaches_the_processes_the_code_started(session):
     await session.run("import subprocess; p = subprocess.Popen(['sleep', '60'])")
     task = await start_code(session, "import time; time.sleep(60)")

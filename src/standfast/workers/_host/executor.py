@@ -28,6 +28,7 @@ _RUNNING_STATES = (SessionState.BUSY, SessionState.WARMING)
 _FINAL_TYPES = (m.ResultMessage, m.ErrorMessage)
 # How running code is stopped: the signal for the processes it has started, and the share of the grace period to wait.
 _STOP_STEPS = ((None, 0.5), (signal.SIGTERM, 0.25), (signal.SIGKILL, 0.25))
+_FIRST_WAKE_INTERVAL = 0.01
 
 
 class QueuedExecution:
@@ -281,13 +282,14 @@ class Executor:
         for end_processes_by, share in _STOP_STEPS:
             if router.cause is None and execution.last_message is None:
                 connection = router.require_connection()
-                if end_processes_by is not None:
-                    connection.process_group.signal_processes(connection.token, end_processes_by)
                 connection.send(m.CancelMessage(execution_id=execution.id, grace_timeout_ms=int(grace * 1000)))
                 connection.wake()
+                if end_processes_by is not None:
+                    # After the interrupt: code that goes on when its process ends must find itself interrupted.
+                    connection.process_group.signal_processes(connection.token, end_processes_by)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace * share):
-                    await execution.wait_until_ended()
+                    await _wake_until_ended(router, execution)
                 break
         else:
             if router.connection is not None:
@@ -300,6 +302,21 @@ class Executor:
         if self._config.enable_metrics:
             for name in names:
                 self.metrics[name] += 1
+
+
+async def _wake_until_ended(router: MessageRouter, execution: ActiveExecution) -> None:
+    """Wait for the end of the code and wake the worker again and again.
+
+    Python notices a signal that comes just before a system call only when the call returns.
+    """
+    interval = _FIRST_WAKE_INTERVAL
+    while True:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(interval):
+                return await execution.wait_until_ended()
+        if router.cause is None:
+            router.require_connection().wake()
+        interval *= 2
 
 
 def _make_cancelled_handle(router: MessageRouter, message: m.ExecuteMessage) -> ExecutionHandle:
