@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import standfast as package
 from standfast.cli.app import LazyCommand, app, main
+from standfast.cli.commands._errors import format_error
 
 SOURCE = str(Path(package.__file__).parents[1])
 
@@ -69,6 +70,11 @@ def test_a_usage_error_is_json_on_request(words, monkeypatch, capfd):
     printed = capfd.readouterr()
     assert (exited.value.code, printed.out) == (2, "")
     assert json.loads(printed.err)["error"]["code"] == "usage"
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), OSError(), ValueError()])
+def test_an_error_without_a_text_is_named(error):
+    assert type(error).__name__ in format_error(error)
 
 
 def test_nothing_is_hidden_from_the_log_after_a_command(monkeypatch, caplog):

@@ -126,7 +126,7 @@ def format_error(error: Exception) -> str:
         return f"{get_first_line(error)} (is the server running, and is --store right?)"
     if isinstance(error, WrongKey | SessionEncrypted):
         return f"{error} (set {KEY_VARIABLE})"
-    if isinstance(error, StandfastError | OSError):
+    if isinstance(error, StandfastError | OSError) and str(error):
         return " ".join(str(error).split("\n"))
     return f"{type(error).__name__}: {get_first_line(error)} (--debug shows where)"
 

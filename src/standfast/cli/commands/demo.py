@@ -31,6 +31,7 @@ from standfast.runtime.types import Approval
 from standfast.workspaces.view import Workspace
 
 OPENING_HOURS = "We are open from nine to five on weekdays, from ten to two on Saturdays, and closed on Sundays."
+WAIT_LIMIT = 120.0
 EXAMPLE, TUTORIAL = "examples/support_desk/desk.py", "docs/tutorial.md"
 
 
@@ -217,7 +218,7 @@ class Demo:
 
     async def wait_until_saved(self, rt: Runtime, *, version: int) -> Workspace:
         """Return the variables and files of the analyst when it has made this version of them, and saved some."""
-        async with asyncio.timeout(30):
+        async with limit_wait("the analyst has not saved its variables"):
             while True:
                 with suppress(NotFound):
                     workspace = await rt.workspace(demo_analyst.SESSION)
@@ -226,9 +227,19 @@ class Demo:
                 await asyncio.sleep(0.02)  # another process writes it
 
     async def wait_until_paid(self) -> None:
-        async with asyncio.timeout(30):
+        async with limit_wait("the agent has not paid"):
             while not self.ledger.exists() or not self.ledger.read_text().endswith("\n"):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)  # another process writes it
+
+
+@asynccontextmanager
+async def limit_wait(problem: str) -> AsyncIterator[None]:
+    """Raise TimeoutError with this problem when the block takes far longer than it should on any machine."""
+    try:
+        async with asyncio.timeout(WAIT_LIMIT):
+            yield
+    except TimeoutError:
+        raise TimeoutError(f"{problem} within {WAIT_LIMIT} s: see `standfast doctor`") from None
 
 
 def list_next_steps(standfast: str) -> list[tuple[str, str]]:
