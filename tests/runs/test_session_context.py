@@ -1,7 +1,8 @@
 """Sessions whose methods take ``wrapper`` get the context of the run: at every read and write, through wrappers."""
 
 from collections import defaultdict
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from cryptography.fernet import Fernet
@@ -11,12 +12,14 @@ from openai_server import OpenAIServer
 from standfast import (
     Agent,
     EncryptedSession,
+    FunctionModel,
     GuardrailFunctionOutput,
     OpenAIResponsesCompactionSession,
     OutputGuardrail,
     OutputGuardrailTripwireTriggered,
     Runner,
     RunState,
+    SQLiteSession,
     function_tool,
 )
 from standfast.testing import ScriptedModel, assistant_message, function_call
@@ -138,3 +141,31 @@ async def test_a_context_that_is_passed_to_a_wrapper_reaches_the_session_inside(
     await session.add_items([{"role": "user", "content": "q"}], wrapper=Wrapped())
     assert await session.get_items(wrapper=Wrapped()) == [{"role": "user", "content": "q"}]
     assert tenants.seen == {"t7"}
+
+
+async def test_methods_that_a_subclass_of_a_session_overrides_are_called_in_every_run(tmp_path: Path) -> None:
+    class StoredTenantSession(SQLiteSession):
+        """Has a history for each tenant, which the head of the stored session says nothing about."""
+
+        histories: ClassVar[dict[str, list[Any]]] = {"ann": [{"role": "user", "content": "of ann"}], "bob": []}
+
+        async def get_items(self, limit: int | None = None, *, wrapper: Any = None) -> list[Any]:
+            return list(self.histories[wrapper.context])
+
+        async def add_items(self, items: Any, *, wrapper: Any = None) -> None:
+            self.histories[wrapper.context] += items
+
+    shown: list[list[Any]] = []
+
+    def answer(request: Any) -> str:
+        shown.append([item["content"] for item in request.input])
+        return "noted"
+
+    agent = Agent("a", model=FunctionModel(answer))
+    session = StoredTenantSession("s", tmp_path / "s.db")
+    for tenant in ("ann", "bob", "bob"):
+        await Runner.run(agent, f"hello from {tenant}", session=session, context=tenant)
+    assert shown[0] == ["of ann", "hello from ann"]
+    assert shown[1] == ["hello from bob"]
+    assert [shown[2][0], *shown[2][2:]] == ["hello from bob", "hello from bob"]
+    session.close()

@@ -226,6 +226,34 @@ async def test_edited_arguments_may_not_have_unknown_fields(strict: bool) -> Non
     assert refusal(await Runner.run(state.agent, state)) == "paid"
 
 
+@pytest.mark.parametrize("strict", [True, False])
+async def test_edited_arguments_may_leave_out_what_has_a_default_as_those_of_a_model_may(strict: bool) -> None:
+    class Part(BaseModel):
+        name: str
+        count: int = 1
+
+    made = []
+
+    @function_tool(needs_approval=True, strict_mode=strict)
+    async def pay(x: int, parts: list[Part], note: str = "none", bonus: Part | None = None) -> str:
+        made.append((x, [(part.name, part.count) for part in parts], note, bonus))
+        return "paid"
+
+    state = (await call_with(pay, '{"x": 1, "parts": [{"name": "a"}]}')).to_state()
+    item = state.get_interruptions()[0]
+    for wrong in (
+        {"x": "2", "parts": []},
+        {"x": 2},
+        {"x": 2, "parts": [{}]},
+        {"x": 2, "parts": [{"name": "b", "y": 1}]},
+    ):
+        with pytest.raises(UserError, match="pay"):
+            state.approve(item, arguments=wrong)
+    state.approve(item, arguments={"x": 2, "parts": [{"name": "b"}]})
+    await Runner.run(state.agent, state)
+    assert made == [(2, [("b", 1)], "none", None)]
+
+
 async def test_edited_arguments_of_a_tool_with_free_fields_may_have_any() -> None:
     tool, made = handmade({"type": "object", "properties": {}, "additionalProperties": True})
     state = (await call_with(tool, "{}")).to_state()

@@ -197,3 +197,62 @@ async def test_sleeping_c_code_is_not_interrupted_by_signals_of_ours(session, ca
     code = f"import ctypes, time; libc = ctypes.CDLL(None); began = time.monotonic(); {call}, time.monotonic() - began"
     returned, took = (await session.run(code)).value
     assert (returned, took > 0.09) == (expected, True)
+
+
+LOSE_CHILDREN = """
+import ctypes, functools, multiprocessing, os, signal, subprocess
+class Tick(Exception): pass
+is_armed = True
+def ring(*_):
+    if is_armed:
+        raise Tick
+signal.signal(signal.SIGALRM, ring)
+# No Python code runs between the signal and the end of the call that forks: the handler is called right behind it.
+send = functools.partial(ctypes.CDLL(None).kill, os.getpid(), int(signal.SIGALRM))
+os.register_at_fork(after_in_parent=send)
+for _ in range(5):
+    try:
+        START
+    except Tick:
+        pass
+"""
+LIST_CHILDREN = "open(f'/proc/self/task/{os.getpid()}/children').read().split()"
+
+
+@ONE_CONFIG
+@pytest.mark.parametrize(
+    "start_process",
+    [
+        "subprocess.Popen(['true'], preexec_fn=bool)",
+        "multiprocessing.get_context('fork').Process(target=int).start()",
+        "os.fork() or os._exit(0)",
+        "os.spawnlp(os.P_NOWAIT, 'true', 'true')",
+    ],
+)
+async def test_a_child_whose_pid_was_lost_to_a_handler_is_reaped(session, start_process):
+    result = await session.run(LOSE_CHILDREN.replace("START", start_process))
+    assert result.error is None, result.error.traceback
+    # Lost children that have ended are reaped when the next execution ends.
+    await session.run(f"for child in {LIST_CHILDREN}: os.waitid(os.P_PID, int(child), os.WEXITED | os.WNOWAIT)")
+    assert (await session.run(LIST_CHILDREN)).value == []
+
+
+@ONE_CONFIG
+async def test_a_child_that_the_code_knows_is_left_to_it_after_an_interrupt(session):
+    code = """
+        import os, subprocess, time
+        pid = os.fork()
+        if pid == 0:
+            os._exit(7)
+        process = subprocess.Popen(["sh", "-c", "exit 8"])
+        for child in (pid, process.pid):
+            os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        print("started")
+        time.sleep(60)
+    """
+    async for item in session.execute(ExecuteMessage(code=textwrap.dedent(code)), timeout=60):
+        if isinstance(item, OutputMessage):
+            await session.send_message(InterruptMessage())
+    assert item.interrupted
+    result = await session.run("os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), process.wait()")
+    assert result.value == [7, 8]

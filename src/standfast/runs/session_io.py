@@ -321,7 +321,11 @@ async def _read_cache_key(session: Any) -> tuple[int | None, int, int]:
 
 def _is_cacheable(session: Any) -> bool:
     settings = getattr(session, "session_settings", None)
-    return bool(getattr(session, "is_cacheable", False)) and (settings is None or settings.limit is None)
+    if not getattr(session, "is_cacheable", False) or (settings is not None and settings.limit is not None):
+        return False
+    # The head says nothing about what methods of a program's subclass return and write.
+    methods = (type(session).get_items, type(session).add_items)
+    return all(method.__module__.startswith("standfast.") for method in methods)
 
 
 async def remove_own_items(session: Session, own: list[Item]) -> bool:

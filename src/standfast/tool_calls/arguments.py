@@ -19,13 +19,24 @@ def parse_arguments(tool: FunctionTool, text: str, *, edited: bool = False) -> P
     parser, schema = tool.arguments_parser, tool.params_json_schema
     if parser is not None and not parser.fits(schema):
         parser = None
+    parsed = ParsedArguments(text, values, values) if parser is None else parser.parse(text, values)
     if edited or parser is None:
-        problem = find_schema_error(values, schema)
+        # The schema of a strict tool requires every field; what the tool's types fill in need not be written.
+        problem = find_schema_error(_fill_in(values, parsed.values), schema)
         if problem is not None:
             raise InvalidArguments(tool.name, problem)
     if edited and (name := find_undeclared_field(values, schema)) is not None:
         raise InvalidArguments(tool.name, f"{name}: the tool has no such argument")
-    return ParsedArguments(text, values, values) if parser is None else parser.parse(text, values)
+    return parsed
+
+
+def _fill_in(written: Any, values: Any) -> Any:
+    """Return the written JSON value with the fields of objects that only ``values`` has."""
+    if isinstance(written, dict) and isinstance(values, dict):
+        return {**values, **{name: _fill_in(value, values.get(name)) for name, value in written.items()}}
+    if isinstance(written, list) and isinstance(values, list) and len(written) == len(values):
+        return [_fill_in(value, filled) for value, filled in zip(written, values, strict=True)]
+    return written
 
 
 def find_undeclared_field(values: Any, schema: Mapping[str, Any]) -> str | None:
