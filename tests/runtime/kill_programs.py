@@ -10,6 +10,7 @@ from typing import Any
 
 from standfast import Agent, python_tool
 from standfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
+from standfast.workers import PythonSessions
 
 LOST = ("[the Python session was lost", "An error occurred")
 """How the output of a call begins, or what it contains, that has changed nothing."""
@@ -105,7 +106,9 @@ def stubborn_notebook(pool: Any) -> Agent[Any]:
         return [function_call("run_python", {"code": program[done][1]}, call_id=f"call{len(outputs)}")]
 
     steps = [ModelStep.respond(answer) for _ in range(1000)]
-    return Agent("notebook", tools=[python_tool(pool)], model=ScriptedModel(steps))
+    # On a busy machine an import may take longer than a call does by default; a call that is cut off differs.
+    sessions = PythonSessions(pool, timeout=600)
+    return Agent("notebook", tools=[python_tool(sessions)], model=ScriptedModel(steps))
 
 
 # --- killing ----------------------------------------------------------------------------------------

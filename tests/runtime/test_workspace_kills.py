@@ -58,17 +58,18 @@ class Arena:
     async def read(self, name: str) -> tuple[list[str], set[str]]:
         """Return the outputs of the calls that were made, and the names that could not be kept."""
         outputs: list[str] = []
-        unkept: set[str] = set()
+        restored: list[dict[str, Any]] = []
         async with Runtime.open(self.url) as runtime:
             [info] = await runtime.runs(session_id=name)
             async for event in (await runtime.run(info.run_id)).events():
                 outputs += [item["output"] for item in event.data.get("items", ()) if "output" in item]
-                if event.type == "workspace.restored":
-                    assert not event.data["differs"] or event.data["unkept"], event.data
-                    assert not event.data["missing"], event.data
-                    assert not event.data["refused"], event.data
-                    unkept |= set(event.data["unkept"])
+                restored += [event.data] if event.type == "workspace.restored" else []
+            for report in restored:
+                assert not report["differs"] or report["unkept"], f"{name}: {report} {outputs}"
+                assert not report["missing"], f"{name}: {report} {outputs}"
+                assert not report["refused"], f"{name}: {report} {outputs}"
             await runtime.store.delete(name)
+        unkept = {one for report in restored for one in report["unkept"]}
         return [normalize(output) for output in outputs if not is_lost(output)], unkept
 
     async def compute_expected(self, seed: int) -> list[str]:

@@ -47,6 +47,7 @@ class Capture:
         self._received_bytes = 0
         self._manifest: WorkspaceManifest | None = None
         self._problem: CaptureFailed | None = None
+        self._failure: CaptureFailed | None = None
         self._reader: asyncio.Task[None] | None = None
         self._is_released = False
 
@@ -96,12 +97,16 @@ class Capture:
         """Start to send the request and to read what the copy of the worker sends."""
         self._reader = create_task(self._read(wire.encode_request(request)))
         # A task that is cancelled before it starts runs no code of its own.
-        self._reader.add_done_callback(lambda _: self._finish(CaptureFailed("closed", "the session has ended")))
+        ended = CaptureFailed("closed", "the session has ended")
+        self._reader.add_done_callback(lambda _: self._finish(self._failure or ended))
 
     def fail(self, problem: CaptureFailed) -> None:
         """End the capture with an error, from outside."""
-        self._finish(problem)
-        if self._reader is not None:
+        if self._reader is None or self._reader.done():
+            self._finish(problem)
+        else:
+            # The loop knows the socket by its number, which the next socket may get: it is closed after the reader.
+            self._failure = self._failure or problem
             self._reader.cancel()
 
     def _finish(self, problem: CaptureFailed | None) -> None:
