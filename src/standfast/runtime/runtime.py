@@ -36,7 +36,7 @@ from standfast.runtime._engine.encrypting_backend import encrypt_backend
 from standfast.runtime._engine.imports import import_run
 from standfast.runtime._engine.leases import LeaseRenewer
 from standfast.runtime._engine.live_relay import LiveRelay
-from standfast.runtime._engine.records import PUBLIC_STATUS
+from standfast.runtime._engine.records import check_statuses, list_stored_statuses
 from standfast.runtime._engine.recovery import RecoveryLoop
 from standfast.runtime._engine.run_cipher import RunCipher
 from standfast.runtime._engine.scheduler import Scheduler
@@ -57,7 +57,10 @@ from standfast.runtime.types import (
 from standfast.store.urls import open_backend
 
 if TYPE_CHECKING:
+    from standfast.workers.pool import SessionPool
+    from standfast.workers.python_sessions import PythonSessions
     from standfast.workspaces.retention import RetentionReport
+    from standfast.workspaces.session_python import SessionPython
     from standfast.workspaces.view import Workspace
 
 
@@ -227,13 +230,10 @@ class Runtime:
 
         ``owner`` selects the runs of sessions with this owner.
         """
-        public = [status] if isinstance(status, str) else status
-        _check_statuses(public or (), get_args(RunStatus))
-        stored = None if public is None else [name for name, shown in PUBLIC_STATUS.items() if shown in public]
         previous = after.run_id if isinstance(after, RunInfo) else after
         order = 0 if previous is None else (await self._ctx.get_run(previous)).order
         records = await self._ctx.backend.list_runs(
-            status=stored,
+            status=list_stored_statuses(status),
             session_id=validate_session_id(session_id),
             limit=validate_listing_limit(limit),
             after=order,
@@ -257,7 +257,7 @@ class Runtime:
         ``owner`` selects the approvals in sessions with this owner.
         """
         if status is not None:
-            _check_statuses([status], get_args(ApprovalStatus))
+            check_statuses([status], get_args(ApprovalStatus))
         records = await self._ctx.backend.list_approvals(
             status=status,
             run_id=run_id,
@@ -294,6 +294,17 @@ class Runtime:
 
         key = await find_key(self._ctx.backend, validate_name("session or run id", name))
         return await open_workspace(self._ctx.backend, key, at=at)
+
+    def python(self, session_id: str, pool: "SessionPool | PythonSessions") -> "SessionPython":
+        """Return the Python of a session, to run cells in its variables and files beside its runs.
+
+        With the pool of the agents' Python tool, the cells run in the same worker.
+        """
+        from standfast.workspaces.session_python import SessionPython
+
+        return SessionPython(
+            self._ctx.backend, self._ctx.open_workspaces, validate_name("session id", session_id), pool
+        )
 
     async def prune_workspaces(
         self, *, older_than: timedelta | float | None = None, keep: int | None = None, max_mb: float | None = None
@@ -394,8 +405,3 @@ class Runtime:
         record = await control.fork_run(self._ctx, await self._ctx.get_run(run_id), at=at, session_id=session_id)
         await self._scheduler.claim(record)
         return self._make_handle(record.run_id)
-
-
-def _check_statuses(statuses: Sequence[str], allowed: Sequence[str]) -> None:
-    if unknown := set(statuses) - set(allowed):
-        raise InvalidInput(f"unknown status {', '.join(sorted(unknown))}; expected {', '.join(allowed)}")

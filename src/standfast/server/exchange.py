@@ -21,6 +21,7 @@ from standfast.server.auth.principals import Principal, Unauthenticated
 from standfast.server.endpoints import Endpoint
 from standfast.server.problems import BodyTooLarge, BodyTooSlow, RequestError, UnknownMediaType
 from standfast.server.service import Service
+from standfast.server.types import Upload
 from standfast.store.records import Head
 
 _ETAG = re.compile(r'"([0-9]{1,18})-([0-9]{1,18})"')
@@ -151,7 +152,7 @@ class Exchange:
     async def decode(self) -> None:
         """Decode the query and the body; raise :class:`RequestError` if they do not fit."""
         self.query = self._decode_query()
-        if self.endpoint.body is not None and self.endpoint.body is not bytes:
+        if self.endpoint.body not in (None, bytes, Upload):
             self.body = decode_json(await self.read_json(), self.endpoint.body)
 
     def _decode_query(self) -> Any:
