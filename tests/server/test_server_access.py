@@ -30,6 +30,9 @@ BODIES = {
     "restore_session": lambda names: {"generation": 0},
     "fork_session": lambda names: {},
     "decide_in_call": lambda names: {"type": "decide", "call_id": "c", "decision": "approve"},
+    "start_cell": lambda names: {"code": "1"},
+    "answer_cell": lambda names: {"input_id": "i"},
+    "restore_workspace": lambda names: {"version": 0},
     "create_key": lambda names: {"name": "n", "role": "viewer", "owner": "ann"},
 }
 ABSENT = {
@@ -44,9 +47,13 @@ ABSENT = {
     "get_workspace",
     "list_versions",
     "restore_session",
+    "get_cell",
+    "follow_cell",
+    "answer_cell",
+    "interrupt_cell",
 }
 """Endpoints for what the session of the test does not have: a workspace, an earlier generation."""
-QUERIES = {"search_sessions": {"q": "hello"}, "download_file": {"path": "x"}}
+QUERIES = {"search_sessions": {"q": "hello"}, "download_file": {"path": "x"}, "remove_file": {"path": "x"}}
 
 
 def fill(endpoint, names):
@@ -98,6 +105,7 @@ async def make_data(server, owner):
         "agent": "desk",
         "key": "nokey",
         "call": "nocall",
+        "cell": "nocell",
     }
 
 
@@ -132,6 +140,7 @@ async def test_nobody_gets_in_without_a_credential(endpoint, token, server):
         "agent": "desk",
         "key": "nokey",
         "call": "nocall",
+        "cell": "nocell",
     }
     answer = await send(server.sign_in(token), endpoint, names)
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")

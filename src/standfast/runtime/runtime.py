@@ -9,7 +9,6 @@ from standfast.agents.agent import Agent
 from standfast.base.errors import InvalidInput
 from standfast.base.ids import validate_name, validate_owner
 from standfast.base.items import Item
-from standfast.base.validation import is_integer
 from standfast.history.compaction import HistoryCompaction
 from standfast.history.encryption.codec import EncryptingCodec
 from standfast.history.reader import PLAIN_CODEC
@@ -18,9 +17,7 @@ from standfast.history.store import Store
 from standfast.history.stored_session import StoredSession
 from standfast.lifecycle.scope import Scope
 from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
-from standfast.runs.core.context import save_context
 from standfast.runs.run_state import RunState
-from standfast.runs.session_io import validate_input
 from standfast.runtime._engine import approvals, control, deletion
 from standfast.runtime._engine.approval_feed import follow_approvals, parse_cursor
 from standfast.runtime._engine.approvals import APPROVAL_PREFIX, decode_approval, describe_approval
@@ -171,20 +168,7 @@ class Runtime:
         self._ctx.get_graph(agent)
         if isinstance(input, RunState):
             return self._make_handle(await import_run(self._scheduler, agent, input))
-        if on_busy not in ("enqueue", "reject", "interrupt", "rollback"):
-            raise InvalidInput(f"on_busy must be enqueue, reject, interrupt or rollback, not {on_busy!r}")
-        if max_turns is not None and not is_integer(max_turns):
-            raise InvalidInput(f"max_turns must be an integer or None, not {max_turns!r}")
-        request = control.StartRequest(
-            agent,
-            validate_input(input),
-            validate_session_id(session_id),
-            save_context(context, serializer=None, strict=True),
-            max_turns,
-            None if key is None else validate_name("key", key),
-            on_busy,
-            validate_owner(owner),
-        )
+        request = control.build_request(agent, input, session_id, context, max_turns, key, on_busy, owner)
         return self._make_handle(await control.start_run(self._scheduler, request))
 
     # --- queries ------------------------------------------------------------------------------------
@@ -397,11 +381,15 @@ class Runtime:
 
         return await rekey_store(self._ctx.stored, self._ctx.cipher)
 
-    async def fork(self, run_id: str, *, at: int | None = None, session_id: str | None = None) -> RunHandle:
+    async def fork(
+        self, run_id: str, *, at: int | None = None, session_id: str | None = None, owner: str | None = None
+    ) -> RunHandle:
         """Start a new run from the step ``at`` of another run; a step is the ``seq`` of an event.
 
-        The session of the new run is a fork of the other run's session as it was at that step.
+        The session of the new run is a fork of the other run's session as it was at that step. It belongs to ``owner``,
+        by default that of the other; :class:`OutsideScope` if it belongs to someone else by then.
         """
-        record = await control.fork_run(self._ctx, await self._ctx.get_run(run_id), at=at, session_id=session_id)
+        parent, owner = await self._ctx.get_run(run_id), validate_owner(owner)
+        record = await control.fork_run(self._ctx, parent, at=at, session_id=session_id, owner=owner)
         await self._scheduler.claim(record)
         return self._make_handle(record.run_id)

@@ -38,6 +38,8 @@ class Exchange:
     run_info: RunInfo
     session_id: str
     approval: Approval
+    owner: str | None = None
+    """That of the session which the path names, or which what it names belongs to."""
 
     def __init__(self, service: Service, endpoint: Endpoint, request: Request | WebSocket) -> None:
         self.service, self.endpoint, self.request = service, endpoint, request
@@ -138,7 +140,8 @@ class Exchange:
         record = None if session_id is None else await self.runtime.store.backend.get_session(session_id)
         if what == "session" and record is None:
             raise NotFound(what, name)
-        if not self.rule.allows(self.principal, None if record is None else record.owner):
+        self.owner = None if record is None else record.owner
+        if not self.rule.allows(self.principal, self.owner):
             raise Hidden(what, name)
 
     @property
