@@ -12,6 +12,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from factories.server import PEOPLE, Names, open_server
+from standfast.base.errors import OutsideScope
 from standfast.server import ApiKeys, Role
 from standfast.server.app import ENDPOINTS
 
@@ -248,3 +249,12 @@ async def test_a_key_works_until_it_is_revoked(tmp_path):
                 break
             await asyncio.sleep(0.1)
         assert answer.json()["code"] == "key-revoked"
+
+
+async def test_a_fork_is_refused_by_its_commit_if_the_session_has_another_owner_by_then(server):
+    ann, bob = await make_data(server, "ann"), await make_data(server, "bob")
+    await server.sign_in("bob").post("/sessions", {"session_id": "taken"})
+    with pytest.raises(OutsideScope):  # as if bob had created it after the check
+        await server.runtime.fork(ann["run"], session_id="taken", owner="ann")
+    assert await server.runtime.runs(session_id="taken") == []
+    assert len(await server.runtime.runs(session_id=bob["session"])) == 1
