@@ -286,9 +286,8 @@ class Runtime:
         """
         from standfast.workspaces.session_python import SessionPython
 
-        return SessionPython(
-            self._ctx.backend, self._ctx.open_workspaces, validate_name("session id", session_id), pool
-        )
+        name, ctx = validate_name("session id", session_id), self._ctx
+        return SessionPython(ctx.backend, ctx.open_workspaces, name, self.session(name).conversation_key, pool)
 
     async def prune_workspaces(
         self, *, older_than: timedelta | float | None = None, keep: int | None = None, max_mb: float | None = None

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from standfast.base.errors import InvalidInput, NotFound
 from standfast.base.ids import new_id
 from standfast.base.validation import is_integer
-from standfast.history.session import make_conversation_key
 from standfast.store.backend import Backend
 from standfast.workers.cell_executors import CellExecutor, CellObserver
 from standfast.workers.pool import SessionPool
@@ -37,6 +36,7 @@ class SessionPython:
         backend: Backend,
         open_workspaces: Callable[..., CellExecutor],
         session_id: str,
+        conversation: str,
         pool: SessionPool | PythonSessions,
     ) -> None:
         self.session_id = session_id
@@ -44,7 +44,7 @@ class SessionPython:
         self._source = SessionWorkspaces(open_workspaces, session_id)
         self._storage = WorkspaceStorage(backend)
         self._key = name_session_workspace(session_id)
-        self._conversation = make_conversation_key(backend.location, session_id)
+        self._conversation = conversation
 
     async def run(
         self, code: str, *, timeout: float | None = None, observer: CellObserver | None = None
