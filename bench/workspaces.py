@@ -19,7 +19,7 @@ from bench.startup import CONFIG
 from standfast import Agent, FunctionModel, Runtime, open_store, python_tool
 from standfast.store.sqlite.backend import SqliteBackend
 from standfast.workers import PoolConfig, PythonSessions, SessionConfig, SessionPool, fork_server
-from standfast.workers.python_sessions import Durability
+from standfast.workers.cell_executors import Durability
 from standfast.workspaces.retention import sweep_blobs
 
 CALLS, LARGE_CALLS, MANY_CALLS = pick_size(100, 6), pick_size(20, 4), pick_size(1000, 10)

@@ -12,6 +12,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from factories.server import PEOPLE, Names, open_server
+from standfast.base.errors import OutsideScope
 from standfast.server import ApiKeys, Role
 from standfast.server.app import ENDPOINTS
 
@@ -30,6 +31,9 @@ BODIES = {
     "restore_session": lambda names: {"generation": 0},
     "fork_session": lambda names: {},
     "decide_in_call": lambda names: {"type": "decide", "call_id": "c", "decision": "approve"},
+    "start_cell": lambda names: {"code": "1"},
+    "answer_cell": lambda names: {"input_id": "i"},
+    "restore_workspace": lambda names: {"version": 0},
     "create_key": lambda names: {"name": "n", "role": "viewer", "owner": "ann"},
 }
 ABSENT = {
@@ -44,9 +48,13 @@ ABSENT = {
     "get_workspace",
     "list_versions",
     "restore_session",
+    "get_cell",
+    "follow_cell",
+    "answer_cell",
+    "interrupt_cell",
 }
 """Endpoints for what the session of the test does not have: a workspace, an earlier generation."""
-QUERIES = {"search_sessions": {"q": "hello"}, "download_file": {"path": "x"}}
+QUERIES = {"search_sessions": {"q": "hello"}, "download_file": {"path": "x"}, "remove_file": {"path": "x"}}
 
 
 def fill(endpoint, names):
@@ -98,6 +106,7 @@ async def make_data(server, owner):
         "agent": "desk",
         "key": "nokey",
         "call": "nocall",
+        "cell": "nocell",
     }
 
 
@@ -132,6 +141,7 @@ async def test_nobody_gets_in_without_a_credential(endpoint, token, server):
         "agent": "desk",
         "key": "nokey",
         "call": "nocall",
+        "cell": "nocell",
     }
     answer = await send(server.sign_in(token), endpoint, names)
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
@@ -239,3 +249,12 @@ async def test_a_key_works_until_it_is_revoked(tmp_path):
                 break
             await asyncio.sleep(0.1)
         assert answer.json()["code"] == "key-revoked"
+
+
+async def test_a_fork_is_refused_by_its_commit_if_the_session_has_another_owner_by_then(server):
+    ann, bob = await make_data(server, "ann"), await make_data(server, "bob")
+    await server.sign_in("bob").post("/sessions", {"session_id": "taken"})
+    with pytest.raises(OutsideScope):  # as if bob had created it after the check
+        await server.runtime.fork(ann["run"], session_id="taken", owner="ann")
+    assert await server.runtime.runs(session_id="taken") == []
+    assert len(await server.runtime.runs(session_id=bob["session"])) == 1

@@ -12,6 +12,7 @@ from standfast.client.event_stream import follow_approvals
 from standfast.client.runs import RemoteRun
 from standfast.client.sessions import RemoteSession
 from standfast.client.store import RemoteStore
+from standfast.client.workspaces import RemotePython, RemoteWorkspace, open_workspace
 from standfast.runtime.types import (
     Approval,
     ApprovalChange,
@@ -185,6 +186,16 @@ class Client:
         body = {"decision": decision, "arguments": arguments, "message": message, "output": output, "always": always}
         path = make_path("approvals", approval_id)
         return cast(Approval, await self.connection.request("POST", path, Approval, body=body))
+
+    # --- workspaces ---------------------------------------------------------------------------------
+
+    async def workspace(self, name: str, *, at: int | None = None) -> RemoteWorkspace:
+        """Return the variables and files of a session as of version ``at`` of them, without starting a worker."""
+        return await open_workspace(self.connection, name, at)
+
+    def python(self, session_id: str) -> RemotePython:
+        """Return the Python of a session; nothing is sent. The server must allow it: ``standfast serve --python``."""
+        return RemotePython(self.connection, session_id)
 
     # --- sessions -----------------------------------------------------------------------------------
 

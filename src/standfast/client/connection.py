@@ -45,6 +45,7 @@ class Connection:
         *,
         body: Any = msgspec.UNSET,
         content: bytes | None = None,
+        files: Any = None,
         params: dict[str, Any] | None = None,
         headers: dict[str, str] | None = None,
         is_repeatable: bool = False,
@@ -53,14 +54,14 @@ class Connection:
 
         With ``is_repeatable`` it is sent again while the server cannot be reached or is not ready.
         """
-        sent = {"content-type": "application/json"} | (headers or {})
+        sent = ({} if files else {"content-type": "application/json"}) | (headers or {})
         data = content if body is msgspec.UNSET else msgspec.json.encode(body)
         query = {name: value for name, value in (params or {}).items() if value is not None}
         backoff = Backoff()
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             is_last = attempt == _MAX_ATTEMPTS or not (is_repeatable or method == "GET")
             try:
-                answer = await self.http.request(method, path, content=data, params=query, headers=sent)
+                answer = await self.http.request(method, path, content=data, files=files, params=query, headers=sent)
             except httpx2.TransportError as problem:
                 if is_last:
                     raise ServerUnreachable(f"{self.http.base_url}: {describe(problem)}") from problem

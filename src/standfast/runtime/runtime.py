@@ -9,7 +9,6 @@ from standfast.agents.agent import Agent
 from standfast.base.errors import InvalidInput
 from standfast.base.ids import validate_name, validate_owner
 from standfast.base.items import Item
-from standfast.base.validation import is_integer
 from standfast.history.compaction import HistoryCompaction
 from standfast.history.encryption.codec import EncryptingCodec
 from standfast.history.reader import PLAIN_CODEC
@@ -18,9 +17,7 @@ from standfast.history.store import Store
 from standfast.history.stored_session import StoredSession
 from standfast.lifecycle.scope import Scope
 from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
-from standfast.runs.core.context import save_context
 from standfast.runs.run_state import RunState
-from standfast.runs.session_io import validate_input
 from standfast.runtime._engine import approvals, control, deletion
 from standfast.runtime._engine.approval_feed import follow_approvals, parse_cursor
 from standfast.runtime._engine.approvals import APPROVAL_PREFIX, decode_approval, describe_approval
@@ -36,7 +33,7 @@ from standfast.runtime._engine.encrypting_backend import encrypt_backend
 from standfast.runtime._engine.imports import import_run
 from standfast.runtime._engine.leases import LeaseRenewer
 from standfast.runtime._engine.live_relay import LiveRelay
-from standfast.runtime._engine.records import PUBLIC_STATUS
+from standfast.runtime._engine.records import check_statuses, list_stored_statuses
 from standfast.runtime._engine.recovery import RecoveryLoop
 from standfast.runtime._engine.run_cipher import RunCipher
 from standfast.runtime._engine.scheduler import Scheduler
@@ -57,7 +54,10 @@ from standfast.runtime.types import (
 from standfast.store.urls import open_backend
 
 if TYPE_CHECKING:
+    from standfast.workers.pool import SessionPool
+    from standfast.workers.python_sessions import PythonSessions
     from standfast.workspaces.retention import RetentionReport
+    from standfast.workspaces.session_python import SessionPython
     from standfast.workspaces.view import Workspace
 
 
@@ -168,20 +168,7 @@ class Runtime:
         self._ctx.get_graph(agent)
         if isinstance(input, RunState):
             return self._make_handle(await import_run(self._scheduler, agent, input))
-        if on_busy not in ("enqueue", "reject", "interrupt", "rollback"):
-            raise InvalidInput(f"on_busy must be enqueue, reject, interrupt or rollback, not {on_busy!r}")
-        if max_turns is not None and not is_integer(max_turns):
-            raise InvalidInput(f"max_turns must be an integer or None, not {max_turns!r}")
-        request = control.StartRequest(
-            agent,
-            validate_input(input),
-            validate_session_id(session_id),
-            save_context(context, serializer=None, strict=True),
-            max_turns,
-            None if key is None else validate_name("key", key),
-            on_busy,
-            validate_owner(owner),
-        )
+        request = control.build_request(agent, input, session_id, context, max_turns, key, on_busy, owner)
         return self._make_handle(await control.start_run(self._scheduler, request))
 
     # --- queries ------------------------------------------------------------------------------------
@@ -227,13 +214,10 @@ class Runtime:
 
         ``owner`` selects the runs of sessions with this owner.
         """
-        public = [status] if isinstance(status, str) else status
-        _check_statuses(public or (), get_args(RunStatus))
-        stored = None if public is None else [name for name, shown in PUBLIC_STATUS.items() if shown in public]
         previous = after.run_id if isinstance(after, RunInfo) else after
         order = 0 if previous is None else (await self._ctx.get_run(previous)).order
         records = await self._ctx.backend.list_runs(
-            status=stored,
+            status=list_stored_statuses(status),
             session_id=validate_session_id(session_id),
             limit=validate_listing_limit(limit),
             after=order,
@@ -257,7 +241,7 @@ class Runtime:
         ``owner`` selects the approvals in sessions with this owner.
         """
         if status is not None:
-            _check_statuses([status], get_args(ApprovalStatus))
+            check_statuses([status], get_args(ApprovalStatus))
         records = await self._ctx.backend.list_approvals(
             status=status,
             run_id=run_id,
@@ -294,6 +278,16 @@ class Runtime:
 
         key = await find_key(self._ctx.backend, validate_name("session or run id", name))
         return await open_workspace(self._ctx.backend, key, at=at)
+
+    def python(self, session_id: str, pool: "SessionPool | PythonSessions") -> "SessionPython":
+        """Return the Python of a session, to run cells in its variables and files beside its runs.
+
+        With the pool of the agents' Python tool, the cells run in the same worker.
+        """
+        from standfast.workspaces.session_python import SessionPython
+
+        name, ctx = validate_name("session id", session_id), self._ctx
+        return SessionPython(ctx.backend, ctx.open_workspaces, name, self.session(name).conversation_key, pool)
 
     async def prune_workspaces(
         self, *, older_than: timedelta | float | None = None, keep: int | None = None, max_mb: float | None = None
@@ -386,16 +380,15 @@ class Runtime:
 
         return await rekey_store(self._ctx.stored, self._ctx.cipher)
 
-    async def fork(self, run_id: str, *, at: int | None = None, session_id: str | None = None) -> RunHandle:
+    async def fork(
+        self, run_id: str, *, at: int | None = None, session_id: str | None = None, owner: str | None = None
+    ) -> RunHandle:
         """Start a new run from the step ``at`` of another run; a step is the ``seq`` of an event.
 
-        The session of the new run is a fork of the other run's session as it was at that step.
+        The session of the new run is a fork of the other run's session as it was at that step. It belongs to ``owner``,
+        by default that of the other; :class:`OutsideScope` if it belongs to someone else by then.
         """
-        record = await control.fork_run(self._ctx, await self._ctx.get_run(run_id), at=at, session_id=session_id)
+        parent, owner = await self._ctx.get_run(run_id), validate_owner(owner)
+        record = await control.fork_run(self._ctx, parent, at=at, session_id=session_id, owner=owner)
         await self._scheduler.claim(record)
         return self._make_handle(record.run_id)
-
-
-def _check_statuses(statuses: Sequence[str], allowed: Sequence[str]) -> None:
-    if unknown := set(statuses) - set(allowed):
-        raise InvalidInput(f"unknown status {', '.join(sorted(unknown))}; expected {', '.join(allowed)}")

@@ -21,6 +21,7 @@ from standfast.server.problems import RequestError, make_problem, make_response
 from standfast.server.resources import (
     agents,
     approvals,
+    cells,
     health,
     keys,
     runs,
@@ -38,6 +39,7 @@ from standfast.server.site_checks import SiteChecks
 if TYPE_CHECKING:
     from standfast.server.calls.call import CallSource
     from standfast.workers.pool import SessionPool
+    from standfast.workers.python_sessions import PythonSessions
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     *agents.endpoints,
@@ -45,6 +47,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *runs.endpoints,
     *approvals.endpoints,
     *workspaces.endpoints,
+    *cells.endpoints,
     *call_endpoints.endpoints,
     *health.endpoints,
     *keys.endpoints,
@@ -60,21 +63,30 @@ def create_app(
     allowed_hosts: Sequence[str] = ("127.0.0.1", "localhost", "[::1]"),
     pools: "Sequence[SessionPool]" = (),
     calls: "Mapping[str, CallSource] | None" = None,
+    python: "SessionPool | PythonSessions | None" = None,
 ) -> Starlette:
     """Return an ASGI application that serves the runtime. Mount it anywhere, or pass it to any ASGI server.
 
     ``auth`` finds out who sends a request; several are tried in order. Requests are accepted for ``allowed_hosts``
     only, so that a page of another site cannot reach the server by a name of its own. Decisions and denied requests are
     recorded in the audit log of the store. ``calls`` are realtime agents that pages can call, or functions that make a
-    :class:`RealtimeRunner` for each call.
+    :class:`RealtimeRunner` for each call. With ``python``, users run code of their own in the workspaces of their
+    sessions, in workers of that pool: its sandbox is all that holds it.
 
-    The runtime, its agents and ``pools`` stay the caller's. Set ``app.state.service.draining`` to end all streams and
-    calls before the server stops.
+    The runtime, its agents and the pools stay the caller's. Set ``app.state.service.draining`` to end all streams,
+    calls and cells before the server stops; ``app.state.service.close()`` does so, and waits for the cells.
     """
     authenticators = tuple(auth) if isinstance(auth, Sequence) else (auth,)
     if not authenticators:
         raise InvalidInput("auth must have at least one authenticator: a server without one would obey anybody")
-    service = Service(runtime, authenticators, limits=limits or Limits(), pools=tuple(pools), call_sources=calls or {})
+    service = Service(
+        runtime,
+        authenticators,
+        limits=limits or Limits(),
+        pools=tuple(pools),
+        python=python,
+        call_sources=calls or {},
+    )
     document = build_openapi(ENDPOINTS)
     encoded = msgspec.json.encode(document)
 

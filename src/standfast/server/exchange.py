@@ -21,6 +21,7 @@ from standfast.server.auth.principals import Principal, Unauthenticated
 from standfast.server.endpoints import Endpoint
 from standfast.server.problems import BodyTooLarge, BodyTooSlow, RequestError, UnknownMediaType
 from standfast.server.service import Service
+from standfast.server.types import Upload
 from standfast.store.records import Head
 
 _ETAG = re.compile(r'"([0-9]{1,18})-([0-9]{1,18})"')
@@ -37,6 +38,8 @@ class Exchange:
     run_info: RunInfo
     session_id: str
     approval: Approval
+    owner: str | None = None
+    """That of the session which the path names, or which what it names belongs to."""
 
     def __init__(self, service: Service, endpoint: Endpoint, request: Request | WebSocket) -> None:
         self.service, self.endpoint, self.request = service, endpoint, request
@@ -137,7 +140,8 @@ class Exchange:
         record = None if session_id is None else await self.runtime.store.backend.get_session(session_id)
         if what == "session" and record is None:
             raise NotFound(what, name)
-        if not self.rule.allows(self.principal, None if record is None else record.owner):
+        self.owner = None if record is None else record.owner
+        if not self.rule.allows(self.principal, self.owner):
             raise Hidden(what, name)
 
     @property
@@ -151,7 +155,7 @@ class Exchange:
     async def decode(self) -> None:
         """Decode the query and the body; raise :class:`RequestError` if they do not fit."""
         self.query = self._decode_query()
-        if self.endpoint.body is not None and self.endpoint.body is not bytes:
+        if self.endpoint.body not in (None, bytes, Upload):
             self.body = decode_json(await self.read_json(), self.endpoint.body)
 
     def _decode_query(self) -> Any:

@@ -34,6 +34,13 @@ class LineFormatter(logging.Formatter):
         return make_visible(super().format(record), multiline=bool(record.exc_info))
 
 
+class RefusedSockets(logging.Filter):
+    """Drops what uvicorn says about a WebSocket that was refused with an answer: that is no error."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.msg != "ASGI callable returned without completing handshake."
+
+
 def configure_logging(*, as_json: bool) -> None:
     """Write the log of standfast and of the HTTP server to standard error."""
     handler = logging.StreamHandler(sys.stderr)
@@ -42,5 +49,6 @@ def configure_logging(*, as_json: bool) -> None:
     for name in ("standfast", "uvicorn.error"):
         log = logging.getLogger(name)
         log.handlers[:] = [handler]
+        log.filters[:] = [RefusedSockets()] if name == "uvicorn.error" else []
         log.setLevel(logging.INFO if name == "standfast" else logging.WARNING)
         log.propagate = False

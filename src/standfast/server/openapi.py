@@ -8,7 +8,7 @@ import msgspec
 
 from standfast import __version__
 from standfast.server.endpoints import WEBSOCKET, Endpoint
-from standfast.server.types import Problem
+from standfast.server.types import Problem, Upload
 
 _REFERENCE = "#/components/schemas/{name}"
 
@@ -39,7 +39,7 @@ def build_openapi(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
 
 
 def is_described(kind: Any) -> bool:
-    return kind is not None and kind is not bytes
+    return kind is not None and kind is not bytes and kind is not Upload
 
 
 def describe_operation(endpoint: Endpoint, schemas: dict[int, Any]) -> dict[str, Any]:
@@ -58,6 +58,10 @@ def describe_operation(endpoint: Endpoint, schemas: dict[int, Any]) -> dict[str,
         operation["x-role-for-other-owners"] = endpoint.rule.foreign.name.lower()
     if endpoint.body is bytes:
         operation["requestBody"] = {"required": True, "content": {"application/octet-stream": {}}}
+    elif endpoint.body is Upload:
+        files = {"type": "array", "items": {"type": "string", "format": "binary"}}
+        schema = {"type": "object", "required": ["file"], "properties": {"file": files}}
+        operation["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
     elif endpoint.body is not None:
         content = {"application/json": {"schema": schemas[id(endpoint.body)]}}
         operation["requestBody"] = {"required": True, "content": content}
@@ -89,7 +93,7 @@ def describe_headers(endpoint: Endpoint) -> list[dict[str, Any]]:
 def describe_responses(endpoint: Endpoint, schemas: dict[int, Any]) -> dict[str, Any]:
     problem = {"description": "An error", "content": {"application/problem+json": {"schema": schemas[id(Problem)]}}}
     if is_described(endpoint.result):
-        content = {endpoint.media_type: {"schema": schemas[id(endpoint.result)]}}
+        content = {"application/json": {"schema": schemas[id(endpoint.result)]}}
         return {str(endpoint.status): {"description": endpoint.summary, "content": content}, "default": problem}
     if endpoint.media_type != "application/json":
         content = {endpoint.media_type: {"schema": {"type": "string"}}}

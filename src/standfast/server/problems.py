@@ -16,6 +16,7 @@ from standfast.server.auth.credentials import IssuerUnavailable
 from standfast.server.auth.principals import Unauthenticated
 from standfast.server.types import Problem
 from standfast.store.operations import LeaseHeld
+from standfast.workers.errors import WorkerError, WorkspaceRefused
 from standfast.workspaces.ownership import WorkspaceBusy
 
 _log = get_logger(__name__)
@@ -66,6 +67,13 @@ class RateLimited(RequestError):
         self.retry_after = retry_after
 
 
+class TooManyCells(RequestError):
+    """The owner has as many cells under way as are allowed."""
+
+    code = "too-many-cells"
+    status = HTTPStatus.TOO_MANY_REQUESTS
+
+
 class Draining(RequestError):
     """The server is shutting down and starts nothing new."""
 
@@ -94,6 +102,8 @@ STATUS_BY_ERROR: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (UncertainCall, HTTPStatus.CONFLICT),
     (SessionEncrypted, HTTPStatus.CONFLICT),
     (WorkspaceBusy, HTTPStatus.CONFLICT),
+    (WorkspaceRefused, HTTPStatus.CONFLICT),
+    (WorkerError, HTTPStatus.SERVICE_UNAVAILABLE),
     (errors.InvalidInput, HTTPStatus.UNPROCESSABLE_ENTITY),
     (ContextNotSaved, HTTPStatus.UNPROCESSABLE_ENTITY),
     (UserError, HTTPStatus.CONFLICT),  # the stored run and the agents of this server do not fit together

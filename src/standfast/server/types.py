@@ -177,6 +177,78 @@ class CallQuery(Input, frozen=True, kw_only=True):
     after: int = 0
 
 
+# --- workspaces -----------------------------------------------------------------------------------------
+
+
+class NewCell(Input, frozen=True, kw_only=True):
+    """Code to run in the workspace of a session. With ``allow_input``, somebody answers what it asks for."""
+
+    code: str
+    timeout: float = 30.0
+    allow_input: bool = False
+
+
+class CellInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell. ``result`` is what it produced, once it has ended; ``code`` is that of an error which kept it from it."""
+
+    cell_id: str
+    session_id: str
+    status: Literal["queued", "running", "waiting", "done", "failed"]
+    source: str
+    subject: str
+    started_at: float
+    result: dict[str, Any] | None = None
+    notes: list[str] = []
+    code: str | None = None
+    detail: str | None = None
+
+
+class CellInput(Input, frozen=True, kw_only=True):
+    """The answer to an input request of a cell, whose id is that of the event ``input``; ``eof`` ends the input."""
+
+    input_id: str
+    data: str = ""
+    eof: bool = False
+
+
+class InterruptInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether code was stopped, and whether the variables survived."""
+
+    stopped: bool
+    state: str
+    reason: str = ""
+
+
+class CellEvents(Input, frozen=True, kw_only=True):
+    """Which events of a cell to stream: those after this number."""
+
+    after: int = 0
+
+
+class FilePath(Input, frozen=True, kw_only=True):
+    """A file of a workspace."""
+
+    path: str
+
+
+class RestoreVersion(Input, frozen=True, kw_only=True):
+    """The version of a workspace to go back to; 0 is empty."""
+
+    version: int
+
+
+class NewVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """The latest version of a workspace after a change."""
+
+    version: int
+
+
+class Upload(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of an upload: parts of ``multipart/form-data``, each a file with its path as the file name."""
+
+    file: list[bytes]
+
+
 # --- sessions -------------------------------------------------------------------------------------------
 
 

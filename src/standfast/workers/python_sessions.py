@@ -6,11 +6,19 @@ import contextvars
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from standfast.base.errors import Closed, InvalidInput
 from standfast.base.ids import current_conversation
 from standfast.base.validation import is_integer
+from standfast.workers.cell_executors import (
+    CellExecutor,
+    CellObserver,
+    Durability,
+    RunWorkspaceSource,
+    WorkspaceSource,
+    run_observed,
+)
 from standfast.workers.errors import WorkerError
 from standfast.workers.integrations.run_conversations import RunConversations
 from standfast.workers.pool import SessionPool
@@ -23,7 +31,6 @@ _MAX_EVICTED = 10_000
 
 
 CarriedOver: TypeAlias = Literal["variables", "files", "nothing"]
-Durability: TypeAlias = Literal["each_call", "on_pause", "off"]
 DEFAULT_CHECKPOINT_MB = 256
 
 
@@ -46,67 +53,6 @@ class PythonCallResult:
         return as_text(
             self.result, carried_over=carried_over or self.carried_over, notes=self.notes, is_kept=self.is_kept
         )
-
-
-class SlotAccess(Protocol):
-    """The place of one conversation in :class:`PythonSessions`.
-
-    ``live`` is the executor's state of it. Its method ``release`` is called when the session is not used any more.
-    """
-
-    live: Any
-
-    async def acquire(self) -> WorkerSession:
-        """Return the session, starting one if there is none."""
-        ...
-
-    def discard(self) -> None:
-        """Release the session, with its variables and files."""
-        ...
-
-    def keep(self) -> AbstractContextManager[None]:
-        """Keep the session from being released for another conversation."""
-        ...
-
-    def enter(self) -> AbstractAsyncContextManager[Any]:
-        """Wait for the calls of the conversation, and keep others out."""
-        ...
-
-
-class CellExecutor(Protocol):
-    """Runs calls in workspaces that outlive the process, see :mod:`standfast.workspaces.executor`."""
-
-    async def run(
-        self, slot: SlotAccess, key: str, code: str, *, timeout: float, call: Any, origin: str, run: Any
-    ) -> PythonCallResult: ...
-
-    def hold(self, slot: SlotAccess, key: str, *, timeout: float) -> AbstractAsyncContextManager[WorkerSession]: ...
-
-    async def save(self, slot: SlotAccess, key: str) -> None: ...
-
-
-class WorkspaceSource(Protocol):
-    """A store, or the call of a durable run, which can keep workspaces."""
-
-    def open_workspaces(
-        self, *, durability: Durability, max_checkpoint_mb: int, live_snapshots: int
-    ) -> CellExecutor: ...
-
-    def name_workspace(self, conversation: str) -> str:
-        """Return the key of the workspace of a conversation."""
-        ...
-
-
-class RunWorkspaceSource(WorkspaceSource, Protocol):
-    """The run that makes a call, see :class:`standfast.workspaces.run_workspace.RunWorkspace`."""
-
-    @property
-    def has_own_store(self) -> bool: ...
-
-    @property
-    def is_sealed(self) -> bool: ...
-
-    def note_unkept(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -188,10 +134,13 @@ class PythonSessions:
         is_kept: bool = True,
         origin: str = "",
         run: RunWorkspaceSource | None = None,
+        store: WorkspaceSource | None = None,
+        observer: CellObserver | None = None,
     ) -> PythonCallResult:
         """Run code in the session of the conversation ``key``, by default the current one.
 
-        Errors of the code are in the result. ``input()`` raises at once, since there is nothing to answer it.
+        Errors of the code are in the result. ``input()`` raises at once, since there is nothing to answer it, unless
+        ``observer``, which gets every message of the execution, answers. ``store`` keeps the workspace of this call.
         ``recorded_call`` is :attr:`ToolContext.recorded_call`: the call of a durable run, which keeps the workspace.
         With ``is_kept=False`` nothing is stored, for a conversation that no other process will continue. ``origin``
         identifies the tool call, as :attr:`ToolContext.idempotency_key` does: a fork of the conversation without the
@@ -200,34 +149,54 @@ class PythonSessions:
         """
         name = current_conversation.get() if key is None else key
         async with self._acquire_slot(name) as slot:
-            source, executor = self._choose_executor(recorded_call, run)
+            source, executor = self._choose_executor(recorded_call, run, store)
             if executor is not None and source is not None and is_kept:
                 access, workspace = _Access(self, name, slot), source.name_workspace(name)
                 seconds, link = timeout or self.timeout, run if recorded_call is None else None
                 return await executor.run(
-                    access, workspace, code, timeout=seconds, call=recorded_call, origin=origin, run=link
+                    access,
+                    workspace,
+                    code,
+                    timeout=seconds,
+                    call=recorded_call,
+                    origin=origin,
+                    run=link,
+                    observer=observer,
                 )
             if run is not None:
                 run.note_unkept()
             session = await self._ensure_session(slot)
             prior, slot.prior_state = slot.prior_state, _PriorState()
-            result = await session.run(code, timeout=timeout or self.timeout, allow_input=False)
+            result = await run_observed(session, code, timeout or self.timeout, observer)
             return PythonCallResult(result, prior.carried_over, prior.is_first_call)
 
     @contextlib.asynccontextmanager
-    async def session(self, key: str | None = None) -> AsyncIterator[WorkerSession]:
+    async def session(
+        self, key: str | None = None, *, store: WorkspaceSource | None = None
+    ) -> AsyncIterator[WorkerSession]:
         """Hold the session of the conversation ``key``, for example to read or write its files.
 
-        Calls of the conversation wait until the block ends.
+        Calls of the conversation wait until the block ends. ``store`` keeps the workspace instead of that of these
+        sessions.
         """
         name = current_conversation.get() if key is None else key
         async with self._acquire_slot(name) as slot:
-            if self._executor is None or self.store is None:
+            source, executor = self._choose_executor(None, None, store)
+            if executor is None or source is None:
                 yield await self._ensure_session(slot)
                 return
-            workspace = self.store.name_workspace(name)
-            async with self._executor.hold(_Access(self, name, slot), workspace, timeout=self.timeout) as session:
+            workspace = source.name_workspace(name)
+            async with executor.hold(_Access(self, name, slot), workspace, timeout=self.timeout) as session:
                 yield session
+
+    async def restart(self, key: str | None = None, *, store: WorkspaceSource | None = None) -> None:
+        """End the worker of a conversation after the call under way. What a store has is there for the next call."""
+        name = current_conversation.get() if key is None else key
+        async with self._acquire_slot(name) as slot:
+            source, executor = self._choose_executor(None, None, store)
+            if executor is not None and source is not None:
+                await executor.save(_Access(self, name, slot), source.name_workspace(name))
+            self._release_session(slot)
 
     async def save(self, key: str | None = None) -> None:
         """Save the variables and files of a conversation in the store now, unless they are saved."""
@@ -238,13 +207,15 @@ class PythonSessions:
             await self._executor.save(_Access(self, name, slot), self.store.name_workspace(name))
 
     def _choose_executor(
-        self, recorded_call: WorkspaceSource | None, run: RunWorkspaceSource | None
+        self, recorded_call: WorkspaceSource | None, run: RunWorkspaceSource | None, store: WorkspaceSource | None
     ) -> tuple[WorkspaceSource | None, CellExecutor | None]:
         """Return where the workspace of a call is kept. A resumed run may have its own, for a tool without a store."""
         if recorded_call is not None:
             return recorded_call, self._open_executor(recorded_call)
         if run is not None and run.has_own_store and (self._executor is None or run.is_sealed):
             return run, self._open_source(run)
+        if store is not None:
+            return store, self._open_executor(store)
         return self.store, self._executor
 
     def _open_executor(self, source: WorkspaceSource) -> CellExecutor | None:

@@ -208,13 +208,15 @@ class WorkerSession:
         timeout: float | None = UNSET,
         transaction: m.TransactionPolicy = "commit_always",
         allow_input: bool | None = None,
+        on_message: Callable[[m.Message], None] | None = None,
     ) -> ExecutionResult:
         """Run code to its end and return everything it produced. Errors of the code are in the result, not raised.
 
-        ``allow_input`` overrides the session's setting; without it, ``input()`` raises at once.
+        ``allow_input`` overrides the session's setting; without it, ``input()`` raises at once. ``on_message`` is
+        called with every message of the execution as it arrives.
         """
         message = m.ExecuteMessage(code=code, transaction_policy=transaction, allow_input=allow_input)
-        return await self._executor.collect(message, timeout)
+        return await self._executor.collect(message, timeout, on_message)
 
     async def input_response(self, input_id: str, data: str = "", *, eof: bool = False) -> bool:
         """Answer an InputMessage, or end the input with ``eof``. Returns False when the request is no longer open."""

@@ -17,7 +17,8 @@ from standfast.base.log import get_logger
 from standfast.store.backend import Backend
 from standfast.store.records import WorkspaceRecord
 from standfast.workers import Capture, WorkerError, WorkerSession, WorkspaceManifest
-from standfast.workers.python_sessions import Durability, PythonCallResult, SlotAccess
+from standfast.workers.cell_executors import CellObserver, Durability, SlotAccess, run_observed
+from standfast.workers.python_sessions import PythonCallResult
 from standfast.workers.shared_contents import SharedContent
 from standfast.workspaces.confidentiality import refuse_clear, refuse_encrypted
 from standfast.workspaces.live_snapshots import LiveSnapshots, keep_contents
@@ -115,6 +116,7 @@ class WorkspaceExecutor:
         call: RecordedCall | None = None,
         origin: str = "",
         run: RunWorkspace | None = None,
+        observer: CellObserver | None = None,
     ) -> PythonCallResult:
         """Run a cell in the workspace ``key``, as it is in the store, and add the version that it makes.
 
@@ -134,7 +136,7 @@ class WorkspaceExecutor:
             if report is not None and call is not None:
                 call.add_note("workspace.restored", make_restored_data(key, report))
             live.dirty = True
-            result = await live.session.run(code, timeout=timeout, allow_input=False)
+            result = await run_observed(live.session, code, timeout, observer)
             if result.state == "lost":
                 slot.discard()
                 await self._release(owned, call)

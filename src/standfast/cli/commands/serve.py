@@ -52,6 +52,9 @@ async def serve(
         float, typer.Option(min=0.1, help="Seconds after which another process takes over the runs of a dead one.")
     ] = 30.0,
     rate_limit: Annotated[float, typer.Option(min=1, help="Requests per second of one principal, on average.")] = 200.0,
+    python: Annotated[
+        bool, typer.Option("--python", help="Let users run code of their own in the workspaces of their sessions.")
+    ] = False,
     model: ModelName = None,
     fd: Annotated[int | None, typer.Option(hidden=True)] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Write the log as JSON lines.")] = False,
@@ -74,7 +77,7 @@ async def serve(
     with listener:
         if workers > 1:
             return await run_workers(workers, listener, sys.argv[1:], as_json=as_json)
-        async with open_app(agents or [], store, model, list_hosts(host, allowed_host), lease, rate_limit) as (
+        async with open_app(agents or [], store, model, list_hosts(host, allowed_host), lease, rate_limit, python) as (
             app,
             token,
         ):
@@ -87,24 +90,29 @@ async def serve(
 
 @asynccontextmanager
 async def open_app(
-    names: list[str], store: str, model: str | None, hosts: list[str], lease: float, rate_limit: float
+    names: list[str], store: str, model: str | None, hosts: list[str], lease: float, rate_limit: float, python: bool
 ) -> AsyncIterator[tuple[Any, Any]]:
     """Open agents, runtime and app; yield the app and the token for this machine."""
     from standfast.server import ApiKeys, Limits, LoopbackToken, create_app
-    from standfast.workers.pool import SessionPool
 
     async with AsyncExitStack() as stack:
         agents = await load_agents(names, stack, model) if names else await open_demonstration(stack)
         runtime = await stack.enter_async_context(open_runtime(store, agents=agents, live=True, lease=lease))
         token = LoopbackToken(os.environ.get(TOKEN_VARIABLE) or None)
+        used = find_python(agents)
+        users = await open_python(used, stack) if python else None
         app = create_app(
             runtime,
             auth=(token, ApiKeys(runtime.store)) if is_loopback_only(hosts) else ApiKeys(runtime.store),
             allowed_hosts=hosts,
             limits=Limits(requests_per_second=rate_limit),
-            pools=find_pools(agents, SessionPool),
+            pools=list({id(one.pool): one.pool for one in [*used, *([] if users is None else [users])]}.values()),
+            python=users,
         )
-        yield app, token
+        try:
+            yield app, token
+        finally:
+            await app.state.service.close()
 
 
 async def open_demonstration(stack: AsyncExitStack) -> list[Agent[Any]]:
@@ -118,10 +126,24 @@ async def open_demonstration(stack: AsyncExitStack) -> list[Agent[Any]]:
     return [create_treasurer(pool, Path("standfast-demo-ledger.txt"))]
 
 
-def find_pools(agents: list[Agent[Any]], kind: type) -> list[Any]:
-    """Return the worker pools that the tools of these agents use."""
-    found = {id(pool): pool for agent in agents for tool in agent.tools if (pool := getattr(tool, "pool", None))}
-    return [pool for pool in found.values() if isinstance(pool, kind)]
+def find_python(agents: list[Agent[Any]]) -> list[Any]:
+    """Return the Python sessions that the tools of these agents use."""
+    sessions = [getattr(tool, "python_sessions", None) for agent in agents for tool in agent.tools]
+    return list({id(one): one for one in sessions if one is not None}.values())
+
+
+async def open_python(used: list[Any], stack: AsyncExitStack) -> Any:
+    """Return the Python sessions for code of users: those of the agents, or new ones. A sandbox is required."""
+    from standfast.workers.pool import SessionPool
+    from standfast.workers.python_sessions import PythonSessions
+
+    if not used:
+        return PythonSessions.for_pool(await stack.enter_async_context(SessionPool()))
+    if used[0].pool.config.session.sandbox.require == "plain":
+        raise InvalidInput(
+            "--python runs the code of users: give the pool of the agents a sandbox, not require='plain'"
+        )
+    return used[0]
 
 
 def list_hosts(host: str, allowed: list[str] | None) -> list[str]:

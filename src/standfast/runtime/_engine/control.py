@@ -3,7 +3,7 @@
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from msgspec.structs import replace
 
@@ -19,16 +19,18 @@ from standfast.base.errors import (
     StoreUnavailable,
     WorkspaceMoved,
 )
-from standfast.base.ids import new_id
+from standfast.base.ids import new_id, validate_name, validate_owner
 from standfast.base.items import Item
+from standfast.base.validation import is_integer
 from standfast.history.encryption.workspace_seal import WorkspaceSeal
 from standfast.history.stored_session import wait_before_retry
 from standfast.runs.active_run import ActiveRun
-from standfast.runs.core.context import SavedContext, restore_context
+from standfast.runs.core.context import SavedContext, restore_context, save_context
 from standfast.runs.core.state import State, list_finished_calls
 from standfast.runs.run_state import RunState
+from standfast.runs.session_io import validate_input
 from standfast.runtime._engine.approvals import build_withdrawal_ops
-from standfast.runtime._engine.context import RuntimeContext
+from standfast.runtime._engine.context import RuntimeContext, validate_session_id
 from standfast.runtime._engine.journal import ReplayedRun
 from standfast.runtime._engine.leases import acquire_leases
 from standfast.runtime._engine.records import (
@@ -108,6 +110,33 @@ class StartRequest:
         if decode_header(record).request != self.digest:
             raise RunKeyReused(self.key or "", run_id=record.run_id)
         return record.run_id
+
+
+def build_request(
+    agent: str,
+    input: str | list[Item],
+    session_id: str | None,
+    context: Any,
+    max_turns: int | None,
+    key: str | None,
+    on_busy: OnBusy,
+    owner: str | None,
+) -> StartRequest:
+    """Return a checked request, or raise :class:`InvalidInput`."""
+    if on_busy not in get_args(OnBusy):
+        raise InvalidInput(f"on_busy must be enqueue, reject, interrupt or rollback, not {on_busy!r}")
+    if max_turns is not None and not is_integer(max_turns):
+        raise InvalidInput(f"max_turns must be an integer or None, not {max_turns!r}")
+    return StartRequest(
+        agent,
+        validate_input(input),
+        validate_session_id(session_id),
+        save_context(context, serializer=None, strict=True),
+        max_turns,
+        None if key is None else validate_name("key", key),
+        on_busy,
+        validate_owner(owner),
+    )
 
 
 async def start_run(scheduler: Scheduler, request: StartRequest) -> str:
@@ -258,10 +287,12 @@ async def update_run(
     return True
 
 
-async def fork_run(ctx: RuntimeContext, parent: RunRecord, *, at: int | None, session_id: str | None) -> RunRecord:
+async def fork_run(
+    ctx: RuntimeContext, parent: RunRecord, *, at: int | None, session_id: str | None, owner: str | None = None
+) -> RunRecord:
     """Create a queued run that continues from a step of its parent. Its journal begins with its parent's, uncopied.
 
-    The run, its session and its workspace are created in one commit.
+    The run, its session and its workspace are created in one commit, which fails if the session has another owner.
     """
     require_unlocked(parent)
     await check_session(ctx, parent.session_id)
@@ -272,8 +303,13 @@ async def fork_run(ctx: RuntimeContext, parent: RunRecord, *, at: int | None, se
     first = RunQueued(replayed.state.input, replayed.state.max_turns, replayed.context, parent.run_id, step)
     request = compute_request_digest("fork", parent.run_id, step)
     forked = RunHeader(decode_header(parent).agent, request, parent=parent.run_id)
+    claim = (
+        []
+        if child_id is None or owner is None
+        else [Annotate(session_id=child_id, metadata={}, owner=owner, claim=True)]
+    )
     for attempt in count():
-        conversation = await _build_fork_ops(ctx, parent, replayed, run_id, child_id)
+        conversation = [*await _build_fork_ops(ctx, parent, replayed, run_id, child_id), *claim]
         try:
             await ctx.backend.commit(*build_create_ops(run_id, forked, first, session_id=child_id), *conversation)
             break

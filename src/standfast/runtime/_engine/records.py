@@ -5,11 +5,13 @@ the run itself. The tags and fields of a released kind of entry never change.
 """
 
 import hashlib
-from typing import Any, Literal, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
 from standfast.agents.tool_identity import ToolRef
+from standfast.base.errors import InvalidInput
 from standfast.base.items import Item
 from standfast.base.text import describe_error
 from standfast.runs.core.context import SavedContext
@@ -36,6 +38,22 @@ PUBLIC_STATUS: dict[str, RunStatus] = {
     "failed": "failed",
     "cancelled": "cancelled",
 }
+
+
+def list_stored_statuses(status: RunStatus | Sequence[RunStatus] | None) -> list[str] | None:
+    """Return the stored statuses of these public ones, or raise :class:`InvalidInput`."""
+    if status is None:
+        return None
+    public = [status] if isinstance(status, str) else status
+    check_statuses(public, get_args(RunStatus))
+    return [name for name, shown in PUBLIC_STATUS.items() if shown in public]
+
+
+def check_statuses(statuses: Sequence[str], allowed: Sequence[str]) -> None:
+    if unknown := set(statuses) - set(allowed):
+        raise InvalidInput(f"unknown status {', '.join(sorted(unknown))}; expected {', '.join(allowed)}")
+
+
 QUEUED_STATUSES = ("next", "queued")
 SESSION_HOLDING_STATUSES = ("woken", "running", "waiting", "blocked")
 ENDED_STATUSES = ENDED_RUN_STATUSES

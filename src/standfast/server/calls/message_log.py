@@ -1,4 +1,4 @@
-"""The numbered messages of a call, kept for readers that come late or come back."""
+"""The numbered messages of a call or a cell, kept for readers that come late or come back."""
 
 import asyncio
 from collections import deque
@@ -15,8 +15,12 @@ class LoggedMessage(msgspec.Struct, frozen=True):
     """An encoded message with its number."""
 
     number: int
-    is_audio: bool
+    kind: str
     data: bytes
+
+    @property
+    def is_audio(self) -> bool:
+        return self.kind == "audio"
 
 
 class MessageLog:
@@ -32,7 +36,7 @@ class MessageLog:
         """Add a message; its ``number`` is added to it."""
         self._count += 1
         data = msgspec.json.encode(content | {"number": self._count})
-        self._messages.append(LoggedMessage(self._count, content["type"] == "audio", data))
+        self._messages.append(LoggedMessage(self._count, content["type"], data))
         self._bytes += len(data)
         if self._bytes > self._max_bytes:
             self._drop_oldest()

@@ -126,9 +126,10 @@ async def resume_run(exchange: Exchange) -> RunInfo:
 async def fork_run(exchange: Exchange) -> RunInfo:
     """Start a new run from a step of this one, in a fork of its session."""
     body = exchange.body
-    if body.session_id is not None:
+    if body.session_id is not None:  # whose it is by then, the commit of the fork checks again
         await exchange.require_access_or_absence(body.session_id)
-    run = await exchange.runtime.fork(exchange.run.id, at=body.at, session_id=body.session_id)
+    owner = exchange.owner or exchange.principal.owner
+    run = await exchange.runtime.fork(exchange.run.id, at=body.at, session_id=body.session_id, owner=owner)
     return await run.info()
 
 

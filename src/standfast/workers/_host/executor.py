@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -78,13 +78,20 @@ class Executor:
         finally:
             self._close(handle)
 
-    async def collect(self, message: m.ExecuteMessage, timeout: float | None) -> ExecutionResult:
+    async def collect(
+        self,
+        message: m.ExecuteMessage,
+        timeout: float | None,
+        on_message: Callable[[m.Message], None] | None = None,
+    ) -> ExecutionResult:
         """Run code to its end. A timeout becomes a result too, with the output up to then."""
         collector = ResultCollector(message.id, display_limit=self._config.display_limit)
         handle = await self._open(message, timeout)
         queue = handle.queue
         try:
             while (item := queue.get_nowait() or await queue.get()) is not None:
+                if on_message is not None:
+                    on_message(item)
                 # The types that every execution has come first: isinstance() of a struct is slow when it is False.
                 if isinstance(item, m.AckMessage):
                     continue
