@@ -84,3 +84,20 @@ async def test_the_task_of_a_run_raises_what_ended_it(lib: Any) -> None:
         await result.run_loop_task
     with pytest.raises(ValueError, match="down"):
         assert [event async for event in result.stream_events()]
+
+
+@pytest.mark.parametrize("at", ["tool_called", "tool_output"])
+async def test_a_call_that_was_made_is_stored_though_the_stream_is_cancelled(lib: Any, at: str) -> None:
+    agent, _ = make_agent(lib, made := [])
+    session = lib.SQLiteSession("s")
+    result = lib.Runner.run_streamed(agent, "hi", session=session)
+    async for event in result.stream_events():
+        if getattr(event, "name", "") == at:
+            result.cancel()
+    stored = [item.get("type", "message") for item in await session.get_items()]
+    session.close()
+    expected = {
+        "tool_called": ([], ["message"]),
+        "tool_output": (["pay"], ["message", "function_call", "function_call_output"]),
+    }
+    assert (made, stored) == expected[at]

@@ -61,3 +61,36 @@ async def test_a_call_that_waits_for_approval_is_among_the_new_items(lib: Any) -
     after = ["tool_call_output_item", "tool_call_output_item", "message_output_item"]
     assert [item.type for item in result.new_items] == before + after
     assert len(result.to_input_list()) == 8
+
+
+async def test_a_tool_sees_its_call_as_an_object_in_a_loaded_run(lib: Any) -> None:
+    seen: list[Any] = []
+
+    async def look(context: Any, arguments: str) -> str:
+        seen.append((context.tool_call.call_id, context.tool_call.name))
+        return "seen"
+
+    async def hear(event: Any) -> None:
+        seen.append((event["tool_call"].call_id, event["tool_call"].name))
+
+    tool = lib.FunctionTool(
+        name="look",
+        description="Look.",
+        params_json_schema={"type": "object", "properties": {}, "additionalProperties": False},
+        on_invoke_tool=look,
+        needs_approval=True,
+    )
+    done = [lib.assistant_message("done")]
+    inner = lib.Agent(
+        name="inner", model=lib.ScriptedModel([[lib.function_call("look", {}, call_id="c1")], done]), tools=[tool]
+    )
+    ask = [lib.function_call("ask", {"input": "go"}, call_id="c0")]
+    outer = lib.Agent(
+        name="outer", model=lib.ScriptedModel([ask, done]), tools=[inner.as_tool("ask", "Ask.", on_stream=hear)]
+    )
+    paused = await lib.Runner.run(outer, "hi")
+    seen.clear()
+    state = await lib.RunState.from_string(outer, paused.to_state().to_string())
+    state.approve(state.get_interruptions()[0])
+    assert (await lib.Runner.run(outer, state)).final_output == "done"
+    assert set(seen) == {("c0", "ask"), ("c1", "look")}

@@ -66,3 +66,30 @@ async def test_a_run_that_is_resumed_in_a_conversation_sends_its_own_items(lib: 
     assert question == {"role": "user", "content": "pay 5"}
     assert asked["id"] == "fc_own"
     assert output == {"type": "function_call_output", "call_id": "c1", "output": "paid 5"}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+async def test_the_input_of_a_run_with_a_callback_is_what_it_returned(lib: Any, whole: bool, streamed: bool) -> None:
+    old, new = ({"role": "user", "content": text} for text in ("old", "new"))
+    session = lib.SQLiteSession("s")
+    await session.add_items([old])
+    agent = lib.Agent(name="a", model=lib.ScriptedModel([[lib.assistant_message("hi")]]))
+    config = lib.RunConfig(session_input_callback=lambda history, added: [*(history if whole else ()), *added])
+    if streamed:
+        result = lib.Runner.run_streamed(agent, "new", session=session, run_config=config)
+        async for _ in result.stream_events():
+            pass
+    else:
+        result = await lib.Runner.run(agent, "new", session=session, run_config=config)
+    assert result.input == ([old, new] if whole else [new])
+    assert result.to_input_list()[:-1] == result.input
+    assert len(await session.get_items()) == 3
+    session.close()
+
+
+async def test_a_closed_session_refuses_even_nothing(lib: Any) -> None:
+    session = lib.SQLiteSession("s")
+    session.close()
+    with pytest.raises(RuntimeError):
+        await session.add_items([])

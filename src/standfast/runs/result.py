@@ -141,20 +141,22 @@ def collect_result_fields(run: ActiveRun) -> dict[str, Any]:
 def get_first_input(run: ActiveRun) -> str | list[Item]:
     """Return the input as the first model received it: after the session's history, if that is still known.
 
-    After a handoff with a filter, it is what the filter made of it.
+    With a ``session_input_callback`` it is what that returned, after a handoff with a filter what the filter left.
     """
-    filtered = _get_filtered_input(run)
-    if filtered is not None:
-        unchanged = isinstance(run.state.input, str) and filtered == as_items(run.state.input)
-        return run.state.input if unchanged else filtered
+    chosen = _get_chosen_input(run)
+    if chosen is not None:
+        handed_over = run.state.view is not None and run.state.view.input_length is not None
+        unchanged = handed_over and isinstance(run.state.input, str) and chosen == as_items(run.state.input)
+        return run.state.input if unchanged else chosen
     if not run.model_input.history or run.model_input.history_contains_own_items:
         return run.state.input
     return [*run.model_input.history, *(entry.item for entry in run.state.transcript if entry.kind == "given")]
 
 
-def _get_filtered_input(run: ActiveRun) -> list[Item] | None:
+def _get_chosen_input(run: ActiveRun) -> list[Item] | None:
+    """Return the input that a callback or a handoff filter chose."""
     view, state = run.state.view, run.state
-    if view is None or view.input_length is None or run.model_input.needs_history(state):
+    if view is None or run.model_input.needs_history(state):
         return None
     if run.model_input.history_changed(state):
         return None
@@ -165,7 +167,7 @@ def _get_filtered_input(run: ActiveRun) -> list[Item] | None:
 def get_items_in_input(run: ActiveRun) -> list[RunItem]:
     """Return the items of the run that a handoff filter made part of the input."""
     view, before = run.state.view, len(run.model_input.history)
-    if view is None or view.input_length is None or _get_filtered_input(run) is None:
+    if view is None or view.input_length is None or _get_chosen_input(run) is None:
         return []
     parts = [part - before for part in view.shown[: view.input_length] if isinstance(part, int) and part >= before]
     return [run.get_item(place) for place in parts if run.state.transcript[place].kind != "given"]

@@ -25,7 +25,7 @@ from standfast.runs.error_handlers import validate_handlers
 from standfast.runs.items import StreamEvent
 from standfast.runs.result import RunResult, RunResultBase, collect_result_fields
 from standfast.runs.run_state import RunState
-from standfast.runs.session_io import validate_input
+from standfast.runs.session_io import store_made_calls, validate_input
 
 MAX_BUFFERED_EVENTS = 1024
 """How many events a run may be ahead of its reader before it waits."""
@@ -161,6 +161,7 @@ class RunResultStreaming(RunResultBase):
             if not self._cancelled:
                 self._error = error
                 raise
+            await store_made_calls(run)
         except BaseException as error:
             self._error = error
             raise

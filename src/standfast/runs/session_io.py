@@ -131,6 +131,12 @@ async def store_new_items(run: ActiveRun, *, failing: bool = False) -> None:
         await _compact_session(run, session)
 
 
+async def store_made_calls(run: ActiveRun) -> None:
+    """Store the calls and outputs of a turn that was cancelled when all of them had been made."""
+    if run.recorder is None and run.state.calls and all(call.status == "done" for call in run.state.calls):
+        await store_new_items(run, failing=True)
+
+
 def is_tool_output_guarded(run: ActiveRun) -> bool:
     """Return whether tool outputs can become the final output and output guardrails check it."""
     agent = run.current_agent

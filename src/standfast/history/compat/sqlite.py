@@ -7,6 +7,7 @@ from typing import Any, Self
 from standfast.base.errors import Closed
 from standfast.history.session import SessionSettings
 from standfast.history.stored_session import StoredSession
+from standfast.store.records import Head
 from standfast.store.sql.connection import TableNames
 from standfast.store.sql.openai_agents_tables import ForeignTablesPolicy
 from standfast.store.sqlite.backend import SqliteBackend
@@ -40,6 +41,12 @@ class SQLiteSession(StoredSession):
     def open_sibling(self, session_id: str) -> Any:
         """Return another session in the same tables. It need not be closed."""
         return SharedFileSession(session_id, self)
+
+    async def check_head(self, expected: Head | None) -> None:
+        """Raise :class:`HistoryMoved` if the head is not the expected one, and :class:`Closed` if the session is."""
+        if isinstance(self.backend, ClosedBackend):
+            raise Closed(f"session {self.session_id!r} is closed")
+        await super().check_head(expected)
 
     def close(self) -> None:
         """Release the file. Using the session afterwards raises :class:`Closed`."""

@@ -99,6 +99,7 @@ async def _check_and_finish(
 ) -> Finished:
     """Finish with this final output if the output guardrails accept it."""
     agent = run.current_agent
+    await _run_end_hooks(run, agent)
     results, failure = await _run_output_guardrails(run, agent)
     records = run.record_guardrails(results)
     if failure is not None:  # recorded with the calls of this turn, which were made all the same
@@ -109,7 +110,6 @@ async def _check_and_finish(
             run.discard_from(run.state.turn_start)
             replacement = _make_blocked_message(run, result) if replace_output else None
             return Finished(run.state.answer, guardrails=records, error=tripped, output_replacement=replacement)
-    await _run_end_hooks(run, agent)
     return Finished(replace(answer, accepted=True), entries, guardrails=records)
 
 
@@ -145,7 +145,7 @@ async def _run_output_guardrails(
     run: ActiveRun, agent: Agent[Any]
 ) -> tuple[list[OutputGuardrailResult], Exception | None]:
     """Return the results of the output guardrails, and the exception of one that failed."""
-    guards = [*(run.config.output_guardrails or ()), *agent.output_guardrails]
+    guards = [*agent.output_guardrails, *(run.config.output_guardrails or ())]
     if not guards:
         return [], None
     tasks, failure = [], None

@@ -23,7 +23,7 @@ IGNORED_MESSAGE = "Multiple handoffs detected, ignoring this one."
 
 
 async def perform_handoff(run: ActiveRun, calls: tuple[CallRecord, ...]) -> HandoffPerformed:
-    """Make the first handoff and answer the other handoff calls."""
+    """Make the first handoff and answer the other handoff calls, these first."""
     state, source = run.state, run.current_agent
     first, *others = calls
     toolbox = await run.get_toolbox(state.agent)
@@ -37,7 +37,7 @@ async def perform_handoff(run: ActiveRun, calls: tuple[CallRecord, ...]) -> Hand
         TranscriptEntry(make_output_item(call.id, IGNORED_MESSAGE), "output", agent=state.agent) for call in others
     ]
     output = make_output_item(first.id, handoff.get_transfer_message(target))
-    entries.insert(0, TranscriptEntry(output, "handed", agent=state.agent, target=path))
+    entries.append(TranscriptEntry(output, "handed", agent=state.agent, target=path))
     return await _filter_input(run, handoff, HandoffPerformed(tuple(entries), path))
 
 

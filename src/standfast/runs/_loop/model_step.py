@@ -1,10 +1,10 @@
 """One model call: build the request, run hooks and input guardrails, and parse the response."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import structs
 
@@ -43,6 +43,7 @@ from standfast.runs.session_io import as_items, load_history
 from standfast.tool_calls.output import to_plain_value
 from standfast.tracing.create import maybe_guardrail_span
 
+T = TypeVar("T")
 NOT_FOUND_MESSAGE = "Tool '{name}' not found."
 
 _ENTRY_KINDS: dict[str, EntryKind] = {
@@ -184,13 +185,8 @@ async def ask_model(run: ActiveRun) -> ModelAnswered:
     await load_history(run)
     items = run.model_input.build_input(state)
     run.context.turn_input = items
-    if not state.start_hooks_run or run.start_hooks_due:
-        run.start_hooks_due = False
-        await _run_start_hooks(run, agent)
     schema = as_output_schema(agent.output_type)
-    request, toolbox = await _build_request(run, agent, items, schema)
-    model = _resolve_model(run, agent)
-    response, guardrails = await _call_model_guarded(run, agent, model, request)
+    (response, toolbox), guardrails = await _run_guarded(run, agent, partial(_request_response, run, items, schema))
     response = _drop_repeated_calls(response)
     run.context.usage.add(response.usage)
     hook_error = await _run_llm_end_hooks(run, agent, response)
@@ -213,7 +209,7 @@ async def ask_model(run: ActiveRun) -> ModelAnswered:
 async def _run_llm_end_hooks(run: ActiveRun, agent: Agent[Any], response: ModelResponse) -> Exception | None:
     """Run the end hooks. Returns the error of a hook, to be raised when the response is recorded."""
     try:
-        for hooks in _collect_hooks(run, agent):
+        for hooks in reversed(_collect_hooks(run, agent)):
             await hooks.on_llm_end(run.context, agent, response)
     except Exception as error:  # noqa: BLE001 - raised when the response is recorded
         return error
@@ -277,6 +273,10 @@ def _resolve_model(run: ActiveRun, agent: Agent[Any]) -> Model:
 
 
 async def _run_start_hooks(run: ActiveRun, agent: Agent[Any]) -> None:
+    """Run the start hooks, unless they have run for this agent."""
+    if run.state.start_hooks_run and not run.start_hooks_due:
+        return
+    run.start_hooks_due = False
     if run.hooks is None and agent.hooks is None:
         return
     context = run.make_hook_context(as_items(get_first_input(run)))
@@ -288,6 +288,15 @@ async def _run_start_hooks(run: ActiveRun, agent: Agent[Any]) -> None:
 
 def _collect_hooks(run: ActiveRun, agent: Agent[Any]) -> list[Any]:
     return [hooks for hooks in (run.hooks, agent.hooks) if hooks is not None]
+
+
+async def _request_response(
+    run: ActiveRun, items: list[Item], schema: AgentOutputSchemaBase | None
+) -> tuple[ModelResponse, Toolbox]:
+    """Return the response of the current agent's model, and the tools that it could call."""
+    agent = run.current_agent
+    request, toolbox = await _build_request(run, agent, items, schema)
+    return await _call_model(run, agent, _resolve_model(run, agent), request), toolbox
 
 
 async def _call_model(run: ActiveRun, agent: Agent[Any], model: Model, request: ModelRequest) -> ModelResponse:
@@ -310,13 +319,14 @@ async def _emit_raw_event(emit: EmitCallback, event: TResponseStreamEvent) -> No
     await emit(RawResponsesStreamEvent(event))
 
 
-async def _call_model_guarded(
-    run: ActiveRun, agent: Agent[Any], model: Model, request: ModelRequest
-) -> tuple[ModelResponse, tuple[GuardrailRecord, ...]]:
-    """Call the model and run the input guardrails, some before the call and the others in parallel to it."""
-    guards = [] if run.state.input_checked else [*(run.config.input_guardrails or ()), *agent.input_guardrails]
+async def _run_guarded(
+    run: ActiveRun, agent: Agent[Any], ask: Callable[[], Awaitable[T]]
+) -> tuple[T, tuple[GuardrailRecord, ...]]:
+    """Run the input guardrails, some before the start hooks and the others in parallel to ``ask``."""
+    guards = [] if run.state.input_checked else [*agent.input_guardrails, *(run.config.input_guardrails or ())]
     if not guards:
-        return await _call_model(run, agent, model, request), ()
+        await _run_start_hooks(run, agent)
+        return await ask(), ()
     before = [guard for guard in guards if not guard.run_in_parallel]
     parallel = [guard for guard in guards if guard.run_in_parallel]
     checked = get_guardrail_input(run.state)
@@ -324,18 +334,19 @@ async def _call_model_guarded(
     try:
         async with Scope() as scope:
             tasks += [scope.start(_run_input_guardrail(run, guard, agent, checked)) for guard in before]
+        await _run_start_hooks(run, agent)
         async with Scope() as scope:
             tasks += [scope.start(_run_input_guardrail(run, guard, agent, checked)) for guard in parallel]
             if parallel:
                 await asyncio.sleep(0)  # a guardrail that trips at once is noticed before the model can fail
-            response = await _call_model(run, agent, model, request)
+            answer = await ask()
     except BaseException as error:
         run.unrecorded_results = _collect_finished_results(tasks)
         if isinstance(error, BaseExceptionGroup):
             tripped = [one for one in error.exceptions if isinstance(one, InputGuardrailTripwireTriggered)]
             raise (tripped or error.exceptions)[0] from None
         raise
-    return response, run.record_guardrails([task.result() for task in tasks])
+    return answer, run.record_guardrails([task.result() for task in tasks])
 
 
 def _collect_finished_results(tasks: "Sequence[asyncio.Task[InputGuardrailResult]]") -> list[InputGuardrailResult]:

@@ -16,6 +16,7 @@ from standfast.agents.types import maybe_await
 from standfast.base.items import Item
 from standfast.history.encryption.workspace_seal import find_seal
 from standfast.lifecycle.scope import run_to_end
+from standfast.models.interface import wrap_attributes
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.config import ToolExecutionConfig
 from standfast.runs.core.state import CallRecord, State, TranscriptEntry, make_idempotency_key
@@ -246,7 +247,7 @@ async def bind_call(run: ActiveRun, record: CallRecord) -> ToolCall:
         tool=tool,
         ref=record.tool,
         item=item,
-        raw=run.raw_items.get(record.position, item),
+        raw=run.raw_items.get(record.position) or wrap_attributes(item),
         agent=agent,
         owner=state.agent,
         arguments=record.arguments if record.arguments is not None else get_call_arguments(item) or "",
@@ -298,7 +299,7 @@ async def _check_mcp_approval(run: ActiveRun, record: CallRecord) -> CallRecord:
     complete = run.state.transcript[record.position].item.get("arguments") is not None
     if server is None or server.on_approval_request is None or not complete:
         return replace(record, status="waiting")
-    raw = run.raw_items.get(record.position, run.state.transcript[record.position].item)
+    raw = run.raw_items.get(record.position) or wrap_attributes(run.state.transcript[record.position].item)
     answer = await maybe_await(server.on_approval_request(MCPToolApprovalRequest(run.context, raw)))
     return replace(record, status="approved" if answer["approve"] else "rejected", message=answer.get("reason"))
 
