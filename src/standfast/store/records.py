@@ -80,7 +80,7 @@ class Row(msgspec.Struct, frozen=True):
     data: bytes | None
 
 
-class Page(msgspec.Struct, frozen=True):
+class HistoryPage(msgspec.Struct, frozen=True):
     """A session and a range of its items, read in one transaction."""
 
     record: SessionRecord

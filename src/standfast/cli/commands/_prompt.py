@@ -42,7 +42,7 @@ class PromptObsolete(Exception):
     """The answer is no longer needed."""
 
 
-class Reader:
+class LineReader:
     """The thread that reads the next line. It outlives a prompt that became obsolete, and serves the next one."""
 
     line: "asyncio.Future[str] | None" = None
@@ -75,8 +75,8 @@ async def ask(prompt: str, *, secret: bool = False, obsolete: Coroutine[Any, Any
     try:
         with restore_terminal():
             # Before the prompt is shown, so that Ctrl-C at the prompt never ends the program.
-            with handle_interrupt(Reader.interrupt):
-                answer = Reader.start(prompt, secret=secret)
+            with handle_interrupt(LineReader.interrupt):
+                answer = LineReader.start(prompt, secret=secret)
                 awaited: set[asyncio.Future[Any]] = {answer} if watcher is None else {answer, watcher}
                 await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():

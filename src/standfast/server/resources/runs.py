@@ -12,7 +12,7 @@ from standfast.runtime.types import RunInfo, RunOutcome
 from standfast.server.access import READ_RUNS, WRITE
 from standfast.server.endpoints import EndpointTable
 from standfast.server.exchange import Exchange
-from standfast.server.resources.paging import choose_owner, make_page, validate_page_size
+from standfast.server.resources.pages import choose_owner, make_page, validate_page_size
 from standfast.server.streams import EventStream, read_position, stream_run
 from standfast.server.types import (
     CancelRequest,
