@@ -57,7 +57,7 @@ class SlotAccess(Protocol):
     live: Any
 
     async def acquire(self) -> WorkerSession:
-        """Return the session, starting one if there is none."""
+        """Return the session, and start one if necessary."""
         ...
 
     def discard(self) -> None:

@@ -82,7 +82,7 @@ async def undo_adoption(
 
 
 async def is_adopted(url: str, tables: tuple[str, str] = DEFAULT_TABLES) -> bool:
-    """Return whether standfast has taken over the tables. Raise :class:`InvalidInput` if there are none."""
+    """Return whether standfast has taken over the tables. Raise :class:`InvalidInput` if they do not exist."""
     names = TableNames(*tables)
     async with open_database(url) as query:
         if not await has_table(query, names.items, "message_data"):

@@ -236,7 +236,7 @@ class RunExecutor:
         await drive(run)
 
     async def _compact_session(self) -> None:
-        """Compact the history before the run reads it, if a policy says so. Interrupted, it is repeated elsewhere."""
+        """Compact the history before the run reads it, if the policy requires it. The next owner repeats what was interrupted."""
         if self.ctx.compaction is None or self.writer.session is None or self.suspending:
             return
         self._compacting = True

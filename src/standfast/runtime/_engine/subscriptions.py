@@ -1,4 +1,4 @@
-"""Who reads the events of runs in this process, and what they are told: by runs driven here, and by other processes."""
+"""Subscriptions to the events of runs in this process: of runs that it drives, and of runs that others drive."""
 
 import asyncio
 import time
