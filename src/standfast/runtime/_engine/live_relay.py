@@ -1,8 +1,8 @@
 """Carry live events and notices of changes between the runtimes of one store.
 
 A runtime with readers of a run that it does not drive tells all others that it *watches* the run, and repeats that
-while it has such readers. The runtimes that drive or change the run send what happens to the runtimes that watch it, and to
-no others. Everything sent is a hint: a reader that gets nothing finds all entries by polling the store.
+while it has such readers. The runtimes that drive or change the run send what happens to the runtimes that watch it,
+and to no others. Everything sent is a hint: a reader that gets nothing finds all entries by polling the store.
 """
 
 import asyncio
