@@ -69,7 +69,8 @@ class LineReader:
 async def ask(prompt: str, *, secret: bool = False, obsolete: Coroutine[Any, Any, object] | None = None) -> str:
     """Read a line. Raises EOFError at the end of input and :class:`PromptInterrupted` on Ctrl-C.
 
-    When ``obsolete`` returns first, raise :class:`PromptObsolete`. What the user types is then read by the next prompt.
+    When ``obsolete`` returns first, raise :class:`PromptObsolete`, or its error if it fails. What the user types is
+    then read by the next prompt.
     """
     watcher = None if obsolete is None else asyncio.ensure_future(obsolete)
     try:
@@ -84,6 +85,9 @@ async def ask(prompt: str, *, secret: bool = False, obsolete: Coroutine[Any, Any
     finally:
         if watcher is not None:
             watcher.cancel()
+            await asyncio.wait({watcher})
+    if watcher is not None:
+        watcher.result()
     raise PromptObsolete
 
 

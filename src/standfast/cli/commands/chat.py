@@ -175,6 +175,7 @@ class ChatSession:
         """Print the run. Ctrl-C cancels it and keeps its progress."""
         stops = set[asyncio.Task[None]]()
         with handle_interrupt(lambda: stops.add(asyncio.ensure_future(self.rt.cancel(run.id, mode="immediate")))):
-            outcome = await watch_run(run, self.view, after=after)
-            await asyncio.gather(*stops, return_exceptions=True)
-        return outcome
+            try:
+                return await watch_run(run, self.view, after=after)
+            finally:
+                await asyncio.gather(*stops, return_exceptions=True)
