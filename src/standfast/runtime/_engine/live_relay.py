@@ -56,7 +56,7 @@ class LiveRelay:
         self._ended: dict[str, tuple[LiveStream, float]] = {}
         self._flush_handle: asyncio.TimerHandle | None = None
         self._asked: dict[str, float] = {}
-        """By run: when messages that are missing were last asked for."""
+        """By run: when missing messages were last requested."""
 
     @property
     def is_open(self) -> bool:
@@ -159,7 +159,7 @@ class LiveRelay:
         return [name for name, (until, wants) in watchers.items() if until > now and wants >= live]
 
     def _flush(self) -> None:
-        """Send what was said since the last time, encoded once for all who watch."""
+        """Send the messages since the last time, encoded once for all watching runtimes."""
         if self._flush_handle is not None:
             self._flush_handle.cancel()
             self._flush_handle = None

@@ -30,7 +30,7 @@ endpoints = EndpointTable()
 
 @endpoints.add("POST", "/runs", WRITE, body=NewRun, result=RunInfo, status=201, has_key=True)
 async def start_run(exchange: Exchange) -> RunInfo:
-    """Start a run. It is stored when the answer arrives, and goes on whether anybody reads its events or not.
+    """Start a run. It is stored when the answer arrives, and continues whether its events are read or not.
 
     The same request with the same `Idempotency-Key` gives the same run. Its session belongs to the owner of the
     credential.
