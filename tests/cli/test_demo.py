@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = str(Path(standfast.__file__).parents[1])
 
 
-def test_the_demo_pays_once_and_goes_on_with_its_variables_and_with_what_was_heard():
+def test_the_demo_pays_once_and_continues_with_its_variables_and_with_what_was_heard():
     command = [sys.executable, "-m", "standfast", "demo"]
     environment = os.environ | {"PYTHONPATH": SOURCE}
     shown = subprocess.run(

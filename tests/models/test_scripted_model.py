@@ -168,7 +168,7 @@ async def test_events_are_objects_of_the_openai_package_for_programs_that_use_it
     assert done.response.output[0] is typed
 
 
-def test_events_are_dicts_with_attributes_as_long_as_nobody_imports_openai() -> None:
+def test_events_are_dicts_with_attributes_until_openai_is_imported() -> None:
     program = """
 import asyncio, sys
 from standfast import Agent, FunctionModel, Runner

@@ -70,7 +70,7 @@ async def test_an_error_after_the_cancellation_is_not_raised(lib: Any) -> None:
         result.cancel()
 
 
-async def test_a_run_without_a_reader_goes_on(lib: Any) -> None:
+async def test_a_run_without_a_reader_continues(lib: Any) -> None:
     agent, model = make_agent(lib, [])
     result = lib.Runner.run_streamed(agent, "hi")
     await result.run_loop_task

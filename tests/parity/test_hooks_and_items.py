@@ -14,7 +14,7 @@ def make_hooks(lib: Any, name: str, log: list[str]) -> Any:
     return Hooks()
 
 
-async def test_the_hooks_of_the_agent_that_hands_off_are_told(lib: Any) -> None:
+async def test_the_hooks_of_the_agent_that_hands_off_are_called(lib: Any) -> None:
     log: list[str] = []
     b = lib.Agent(name="b", model=lib.ScriptedModel([[lib.assistant_message("hi")]]))
     model = lib.ScriptedModel([[lib.function_call("transfer_to_b", {}, call_id="c")]])

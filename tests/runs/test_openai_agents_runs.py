@@ -138,7 +138,7 @@ async def test_what_cannot_be_carried_on_is_named() -> None:
         await load_changed(generated_prompt_cache_key="k")
 
 
-async def test_agents_of_the_same_name_that_cannot_be_told_apart_are_refused() -> None:
+async def test_ambiguous_agents_of_the_same_name_are_refused() -> None:
     saved = load("1.21", "approval")["state"]
     tools = make_tools(standfast, [])
     twins = [standfast.Agent(name="front", tools=[tools["pay"]], instructions=text) for text in ("a", "b")]

@@ -144,7 +144,7 @@ async def test_a_tool_that_is_gone_is_found_out_before_a_sibling_runs() -> None:
     assert made == ["effect"]
 
 
-async def test_the_model_is_told_about_tools_and_handoffs_that_are_gone() -> None:
+async def test_the_model_gets_an_error_for_tools_and_handoffs_that_are_gone() -> None:
     other = Agent("other", model=ScriptedModel([[assistant_message("from the other")]]))
     calls = [call("pay", "1"), call("transfer_to_other", "2")]
     model = ScriptedModel([calls, [assistant_message("ok")]])

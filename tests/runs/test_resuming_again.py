@@ -97,7 +97,7 @@ class FailingOnce(RunHooks[Any]):
             raise RuntimeError("the hook failed")
 
 
-async def test_a_run_goes_on_behind_a_call_that_returned_before_a_hook_failed() -> None:
+async def test_a_run_continues_after_a_call_that_returned_before_a_hook_failed() -> None:
     shop, hooks = Shop(), FailingOnce()
     state = await shop.approved()
     with pytest.raises(UserError, match="the hook failed"):
@@ -106,7 +106,7 @@ async def test_a_run_goes_on_behind_a_call_that_returned_before_a_hook_failed() 
     assert shop.paid == [5]
 
 
-async def test_a_run_goes_on_behind_its_calls_when_an_output_guardrail_failed() -> None:
+async def test_a_run_continues_after_its_calls_when_an_output_guardrail_failed() -> None:
     shop, attempts = Shop(), []
 
     async def check(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:

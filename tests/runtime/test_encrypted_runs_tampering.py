@@ -156,7 +156,7 @@ async def test_the_header_of_an_earlier_moment_is_noticed(shared_url):
             await wait_for(run.wait())
 
 
-async def test_a_run_with_a_changed_journal_fails_instead_of_going_on(shared_url):
+async def test_a_run_with_a_changed_journal_fails_instead_of_continuing(shared_url):
     refunds = Refunds()
     async with Runtime.open(shared_url, agents=[refunds.agent()], encryption_key=KEY) as runtime:
         run = await runtime.start("support", "hi", session_id="s")

@@ -293,7 +293,7 @@ async def test_words_of_encrypted_runs_are_never_sent_in_the_clear(spawn, shared
     assert not [data for data in received if b"0.1 " in data or b"delta" in data]
 
 
-async def test_nothing_is_sent_once_nobody_reads(spawn, shared_url, tmp_path):
+async def test_nothing_is_sent_without_readers(spawn, shared_url, tmp_path):
     agent = talker(tmp_path, responses=2, words=10, gates=["0.5"])
     async with (
         Runtime.open(shared_url, agents=[agent], live=True) as driver,

@@ -57,7 +57,7 @@ async def test_after_rekey_runs_approvals_and_standing_decisions_need_the_new_ke
             await (await runtime.run(first.id)).wait()
 
 
-async def test_a_run_that_waits_goes_on_with_the_new_key(shared_url):
+async def test_a_waiting_run_continues_with_the_new_key(shared_url):
     refunds = Refunds()
     async with Runtime.open(shared_url, agents=[refunds.agent()], encryption_key=KEY) as runtime:
         run = await runtime.start("support", "my order", session_id="s")

@@ -233,7 +233,7 @@ async def test_a_snapshot_of_the_program_is_kept_after_the_run(tmp_path):
     assert len(list((tmp_path / "kept").iterdir())) == 1
 
 
-async def test_a_handoff_goes_on_in_the_same_workspace():
+async def test_a_handoff_continues_in_the_same_workspace():
     second = SandboxAgent("second", model=ScriptedModel([[run_command("cat x", "c9")], [assistant_message("done")]]))
     first = SandboxAgent(
         "first",

@@ -167,7 +167,7 @@ async def test_commands_reach_neither_files_nor_network_of_the_host(tmp_path):
         assert done.stdout == b"1\n"
 
 
-async def test_exit_codes_signals_and_output_of_commands_are_told_apart():
+async def test_exit_codes_signals_and_output_of_commands_are_distinguished():
     async with await create() as session:
         done = await session.exec("echo out; echo err >&2; exit 3")
         assert (done.stdout, done.stderr, done.exit_code, done.ok()) == (b"out\n", b"err\n", 3, False)
@@ -186,7 +186,7 @@ async def test_a_command_that_takes_too_long_is_killed_with_its_processes():
         await wait_until_none_run(session, "sleep")
 
 
-async def test_a_program_on_a_terminal_goes_on_between_calls():
+async def test_a_program_on_a_terminal_continues_between_calls():
     async with await create() as session:
         update = await session.pty_exec_start("python3 -q", tty=True, yield_time_s=0.1)
         number = update.process_id

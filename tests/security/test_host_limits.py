@@ -150,7 +150,7 @@ async def test_input_requests_are_limited_in_number_and_size(launch, code, open_
     assert messages[-1].value == "end"
 
 
-async def test_input_that_is_not_allowed_is_not_asked_for(launch):
+async def test_input_that_is_not_allowed_is_not_requested(launch):
     session = await launch(allow_input=False)
     message = ExecuteMessage(code=forge(INPUT.format(id="'i'") + "1"))
     assert not [item async for item in session.execute(message) if isinstance(item, InputMessage)]

@@ -135,7 +135,7 @@ async def test_ports_other_than_80_and_443_must_be_listed(names, upstream):
     "headers",
     [("Host: other.example",), ("host: a", "HOST: b"), ("Proxy-Authorization: x", "Connection: keep-alive"), ()],
 )
-async def test_the_server_is_told_the_host_that_was_checked(names, upstream, headers):
+async def test_the_server_receives_the_host_that_was_checked(names, upstream, headers):
     async with open_proxy(f"localhost:{upstream.port}") as port:
         assert await get(port, f"http://user:password@localhost:{upstream.port}/", "X-Own: 1", *headers) == 200
     expected = [b"Host: localhost:%d" % upstream.port, b"Connection: close", b"X-Own: 1"]

@@ -156,7 +156,7 @@ async def test_who_continues_a_call_decides_with_a_role_of_their_own(server, mon
             assert "needs the role approver" in refused["message"]
 
 
-async def test_garbage_is_refused_and_the_call_goes_on(server):
+async def test_garbage_is_refused_and_the_call_continues(server):
     async with dial(server) as socket:
         for garbage in ("", "{", "[" * 100_000, '{"type":"unknown"}', '{"type":"text","text":5}', b"odd"):
             await socket.send(garbage)

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from standfast.cli.commands.serve import run_workers
 from standfast.client import Client
+from standfast.server.process import listen
 
 AGENTS = Path(__file__).parent / "speaker.py"
 
@@ -27,8 +29,11 @@ class ServeProcess:
         return Client(self.url, token=self.token)
 
     def list_children(self):
-        path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        return [int(pid) for pid in path.read_text().split()]
+        return list_children(self.process.pid)
+
+
+def list_children(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @asynccontextmanager
@@ -107,6 +112,22 @@ async def test_a_killed_process_of_several_is_replaced_and_no_event_is_lost(stor
         info = await run.info()
         assert info.status == "completed"
         assert received == list(range(1, info.steps + 1))
+
+
+async def test_processes_end_when_the_command_is_cancelled(store):
+    loop = asyncio.get_running_loop()
+    with listen("127.0.0.1", 0) as listener:
+        words = ["serve", str(AGENTS), "--store", store, "--workers", "2"]
+        serving = asyncio.ensure_future(run_workers(2, listener, words, as_json=True))
+        try:
+            while len(pids := list_children(os.getpid())) < 2:
+                await asyncio.sleep(0.01)
+            serving.cancel()
+            await asyncio.wait({serving})
+            assert not set(pids) & set(list_children(os.getpid()))
+        finally:
+            for sig in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(sig)
 
 
 async def test_an_address_of_other_machines_needs_the_names_of_its_hosts(store):

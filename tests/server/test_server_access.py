@@ -133,7 +133,7 @@ async def test_each_role_does_what_its_rule_says(endpoint, server):
 
 @pytest.mark.parametrize("token", ["", "mallory"])
 @pytest.mark.parametrize("endpoint", [one for one in ENDPOINTS if one.rule], ids=lambda endpoint: endpoint.name)
-async def test_nobody_gets_in_without_a_credential(endpoint, token, server):
+async def test_a_request_without_a_credential_is_refused(endpoint, token, server):
     names = {
         "run": "run_1",
         "session": "s",

@@ -402,7 +402,7 @@ async def test_tables_of_a_later_version_are_protected_with_the_others(backend: 
         assert await later.for_owner("ann").list_documents("k", limit=9) == []
 
 
-async def test_a_user_who_may_not_create_roles_is_told_what_to_do(user_url: str, postgres_url: str) -> None:
+async def test_the_error_for_a_user_who_may_not_create_roles_says_what_to_do(user_url: str, postgres_url: str) -> None:
     user = sqlalchemy.make_url(user_url).username
     admin = await asyncpg.connect(dsn(postgres_url))
     try:

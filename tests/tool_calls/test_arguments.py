@@ -88,7 +88,7 @@ async def test_the_rule_and_the_guardrail_see_the_values_that_the_tool_gets() ->
     assert (refunds.judged, refunds.guarded, refunds.made) == ([seen], [seen], [("A", 5.0, False)])
 
 
-async def test_a_lenient_tool_converts_first_and_is_judged_by_the_result() -> None:
+async def test_a_lenient_tool_converts_first_and_checks_the_result() -> None:
     refunds = Refunds(strict_mode=False)
     result = await call_with(refunds.tool, '{"order": "A", "amount": "50000", "note": "?"}')
     assert refunds.judged == [{"order": "A", "amount": 50000.0, "force": False}]

@@ -115,12 +115,12 @@ def _is_tool_item(item: Item) -> bool:
 
 def _format_item(item: Item) -> str:
     """Return an item as one line: ``role (name): content`` if that can be parsed again, else JSON."""
-    said = {name: part for name, part in item.items() if name != "type"}
-    said["content"] = item.get("content") or ""
-    if said.keys() <= {"role", "content", "name"} and all(isinstance(part, str) for part in said.values()):
-        name = f" ({said['name']})" if "name" in said else ""
-        plain = f"{said.get('role')}{name}: {said['content']}"
-        if _parse_line(f"1. {plain}") == said and "\n" not in plain:
+    fields = {name: part for name, part in item.items() if name != "type"}
+    fields["content"] = item.get("content") or ""
+    if fields.keys() <= {"role", "content", "name"} and all(isinstance(part, str) for part in fields.values()):
+        name = f" ({fields['name']})" if "name" in fields else ""
+        plain = f"{fields.get('role')}{name}: {fields['content']}"
+        if _parse_line(f"1. {plain}") == fields and "\n" not in plain:
             return plain
     return json.dumps(item, ensure_ascii=False, default=str)
 

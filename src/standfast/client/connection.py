@@ -75,7 +75,7 @@ class Connection:
     async def stream(
         self, path: str, *, params: dict[str, Any] | None = None, headers: dict[str, str] | None = None
     ) -> AsyncIterator[AsyncIterator[str]]:
-        """Open a stream and yield its lines; raise the error of an answer that is none."""
+        """Open a stream and yield its lines; raise the error that the server answered instead."""
         timeout = httpx2.Timeout(30.0, read=60.0)  # heartbeats come more often
         async with self.http.stream("GET", path, params=params, headers=headers, timeout=timeout) as answer:
             if answer.status_code != 200:

@@ -30,7 +30,7 @@ class ServerUnreachable(StandfastError):
 
 
 def make_error(problem: Problem) -> StandfastError:
-    """Return the exception with the code of the problem, or a :class:`ServerError` if there is none."""
+    """Return the exception with the code of the problem, or a :class:`ServerError` for an unknown code."""
     kind = next((one for one in iter_errors(StandfastError) if one.__dict__.get("code") == problem.code), None)
     if kind is None or kind is ServerError:
         return ServerError(problem)

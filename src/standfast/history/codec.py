@@ -12,7 +12,7 @@ import msgspec
 from standfast.base.errors import SessionDamaged, StandfastError
 from standfast.base.items import Item, decode_item
 from standfast.store.operations import make_wrong_key_error
-from standfast.store.records import Generation, Page, Row, SessionRecord
+from standfast.store.records import Generation, HistoryPage, Row, SessionRecord
 
 
 class UnreadableRecord(ValueError):
@@ -80,7 +80,7 @@ class Codec(Protocol):
         """Raise an error if the session does not match its seal."""
         ...
 
-    def verify_page(self, page: Page) -> None:
+    def verify_page(self, page: HistoryPage) -> None:
         """Raise an error if the session does not match its seal or its tape."""
         ...
 
@@ -137,7 +137,7 @@ class PlainCodec:
         if record.seal is not None:
             raise make_wrong_key_error(record.session_id)
 
-    def verify_page(self, page: Page) -> None:
+    def verify_page(self, page: HistoryPage) -> None:
         self.verify(page.record)
 
     def make_unreadable_error(self, record: SessionRecord, row: Row, reason: str) -> StandfastError:
@@ -147,7 +147,7 @@ class PlainCodec:
         pass
 
 
-def decode_page(codec: Codec, page: Page | None) -> tuple[list[DecodedRecord], list[tuple[Row, str]]]:
+def decode_page(codec: Codec, page: HistoryPage | None) -> tuple[list[DecodedRecord], list[tuple[Row, str]]]:
     """Return the decoded records of a page, and the rows that cannot be decoded with the reason, both in order."""
     decoded: list[DecodedRecord] = []
     unreadable: list[tuple[Row, str]] = []

@@ -7,7 +7,7 @@ import msgspec
 from standfast.base.errors import HistoryTampered
 from standfast.base.item_pairs import UnpairedItem, find_unpaired
 from standfast.history.codec import Codec, decode_page
-from standfast.store.records import EMPTY_HEAD, Generation, Head, Page, QuarantinedItem
+from standfast.store.records import EMPTY_HEAD, Generation, Head, HistoryPage, QuarantinedItem
 
 
 class CorruptItem(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class IntegrityReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_integrity(
     session_id: str,
-    page: Page | None,
+    page: HistoryPage | None,
     codec: Codec,
     *,
     generations: Sequence[Generation],
@@ -56,7 +56,12 @@ def check_integrity(
 
 
 def build_report(
-    session_id: str, page: Page | None, codec: Codec, *, quarantined: Sequence[QuarantinedItem], tampered: str | None
+    session_id: str,
+    page: HistoryPage | None,
+    codec: Codec,
+    *,
+    quarantined: Sequence[QuarantinedItem],
+    tampered: str | None,
 ) -> IntegrityReport:
     """Return the report of a history whose seal has been verified already, with the result as ``tampered``."""
     readable, unreadable = decode_page(codec, page)

@@ -14,7 +14,7 @@ from standfast.history.integrity import IntegrityReport, check_integrity
 from standfast.history.search import SearchHit, parse_query, search_index
 from standfast.history.session import SessionSettings, make_conversation_key, validate_limit
 from standfast.store.backend import Backend
-from standfast.store.records import EMPTY_HEAD, Generation, Head, Page, Row, SessionRecord
+from standfast.store.records import EMPTY_HEAD, Generation, Head, HistoryPage, Row, SessionRecord
 from standfast.store.tape import TapeSpan, TapeSpans, compute_length, find_position, join_spans, slice_spans
 
 PLAIN_CODEC = PlainCodec()
@@ -147,7 +147,7 @@ class StoredSessionReader:
             tags |= {(row.tape, row.seq): row.data[-TAG_SIZE:] for row in (page.rows if page else ()) if row.data}
         return tags
 
-    async def read_page(self, **window: Any) -> Page | None:
+    async def read_page(self, **window: Any) -> HistoryPage | None:
         """Return the rows that ``window`` selects, as :meth:`Backend.read` does, after verifying the seal."""
         page = await self.backend.read(self.session_id, **window)
         if page is not None:
@@ -165,7 +165,7 @@ class StoredSessionReader:
                     self.codec.verify_generations(record, generations)
                 return record.head if record else EMPTY_HEAD, generations
 
-    async def verify_generation(self, page: Page, number: int) -> bool:
+    async def verify_generation(self, page: HistoryPage, number: int) -> bool:
         """Verify that the page shows that generation as it was sealed.
 
         Return False if the history has changed since the page was read, so that the page cannot be verified.
@@ -202,7 +202,7 @@ class StoredSessionReader:
                 return visible if limit is None else visible[-limit:]
             window = max((window or 1) * 2, limit + 2 * len(unreadable))
 
-    def decode_page(self, page: Page | None) -> tuple[list[DecodedRecord], list[tuple[Row, str]]]:
+    def decode_page(self, page: HistoryPage | None) -> tuple[list[DecodedRecord], list[tuple[Row, str]]]:
         """Return the decoded records, and the rows that cannot be decoded with the reason."""
         return decode_page(self.codec, page)
 

@@ -42,7 +42,7 @@ class _ServerTask:
             work, done = item
             try:
                 result = await work()
-            except BaseException as error:  # noqa: BLE001 - raised where the work was asked for
+            except BaseException as error:  # noqa: BLE001 - raised to the caller of ``call``
                 task = asyncio.current_task()
                 while task is not None and task.cancelling():
                     task.uncancel()

@@ -251,9 +251,9 @@ class RealtimeSession(RealtimeModelListener):
     async def interrupt(self) -> None:
         """Stop the model. No audio that it has produced so far is emitted after this call.
 
-        Returns when the response has ended, or at once if there is none. If the server does not read or answer, it
-        returns after five seconds, and an ``error`` event says so. Called by a listener of the model, it returns when
-        the request was sent: waiting there would block the event that it waits for.
+        Returns when the response has ended, or at once without an active response. If the server does not read or
+        answer, it returns after five seconds and emits an ``error`` event. Called by a listener of the model, it
+        returns when the request was sent: waiting there would block the event that it waits for.
         """
         self._ctx.check_event_loop()
         await self._interruption.interrupt()

@@ -122,7 +122,7 @@ class RunResultStreaming(RunResultBase):
     def cancel(self, mode: Literal["immediate", "after_turn"] = "immediate") -> None:
         """Stop the run: now, or when the current turn is complete and stored. It can be resumed from ``to_state()``.
 
-        After ``"immediate"`` no further event is delivered, and nothing that the model asked for is begun.
+        After ``"immediate"`` no further event is delivered, and no tool call that the model requested is started.
         """
         if mode == "after_turn":
             if self._run is not None:

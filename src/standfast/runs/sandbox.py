@@ -79,7 +79,7 @@ async def open_sandbox(run: ActiveRun) -> "RunSandbox | None":
 async def close_sandbox(run: ActiveRun, sandbox: "RunSandbox | None") -> None:
     """Close what :func:`open_sandbox` opened.
 
-    The workspace of a run that ended is kept only if the program asked for it. That of another run is kept, and the
+    The workspace of a run that ended is kept only if the program requested it. That of another run is kept, and the
     state of the session becomes part of the run's state. Those of durable runs are kept in the store.
     """
     if sandbox is None:

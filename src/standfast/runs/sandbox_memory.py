@@ -62,7 +62,7 @@ Change no other files."""
 
 @asynccontextmanager
 async def remember_run(run: ActiveRun) -> AsyncIterator[None]:
-    """Keep what is said in the block, if the agent at its end makes memories."""
+    """Store the conversation of the block, if the agent at its end makes memories."""
     if run.context.sandbox is None:
         yield
         return
@@ -77,7 +77,7 @@ async def remember_run(run: ActiveRun) -> AsyncIterator[None]:
         try:
             await _add_segment(run, start, is_new, error)
         except Exception as problem:  # noqa: BLE001 - memories are an extra
-            _log.warning("run %s: what was said could not be kept for memories: %s", run.state.run_id, problem)
+            _log.warning("run %s: the conversation could not be stored for memories: %s", run.state.run_id, problem)
 
 
 async def _add_segment(run: ActiveRun, start: int, is_new: bool, error: BaseException | None) -> None:

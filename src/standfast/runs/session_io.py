@@ -225,7 +225,7 @@ def _separate_own_items(items: list[Item], own: list[Item]) -> tuple[list[Item],
     """Return the history without this run's own items, and the index of the first own item that is still there.
 
     The index is moved back to the start of its pair of call and output. Own items that are missing from the history are
-    taken to be covered by other items, for example a summary; if there are none, the index is 0 and the model is shown
+    taken to be covered by other items, for example a summary; without any, the index is 0 and the model is shown
     all own items.
     """
     others, end, first = list(items), len(items), len(own)

@@ -27,6 +27,7 @@ from standfast.runtime._engine.context import (
     ShutdownFlag,
     build_graphs,
     check_supports_runs,
+    validate_options,
     validate_session_id,
 )
 from standfast.runtime._engine.encrypting_backend import encrypt_backend
@@ -101,13 +102,8 @@ class Runtime:
         With ``live`` every response of a model is streamed, and a reader who comes in the middle of one gets it from
         its beginning. Otherwise only those are streamed that begin while somebody reads the events of the run.
         """
-        if compaction is not None and not isinstance(compaction, HistoryCompaction):
-            raise InvalidInput(f"compaction must be a HistoryCompaction, not {type(compaction).__name__}")
-        graphs = build_graphs(agents)
-        config = RunConfig.coerce(run_config)
-        for name, seconds in (("lease", lease), ("approval_ttl", approval_ttl)):
-            if seconds is not None and not seconds > 0:
-                raise InvalidInput(f"{name} must be a positive number of seconds, not {seconds!r}")
+        validate_options(lease=lease, approval_ttl=approval_ttl, compaction=compaction)
+        graphs, config = build_graphs(agents), RunConfig.coerce(run_config)
         codec = None if encryption_key is None else EncryptingCodec(encryption_key)
         opened = url.backend if isinstance(url, Store) else await open_backend(url)
         try:

@@ -60,7 +60,7 @@ class MemoryFiles:
         self.merged = self.directory / "raw_memories.md"
 
     async def read(self, path: PurePosixPath) -> str:
-        """Return the text of a file, empty if there is none."""
+        """Return the text of a file, or an empty string if it does not exist."""
         try:
             content = (await self._session.read(Path(path))).read()
         except WorkspaceReadNotFoundError:

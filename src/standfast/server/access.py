@@ -13,7 +13,7 @@ class Rule(msgspec.Struct, frozen=True):
     foreign: Role
 
     def allows(self, principal: Principal, owner: str | None) -> bool:
-        """Return whether the principal may use what belongs to ``owner``; ``None`` is nobody's."""
+        """Return whether the principal may use what belongs to ``owner``; ``None`` stands for no owner."""
         return principal.role >= (self.own if owner == principal.owner else self.foreign)
 
     def get_owner_filter(self, principal: Principal) -> str | None:

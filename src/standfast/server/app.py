@@ -17,6 +17,7 @@ from standfast.server.api_page import ApiPage
 from standfast.server.auth.principals import Authenticator
 from standfast.server.endpoints import Endpoint
 from standfast.server.openapi import build_openapi
+from standfast.server.origin_checks import OriginChecks
 from standfast.server.problems import RequestError, make_problem, make_response
 from standfast.server.resources import (
     agents,
@@ -34,7 +35,6 @@ from standfast.server.resources import (
 from standfast.server.routing import make_routes
 from standfast.server.service import Limits, Service
 from standfast.server.sign_in import SignIn
-from standfast.server.site_checks import SiteChecks
 
 if TYPE_CHECKING:
     from standfast.server.calls.call import CallSource
@@ -102,7 +102,7 @@ def create_app(
         ],
         exception_handlers={404: answer_unknown_path, 405: answer_unknown_method},
     )
-    app.add_middleware(SiteChecks, allowed_hosts=tuple(allowed_hosts))
+    app.add_middleware(OriginChecks, allowed_hosts=tuple(allowed_hosts))
     app.state.service = service
     return app
 

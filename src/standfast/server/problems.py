@@ -129,7 +129,7 @@ def get_status(error: Exception, *, is_conditional: bool = False) -> HTTPStatus:
 
 
 def make_problem(error: Exception, *, request_id: str | None = None, is_conditional: bool = False) -> Problem:
-    """Return what the client is told. Unexpected errors are logged, and the client is told only where to look."""
+    """Return the problem document for an error. Of an unexpected error it has only the id under which it is logged."""
     status = get_status(error, is_conditional=is_conditional)
     code = getattr(error, "code", "internal") if isinstance(error, errors.StandfastError) else "internal"
     detail = str(error)

@@ -1,4 +1,4 @@
-"""A server process: listens, prints nothing by itself, and drains when it is told to stop."""
+"""A server process: it listens, prints nothing by itself, and drains when it receives a signal to stop."""
 
 import asyncio
 import signal

@@ -89,7 +89,7 @@ def _make_handler(service: Service, methods: dict[str, Endpoint]) -> Any:
 
 
 async def admit(exchange: Exchange) -> None:
-    """Authenticate, limit, authorise and decode a request, or raise what the client is to be told."""
+    """Authenticate, limit, authorise and decode a request, or raise the error for the client."""
     service, endpoint = exchange.service, exchange.endpoint
     try:
         await exchange.authenticate()
@@ -104,7 +104,7 @@ async def admit(exchange: Exchange) -> None:
 
 
 async def answer(exchange: Exchange) -> Response:
-    """Return the response to a request, or raise what the client is to be told."""
+    """Return the response to a request, or raise the error for the client."""
     endpoint = exchange.endpoint
     await admit(exchange)
     result = await endpoint.handle(exchange)

@@ -12,7 +12,7 @@ from standfast.server.problems import make_problem, make_response
 
 
 class SignIn:
-    """``/?token=...``: sets the cookie and goes on to the start page, so that the token leaves the address bar."""
+    """``/?token=...``: sets the cookie and redirects to the start page, so that the token leaves the address bar."""
 
     def __init__(self, authenticators: Sequence[Authenticator], start_page: str) -> None:
         self.tokens = [one for one in authenticators if isinstance(one, LoopbackToken)]

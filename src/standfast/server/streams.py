@@ -25,13 +25,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EventStream(StreamingResponse):
-    """A response with events, comments when there are none for a while, and a hint to reconnect when the server stops.
+    """A response with events, a comment after a while without events, and a hint to reconnect when the server stops.
 
     Its iterator is closed as soon as the client goes away.
     """
 
     def __init__(self, service: Service, events: AsyncIterator[bytes]) -> None:
-        # Proxies are told neither to buffer nor to store it.
+        # Proxies must neither buffer nor store it.
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         super().__init__(events, media_type="text/event-stream", headers=headers)
         self._service, self._send_lock = service, asyncio.Lock()

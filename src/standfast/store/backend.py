@@ -19,9 +19,9 @@ from standfast.store.records import (
     CheckpointRecord,
     DocumentRecord,
     Generation,
+    HistoryPage,
     Lease,
     LogEntry,
-    Page,
     QuarantinedItem,
     RunRecord,
     SearchCandidate,
@@ -68,7 +68,7 @@ class Backend(Protocol):
         stop: int | None = None,
         last: int | None = None,
         generation: int | None = None,
-    ) -> Page | None:
+    ) -> HistoryPage | None:
         """Read a range of the view, oldest first: from ``start`` to ``stop``, or the ``last`` N items."""
         ...
 

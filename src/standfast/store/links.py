@@ -1,7 +1,7 @@
 """Links: short messages between the runtimes that use one store, beside the store.
 
-A link delivers at most once, and in order for each sender. What is lost was a hint: whoever depends on a message finds
-the same in the store, only later.
+A link delivers at most once, and in order for each sender. A lost message was a hint: its receiver
+finds the same in the store, only later.
 """
 
 import asyncio

@@ -20,9 +20,9 @@ from standfast.store.records import (
     CheckpointRecord,
     DocumentRecord,
     Generation,
+    HistoryPage,
     Lease,
     LogEntry,
-    Page,
     QuarantinedItem,
     Row,
     RunRecord,
@@ -73,7 +73,7 @@ class MemoryBackend:
         stop: int | None = None,
         last: int | None = None,
         generation: int | None = None,
-    ) -> Page | None:
+    ) -> HistoryPage | None:
         record = await self.get_session(session_id)
         if record is None:
             return None
@@ -93,7 +93,7 @@ class MemoryBackend:
         ]
         rows = [Row(start + index, *place, self.tables.tapes.get(place)) for index, place in enumerate(places)]
         overrun = record.seal is not None and (record.tape, record.next_seq) in self.tables.tapes
-        return Page(record, rows, overrun)
+        return HistoryPage(record, rows, overrun)
 
     async def list_sessions(
         self, *, owner: str | None, query: str | None, limit: int, after: Cursor | None

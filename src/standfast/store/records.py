@@ -80,7 +80,7 @@ class Row(msgspec.Struct, frozen=True):
     data: bytes | None
 
 
-class Page(msgspec.Struct, frozen=True):
+class HistoryPage(msgspec.Struct, frozen=True):
     """A session and a range of its items, read in one transaction."""
 
     record: SessionRecord
@@ -169,7 +169,7 @@ class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True):
 class ApprovalPlace(msgspec.Struct, frozen=True, array_like=True):
     """The place of the latest change of an approval among those of all approvals.
 
-    Numbers grow in the order of the commits: whoever has seen a number has seen all below it. Approvals that were
+    Numbers grow in the order of the commits: a reader that has seen a number has seen all below it. Approvals that were
     stored before changes were numbered share the first one, so that the id is needed, too.
     """
 

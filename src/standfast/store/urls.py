@@ -54,7 +54,7 @@ async def open_sqlite(url: str, options: dict[str, Any]) -> Backend:
     if not url.startswith("sqlite://"):  # such as sqlite+aiosqlite://, which names an SQLAlchemy driver
         return await open_sql(url, options)
     from standfast.store.sqlite.backend import MEMORY, SqliteBackend
-    from standfast.store.sqlite.shared import get_shared_backend
+    from standfast.store.sqlite.shared_backends import get_shared_backend
 
     address, _, query = url.removeprefix("sqlite://").partition("?")
     parameters = dict(parse_qsl(query))

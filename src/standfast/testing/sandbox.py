@@ -46,7 +46,7 @@ class SandboxCall:
 
 
 class UnexpectedSandboxCall(SandboxScriptError):
-    """The next step of the script is for another method, or there is none."""
+    """The next step of the script is for another method, or the script has ended."""
 
     def __init__(
         self, message: str, *, call: SandboxCall, call_index: int, expected_method: str | None, remaining_steps: int

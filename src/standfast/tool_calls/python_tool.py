@@ -77,7 +77,7 @@ def python_tool(
 def _explain_failure(context: RunContextWrapper[Any], error: Exception) -> str:
     """Return the message for the model. What happened to its session is for the model; other errors are not.
 
-    What the program has asked for and cannot have is for the program.
+    Errors in what the program itself requested are raised to the program.
     """
     if isinstance(error, Unsupported):
         raise error

@@ -158,7 +158,7 @@ class Trace(TraceNode):
         self.emit_otel_span = emit_otel_span
         self.include_sensitive_data = False
         self.is_continued = False
-        """Whether it was started before, by this process or another: processors are not told again."""
+        """Whether it was started before, by this process or another: it is not reported to processors again."""
 
     def resume_from(self, saved: Mapping[str, Any]) -> None:
         """Take over the name, ids and metadata that :meth:`to_json` returned, as far as they are present."""
@@ -255,7 +255,7 @@ class Span(TraceNode, Generic[TSpanData]):
         self.error: SpanError | None = None
         self.exception: BaseException | None = None
         self.failure: str | None = None
-        """What OpenTelemetry is told about the exception that left the span."""
+        """The exception that left the span, as it is reported to OpenTelemetry."""
         self.explain_error: Callable[[BaseException, bool], SpanError | None] | None = None
         """Returns the ``error`` of an exception, and None for one that other spans show; the default names the type."""
         self.started_at: str | None = None

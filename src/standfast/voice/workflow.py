@@ -1,4 +1,4 @@
-"""Workflows: what is said in answer to what was heard."""
+"""Workflows: they produce the text that answers what the user has said."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator

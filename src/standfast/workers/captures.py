@@ -171,7 +171,7 @@ class Capture:
         if self._received_bytes > self._max_bytes:
             raise CaptureFailed("too-large", f"the workspace has more than {self._max_bytes} bytes")
         if digest in self._received or digest in self._known or not data or len(self._received) >= _MAX_CHUNKS:
-            raise CaptureFailed("protocol", "the copy of the worker sent a chunk that was not asked for")
+            raise CaptureFailed("protocol", "the copy of the worker sent a chunk that was not requested")
         self._received.add(digest)
         await self._free_places.acquire()
         self._queue.put_nowait(asyncio.ensure_future(asyncio.to_thread(_process_chunk, digest, data)))

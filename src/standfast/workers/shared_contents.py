@@ -1,7 +1,7 @@
 """Large contents of workspaces in memory, which workers map instead of receiving a copy.
 
 What a worker changes in its mapping only that worker sees. Each content has a memory file of its own, so that a worker
-that maps it can read nothing else, and the file is sealed: nobody can change it any more.
+that maps it can read nothing else, and the file is sealed, so that no process can change it any more.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class SharedContent:
             remaining, offset = remaining[written:], offset + written
 
     def seal(self) -> None:
-        """Let nobody change the bytes any more. Raises WorkspaceRefused unless they are as many as they should be."""
+        """Make the bytes immutable. Raise WorkspaceRefused if their number is not the expected one."""
         import fcntl
 
         if (size := os.fstat(self.fd).st_size) != self.content.size:

@@ -39,7 +39,7 @@ class BundleSeal(Protocol):
 class WorkspaceBundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The workspace of the run ``run_id`` at ``version``; ``owner`` is the owner of the session, if it has one.
 
-    ``cells`` made the versions from 1 on. ``manifest`` is that of the version ``checkpoint``, 0 if there is none, and
+    ``cells`` made the versions from 1 on. ``manifest`` is that of the version ``checkpoint``, or 0 without one, and
     ``chunks`` has its content by digest, as it is stored.
     """
 

@@ -296,7 +296,7 @@ class WorkspaceExecutor:
     # --- checkpoints --------------------------------------------------------------------------------
 
     async def _capture(self, live: LiveWorkspace) -> Capture | None:
-        """Fork the worker for a checkpoint, and for a snapshot if these are asked for."""
+        """Fork the worker for a checkpoint, and for a live snapshot if these are configured."""
         try:
             await live.snapshots.take()
             return await live.session.capture(live.manifest or (), max_bytes=self.max_bytes)

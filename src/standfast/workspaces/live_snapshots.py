@@ -38,7 +38,7 @@ class LiveSnapshots:
         self._pending: SnapshotPoint | None = None
 
     async def take(self) -> None:
-        """Take a snapshot of the idle worker, if that is asked for and possible; drop the first above the limit."""
+        """Take a snapshot of the idle worker, if that is configured and possible; drop the oldest above the limit."""
         if not self._limit:
             return
         unused, self._pending = [self._pending] if self._pending is not None else [], None

@@ -24,7 +24,7 @@ from standfast.models.interface import Model
 from standfast.models.local.model import LocalModel
 from standfast.models.local.server import find_model_file
 
-AgentName = Annotated[
+AgentOption = Annotated[
     str | None,
     typer.Argument(
         metavar="[AGENT]",
@@ -33,7 +33,7 @@ AgentName = Annotated[
         "returns one. Default: a plain assistant.",
     ),
 ]
-ModelName = Annotated[
+ModelOption = Annotated[
     str | None,
     typer.Option(
         "--model",

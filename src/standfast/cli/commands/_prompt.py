@@ -42,7 +42,7 @@ class PromptObsolete(Exception):
     """The answer is no longer needed."""
 
 
-class Reader:
+class LineReader:
     """The thread that reads the next line. It outlives a prompt that became obsolete, and serves the next one."""
 
     line: "asyncio.Future[str] | None" = None
@@ -69,14 +69,15 @@ class Reader:
 async def ask(prompt: str, *, secret: bool = False, obsolete: Coroutine[Any, Any, object] | None = None) -> str:
     """Read a line. Raises EOFError at the end of input and :class:`PromptInterrupted` on Ctrl-C.
 
-    When ``obsolete`` returns first, raise :class:`PromptObsolete`. What the user types is then read by the next prompt.
+    When ``obsolete`` returns first, raise :class:`PromptObsolete`, or its error if it fails. What the user types is
+    then read by the next prompt.
     """
     watcher = None if obsolete is None else asyncio.ensure_future(obsolete)
     try:
         with restore_terminal():
             # Before the prompt is shown, so that Ctrl-C at the prompt never ends the program.
-            with handle_interrupt(Reader.interrupt):
-                answer = Reader.start(prompt, secret=secret)
+            with handle_interrupt(LineReader.interrupt):
+                answer = LineReader.start(prompt, secret=secret)
                 awaited: set[asyncio.Future[Any]] = {answer} if watcher is None else {answer, watcher}
                 await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
@@ -84,6 +85,9 @@ async def ask(prompt: str, *, secret: bool = False, obsolete: Coroutine[Any, Any
     finally:
         if watcher is not None:
             watcher.cancel()
+            await asyncio.wait({watcher})
+    if watcher is not None:
+        watcher.result()
     raise PromptObsolete
 
 

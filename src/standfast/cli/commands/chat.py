@@ -11,7 +11,7 @@ import typer
 from standfast.agents.agent import Agent
 from standfast.base.ids import new_id
 from standfast.cli.commands import _store
-from standfast.cli.commands._agent_loader import AgentName, ModelName, open_agent
+from standfast.cli.commands._agent_loader import AgentOption, ModelOption, open_agent
 from standfast.cli.commands._errors import WAITING, command
 from standfast.cli.commands._output import AsJson, CommandPrinter, escape, print_utf8
 from standfast.cli.commands._prompt import PromptInterrupted, ask, handle_interrupt
@@ -46,7 +46,7 @@ async def run(
         str | None, typer.Option("--agent", "-a", envvar="STANDFAST_AGENT", help="module:attribute or a file.")
     ] = None,
     session: SessionOption = None,
-    model: ModelName = None,
+    model: ModelOption = None,
     key: Annotated[str | None, typer.Option(help="Idempotency key: the run is started at most once per key.")] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
@@ -68,9 +68,9 @@ async def run(
 
 @command
 async def chat(
-    agent: AgentName = None,
+    agent: AgentOption = None,
     session: SessionOption = None,
-    model: ModelName = None,
+    model: ModelOption = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: Annotated[
         bool,
@@ -175,6 +175,7 @@ class ChatSession:
         """Print the run. Ctrl-C cancels it and keeps its progress."""
         stops = set[asyncio.Task[None]]()
         with handle_interrupt(lambda: stops.add(asyncio.ensure_future(self.rt.cancel(run.id, mode="immediate")))):
-            outcome = await watch_run(run, self.view, after=after)
-            await asyncio.gather(*stops, return_exceptions=True)
-        return outcome
+            try:
+                return await watch_run(run, self.view, after=after)
+            finally:
+                await asyncio.gather(*stops, return_exceptions=True)

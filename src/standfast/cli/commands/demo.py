@@ -147,7 +147,7 @@ class Demo:
         self.print_text(f"[bold red]kill -9 {process.pid}[/]  in the store: {escape(kept)}, {escape(files)}")
 
     async def continue_analysis(self) -> None:
-        self.print_heading("5  Another process goes on with the same variables and files")
+        self.print_heading("5  Another process continues with the same variables and files")
         model = FunctionModel(demo_analyst.choose_cell)
         async with demo_analyst.open_analyst_runtime(self.store, model) as rt:
             run = await rt.run((await rt.runs(session_id=demo_analyst.SESSION))[-1].run_id)

@@ -9,7 +9,7 @@ import typer
 
 from standfast.base.errors import InvalidInput
 from standfast.cli.commands import _store
-from standfast.cli.commands._agent_loader import ModelName, open_agent
+from standfast.cli.commands._agent_loader import ModelOption, open_agent
 from standfast.cli.commands._errors import FAILED, command
 from standfast.cli.commands._output import (
     AsJson,
@@ -130,7 +130,7 @@ def format_event(event: Event) -> str:
 async def resume(
     run_id: RunId,
     agent: Annotated[str, typer.Option("--agent", "-a", envvar="STANDFAST_AGENT", help="module:attribute or a file.")],
-    model: ModelName = None,
+    model: ModelOption = None,
     accept_changes: Annotated[
         bool, typer.Option("--accept-changes", help="Reject pending calls of tools that the agent no longer has.")
     ] = False,

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from standfast.agents.agent import Agent
 from standfast.base.errors import InvalidInput, MissingExtra
-from standfast.cli.commands._agent_loader import ModelName, load_agents
+from standfast.cli.commands._agent_loader import ModelOption, load_agents
 from standfast.cli.commands._errors import command
 from standfast.cli.commands._output import AsJson, print_utf8
 from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_runtime
@@ -55,7 +55,7 @@ async def serve(
     python: Annotated[
         bool, typer.Option("--python", help="Let users run code of their own in the workspaces of their sessions.")
     ] = False,
-    model: ModelName = None,
+    model: ModelOption = None,
     fd: Annotated[int | None, typer.Option(hidden=True)] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Write the log as JSON lines.")] = False,
     as_json: AsJson = False,
@@ -206,11 +206,13 @@ async def run_workers(count: int, listener: socket.socket, words: list[str], *, 
                 sys.executable, "-m", "standfast", *arguments, env=environment, pass_fds=(listener.fileno(),)
             )
             ended, stopped = asyncio.ensure_future(process.wait()), asyncio.ensure_future(stopping.wait())
-            await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            stopped.cancel()
-            if stopping.is_set() and process.returncode is None:
-                process.terminate()
-            await ended
+            try:
+                await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                stopped.cancel()
+                if process.returncode is None:
+                    process.terminate()
+                await asyncio.wait({ended, stopped})
             if not stopping.is_set():
                 await asyncio.sleep(RESTART_DELAY)
 

@@ -267,8 +267,10 @@ async def forward_interrupts(session: WorkerSession) -> AsyncIterator[None]:
     """Interrupt the code in the worker on Ctrl-C inside the block."""
     stops = set[asyncio.Task[object]]()
     with handle_interrupt(lambda: stops.add(asyncio.ensure_future(session.interrupt()))):
-        yield
-        await asyncio.gather(*stops, return_exceptions=True)
+        try:
+            yield
+        finally:
+            await asyncio.gather(*stops, return_exceptions=True)
 
 
 @app.command("list")

@@ -13,7 +13,7 @@ from standfast.history.session import make_contention_error
 from standfast.history.stored_session import StoredSession, wait_before_retry
 from standfast.history.view_updates import build_fork_splice
 from standfast.store.operations import Annotate, Erase, Op, RequireVersion, Splice
-from standfast.store.records import Head, Page, SessionRecord
+from standfast.store.records import Head, HistoryPage, SessionRecord
 from standfast.store.tape import generate_tape_id, slice_spans
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class Branch(SharedFileSession):
         self._require_exists(record)
         return record
 
-    async def read_page(self, **window: Any) -> Page | None:
+    async def read_page(self, **window: Any) -> HistoryPage | None:
         page = await super().read_page(**window)
         if window.get("generation") is None:
             self._require_exists(page)
@@ -79,7 +79,7 @@ class Branch(SharedFileSession):
                 return turns[-1] if turns else None
             window *= 4
 
-    def decode_turns(self, page: Page | None) -> list[Turn]:
+    def decode_turns(self, page: HistoryPage | None) -> list[Turn]:
         return split_into_turns(self.decode_page(page)[0]) if page else []
 
     def _require_exists(self, stored: object) -> None:
@@ -113,7 +113,7 @@ class BranchRegistry:
         record = await self.main.read_verified_record()
         return [self.main, *(self._make_branch(*entry) for entry in _parse_branches(record).items())]
 
-    async def read_pages(self) -> list[tuple[Branch, Page | None]]:
+    async def read_pages(self) -> list[tuple[Branch, HistoryPage | None]]:
         """Return all branches with their items. The page of ``main`` is ``None`` before the first write."""
         pages = [(branch, await branch.backend.read(branch.session_id)) for branch in await self.list_all()]
         return [(branch, page) for branch, page in pages if page is not None or branch.name == MAIN_BRANCH]
@@ -124,7 +124,7 @@ class BranchRegistry:
     async def create(self, parent: Branch, turn: int, name: str | None) -> Branch:
         """Create a branch with the items of ``parent`` before a turn. Copies no items."""
 
-        def find_start(page: Page | None) -> int:
+        def find_start(page: HistoryPage | None) -> int:
             start = next((it for it in parent.decode_turns(page) if it.number == turn and turn), None)
             if start is None:
                 raise InvalidInput(f"branch {parent.name!r} has no turn {turn!r} to branch from")
@@ -137,7 +137,7 @@ class BranchRegistry:
         return await self._fork(parent, lambda page: position, name, 0)
 
     async def _fork(
-        self, parent: Branch, find_position: Callable[[Page | None], int], name: str | None, turn: int
+        self, parent: Branch, find_position: Callable[[HistoryPage | None], int], name: str | None, turn: int
     ) -> Branch:
         if name is not None:
             validate_name("branch name", name)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from standfast.base.errors import InvalidInput, MissingExtra, SessionDamaged, StoreUnavailable
 from standfast.base.ids import validate_name
 from standfast.base.items import Item
-from standfast.history.compat.texts import decode_text, decode_texts, encode_texts
+from standfast.history.compat.json_items import decode_text, decode_texts, encode_texts
 from standfast.history.session import (
     SessionABC,
     SessionSettings,

@@ -7,7 +7,7 @@ from standfast.base.errors import HistoryMoved, MissingExtra
 from standfast.history.session import SessionSettings
 from standfast.history.stored_session import StoredSession
 from standfast.store.operations import Op, OpResult, Splice
-from standfast.store.records import Page, SessionRecord
+from standfast.store.records import HistoryPage, SessionRecord
 
 try:
     from redis.asyncio import Redis
@@ -35,7 +35,7 @@ class SharedPrefixBackend(RedisBackend):
             record = await super().get_session(session_id)
         return record
 
-    async def read(self, session_id: str, **window: Any) -> Page | None:
+    async def read(self, session_id: str, **window: Any) -> HistoryPage | None:
         page = await super().read(session_id, **window)
         if page is None and await self._take_over(session_id):
             page = await super().read(session_id, **window)

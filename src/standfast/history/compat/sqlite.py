@@ -11,7 +11,7 @@ from standfast.store.records import Head
 from standfast.store.sql.connection import TableNames
 from standfast.store.sql.openai_agents_tables import ForeignTablesPolicy
 from standfast.store.sqlite.backend import SqliteBackend
-from standfast.store.sqlite.shared import get_shared_backend
+from standfast.store.sqlite.shared_backends import get_shared_backend
 
 
 class SQLiteSession(StoredSession):

@@ -20,7 +20,7 @@ from standfast.base.usage import InputTokensDetails, OutputTokensDetails
 from standfast.history.codec import DecodedRecord
 from standfast.store.backend import Backend
 from standfast.store.operations import Splice
-from standfast.store.records import Page, SessionRecord
+from standfast.store.records import HistoryPage, SessionRecord
 
 _LOG_ID = re.compile(r"log_[0-9a-f]{32}")
 _PREVIEW_LENGTH = 100
@@ -84,7 +84,7 @@ async def is_turn_log(backend: Backend, record: SessionRecord) -> bool:
     return page is not None and is_turn_log_page(page)
 
 
-def is_turn_log_page(page: Page) -> bool:
+def is_turn_log_page(page: HistoryPage) -> bool:
     """Return True if these are entries of a turn log."""
     has_id = _LOG_ID.fullmatch(page.record.session_id) is not None
     return has_id and any(_decode_entry(row.data) is not None for row in page.rows[:1])

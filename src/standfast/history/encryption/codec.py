@@ -35,7 +35,7 @@ from standfast.history.encryption.keys import (
     validate_cipher,
     validate_ttl,
 )
-from standfast.store.records import Generation, Page, Row, SessionRecord
+from standfast.store.records import Generation, HistoryPage, Row, SessionRecord
 from standfast.store.tape import TapeSpans, join_spans
 
 FORMAT_VERSION = 2
@@ -222,7 +222,7 @@ class EncryptingCodec:
             if self.keyring.find(key_id) is None:
                 raise self.make_wrong_key_error(f"session {record.session_id!r}", key_id)
 
-    def verify_page(self, page: Page) -> None:
+    def verify_page(self, page: HistoryPage) -> None:
         self.verify(page.record)
         if page.overrun:
             raise make_tampered_error(page.record, "it has later records: its row was replaced by an older copy")

@@ -20,7 +20,7 @@ from standfast.history.integrity import IntegrityReport
 from standfast.history.stored_session import StoredSession
 from standfast.store.backend import Backend
 from standfast.store.operations import Op, Splice
-from standfast.store.records import Page, Row, SessionRecord
+from standfast.store.records import HistoryPage, Row, SessionRecord
 
 _KEY_PURPOSE = b"agents.session-store.hkdf.v1"
 
@@ -127,7 +127,7 @@ class SealedSession(StoredSession):
             clock=self.clock,
         )
 
-    async def read_page(self, **window: Any) -> Page | None:
+    async def read_page(self, **window: Any) -> HistoryPage | None:
         page = await self.backend.read(self.session_id, **window)
         if getattr(self.backend, "openai_agents", None) is not None:
             if self._envelope_codec is None:

@@ -19,7 +19,7 @@ from standfast.history.session import Session
 from standfast.history.stored_session import StoredSession
 from standfast.history.wrapper import SessionWrapper, find_stored_session
 from standfast.store.operations import Annotate, Erase, Op, Splice, ViewUpdate
-from standfast.store.records import Generation, Page, Row
+from standfast.store.records import Generation, HistoryPage, Row
 from standfast.store.tape import TapeSpan, join_spans
 
 
@@ -149,7 +149,7 @@ class EncryptedSession(SessionWrapper):
             if page is None or await self.rewrite(stored, page, stored.decode_page(page)[0]):
                 return
 
-    async def rewrite(self, stored: StoredSession, page: Page, records: list[DecodedRecord]) -> bool:
+    async def rewrite(self, stored: StoredSession, page: HistoryPage, records: list[DecodedRecord]) -> bool:
         """Replace the stored history by ``records`` and the unreadable rows. Return False after a lost race."""
         erased = stored.make_erased_record(page.record)
         unreadable = [row for row, _ in stored.decode_page(page)[1] if row.data]
@@ -215,7 +215,7 @@ class EncryptedSession(SessionWrapper):
                 continue
             return report
 
-    def build_new_session(self, stored: StoredSession, page: Page, readable: list[DecodedRecord]) -> list[Op]:
+    def build_new_session(self, stored: StoredSession, page: HistoryPage, readable: list[DecodedRecord]) -> list[Op]:
         """Return the operations that write the records to a new tape: the old one has records after its end."""
         record, first = page.record, stored.make_empty_record()
         add = self.encode_for_tape(readable, tape=first.tape, start=0)
@@ -226,7 +226,7 @@ class EncryptedSession(SessionWrapper):
             Annotate(session_id=self.session_id, metadata=record.metadata),
         ]
 
-    def find_tampering(self, page: Page | None, generations: list[Generation]) -> str | None:
+    def find_tampering(self, page: HistoryPage | None, generations: list[Generation]) -> str | None:
         """Return why the history does not match its seal, or ``None`` if it does."""
         try:
             if page is not None:
@@ -237,7 +237,7 @@ class EncryptedSession(SessionWrapper):
         return None
 
     def build_accepting_splice(
-        self, page: Page, readable: list[DecodedRecord], generations: list[Generation]
+        self, page: HistoryPage, readable: list[DecodedRecord], generations: list[Generation]
     ) -> Splice:
         """Return the splice that shows only the readable records, with a new seal that ignores the stored one."""
         record = page.record

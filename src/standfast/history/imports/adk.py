@@ -60,13 +60,13 @@ def _convert_event(
     """Yield the items of an event. ``pending`` has the ids of calls without an id of their own, by function."""
     if event.get("partial"):
         return
-    said: list[Item] = []
+    parts_so_far: list[Item] = []
     texts: list[str] = []
     for number, part in enumerate((event.get("content") or {}).get("parts") or ()):
         if call := part.get("function_call"):
             call_id = call.get("id") or f"{event.get('id')}-{number}"
             pending[call["name"]].append(call_id)
-            yield from _flush(event, said, texts)
+            yield from _flush(event, parts_so_far, texts)
             yield make_call(call_id, call["name"], call.get("args"))
         elif response := part.get("function_response"):
             waiting = pending[response["name"]]
@@ -77,23 +77,23 @@ def _convert_event(
         elif part.get("thought"):
             left_out["thought"] += 1
         elif part.get("text") is not None:
-            said.append({"type": "input_text", "text": part["text"]})
+            parts_so_far.append({"type": "input_text", "text": part["text"]})
             texts.append(part["text"])
         elif (image := _find_image(part)) is not None and event.get("author") == "user":
-            said.append(make_image(image))
+            parts_so_far.append(make_image(image))
         else:
             left_out[next((name for name, value in part.items() if value is not None), "empty")] += 1
-    yield from _flush(event, said, texts)
+    yield from _flush(event, parts_so_far, texts)
 
 
-def _flush(event: Mapping[str, Any], said: list[Item], texts: list[str]) -> Iterator[Item]:
-    """Yield what was said so far in the event as one message."""
-    if event.get("author") == "user" and said:
-        plain = len(said) == 1 and said[0]["type"] == "input_text"
-        yield {"role": "user", "content": said[0]["text"] if plain else list(said)}
+def _flush(event: Mapping[str, Any], parts_so_far: list[Item], texts: list[str]) -> Iterator[Item]:
+    """Yield the parts of the event so far as one message."""
+    if event.get("author") == "user" and parts_so_far:
+        plain = len(parts_so_far) == 1 and parts_so_far[0]["type"] == "input_text"
+        yield {"role": "user", "content": parts_so_far[0]["text"] if plain else list(parts_so_far)}
     elif texts:
         yield make_text_message("".join(texts))
-    said.clear()
+    parts_so_far.clear()
     texts.clear()
 
 

@@ -18,15 +18,15 @@ from standfast.history.imports.copies import CopiedSession
 from standfast.history.imports.openai_agents import DEFAULT_TABLES, read_openai_agents
 from standfast.history.imports.sources import has_table, open_database
 from standfast.history.reader import PLAIN_CODEC
-from standfast.store.records import Page
+from standfast.store.records import HistoryPage
 from standfast.store.sql import adoption
 from standfast.store.sql.adoption import ReturnedSession
 from standfast.store.sql.connection import DatabaseConnection, GetColumns, TableNames, get_names_beside
 from standfast.store.sql.openai_agents_tables import ForeignTablesPolicy
 from standfast.store.sqlite.backend import SqliteBackend
-from standfast.store.sqlite.migration import get_columns
+from standfast.store.sqlite.migrations import get_columns
 
-Work = Callable[[DatabaseConnection, GetColumns, str], list[ReturnedSession]]
+AdoptionWork = Callable[[DatabaseConnection, GetColumns, str], list[ReturnedSession]]
 
 
 async def adopt(
@@ -82,7 +82,7 @@ async def undo_adoption(
 
 
 async def is_adopted(url: str, tables: tuple[str, str] = DEFAULT_TABLES) -> bool:
-    """Return whether standfast has taken over the tables. Raise :class:`InvalidInput` if there are none."""
+    """Return whether standfast has taken over the tables. Raise :class:`InvalidInput` if they do not exist."""
     names = TableNames(*tables)
     async with open_database(url) as query:
         if not await has_table(query, names.items, "message_data"):
@@ -110,7 +110,7 @@ async def _open_backend(url: str, names: TableNames, policy: ForeignTablesPolicy
         await backend.close()
 
 
-async def _run_in_transaction(backend: Any, work: Work) -> list[ReturnedSession]:
+async def _run_in_transaction(backend: Any, work: AdoptionWork) -> list[ReturnedSession]:
     await backend.open()
     if isinstance(backend, SqliteBackend):
         return await backend.write(lambda db: work(db, partial(get_columns, db), "sqlite"))
@@ -128,7 +128,7 @@ async def _run_in_transaction(backend: Any, work: Work) -> list[ReturnedSession]
 
 
 def _encode_page(
-    db: DatabaseConnection, page: Page, *, messages: str, secrets: Sequence[str]
+    db: DatabaseConnection, page: HistoryPage, *, messages: str, secrets: Sequence[str]
 ) -> list[str] | ReturnedSession | None:
     """Return the texts of a session for the tables of openai-agents; see :data:`adoption.EncodePage`."""
     record = page.record
@@ -154,7 +154,7 @@ def _encode_page(
     )
 
 
-def _encode_encrypted(page: Page, secrets: Sequence[str]) -> list[str]:
+def _encode_encrypted(page: HistoryPage, secrets: Sequence[str]) -> list[str]:
     session_id = page.record.session_id
     if not secrets:
         raise WrongKey(f"session {session_id!r} is encrypted: pass its key")

@@ -110,7 +110,7 @@ def decompress(decoder: "zlib._Decompress", data: bytes) -> Iterator[bytes]:
     while data:
         if decoder.eof:
             # zlib would keep all of it.
-            raise MessageRefused("a compressed message that goes on behind its end")
+            raise MessageRefused("a compressed message with data after its end")
         try:
             piece = decoder.decompress(data, _PIECE_BYTES)
         except zlib.error as error:

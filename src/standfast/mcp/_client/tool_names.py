@@ -56,5 +56,5 @@ def _replace_unsafe_chars(name: str) -> str:
 
 
 def count_same_names(server: ToolSource, earlier: Sequence[ToolSource]) -> int:
-    """Return how many of the earlier servers cannot be told apart from this one by the names of their tools."""
+    """Return how many of the earlier servers have the same prefix of tool names as this one."""
     return sum(replace_server_name(other.name) == replace_server_name(server.name) for other in earlier)

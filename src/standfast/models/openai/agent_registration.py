@@ -9,7 +9,7 @@ HARNESS_ID_KEY = "agent_harness_id"
 
 @dataclass
 class OpenAIAgentRegistrationConfig:
-    """The registration of the agents of a program. An empty ``harness_id`` is none."""
+    """The registration of the agents of a program. An empty ``harness_id`` means ``None``."""
 
     harness_id: str | None
 

@@ -182,14 +182,14 @@ class _ItemMatcher:
         for place in range(len(result) - 1, -1, -1):
             if matches[place] is not None:
                 continue
-            said = encode_canonical(result[place])
-            stored = equal.get(encode_content(result[place])) or similar.get(said)
-            if free.get(said):
-                matches[place] = "new", free[said].pop()
+            canonical = encode_canonical(result[place])
+            stored = equal.get(encode_content(result[place])) or similar.get(canonical)
+            if free.get(canonical):
+                matches[place] = "new", free[canonical].pop()
             elif stored:
                 matches[place] = "old", stored.pop() if len(stored) > 1 else stored[0]
-            elif taken.get(said):
-                matches[place] = "new", taken[said][-1]
+            elif taken.get(canonical):
+                matches[place] = "new", taken[canonical][-1]
 
 
 def _group_indexes(pairs: list[tuple[bytes, int]]) -> dict[bytes, list[int]]:
@@ -213,14 +213,14 @@ def encode_canonical(item: Item) -> bytes:
     Programs that rebuild an item spell out or leave out its ``type``, write its text as a string or as parts, and
     lose its ``id`` and ``status``.
     """
-    said = {name: part for name, part in item.items() if name not in ("id", "status") and part is not None}
-    if "role" in said:
-        if said.get("type") == "message":
-            del said["type"]
-        content = said.get("content")
+    fields = {name: part for name, part in item.items() if name not in ("id", "status") and part is not None}
+    if "role" in fields:
+        if fields.get("type") == "message":
+            del fields["type"]
+        content = fields.get("content")
         parts = content if isinstance(content, list) else [{"type": "input_text", "text": content}]
-        said["content"] = [_to_canonical_part(part) for part in parts]
-    return encode_content(said)
+        fields["content"] = [_to_canonical_part(part) for part in parts]
+    return encode_content(fields)
 
 
 def _to_canonical_part(part: Any) -> Any:

@@ -22,7 +22,7 @@ from standfast.lifecycle.scope import Scope
 from standfast.models.interface import Model, ModelResponse, TResponseStreamEvent
 from standfast.models.request import ModelRequest, call_model
 from standfast.runs._loop.tracing import get_model_tracing, record_response, start_model_span
-from standfast.runs.active_run import ActiveRun, EmitCallback, Toolbox
+from standfast.runs.active_run import ActiveRun, EmitCallback
 from standfast.runs.config import CallModelData, ModelInputData
 from standfast.runs.core.conversion import to_usage_record
 from standfast.runs.core.state import (
@@ -40,6 +40,7 @@ from standfast.runs.error_handlers import format_tool_error
 from standfast.runs.items import ItemHelpers, RawResponsesStreamEvent
 from standfast.runs.result import get_first_input
 from standfast.runs.session_io import as_items, load_history
+from standfast.runs.toolbox import Toolbox
 from standfast.tool_calls.output import to_plain_value
 from standfast.tracing.create import maybe_guardrail_span
 

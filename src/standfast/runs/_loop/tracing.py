@@ -293,7 +293,7 @@ def get_model_tracing(span: ModelSpan) -> ModelTracing:
 def start_model_span(run: ActiveRun, model: Model, request: ModelRequest) -> OptionalSpan[Any]:
     """Return a span for a model call with all its retries: of a response for a model of the Responses API.
 
-    Processors are not told of a scripted model that says so.
+    A scripted model can opt out of being reported to processors.
     """
     parent = get_recorded_parent()
     if parent is None:

@@ -14,9 +14,9 @@ from standfast.agents.errors import InvalidArguments, UncertainCall
 from standfast.agents.tool_identity import ToolRef
 from standfast.base.errors import ApprovalMoved, InvalidDecision, RunMoved
 from standfast.base.ids import new_id
-from standfast.runs.active_run import Toolbox
 from standfast.runs.core.state import CallRecord, State, make_idempotency_key
 from standfast.runs.core.steps import CallDecided
+from standfast.runs.toolbox import Toolbox
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.records import ENDED_STATUSES, ApprovalDecided, JournalEntry, decode_header, encode_entry
 from standfast.runtime._engine.run_cipher import is_locked, require_unlocked

@@ -190,6 +190,15 @@ async def check_supports_runs(backend: Backend) -> None:
         raise Unsupported(f"{problem}: open the runtime on SQLite or an SQL database") from None
 
 
+def validate_options(*, lease: float, approval_ttl: float | None, compaction: object) -> None:
+    """Raise :class:`InvalidInput` unless a runtime can be opened with these options."""
+    if compaction is not None and not isinstance(compaction, HistoryCompaction):
+        raise InvalidInput(f"compaction must be a HistoryCompaction, not {type(compaction).__name__}")
+    for name, seconds in (("lease", lease), ("approval_ttl", approval_ttl)):
+        if seconds is not None and not seconds > 0:
+            raise InvalidInput(f"{name} must be a positive number of seconds, not {seconds!r}")
+
+
 def validate_session_id(name: object) -> str | None:
     """Return the session id if it can be one, or raise :class:`InvalidInput`."""
     if isinstance(name, SessionABC):

@@ -21,7 +21,7 @@ from standfast.base.errors import (
 from standfast.base.log import get_logger
 from standfast.base.text import describe_error, sanitize_text
 from standfast.base.time import Backoff
-from standfast.runs.active_run import ActiveRun, Toolbox
+from standfast.runs.active_run import ActiveRun
 from standfast.runs.core import steps
 from standfast.runs.core.context import restore_context
 from standfast.runs.core.serialization import list_agent_paths
@@ -30,6 +30,7 @@ from standfast.runs.core.steps import AskModel
 from standfast.runs.core.transitions import choose_next_step, is_waiting
 from standfast.runs.driver import drive
 from standfast.runs.sandbox import has_sandbox_agent, use_sandbox
+from standfast.runs.toolbox import Toolbox
 from standfast.runtime._engine.approvals import build_withdrawal_ops, load_standing_decisions
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.crash_loop import make_crash_loop_problem
@@ -236,7 +237,10 @@ class RunExecutor:
         await drive(run)
 
     async def _compact_session(self) -> None:
-        """Compact the history before the run reads it, if a policy says so. Interrupted, it is repeated elsewhere."""
+        """Compact the history before the run reads it, if the policy requires that.
+
+        If it is interrupted, the next owner of the run repeats it.
+        """
         if self.ctx.compaction is None or self.writer.session is None or self.suspending:
             return
         self._compacting = True

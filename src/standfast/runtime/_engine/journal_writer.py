@@ -149,7 +149,7 @@ class JournalWriter:
         self._ops: list[Op] = []
         self._lock = asyncio.Lock()
         self.before_stop: dict[str, Callable[[], Awaitable[None]]] = {}
-        """What calls have asked for before the run ends or pauses, by workspace."""
+        """Work that calls have registered for the time before the run ends or pauses, by workspace."""
         self.stopped = False
 
     def open_call(self, run: ActiveRun, record: CallRecord) -> DurableCall:

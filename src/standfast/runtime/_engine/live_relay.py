@@ -1,8 +1,8 @@
 """Carry live events and notices of changes between the runtimes of one store.
 
 A runtime with readers of a run that it does not drive tells all others that it *watches* the run, and repeats that
-while it has such readers. Whoever drives or changes the run sends what happens to those who watch it, and nothing to
-anybody else. Everything sent is a hint: a reader that gets nothing finds all entries by polling the store.
+while it has such readers. The runtimes that drive or change the run send what happens to the runtimes that watch it,
+and to no others. Everything sent is a hint: a reader that gets nothing finds all entries by polling the store.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class LiveRelay:
         self._ended: dict[str, tuple[LiveStream, float]] = {}
         self._flush_handle: asyncio.TimerHandle | None = None
         self._asked: dict[str, float] = {}
-        """By run: when messages that are missing were last asked for."""
+        """By run: when missing messages were last requested."""
 
     @property
     def is_open(self) -> bool:
@@ -159,7 +159,7 @@ class LiveRelay:
         return [name for name, (until, wants) in watchers.items() if until > now and wants >= live]
 
     def _flush(self) -> None:
-        """Send what was said since the last time, encoded once for all who watch."""
+        """Send the messages since the last time, encoded once for all watching runtimes."""
         if self._flush_handle is not None:
             self._flush_handle.cancel()
             self._flush_handle = None

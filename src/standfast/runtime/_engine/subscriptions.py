@@ -1,4 +1,4 @@
-"""Who reads the events of runs in this process, and what they are told: by runs driven here, and by other processes."""
+"""Subscriptions to the events of runs in this process: of runs that it drives, and of runs that others drive."""
 
 import asyncio
 import time
@@ -41,7 +41,7 @@ class Relay(Protocol):
         ...
 
     def keep_ended(self, run_id: str, stream: LiveStream) -> None:
-        """Keep what was said for a while: somebody may have missed the end."""
+        """Keep the messages for a while, for readers that have missed the end."""
         ...
 
     def tell_changed(self, run_id: str, *, stopped: bool) -> None:
@@ -87,7 +87,7 @@ class RunChannel:
         self.stream: LiveStream | None = None
         self.is_driven_here = False
         self.is_watching = False
-        """Whether other processes were asked for what they say about the run."""
+        """Whether this process watches the run in other processes."""
         self.silent_token = -1
         """The driver that was waited for in vain."""
         self.journal: Any = None

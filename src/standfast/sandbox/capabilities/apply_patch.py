@@ -184,7 +184,7 @@ async def apply_operations(session: BaseSandboxSession, operations: PatchOperati
 
 
 class SandboxApplyPatchTool(CustomTool):
-    """Lets the model patch files. A person approves each change if ``needs_approval`` says so."""
+    """Lets the model patch files. A person approves each change if ``needs_approval`` requires it."""
 
     def __init__(
         self,

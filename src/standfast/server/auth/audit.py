@@ -49,7 +49,7 @@ class Audit:
         self._last_time = 0
 
     async def record(self, action: str, principal: Principal | None, facts: Mapping[str, object]) -> None:
-        """Add an entry about a request. Pass this method to :func:`create_app`. Without a principal, it is nobody's."""
+        """Add an entry about a request, anonymous without a principal. Pass this method to :func:`create_app`."""
         await self.append(action, principal or NOBODY, facts)
 
     async def append(self, action: str, principal: Principal, details: Mapping[str, object]) -> AuditEntry:

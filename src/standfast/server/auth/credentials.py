@@ -27,7 +27,7 @@ class RoleMissing(Unauthenticated):
 
 
 class IssuerUnavailable(StandfastError):
-    """The issuer of the token cannot be asked for its keys: the token is neither accepted nor refused. Try again."""
+    """The keys of the issuer of the token cannot be fetched: the token is neither accepted nor refused. Try again."""
 
     code = "issuer-unavailable"
 

@@ -93,7 +93,7 @@ class ApiKeys:
     async def create(
         self, name: str, *, role: Role | str, owner: str, expires: float | None = None, by: str = "program"
     ) -> NewApiKey:
-        """Create a key. ``expires`` is a time in seconds since 1970, ``by`` is the subject that asked for the key."""
+        """Create a key. ``expires`` is a time in seconds since 1970, ``by`` is the subject that requested the key."""
         now = self.clock()
         if expires is not None and not now < expires < float("inf"):
             raise InvalidInput("expires must be a time in the future")

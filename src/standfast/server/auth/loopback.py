@@ -13,7 +13,7 @@ from standfast.server.auth.principals import Principal, Role
 class LoopbackToken:
     """Accepts one token, as ``Authorization: Bearer TOKEN`` or as a cookie, for a principal who may do everything.
 
-    The token is random unless one is given, so that it ends with the process. Whoever has it is the person at this
+    The token is random unless one is given, so that it ends with the process. It stands for the person at this
     machine: use it for servers that only this machine can reach.
     """
 

@@ -24,7 +24,7 @@ class Oidc:
     The owner is the value of ``owner_claim``. The role is the highest that ``roles`` gives to a value of
     ``role_claim``, which may be a path such as ``realm_access.roles``, and the claim a text or a list of texts;
     without ``roles``, its values are the names of roles. Tokens without such a value have ``default_role``, or are
-    refused with :class:`RoleMissing` if there is none. Clocks may differ by ``leeway`` seconds.
+    refused with :class:`RoleMissing` if that is not set. Clocks may differ by ``leeway`` seconds.
 
     Keys are those of the issuer's discovery document. A token with an unknown key id makes them be fetched again, at
     most every ten seconds.

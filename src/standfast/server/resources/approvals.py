@@ -12,7 +12,7 @@ from standfast.runtime.types import Approval, ApprovalChange
 from standfast.server.access import DECIDE, READ_RUNS
 from standfast.server.endpoints import EndpointTable
 from standfast.server.exchange import Exchange
-from standfast.server.resources.paging import choose_owner, make_page, validate_page_size
+from standfast.server.resources.pages import choose_owner, make_page, validate_page_size
 from standfast.server.streams import RETRY, EventStream, format_event
 from standfast.server.types import ApprovalEvents, ApprovalListing, Decision, DecisionResult, NamedDecision, Page
 

@@ -5,7 +5,7 @@ from standfast.server.auth.audit import AuditEntry
 from standfast.server.auth.keys import ApiKey, ApiKeys, NewApiKey
 from standfast.server.endpoints import EndpointTable
 from standfast.server.exchange import Exchange
-from standfast.server.resources.paging import make_page, validate_page_size
+from standfast.server.resources.pages import make_page, validate_page_size
 from standfast.server.types import AuditListing, NewKey, Page
 
 endpoints = EndpointTable()

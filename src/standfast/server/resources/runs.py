@@ -12,7 +12,7 @@ from standfast.runtime.types import RunInfo, RunOutcome
 from standfast.server.access import READ_RUNS, WRITE
 from standfast.server.endpoints import EndpointTable
 from standfast.server.exchange import Exchange
-from standfast.server.resources.paging import choose_owner, make_page, validate_page_size
+from standfast.server.resources.pages import choose_owner, make_page, validate_page_size
 from standfast.server.streams import EventStream, read_position, stream_run
 from standfast.server.types import (
     CancelRequest,
@@ -30,7 +30,7 @@ endpoints = EndpointTable()
 
 @endpoints.add("POST", "/runs", WRITE, body=NewRun, result=RunInfo, status=201, has_key=True)
 async def start_run(exchange: Exchange) -> RunInfo:
-    """Start a run. It is stored when the answer arrives, and goes on whether anybody reads its events or not.
+    """Start a run. It is stored when the answer arrives, and continues whether its events are read or not.
 
     The same request with the same `Idempotency-Key` gives the same run. Its session belongs to the owner of the
     credential.

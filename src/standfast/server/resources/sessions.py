@@ -15,7 +15,7 @@ from standfast.history.store import StoredSessionInfo
 from standfast.server.access import MANAGE, READ, WRITE
 from standfast.server.endpoints import EndpointTable
 from standfast.server.exchange import Exchange
-from standfast.server.resources.paging import choose_owner, make_page, validate_page_size
+from standfast.server.resources.pages import choose_owner, make_page, validate_page_size
 from standfast.server.types import (
     DeleteQuery,
     ForkRequest,

@@ -17,9 +17,9 @@ from standfast.store.records import (
     CheckpointRecord,
     DocumentRecord,
     Generation,
+    HistoryPage,
     Lease,
     LogEntry,
-    Page,
     QuarantinedItem,
     RunRecord,
     SearchCandidate,
@@ -29,7 +29,7 @@ from standfast.store.records import (
 )
 from standfast.store.redis import encoding
 from standfast.store.redis.committer import RedisCommitter
-from standfast.store.redis.connection import CLOSE_TIMEOUT, Client, RedisConnection, Script, open_client
+from standfast.store.redis.connection import CLOSE_TIMEOUT, LuaScript, RedisClient, RedisConnection, open_client
 from standfast.store.redis.encoding import TapeSegment, make_tag
 from standfast.store.redis.keys import DEFAULT_PREFIX, HINTS_SCRIPT, Keyspace, validate_prefix
 from standfast.store.shielded_work import ShieldedWork
@@ -44,7 +44,7 @@ being created."""
 _RUNS_UNSUPPORTED = "Redis stores support histories and leases, not runs"
 _DOCUMENTS_UNSUPPORTED = "Redis stores support histories and leases, not documents"
 
-_READ_SCRIPT, _LIST_SCRIPT = Script("read.lua"), Script("list.lua")
+_READ_SCRIPT, _LIST_SCRIPT = LuaScript("read.lua"), LuaScript("list.lua")
 
 
 class RedisBackend:
@@ -61,7 +61,7 @@ class RedisBackend:
 
     def __init__(
         self,
-        client: Client,
+        client: RedisClient,
         *,
         prefix: str = DEFAULT_PREFIX,
         ttl: float | None = None,
@@ -134,7 +134,7 @@ class RedisBackend:
         stop: int | None = None,
         last: int | None = None,
         generation: int | None = None,
-    ) -> Page | None:
+    ) -> HistoryPage | None:
         tag, spread = make_tag(session_id), await self.keys.is_clustered()
         limits = [b"" if value is None else encoding.encode_number(value) for value in (generation, start, stop, last)]
         args = [self.keys.prefix.encode(), tag.encode(), encoding.encode_flag(spread), *limits]
@@ -147,7 +147,7 @@ class RedisBackend:
             record = encoding.parse_session_record(session_id, encoding.parse_hash(reply[0]))
             segments = [TapeSegment.parse(segment) for segment in reply[2]]
             fetched = [await self.fetch_segment(segment) for segment in segments]
-            page = Page(record, encoding.build_rows(int(reply[1]), fetched), bool(reply[3]))
+            page = HistoryPage(record, encoding.build_rows(int(reply[1]), fetched), bool(reply[3]))
             if segments == fetched or all(row.data is not None for row in page.rows) or await self.is_unchanged(record):
                 return page
             # Items were erased between the two reads: the page mixes both states, so read again.

@@ -8,11 +8,11 @@ from standfast.base.time import Clock
 from standfast.store.operations import Annotate, Op, OpResult, RequireVersion, Splice
 from standfast.store.preconditions import check_view_update
 from standfast.store.redis import encoding
-from standfast.store.redis.connection import Script
+from standfast.store.redis.connection import LuaScript
 from standfast.store.redis.encoding import CommitStep, ForkLink, ForkLinkChange, make_tag
 from standfast.store.redis.keys import HINTS_SCRIPT, Keyspace
 
-_COMMIT_SCRIPT = Script("commit.lua")
+_COMMIT_SCRIPT = LuaScript("commit.lua")
 
 
 class RedisCommitter:

@@ -16,7 +16,7 @@ try:
 except ImportError as error:
     raise MissingExtra("redis", "the Redis store") from error
 
-Client = Redis | RedisCluster
+RedisClient = Redis | RedisCluster
 _CLUSTER_SUFFIX = "+cluster"
 _CROSS_SLOT_MESSAGE = "hash to the same slot"
 _MAX_CONNECTIONS = 32
@@ -28,7 +28,7 @@ class CrossSlotError(StoreUnavailable):
     """The server belongs to a cluster, and the keys of a command are in different slots. Nothing was done."""
 
 
-class Script:
+class LuaScript:
     """A Lua file of this package, and the SHA-1 digest by which servers cache it."""
 
     def __init__(self, file: str) -> None:
@@ -43,14 +43,14 @@ class RedisConnection:
     may have executed it.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: RedisClient) -> None:
         self.client = client
         self.location = describe_client(client)
         self.closed = False
         self.max_connections = min(_MAX_CONNECTIONS, get_max_connections(client))
         self.semaphore = asyncio.Semaphore(self.max_connections)
 
-    async def run_script(self, script: Script, keys: list[str], args: list[bytes], *, retry: bool) -> Any:
+    async def run_script(self, script: LuaScript, keys: list[str], args: list[bytes], *, retry: bool) -> Any:
         """Run a script; with ``retry``, a second time if the connection is lost before the response."""
         words = [str(len(keys)).encode(), *(key.encode() for key in keys), *args]
         try:
@@ -121,7 +121,7 @@ def is_refusal(error: StoreUnavailable) -> bool:
     return isinstance(error.__cause__, ResponseError)
 
 
-def open_client(url: str, **options: Any) -> tuple[Client, str]:
+def open_client(url: str, **options: Any) -> tuple[RedisClient, str]:
     """Return a client for a URL, and the URL without credentials."""
     parts = urlsplit(url)
     location = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
@@ -133,13 +133,13 @@ def open_client(url: str, **options: Any) -> tuple[Client, str]:
         raise InvalidInput(f"invalid Redis URL {location}: {error}") from None
 
 
-def get_max_connections(client: Client) -> int:
+def get_max_connections(client: RedisClient) -> int:
     if isinstance(client, RedisCluster):
         return _MAX_CONNECTIONS
     return int(client.connection_pool.max_connections)
 
 
-def describe_client(client: Client) -> str:
+def describe_client(client: RedisClient) -> str:
     """Return the URL of a client without credentials."""
     if isinstance(client, RedisCluster):
         return "redis" + _CLUSTER_SUFFIX

@@ -22,10 +22,10 @@ the records.
 from standfast.base.errors import InvalidInput, StoreUnavailable
 from standfast.base.ids import validate_name
 from standfast.store.redis import encoding
-from standfast.store.redis.connection import RedisConnection, Script, is_refusal
+from standfast.store.redis.connection import LuaScript, RedisConnection, is_refusal
 from standfast.store.redis.encoding import make_tag
 
-HINTS_SCRIPT = Script("hints.lua")
+HINTS_SCRIPT = LuaScript("hints.lua")
 DEFAULT_PREFIX = "standfast"
 FORMER_DEFAULT_PREFIX = "holdfast"
 

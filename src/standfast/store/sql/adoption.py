@@ -16,7 +16,7 @@ from standfast.base.items import decode_item
 from standfast.base.log import get_logger
 from standfast.base.text import extract_text, extract_words
 from standfast.store.operations import Splice
-from standfast.store.records import Page, SessionRecord
+from standfast.store.records import HistoryPage, SessionRecord
 from standfast.store.sql import queries, schema
 from standfast.store.sql.connection import DatabaseConnection, GetColumns, TableNames, are_left_to_owner, as_bytes
 from standfast.store.sql.history_writes import splice
@@ -155,7 +155,7 @@ class ReturnedSession(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-EncodePage: TypeAlias = Callable[[DatabaseConnection, Page], "list[str] | ReturnedSession | None"]
+EncodePage: TypeAlias = Callable[[DatabaseConnection, HistoryPage], "list[str] | ReturnedSession | None"]
 """Returns the JSON texts of a session as openai-agents stores them; what is done instead of storing them; or nothing if
 the session is only a part of another one."""
 
@@ -211,7 +211,7 @@ class _Plan(msgspec.Struct, frozen=True):
     added: list[str] = []
 
 
-def _plan_return(db: DatabaseConnection, names: TableNames, page: Page, encode: EncodePage) -> _Plan:
+def _plan_return(db: DatabaseConnection, names: TableNames, page: HistoryPage, encode: EncodePage) -> _Plan:
     session_id = page.record.session_id
     stored = db.fetch_all(
         f"SELECT id, message_data FROM {names.items} WHERE session_id = :session_id ORDER BY id",

@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 from standfast.base.errors import NotAdopted
 from standfast.store import operations, preconditions
 from standfast.store.operations import Op, OpResult
-from standfast.store.records import EMPTY_HEAD, Head, Page, Row, SessionRecord
+from standfast.store.records import EMPTY_HEAD, Head, HistoryPage, Row, SessionRecord
 from standfast.store.sql import queries, workspace_queries
 from standfast.store.sql.connection import DatabaseConnection, TableNames, as_bytes, get_names_beside
 
@@ -108,7 +108,7 @@ class OpenAIAgentsTables:
         stop: int | None,
         last: int | None,
         generation: int | None,
-    ) -> Page | None:
+    ) -> HistoryPage | None:
         while True:
             record = self.get_session(db, session_id)
             if record is None or generation is not None:
@@ -125,7 +125,7 @@ class OpenAIAgentsTables:
                 for position, (_, data) in enumerate(found, start=first)
             ]
             if self.get_session(db, session_id) == record:
-                return Page(record, rows)
+                return HistoryPage(record, rows)
 
     # --- writing --------------------------------------------------------------------------------
 

@@ -21,9 +21,9 @@ from standfast.store.records import (
     CheckpointRecord,
     DocumentRecord,
     Generation,
+    HistoryPage,
     Lease,
     LogEntry,
-    Page,
     QuarantinedItem,
     Row,
     RunRecord,
@@ -124,7 +124,7 @@ def get_session(db: DatabaseConnection, session_id: str) -> SessionRecord | None
 
 def read(
     db: DatabaseConnection, session_id: str, *, start: int, stop: int | None, last: int | None, generation: int | None
-) -> Page | None:
+) -> HistoryPage | None:
     while True:
         record = get_session(db, session_id)
         if record is None:
@@ -136,7 +136,7 @@ def read(
         rows = read_rows(db, slice_spans(view, start, size if stop is None else stop), start)
         overrun = record.seal is not None and has_records_after(db, record)
         if (not overrun and all(row.data is not None for row in rows)) or is_unchanged(db, record):
-            return Page(record, rows, overrun)
+            return HistoryPage(record, rows, overrun)
         # Items were erased or added between the statements: the page mixes both states, so read again.
 
 
@@ -248,7 +248,7 @@ class RelationalQueries(ABC):
         stop: int | None = None,
         last: int | None = None,
         generation: int | None = None,
-    ) -> Page | None:
+    ) -> HistoryPage | None:
         return await self.run_query(read, session_id, start=start, stop=stop, last=last, generation=generation)
 
     async def list_sessions(

@@ -327,7 +327,7 @@ class SqlBackend(RelationalQueries):
         return await NotifyLink.open(self.engine, await self.agree_on_link_secret(make_secret()), name, listener)
 
     async def agree_on_link_secret(self, proposal: str) -> str:
-        """Return the secret of the store's channels: the owner of a lease that nobody releases."""
+        """Return the secret of the store's channels: the owner of a lease that is never released."""
         lease = await self.get_lease(LINK_LEASE)
         if lease is None:
             with suppress(LeaseHeld):

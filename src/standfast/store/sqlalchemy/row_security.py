@@ -4,8 +4,8 @@ A store that is scoped to an owner runs each of its transactions as the role :da
 setting ``standfast.owner``; both end with the transaction. The policies of that role are below. Every other use has a
 policy that allows everything, which PostgreSQL removes when it plans a statement.
 
-A session without an owner, and a run without a session, are nobody's. Deleting is not granted: what can be destroyed
-depends on the forks of other owners.
+A session without an owner, and a run without a session, belong to no owner. Deleting is not granted: what can be
+destroyed depends on the forks of other owners.
 """
 
 from collections.abc import Iterator, Mapping

@@ -27,7 +27,7 @@ from standfast.store.sql.commit import apply
 from standfast.store.sql.connection import DEFAULT_NAMES, TableNames
 from standfast.store.sql.openai_agents_tables import AdoptedMeanwhile, ForeignTablesPolicy, OpenAIAgentsTables
 from standfast.store.sql.queries import RelationalQueries
-from standfast.store.sqlite import erasure, migration
+from standfast.store.sqlite import erasure, migrations
 from standfast.store.sqlite import search as sqlite_search
 from standfast.store.sqlite.files import create_private_file, explain_open_failure, get_file_id
 from standfast.store.sqlite.socket_link import SocketLink
@@ -205,7 +205,7 @@ class SqliteBackend(RelationalQueries):
         connection = self.connect()
         with close_on_error(connection.raw):
             if self.path != MEMORY and not self.find_openai_agents(connection):
-                migration.enable_wal(connection.raw, timeout=self.busy_timeout)
+                migrations.enable_wal(connection.raw, timeout=self.busy_timeout)
                 connection.raw.execute(f"PRAGMA journal_size_limit = {_MAX_WAL_BYTES}")
             connection.lock_timeout = self.busy_timeout
             connection.raw.execute(f"PRAGMA busy_timeout = {min(int(self.busy_timeout * 1000), _LOCK_POLL_MS)}")
@@ -220,14 +220,14 @@ class SqliteBackend(RelationalQueries):
         return connection
 
     def find_openai_agents(self, connection: SqliteConnection) -> OpenAIAgentsTables | None:
-        return migration.find_openai_agents(
+        return migrations.find_openai_agents(
             connection, self.requested_names, location=self.path, policy=self.foreign_tables
         )
 
     def migrate(self, connection: SqliteConnection) -> None:
         self.openai_agents = self.find_openai_agents(connection)
         if self.openai_agents is None:
-            self.names = migration.migrate(connection, self.requested_names, location=self.path, now=self.clock())
+            self.names = migrations.migrate(connection, self.requested_names, location=self.path, now=self.clock())
 
     # --- writing --------------------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ class SqliteConnection:
         self.raw.executemany(self.substitute_table_names(sql), params)
 
 
-Work = Callable[[SqliteConnection], Any]
+CommitWork = Callable[[SqliteConnection], Any]
 
 
 class ReaderThread:
@@ -140,11 +140,11 @@ class InlineCommitter:
         self.connection: SqliteConnection | None = None
         self.closed = False
         self.lock = threading.Lock()
-        self.pending: dict[asyncio.AbstractEventLoop, list[tuple[Work, float, asyncio.Future[Any]]]] = {}
+        self.pending: dict[asyncio.AbstractEventLoop, list[tuple[CommitWork, float, asyncio.Future[Any]]]] = {}
         self.paused_until = 0.0
         self.commit_count = 0
 
-    async def commit(self, work: Work, size: float) -> Any:
+    async def commit(self, work: CommitWork, size: float) -> Any:
         """Return the result of ``work``, or :data:`DECLINED`. ``size`` is the estimated size of its operations."""
         if size > _MAX_INLINE_BYTES:
             return DECLINED
@@ -176,7 +176,7 @@ class InlineCommitter:
             else:
                 future.set_result(result)
 
-    def try_commit(self, jobs: list[Work]) -> list[Any]:
+    def try_commit(self, jobs: list[CommitWork]) -> list[Any]:
         started = time.monotonic()
         # Two commits of each _CHECKPOINT_INTERVAL go to the writer thread: the first one checkpoints the log and the
         # second one restarts it. Both wait for the disk.
@@ -242,7 +242,7 @@ class BrokenConnection(Exception):
     """The transaction could not be rolled back, so the connection was closed."""
 
 
-def commit_group(connection: SqliteConnection, jobs: Sequence[Work]) -> list[Any]:
+def commit_group(connection: SqliteConnection, jobs: Sequence[CommitWork]) -> list[Any]:
     """Run all ``jobs`` in one transaction and return one entry for each: its result, or a :class:`Failure`.
 
     If this raises an exception, nothing was written.
@@ -285,7 +285,7 @@ def rollback_or_close(raw: sqlite3.Connection) -> bool:
     return False
 
 
-def run_in_savepoint(connection: SqliteConnection, work: Work) -> Any:
+def run_in_savepoint(connection: SqliteConnection, work: CommitWork) -> Any:
     """Run one caller's work of a group. If it fails, its effects are undone and the others continue."""
     connection.raw.execute("SAVEPOINT caller")
     try:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import cast
 
@@ -15,12 +15,11 @@ from standfast.workers.chunks import decode_chunk
 from standfast.workers.errors import CaptureFailed, WorkerRequestFailed, WorkspaceRefused
 from standfast.workers.files import Files
 from standfast.workers.results import WorkspaceReport
-from standfast.workers.shared_contents import MAX_SHARED, SharedContent, find_shared
+from standfast.workers.shared_contents import MAX_SHARED, Fetch, SharedContent, find_shared
 from standfast.workers.wire import messages as m
 from standfast.workers.wire.captures import CaptureRequest, PlannedGroup, RestorePlan, encode_request
 from standfast.workers.wire.manifests import Content, InvalidManifest, WorkspaceFile, WorkspaceManifest
 
-Fetch = Callable[[bytes], Awaitable[bytes]]
 DEFAULT_WORKSPACE_BYTES = 256 << 20
 _PARALLEL_FETCHES = 8
 

@@ -320,7 +320,8 @@ async def _wake_until_ended(router: MessageRouter, execution: ActiveExecution) -
     while True:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(interval):
-                return await execution.wait_until_ended()
+                await execution.wait_until_ended()
+                return
         if router.cause is None:
             router.require_connection().wake()
         interval *= 2

@@ -6,7 +6,7 @@ It does no I/O: a message goes in, actions come out. Whatever a worker sends, th
 - All output is delivered before the result: DrainOutput precedes every message that output must not follow.
 - Nothing is delivered after a result. Late and unexpected messages go to the general queue.
 - A reply is delivered once, to the request that it names.
-- Output comes from the pipes only, and input is asked for only by code that may, a few times at once.
+- Output comes from the pipes only, and input is requested only by code that may do so, a few times at once.
 - A worker that sends too many messages against these rules during one execution is killed.
 """
 

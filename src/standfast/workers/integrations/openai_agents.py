@@ -23,7 +23,7 @@ BACKEND = "standfast"
 
 
 class WorkerSandboxOptions(BaseSandboxClientOptions):
-    """Options of a sandbox. There are none: the client has the configuration of its workers."""
+    """The options of a sandbox, which has no fields: the client has the configuration of its workers."""
 
     type: Literal["standfast"] = "standfast"
 

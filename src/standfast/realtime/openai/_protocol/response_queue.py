@@ -49,7 +49,7 @@ class RequestContext:
 
 @dataclass(eq=False, slots=True)
 class ResponseRequest:
-    """One request for a response. ``requesters`` name who asked for it; a merged request has several."""
+    """One request for a response. ``requesters`` are the callers by name; a merged request has several."""
 
     id: str
     requesters: list[str]

@@ -9,7 +9,7 @@ from standfast.agents.handoffs import Handoff
 from standfast.base.item_pairs import get_call_id
 from standfast.runs.core.serialization import UnreadableState
 
-AgentName = Mapping[str, Any]
+AgentReference = Mapping[str, Any]
 """``name``, and from schema 1.7 on ``identity``, which numbers agents of the same name."""
 
 
@@ -27,7 +27,7 @@ class AgentFinder:
         self.current = ROOT if start is None else start
         self.paths = [self._follow(item) for item in items]
 
-    def find(self, agent: AgentName, *, default: str | None = None) -> str:
+    def find(self, agent: AgentReference, *, default: str | None = None) -> str:
         """Return the path of an agent; raise an error if it does not exist or is not the only one of its name."""
         name = agent["name"]
         known = self._known.get(agent.get("identity") or name)
@@ -46,7 +46,7 @@ class AgentFinder:
             path="$.current_agent",
         )
 
-    def find_current(self, agent: AgentName) -> str:
+    def find_current(self, agent: AgentReference) -> str:
         """Return the path of the agent that continues."""
         return self.current if self._is_named(self.current, agent) else self.find(agent)
 
@@ -68,7 +68,7 @@ class AgentFinder:
             self._known.setdefault(item["target_agent"].get("identity") or item["target_agent"]["name"], target)
         return path
 
-    def _find_handoff_target(self, source: str, tool_name: str | None, target: AgentName) -> str:
+    def _find_handoff_target(self, source: str, tool_name: str | None, target: AgentReference) -> str:
         for handoff in getattr(self.graph.find(source), "handoffs", ()):
             agent = handoff.agent if isinstance(handoff, Handoff) else handoff
             name = handoff.tool_name if isinstance(handoff, Handoff) else Handoff.default_tool_name(handoff)
@@ -76,7 +76,7 @@ class AgentFinder:
                 return self.graph.get_path(agent)
         return self.find(target)
 
-    def _is_named(self, path: str, agent: AgentName) -> bool:
+    def _is_named(self, path: str, agent: AgentReference) -> bool:
         found = self.graph.find(path)
         identity = agent.get("identity") or agent["name"]
         if found is None or found.name != agent["name"]:

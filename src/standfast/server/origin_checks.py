@@ -20,7 +20,7 @@ SECURITY_HEADERS = {
 SINGLE_HEADERS = ("host", "origin", "authorization")
 
 
-class SiteChecks:
+class OriginChecks:
     """Refuses requests for other hosts (DNS rebinding) and from pages of other sites; adds security headers.
 
     Path parameters stay percent-encoded up to the endpoint, so that an id may contain a slash.
