@@ -107,8 +107,10 @@ async def test_each_role_does_what_its_rule_says(endpoint, server):
     if endpoint.rule is None:
         assert (await send(server.sign_in(""), endpoint, {})).status_code == 200
         return
-    for name, (owner, role) in PEOPLE.items():
-        names = await make_data(server, "ann")
+    names = await make_data(server, "ann")
+    for number, (name, (owner, role)) in enumerate(PEOPLE.items()):
+        if number and endpoint.method != "GET":  # the person before may have changed or deleted them
+            names = await make_data(server, "ann")
         answer = await send(server.sign_in(name), endpoint, names)
         needed = endpoint.rule.own if owner == "ann" else endpoint.rule.foreign
         if role < min(endpoint.rule.own, endpoint.rule.foreign):
@@ -123,8 +125,7 @@ async def test_each_role_does_what_its_rule_says(endpoint, server):
 
 
 @pytest.mark.parametrize("token", ["", "mallory"])
-@pytest.mark.parametrize("endpoint", [one for one in ENDPOINTS if one.rule], ids=lambda endpoint: endpoint.name)
-async def test_nobody_gets_in_without_a_credential(endpoint, token, server):
+async def test_nobody_gets_in_without_a_credential(token, server):
     names = {
         "run": "run_1",
         "session": "s",
@@ -133,9 +134,13 @@ async def test_nobody_gets_in_without_a_credential(endpoint, token, server):
         "key": "nokey",
         "call": "nocall",
     }
-    answer = await send(server.sign_in(token), endpoint, names)
-    assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
-    assert answer.headers["www-authenticate"] == "Bearer"
+    guarded = [endpoint for endpoint in ENDPOINTS if endpoint.rule]
+    assert guarded
+    for endpoint in guarded:
+        answer = await send(server.sign_in(token), endpoint, names)
+        found = (endpoint.name, answer.status_code, answer.json()["code"])
+        assert found == (endpoint.name, 401, "unauthenticated")
+        assert answer.headers["www-authenticate"] == "Bearer"
 
 
 def test_every_endpoint_that_changes_something_needs_more_than_a_viewer():
