@@ -130,32 +130,32 @@ async def test_deeply_nested_json_is_refused(server):
     assert (await ann.http.post("/runs", content=body, headers=headers)).status_code == 400
 
 
-@pytest.mark.parametrize("name", ["%00", "a%00b", "%ff", "a%0Ab", "a%2Fb"])
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/sessions/{}",
-        "/sessions/{}/items",
-        "/runs/{}",
-        "/approvals/{}",
-        "/calls/{}",
-        "/sessions?owner={}",
-        "/sessions?query={}",
-        "/sessions?after={}",
-        "/runs?session_id={}",
-        "/runs?after={}",
-        "/approvals?session_id={}",
-        "/approvals?run_id={}",
-        "/approvals?after={}",
-        "/audit?after={}",
-        "/audit?subject={}",
-        "/sessions/search?q={}",
-        "/sessions/search?q=h&session_id={}",
-    ],
+PATHS_WITH_NAMES = (
+    "/sessions/{}",
+    "/sessions/{}/items",
+    "/runs/{}",
+    "/approvals/{}",
+    "/calls/{}",
+    "/sessions?owner={}",
+    "/sessions?query={}",
+    "/sessions?after={}",
+    "/runs?session_id={}",
+    "/runs?after={}",
+    "/approvals?session_id={}",
+    "/approvals?run_id={}",
+    "/approvals?after={}",
+    "/audit?after={}",
+    "/audit?subject={}",
+    "/sessions/search?q={}",
+    "/sessions/search?q=h&session_id={}",
 )
-async def test_strange_names_are_unknown_or_refused(server, path, name):
-    answer = await server.sign_in("root").http.get(path.format(name))
-    assert answer.status_code in (200, 400, 404, 422), answer.text
+
+
+@pytest.mark.parametrize("name", ["%00", "a%00b", "%ff", "a%0Ab", "a%2Fb"])
+async def test_strange_names_are_unknown_or_refused(server, name):
+    for path in PATHS_WITH_NAMES:
+        answer = await server.sign_in("root").http.get(path.format(name))
+        assert answer.status_code in (200, 400, 404, 422), (path, answer.text)
 
 
 async def send_raw(server, *lines):

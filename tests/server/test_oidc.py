@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import contextlib
+import functools
 import hashlib
 import hmac
 import json
@@ -26,7 +27,13 @@ from standfast.server.auth.credentials import RoleMissing, TokenExpired
 from standfast.server.auth.issuer import COOLDOWN_SECONDS, MAX_KEY_AGE, MAX_RESPONSE_BYTES, REFRESH_SECONDS
 from standfast.testing import FakeClock
 
-RSA_KEYS = {name: rsa.generate_private_key(public_exponent=65537, key_size=2048) for name in ("one", "two")}
+
+@functools.cache
+def make_rsa_key(name: str) -> rsa.RSAPrivateKey:
+    """Return the key of this name. It is made when a test needs it, because that takes a quarter of a second."""
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
 AUDIENCE = "standfast"
 
 
@@ -79,11 +86,11 @@ class Issuer:
         }
         present = {name: value for name, value in claims.items() if value is not None}
         headers = {} if kid is None else {"kid": kid}
-        return jwt.encode(present, key or RSA_KEYS["one"], algorithm=algorithm, headers=headers)
+        return jwt.encode(present, key or make_rsa_key("one"), algorithm=algorithm, headers=headers)
 
 
 def make_jwk(name: str) -> dict[str, Any]:
-    key = RSAAlgorithm.to_jwk(RSA_KEYS[name].public_key(), as_dict=True)
+    key = RSAAlgorithm.to_jwk(make_rsa_key(name).public_key(), as_dict=True)
     return {**key, "kid": name, "use": "sig", "alg": "RS256"}
 
 
@@ -164,7 +171,7 @@ async def test_a_token_without_a_signature_is_refused(oidc: Oidc, issuer: Issuer
 
 
 async def test_a_public_key_is_no_secret_to_sign_with(oidc: Oidc, issuer: Issuer) -> None:
-    public = RSA_KEYS["one"].public_key()
+    public = make_rsa_key("one").public_key()
     encodings = [
         public.public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
         for encoding in (serialization.Encoding.PEM, serialization.Encoding.DER)
@@ -192,7 +199,7 @@ async def test_a_public_key_is_no_secret_to_sign_with(oidc: Oidc, issuer: Issuer
         {"nbf": float("nan")},
         {"nbf": []},
         {"nbf": time.time() + 3600},
-        {"key": RSA_KEYS["two"]},
+        {"key": "two"},
         {"algorithm": "RS384"},
     ],
     ids=lambda changes: next(iter(changes)),  # the same in every process
@@ -200,7 +207,8 @@ async def test_a_public_key_is_no_secret_to_sign_with(oidc: Oidc, issuer: Issuer
 async def test_a_token_that_is_not_for_this_server_is_refused(
     oidc: Oidc, issuer: Issuer, changes: dict[str, Any]
 ) -> None:
-    token = issuer.sign(**changes)
+    key = make_rsa_key(changes["key"]) if "key" in changes else None
+    token = issuer.sign(**{**changes, "key": key})
     with pytest.raises(Unauthenticated) as refused:
         await oidc.authenticate(bearer(token))
     assert refused.value.code == "unauthenticated"
@@ -236,7 +244,7 @@ async def test_headers_of_a_token_choose_no_key(oidc: Oidc, issuer: Issuer) -> N
         {"kid": "one", "crit": ["exp"]},
     ):
         with pytest.raises(Unauthenticated):
-            await oidc.authenticate(bearer(jwt.encode(claims, RSA_KEYS["two"], algorithm="RS256", headers=headers)))
+            await oidc.authenticate(bearer(jwt.encode(claims, make_rsa_key("two"), algorithm="RS256", headers=headers)))
     assert "/evil" not in issuer.asked
 
 
@@ -251,7 +259,7 @@ async def test_other_signatures_with_a_private_key_are_accepted(oidc: Oidc, issu
             key = ed25519.Ed25519PrivateKey.generate()
             jwk = OKPAlgorithm.to_jwk(key.public_key(), as_dict=True)
         case _:
-            key, jwk = RSA_KEYS["two"], {**make_jwk("two"), "alg": "PS256"}
+            key, jwk = make_rsa_key("two"), {**make_jwk("two"), "alg": "PS256"}
     issuer.answers["/keys"] = {"keys": [{**jwk, "kid": "other"}]}
     principal = await oidc.authenticate(bearer(issuer.sign(key=key, kid="other", algorithm=algorithm)))
     assert principal is not None
@@ -260,7 +268,7 @@ async def test_other_signatures_with_a_private_key_are_accepted(oidc: Oidc, issu
 async def test_only_public_keys_for_signatures_are_used(oidc: Oidc, issuer: Issuer, clock: FakeClock) -> None:
     weak = rsa.generate_private_key(public_exponent=65537, key_size=1024)
     symmetric = {"kty": "oct", "k": encode_part(b"x" * 32), "kid": "oct", "alg": "HS256"}
-    private = RSAAlgorithm.to_jwk(RSA_KEYS["two"], as_dict=True)
+    private = RSAAlgorithm.to_jwk(make_rsa_key("two"), as_dict=True)
     useless = [
         symmetric,
         {**make_jwk("two"), "use": "enc"},
@@ -272,7 +280,7 @@ async def test_only_public_keys_for_signatures_are_used(oidc: Oidc, issuer: Issu
     issuer.answers["/keys"] = {"keys": [*useless, make_jwk("one")]}
     assert await oidc.authenticate(bearer(issuer.sign())) is not None
     tokens = [
-        issuer.sign(key=RSA_KEYS["two"], kid="two"),
+        issuer.sign(key=make_rsa_key("two"), kid="two"),
         issuer.sign(key="x" * 32, kid="oct", algorithm="HS256"),
     ]
     for token in tokens:
@@ -284,7 +292,7 @@ async def test_a_new_key_of_the_issuer_is_accepted(oidc: Oidc, issuer: Issuer, c
     assert await oidc.authenticate(bearer(issuer.sign())) is not None
     issuer.publish("one", "two")
     clock.advance(COOLDOWN_SECONDS)
-    assert await oidc.authenticate(bearer(issuer.sign(key=RSA_KEYS["two"], kid="two"))) is not None
+    assert await oidc.authenticate(bearer(issuer.sign(key=make_rsa_key("two"), kid="two"))) is not None
     assert await oidc.authenticate(bearer(issuer.sign())) is not None
     assert issuer.asked.count("/keys") == 2
 

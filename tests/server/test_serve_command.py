@@ -141,24 +141,18 @@ async def test_an_address_of_other_machines_needs_the_names_of_its_hosts(store):
     assert b"--allowed-host" in errors
 
 
-async def run_command(server, *words):
-    """Run ``standfast`` against the server and return its exit code and its JSON."""
-    environment = os.environ | {"STANDFAST_TOKEN": server.token}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "standfast", "--server", server.url, *words, "--json"),
-        env=environment,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    output, errors = await process.communicate()
-    text = (output or errors).decode()
-    try:
-        return process.returncode, json.loads(text)
-    except json.JSONDecodeError:
-        return process.returncode, [json.loads(line) for line in text.splitlines()]
+async def test_the_command_line_uses_a_server_as_it_uses_a_store(store, command_process, tmp_path):
+    async def run_command(server, *words):
+        """Run ``standfast`` against the server and return its exit code and its JSON."""
+        words = ("-m", "standfast", "--server", server.url, *words, "--json")
+        environment = os.environ | {"STANDFAST_TOKEN": server.token}
+        ended = await asyncio.to_thread(command_process.run, *words, directory=tmp_path, environment=environment)
+        text = ended.stdout or ended.stderr
+        try:
+            return ended.returncode, json.loads(text)
+        except json.JSONDecodeError:
+            return ended.returncode, [json.loads(line) for line in text.splitlines()]
 
-
-async def test_the_command_line_uses_a_server_as_it_uses_a_store(store):
     async with start_server(store) as server, server.client as client:
         run = await client.start("speaker", "pay", session_id="talk")
         await run.wait()

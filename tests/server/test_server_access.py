@@ -116,8 +116,10 @@ async def test_each_role_does_what_its_rule_says(endpoint, server):
     if endpoint.rule is None:
         assert (await send(server.sign_in(""), endpoint, {})).status_code == 200
         return
-    for name, (owner, role) in PEOPLE.items():
-        names = await make_data(server, "ann")
+    names = await make_data(server, "ann")
+    for number, (name, (owner, role)) in enumerate(PEOPLE.items()):
+        if number and endpoint.method != "GET":  # the person before may have changed or deleted them
+            names = await make_data(server, "ann")
         answer = await send(server.sign_in(name), endpoint, names)
         needed = endpoint.rule.own if owner == "ann" else endpoint.rule.foreign
         if role < min(endpoint.rule.own, endpoint.rule.foreign):
@@ -127,13 +129,14 @@ async def test_each_role_does_what_its_rule_says(endpoint, server):
 
         elif role >= needed:
             assert answer.status_code not in (401, 403), (name, answer.text)
+            # 501: the server of these tests runs no code of users.
+            assert answer.status_code < 500 or answer.status_code == 501, (name, answer.text)
             if endpoint.name not in ABSENT:
                 assert answer.status_code != 404, (name, answer.text)
 
 
 @pytest.mark.parametrize("token", ["", "mallory"])
-@pytest.mark.parametrize("endpoint", [one for one in ENDPOINTS if one.rule], ids=lambda endpoint: endpoint.name)
-async def test_a_request_without_a_credential_is_refused(endpoint, token, server):
+async def test_a_request_without_a_credential_is_refused(token, server):
     names = {
         "run": "run_1",
         "session": "s",
@@ -143,9 +146,13 @@ async def test_a_request_without_a_credential_is_refused(endpoint, token, server
         "call": "nocall",
         "cell": "nocell",
     }
-    answer = await send(server.sign_in(token), endpoint, names)
-    assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
-    assert answer.headers["www-authenticate"] == "Bearer"
+    guarded = [endpoint for endpoint in ENDPOINTS if endpoint.rule]
+    assert guarded
+    for endpoint in guarded:
+        answer = await send(server.sign_in(token), endpoint, names)
+        found = (endpoint.name, answer.status_code, answer.json()["code"])
+        assert found == (endpoint.name, 401, "unauthenticated")
+        assert answer.headers["www-authenticate"] == "Bearer"
 
 
 def test_every_endpoint_that_changes_something_needs_more_than_a_viewer():
