@@ -144,6 +144,19 @@ async def test_a_cell_that_ends_each_worker_when_it_is_run_again_is_given_up(tmp
         second = PythonSessions(elsewhere, store=store)
         text = await run(second, "n")
         assert text.splitlines()[-1] == "2"
-        assert "the effects of 2 earlier calls are lost" in text
+        assert "the effects of 2 earlier calls are lost (calls 3, 4)" in text
         assert await run(second, "n") == "2"
+        second.close()
+
+
+async def test_the_model_is_told_which_calls_gave_another_output(tmp_path, pool):
+    async with open_store(f"sqlite:///{tmp_path / 'app.db'}") as store:
+        first = PythonSessions(pool, store=store, durability="on_pause")
+        for code in ("n = 1", "import os; os.urandom(8)", "n += 1", "os.urandom(8)"):
+            await run(first, code)
+        first.close()
+        second = PythonSessions(pool, store=store)
+        text = await run(second, "n")
+        assert "2 of them gave a different output (calls 2, 4)" in text
+        assert text.splitlines()[-1] == "2"
         second.close()

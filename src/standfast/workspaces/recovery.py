@@ -46,6 +46,8 @@ class RestoreReport:
     refused: tuple[str, ...] = ()
     manifest: WorkspaceManifest | None = None
     contents: tuple[SharedContent, ...] = ()
+    calls: tuple[int, ...] = ()
+    """The versions that calls have made, first to last."""
 
     @property
     def is_exact(self) -> bool:
@@ -57,14 +59,20 @@ class RestoreReport:
         if self.replayed:
             parts[0] += f"; {len(self.replayed)} earlier calls were run again"
         if self.missing:
-            parts.append(f"the effects of {len(self.missing)} earlier calls are lost")
+            parts.append(f"the effects of {len(self.missing)} earlier calls are lost{self._name_calls(self.missing)}")
         if self.differs:
-            parts.append(f"{len(self.differs)} of them gave a different output")
+            named = self._name_calls([one.version for one in self.differs])
+            parts.append(f"{len(self.differs)} of them gave a different output{named}")
         if self.unkept:
             parts.append("these could not be kept: " + ", ".join(_shorten(sorted(self.unkept))))
         if self.is_exact:
             parts.append("all variables and files are as they were")
         return "; ".join(parts) + "]"
+
+    def _name_calls(self, versions: Sequence[int]) -> str:
+        """Return which calls these are, counted from the first one that the conversation has."""
+        places = [str(self.calls.index(version) + 1) for version in versions if version in self.calls]
+        return f" ({'call' if len(places) == 1 else 'calls'} {', '.join(_shorten(places))})" if places else ""
 
 
 def _shorten(names: Sequence[str]) -> list[str]:
@@ -94,6 +102,7 @@ async def restore_version(
     """
     report = RestoreReport(version)
     line = await storage.read_line(key, version)
+    report.calls = tuple(one.number for one in line if one.cell.code)
     rest = await _load_checkpoint(session, storage, key, line, report, max_bytes=max_bytes, is_shared=is_shared)
     cells = [one for one in rest if one.cell.code is not None]
     kept = [one for one in cells if not 0 < until <= one.number] if can_replay(session) else []
