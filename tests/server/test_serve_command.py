@@ -118,13 +118,14 @@ async def test_processes_end_when_the_command_is_cancelled(store):
     loop = asyncio.get_running_loop()
     with listen("127.0.0.1", 0) as listener:
         words = ["serve", str(AGENTS), "--store", store, "--workers", "2"]
+        others = set(list_children(os.getpid()))
         serving = asyncio.ensure_future(run_workers(2, listener, words, as_json=True))
         try:
-            while len(pids := list_children(os.getpid())) < 2:
+            while len(pids := set(list_children(os.getpid())) - others) < 2:
                 await asyncio.sleep(0.01)
             serving.cancel()
             await asyncio.wait({serving})
-            assert not set(pids) & set(list_children(os.getpid()))
+            assert not pids & set(list_children(os.getpid()))
         finally:
             for sig in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(sig)
