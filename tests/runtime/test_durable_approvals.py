@@ -198,9 +198,9 @@ async def test_an_expired_approval_resumes_the_run_with_a_rejection(store_url):
     agent = refunds.agent()
     async with Runtime.open(store_url, agents=[agent], lease=0.4, approval_ttl=0.3) as runtime:
         run = await runtime.start("support", "refund 7", session_id="s")
-        asked = (await wait_for(run.wait())).approvals[0]
         await wait_until(completed(run))
-        assert (await runtime.approval(asked.id)).status == "expired"
+        [asked] = await runtime.approvals(run_id=run.id)
+        assert asked.status == "expired"
         with pytest.raises(ApprovalSettled):
             await runtime.decide(asked.id, "approve")
         assert "approval.decided" in await event_types(run)

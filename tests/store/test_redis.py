@@ -490,11 +490,11 @@ async def write_every_kind_of_key(backend: Backend, session_id: str) -> None:
 
 
 async def test_all_keys_of_a_session_expire_together(redis_url: str, prefix: str, client: Redis) -> None:
-    async with closing_backend(RedisBackend.from_url(redis_url, prefix=prefix, ttl=0.3)) as backend:
+    async with closing_backend(RedisBackend.from_url(redis_url, prefix=prefix, ttl=3)) as backend:
         await write_every_kind_of_key(backend, "s")
         found = await read_expiries(client, prefix)
         assert len(found) == 5
-        assert 0 < min(found.values()) <= 300
+        assert 0 < min(found.values()) <= 3000
 
         async def expire_together() -> bool:
             # In Redis 6 the clock of PTTL advances inside a script: the values are only equal within a millisecond.
