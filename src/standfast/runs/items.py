@@ -34,7 +34,7 @@ class RunItemBase(Generic[T]):
     def release_agent(self) -> None:
         """Keep only weak references to agents, so that a long-lived result does not keep them alive.
 
-        They can be read as long as somebody else has them, and are ``None`` after that.
+        They can be read as long as something else refers to them, and are ``None`` after that.
         """
         for name in ("agent", "source_agent", "target_agent"):
             if (agent := self.__dict__.pop(name, None)) is not None:

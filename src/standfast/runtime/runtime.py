@@ -100,7 +100,7 @@ class Runtime:
         commit. A summariser that fails is logged, and the run continues with the whole history.
 
         With ``live`` every response of a model is streamed, and a reader who comes in the middle of one gets it from
-        its beginning. Otherwise only those are streamed that begin while somebody reads the events of the run.
+        its beginning. Otherwise only those are streamed that begin while the events of the run are read.
         """
         validate_options(lease=lease, approval_ttl=approval_ttl, compaction=compaction)
         graphs, config = build_graphs(agents), RunConfig.coerce(run_config)

@@ -31,7 +31,7 @@ class Link(Protocol):
     def send(self, to: str, data: bytes) -> None: ...
 
     def broadcast(self, data: bytes) -> None:
-        """Send to everybody else who has a link to the same store now."""
+        """Send to all others that have a link to the same store now."""
         ...
 
     async def close(self) -> None:

@@ -55,7 +55,7 @@ class SharedContent:
 
 
 def find_shared(content: Content) -> SharedContent | None:
-    """Return a content that somebody in this process holds in memory."""
+    """Return a content that is held in memory elsewhere in this process."""
     return _found.get(content)
 
 

@@ -192,7 +192,7 @@ class JournalWriter:
             run.emit = publish if self.ctx.must_stream(self.record.run_id) else None
 
     def _discard_workspace(self, call: DurableCall) -> None:
-        """Drop the version that a call made: somebody else has changed or deleted the workspace meanwhile."""
+        """Drop the version that a call made: the workspace was changed or deleted elsewhere meanwhile."""
         self._ops = [op for op in self._ops if not isinstance(op, AppendVersions | SaveCheckpoint)]
         notes = set(map(id, call.notes))
         self._entries = [entry for entry in self._entries if id(entry.content) not in notes]

@@ -35,7 +35,7 @@ class Unwatch(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class Changed(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Somebody who does not drive the run has changed it."""
+    """The run was changed by a process that does not drive it."""
 
     run_id: str
     stopped: bool

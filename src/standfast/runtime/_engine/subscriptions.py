@@ -27,7 +27,7 @@ class Relay(Protocol):
     def is_open(self) -> bool: ...
 
     def watch(self, run_id: str) -> None:
-        """Ask everybody for what they say about the run, from now on or again."""
+        """Ask all processes for what they say about the run, from now on or again."""
         ...
 
     def unwatch(self, run_id: str) -> None: ...
@@ -204,7 +204,7 @@ class RunSubscriptions:
             self._drop_unused(run_id, channel)
 
     def _watch_after_driving(self, run_id: str) -> None:
-        """Watch a run that was driven here if somebody still reads it; most readers leave when it stops."""
+        """Watch a run that was driven here if it still has readers; most of them leave when it stops."""
         channel = self.channels.get(run_id)
         if channel is not None and channel.subscriptions and not channel.is_driven_here:
             self._watch(run_id, channel)
@@ -250,7 +250,7 @@ class RunSubscriptions:
     # --- what other processes say ---------------------------------------------------------------
 
     def notify_changed(self, run_id: str, *, stopped: bool) -> None:
-        """Notify the readers in this process that somebody has changed the run."""
+        """Notify the readers in this process that the run was changed elsewhere."""
         channel = self.channels.get(run_id)
         if channel is not None and channel.subscriptions:
             mark = (0, 0) if channel.stream is None else channel.stream.mark

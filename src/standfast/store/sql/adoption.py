@@ -115,7 +115,7 @@ def build_locks(tables: Sequence[str], dialect: str) -> list[str]:
     """Return the statements after which every write to the tables fails, with a reason."""
     if dialect == "sqlite":
         # ROLLBACK, because versions of openai-agents up to 0.17 do not end their transaction after an error, and its
-        # lock would keep out everybody else.
+        # lock would keep out all others.
         return [
             f"CREATE TRIGGER standfast_{event.lower()}_{table} BEFORE {event} ON {table}"
             f" BEGIN SELECT RAISE(ROLLBACK, '{_REFUSAL}'); END"

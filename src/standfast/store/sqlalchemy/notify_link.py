@@ -1,6 +1,6 @@
 """The link of a PostgreSQL store: LISTEN and NOTIFY on a connection of its own.
 
-Never inside a commit of the store: transactions that notify wait for each other when they commit. Everybody who can
+Never inside a commit of the store: transactions that notify wait for each other when they commit. Everyone who can
 connect to a database can listen to its channels, so their names are made with a secret that is stored in the tables:
 who cannot read these cannot read the messages.
 """
@@ -27,7 +27,7 @@ _HEARTBEAT = 15.0
 _TIMEOUT = 10.0
 _ECHO_TIMEOUT = 5.0
 _SEND = "SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS n(channel, payload)"
-_EVERYBODY = ""
+_ALL = ""
 _log = get_logger(__name__)
 
 
@@ -48,7 +48,7 @@ class NotifyLink:
         self._echoed = asyncio.Event()
         self._parts: dict[str, tuple[str, list[str]]] = {}
         self._closing = False
-        self._keeper: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, engine: AsyncEngine, secret: str, name: str, listener: LinkListener) -> "NotifyLink":
@@ -56,7 +56,7 @@ class NotifyLink:
             raise LinkUnavailable(f"notifications need the driver asyncpg, not {engine.dialect.driver}")
         link = cls(engine, secret, name, listener)
         await link._connect()
-        link._keeper = asyncio.get_running_loop().create_task(link._keep(), name="standfast link")
+        link._task = asyncio.get_running_loop().create_task(link._stay_connected(), name="standfast link")
         return link
 
     def send(self, to: str, data: bytes) -> None:
@@ -71,7 +71,7 @@ class NotifyLink:
         self._wakeup.set()
 
     def broadcast(self, data: bytes) -> None:
-        self.send(_EVERYBODY, data)
+        self.send(_ALL, data)
 
     def _make_channel(self, name: str) -> str:
         return "standfast_" + hashlib.sha256(f"{self._secret} {name}".encode()).hexdigest()[:32]
@@ -88,7 +88,7 @@ class NotifyLink:
             await driver.execute("SET synchronous_commit = off", timeout=_TIMEOUT)  # a notification needs no disk
             self._echoed.clear()
             driver.add_termination_listener(self._note_termination)
-            for name in (self._name, _EVERYBODY):
+            for name in (self._name, _ALL):
                 await driver.add_listener(self._make_channel(name), self._receive)
             await driver.execute(_SEND, [self._make_channel(self._name)], [f"{self._name} 0 1 1 "], timeout=_TIMEOUT)
             try:
@@ -101,7 +101,7 @@ class NotifyLink:
             raise
         self._connection, self._driver = connection, driver
 
-    async def _keep(self) -> None:
+    async def _stay_connected(self) -> None:
         """Send what is queued, and connect again after the connection was lost."""
         backoff = Backoff(initial=0.05, maximum=5.0)
         while not self._closing:
@@ -151,10 +151,10 @@ class NotifyLink:
     async def close(self) -> None:
         self._closing = True
         self._wakeup.set()
-        if self._keeper is not None:
-            await asyncio.wait({self._keeper}, timeout=1.0)
-            self._keeper.cancel()
-            await asyncio.wait({self._keeper})
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=1.0)
+            self._task.cancel()
+            await asyncio.wait({self._task})
         await self._disconnect()
 
     # --- receiving ------------------------------------------------------------------------------

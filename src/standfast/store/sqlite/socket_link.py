@@ -68,7 +68,7 @@ class SocketLink:
         raise AssertionError("unreachable")
 
     async def _listen(self) -> None:
-        # Under a hidden name until it listens: somebody who connected earlier would take it for a dead one.
+        # Under a hidden name until it listens: a process that connected earlier would take it for a dead one.
         hidden, shown = self._folder / f".{self.name}", self._folder / self.name
         if len(os.fsencode(hidden)) > _MAX_PATH:
             raise LinkUnavailable(f"the path {shown} is too long for a socket")
@@ -233,7 +233,7 @@ class IncomingConnection(asyncio.Protocol):
 def is_same_user(raw: socket.socket) -> bool:
     """Return whether the process at the other end has the same user, as far as the system tells."""
     if not hasattr(socket, "SO_PEERCRED"):
-        return True  # the directory admits nobody else
+        return True  # the directory admits no other user
     found = raw.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     uid: int = _CREDENTIALS.unpack(found)[1]
     return uid == os.getuid()
