@@ -181,7 +181,7 @@ class CallQuery(Input, frozen=True, kw_only=True):
 
 
 class NewCell(Input, frozen=True, kw_only=True):
-    """Code to run in the workspace of a session. With ``allow_input``, what it asks for is answered by further requests."""
+    """Code to run in the workspace of a session. With ``allow_input``, further requests answer its questions."""
 
     code: str
     timeout: float = 30.0
