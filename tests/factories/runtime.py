@@ -17,14 +17,14 @@ def repeat(short: int, full: int) -> Any:
     return pytest.mark.parametrize("count", [short, pytest.param(full, marks=pytest.mark.soak)])
 
 
-async def wait_for(work: Awaitable[T], seconds: float = 60) -> T:
+async def wait_for(work: Awaitable[T], seconds: float = 300) -> T:
     """Return the result of the work; a test that hangs fails."""
     return await asyncio.wait_for(work, seconds)
 
 
 async def wait_until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Wait until the condition holds."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while not await condition():  # noqa: ASYNC110 - it depends on another process or the store
             await asyncio.sleep(0.01)
 

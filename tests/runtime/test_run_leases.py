@@ -66,8 +66,8 @@ async def test_a_tool_that_takes_longer_than_the_lease_keeps_its_run(shared_url,
         pytest.skip("processes that share a file share a clock")
     made = []
     async with (
-        Runtime.open(shared_url, agents=[working(1.5, made, how=how)], lease=0.5) as owner,
-        Runtime.open(shared_url, agents=[working(1.5, made, how=how)], lease=0.5) as other,
+        Runtime.open(shared_url, agents=[working(4.0, made, how=how)], lease=2) as owner,
+        Runtime.open(shared_url, agents=[working(4.0, made, how=how)], lease=2) as other,
     ):
         other._ctx.clock = lambda: time.time() + skew
         run = await owner.start("support", "go", session_id="s")
