@@ -25,7 +25,7 @@ Each exception has a stable ``code`` and its facts as attributes; the message is
     ├── StoreUnavailable        the database cannot be reached or returned an error
     ├── SchemaTooNew            the database was written by a newer version
     ├── SchemaTooOld            the tables are missing or old, and creating them is disabled
-    ├── NotAdopted              the tables belong to openai-agents, and the operation needs tables of standfast
+    ├── NotAdopted              the data belongs to openai-agents, and the operation needs the format of standfast
     ├── SessionDamaged          the record of a session is invalid; its items are untouched
     ├── WrongKey                the history needs an encryption key that was not given
     └── HistoryTampered         an encrypted history was changed without the key
@@ -274,14 +274,14 @@ class SchemaTooOld(StandfastError):
 
 
 class NotAdopted(Unsupported):
-    """The tables belong to openai-agents, and the operation needs tables of standfast. Nothing was changed."""
+    """The data belongs to openai-agents, and the operation needs the format of standfast. Nothing was changed."""
 
     code = "not-adopted"
 
     def __init__(self, location: str, *, operation: str) -> None:
         super().__init__(
-            f"{location}: these tables belong to openai-agents, which has no place for {operation}. Nothing was"
-            " changed. Take the tables over with `standfast adopt URL`, or copy the conversations into a store with"
+            f"{location}: this data belongs to openai-agents, which has no place for {operation}. Nothing was"
+            " changed. Take it over with `standfast adopt URL`, or copy the conversations into a store with"
             " `standfast import openai-agents URL`"
         )
         self.operation = operation

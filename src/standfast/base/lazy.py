@@ -1,5 +1,6 @@
 """Import the public names of a package on first use, and modules under the paths that openai-agents has for them."""
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -15,6 +16,11 @@ class LazyPackage(ModuleType):
 
     Importing a submodule sets it as an attribute of its package, which would hide the public name.
     """
+
+    @property
+    def __all__(self) -> list[str]:
+        """The public names, without those whose optional dependencies are not installed."""
+        return [name for name in self.__dict__.get("__all__", ()) if hasattr(self, name)]
 
     def __setattr__(self, name: str, value: Any) -> None:
         hides = isinstance(value, ModuleType) and name in self.__dict__.get("__all__", ()) and hasattr(value, name)
@@ -39,7 +45,13 @@ def _attach_names(package: str, origins: Mapping[str, tuple[str, str]]) -> Resol
     def resolve(name: str) -> Any:
         if name in origins:
             path, original = origins[name]
-            value = getattr(import_module(path), original)
+            try:
+                value = getattr(import_module(path), original)
+            except ImportError as error:
+                if not hasattr(module, "__path__") or str(error.name).startswith("standfast"):
+                    raise
+                reason = explain_missing(f"{package}.{name}", error)
+                raise AttributeError(f"{package}.{name}: {reason}", name=name) from reason
             setattr(module, name, value)
             return value
         submodule = f"{package}.{name}"
@@ -54,10 +66,31 @@ def _attach_names(package: str, origins: Mapping[str, tuple[str, str]]) -> Resol
     return resolve, lambda: sorted(origins), sorted(origins)
 
 
+def explain_missing(name: str, error: ImportError) -> ImportError:
+    """Return an error with the extra that a public name needs, or ``error`` itself if no extra has the module."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    from standfast.base.errors import MissingExtra
+
+    if isinstance(error, MissingExtra):
+        return error
+    modules: dict[str, list[str]] = {}  # by extra
+    try:
+        for requirement, _, extra in (each.partition("; extra ==") for each in requires("standfast") or ()):
+            modules.setdefault(extra.strip(" '\""), []).append(re.split(r"[^\w.-]", requirement)[0])
+    except PackageNotFoundError:  # the source without its distribution
+        return error
+    package = name.split(".")[1]
+    extras = [package] if package in modules else [extra for extra in modules if error.name in modules[extra]]
+    smallest = min(extras, key=lambda extra: len(modules[extra]), default="dev")
+    return error if smallest == "dev" else MissingExtra(smallest, name)
+
+
 class ModulePathFinder:
     """Finds the modules in ``module_paths.toml``: names of standfast under the module paths of openai-agents.
 
-    A program moves by replacing the first word of its imports. Modules that exist as files are found before.
+    A program moves by replacing the first word of its imports. Modules that exist as files are found before. Importing
+    a public name whose optional dependency is not installed raises the error that says what to install.
     """
 
     paths: dict[str, dict[str, list[str]]] | None = None
@@ -65,6 +98,12 @@ class ModulePathFinder:
     @classmethod
     def find_spec(cls, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         package, _, tail = name.partition(".")
+        parent, _, last = name.rpartition(".")
+        if isinstance(known := sys.modules.get(parent), LazyPackage) and last in known.__dict__.get("__all__", ()):
+            try:
+                getattr(known, last)
+            except AttributeError as error:
+                raise error.__cause__ or error from None
         if package != "standfast" or tail not in cls.read_paths():
             return None
         is_package = any(other.startswith(f"{tail}.") for other in cls.read_paths())

@@ -1,5 +1,6 @@
 """Clients that follow no redirects, which would carry a conversation or credentials to another address."""
 
+from functools import cache
 from typing import Any
 
 from standfast.base.log_secrets import hide_in_logs
@@ -20,3 +21,15 @@ def make_websocket_connector(library: Any) -> Any:
             return exc
 
     return Connect
+
+
+@cache
+def get_url_opener() -> Any:
+    """Return an opener of ``urllib``. A redirect raises ``urllib.error.HTTPError`` with its status."""
+    import urllib.request
+
+    class RefuseRedirects(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *_: Any) -> None:
+            return None
+
+    return urllib.request.build_opener(RefuseRedirects)

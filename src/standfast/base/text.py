@@ -64,8 +64,10 @@ def make_visible(text: str, *, multiline: bool = False) -> str:
     The escapes are those of JSON: JSON in which they are replaced has the same value.
     """
     if not multiline:
-        return _INVISIBLE.sub(_escape_char, text)
+        return text if text.isascii() and text.isprintable() else _INVISIBLE.sub(_escape_char, text)
     lines = text.replace("\r\n", "\n")
+    if lines.isascii() and lines.replace("\n", "").replace("\t", "").isprintable():
+        return lines
     return _INVISIBLE.sub(lambda found: found[0] if found[0] in "\n\t" else _escape_char(found), lines)
 
 
@@ -130,6 +132,17 @@ def matches_terms(text: str, terms: Sequence[str]) -> bool:
 
 
 MAX_ERROR_CHARS = 10_000
+MAX_CODE_CHARS = 100
+
+
+def get_error_code(error: BaseException) -> str:
+    """Return the code of any exception. Those of other libraries may have none, or one of another type."""
+    try:
+        code = getattr(error, "code", None)
+    except Exception:  # noqa: BLE001 - it is the program's own property
+        code = None
+    is_known = isinstance(code, str | int) and not isinstance(code, bool) and code != ""
+    return sanitize_text(str(code))[:MAX_CODE_CHARS] if is_known else "error"
 
 
 def describe_error(error: BaseException) -> str:

@@ -1,12 +1,27 @@
 """Token and request counts of model calls, added up over a run."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
 
-@dataclass(slots=True)
-class InputTokensDetails:
+class _Counts:
+    """Counts that equal an object of the provider's library with the same ones."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return all(getattr(other, each.name, None) == getattr(self, each.name) for each in fields(self))  # type: ignore[arg-type]
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def model_dump(self, **_: Any) -> dict[str, int]:
+        """Return the counts as a dict, as the objects of the provider's library do."""
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
+
+
+@dataclass(slots=True, eq=False)
+class InputTokensDetails(_Counts):
     """Input tokens that were read from or written to the provider's cache."""
 
     cached_tokens: int = 0
@@ -22,8 +37,8 @@ class InputTokensDetails:
         self.cache_write_tokens += other.cache_write_tokens
 
 
-@dataclass(slots=True)
-class OutputTokensDetails:
+@dataclass(slots=True, eq=False)
+class OutputTokensDetails(_Counts):
     """Output tokens that were spent on reasoning."""
 
     reasoning_tokens: int = 0
@@ -42,10 +57,15 @@ class RequestUsage:
     """The token counts of a single request."""
 
     input_tokens: int
+    """Tokens that the model read."""
     output_tokens: int
+    """Tokens that the model wrote."""
     total_tokens: int
+    """Tokens read and written."""
     input_tokens_details: InputTokensDetails
+    """How many of them came from a cache, and were written to it."""
     output_tokens_details: OutputTokensDetails
+    """How many of them were reasoning."""
 
 
 @dataclass
@@ -53,12 +73,19 @@ class Usage:
     """The counts of a run so far. ``request_usage_entries`` lists single requests as far as they are known."""
 
     requests: int = 0
+    """Requests to models."""
     input_tokens: int = 0
+    """Tokens that the models read."""
     input_tokens_details: InputTokensDetails = field(default_factory=InputTokensDetails)
+    """How many of them came from a cache, and were written to it."""
     output_tokens: int = 0
+    """Tokens that the models wrote."""
     output_tokens_details: OutputTokensDetails = field(default_factory=OutputTokensDetails)
+    """How many of them were reasoning."""
     total_tokens: int = 0
+    """Tokens read and written."""
     request_usage_entries: list[RequestUsage] = field(default_factory=list)
+    """The usage of single requests, as far as it is known."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.input_tokens_details, InputTokensDetails):

@@ -12,24 +12,13 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 
 from standfast.base.log import get_logger
+from standfast.base.redirects import get_url_opener
 from standfast.tracing.registry import TracingProcessor, TracingState, add_trace_processor, call_safely
 from standfast.tracing.spans import Span, Trace
 
 log = get_logger("standfast.tracing")
 
 TRACES_ENDPOINT = "https://api.openai.com/v1/traces/ingest"
-
-
-class _RefuseRedirects(urllib.request.HTTPRedirectHandler):
-    """Makes a redirect an error: it would carry the API key to another address."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-@cache
-def _get_opener() -> urllib.request.OpenerDirector:
-    return urllib.request.build_opener(_RefuseRedirects)
 
 
 class TracingExporter(ABC):
@@ -93,12 +82,15 @@ class BatchTraceProcessor(TracingProcessor):
         while self._export_batch():
             pass
 
-    def shutdown(self) -> None:
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Export the rest and stop. With a ``timeout`` in seconds, a batch that takes longer is not waited for."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                return
         self.force_flush()
 
     def _add(self, item: Trace | Span[Any]) -> None:
@@ -190,7 +182,7 @@ class BackendSpanExporter(TracingExporter):
         for attempt in range(self.max_retries + 1):
             try:
                 request = urllib.request.Request(self.endpoint, body, headers)  # noqa: S310 - the program's endpoint
-                with _get_opener().open(request, timeout=30):
+                with get_url_opener().open(request, timeout=30):
                     return
             except HTTPError as error:
                 if error.code < 500:

@@ -33,6 +33,11 @@ class OtelBridge:
     def start_trace_span(self, trace: Trace) -> "OtelSpan":
         return OtelSpan(self.tracer.start_span(trace.name, attributes=build_trace_attributes(trace)))
 
+    def start_request_span(self, name: str, headers: Mapping[str, str], attributes: Mapping[str, str]) -> "OtelSpan":
+        """Start the span of a request that a server received. Its parent is the span that the headers name."""
+        context = PROPAGATOR.extract(headers)
+        return OtelSpan(self.tracer.start_span(name, context=context, kind=SpanKind.SERVER, attributes=attributes))
+
     def start_span(self, span: Span[Any]) -> "OtelSpan":
         """Start an OpenTelemetry span for ``span``.
 
@@ -78,6 +83,12 @@ class OtelSpan:
         carrier: dict[str, str] = {}
         PROPAGATOR.inject(carrier, api.set_span_in_context(self.span, Context()))
         return carrier
+
+    def end_request(self, status: int, attributes: Mapping[str, str]) -> None:
+        self.span.set_attributes({"http.response.status_code": status, **attributes})
+        if status >= 500:
+            self._set_error(str(status), None)
+        self.span.end()
 
     def end_trace(self, trace: Trace) -> None:
         if trace.error_type is not None:

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from standfast.tracing.registry import TracingProcessor, TracingState, call_safely
 from standfast.tracing.spans import (
+    CURRENT_NODE,
+    NoOpSpan,
+    NoOpTrace,
     Span,
     Trace,
     TSpanData,
@@ -12,6 +15,7 @@ from standfast.tracing.spans import (
     gen_trace_id,
     get_current_span,
     get_current_trace,
+    is_disabled,
     now_iso,
 )
 
@@ -40,13 +44,14 @@ class TraceProvider:
         tracing: "TracingConfig | None" = None,
     ) -> Trace:
         """Create a trace without starting it. A ``disabled`` trace records nothing."""
+        if disabled:
+            return NoOpTrace()
         return Trace(
             name,
             trace_id=trace_id or self.gen_trace_id(),
             group_id=group_id,
             metadata=metadata,
             tracing_api_key=(tracing or {}).get("api_key"),
-            recorded=not disabled,
         )
 
     def create_span(
@@ -57,7 +62,9 @@ class TraceProvider:
         disabled: bool = False,
     ) -> Span[TSpanData]:
         """Create a span without starting it. Its parent is ``parent`` or the current span or trace."""
-        return Span(span_data, span_id=span_id or self.gen_span_id(), parent=parent, recorded=not disabled)
+        if disabled or is_disabled(parent or CURRENT_NODE.get()):
+            return NoOpSpan(span_data, parent)
+        return Span(span_data, span_id=span_id or self.gen_span_id(), parent=parent)
 
     def register_processor(self, processor: TracingProcessor) -> None:
         TracingState.set_processors([*TracingState.processors, processor])
@@ -133,9 +140,11 @@ def new_trace(
         if trace is not None:
             trace.emit_otel_span = emit_otel_span
             return trace
+    if not recorded or TracingState.disabled:
+        return NoOpTrace()
     key = (tracing or {}).get("api_key")
     ids: dict[str, Any] = {"trace_id": trace_id, "group_id": group_id, "metadata": metadata}
-    return Trace(name, **ids, tracing_api_key=key, recorded=recorded, emit_otel_span=emit_otel_span)
+    return Trace(name, **ids, tracing_api_key=key, emit_otel_span=emit_otel_span)
 
 
 def new_span(
@@ -159,11 +168,12 @@ def new_span(
             span.attributes.update(attributes or {})
             span.otel_parents = (parent, remote_parent, remote_link)
             return span
+    if not recorded or is_disabled(parent or CURRENT_NODE.get()):
+        return NoOpSpan(span_data, parent)
     return Span(
         span_data,
         span_id=span_id,
         parent=parent,
-        recorded=recorded,
         include_sensitive_data=include_sensitive_data,
         attributes=attributes,
         remote_parent=remote_parent,

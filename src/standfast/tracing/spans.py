@@ -90,10 +90,12 @@ class SpanError(TypedDict):
 
 
 def gen_trace_id() -> str:
+    """Return a new id for a trace."""
     return f"trace_{secrets.token_hex(16)}"
 
 
 def gen_span_id() -> str:
+    """Return a new id for a span."""
     return f"span_{secrets.token_hex(12)}"
 
 
@@ -241,7 +243,7 @@ class Span(TraceNode, Generic[TSpanData]):
         """Whether only OpenTelemetry is informed about the span, not processors."""
         node: Trace | Span[Any] | None = parent or CURRENT_NODE.get()
         self.span_data, self.span_id = span_data, span_id or gen_span_id()
-        self.trace: Trace = node.trace if node is not None else Trace(recorded=False)
+        self.trace: Trace = node.trace if node is not None else NoOpTrace()
         self.parent_id: str | None = None
         if isinstance(node, Span):
             self.parent_id = node.parent_id if node.is_quiet else node.span_id
@@ -321,6 +323,49 @@ class Span(TraceNode, Generic[TSpanData]):
             call_safely(self.otel_span.end_span, self)
         for processor in self.trace.processors if self.recorded and not self.is_quiet else ():
             call_safely(processor.on_span_end, self)
+
+
+NO_OP_ID = "no-op"
+
+
+class NoOpTrace(Trace):
+    """A trace that is disabled: it has no id of its own, and nothing inside of it is recorded."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(NO_OP_ID, trace_id=NO_OP_ID, recorded=False)
+
+
+class NoOpSpan(Span[TSpanData]):
+    """A span that is disabled, or outside of a trace. Its data can be changed, and nothing is done with them."""
+
+    __slots__ = ()
+
+    def __init__(self, span_data: TSpanData, parent: Trace | Span[Any] | None = None) -> None:
+        super().__init__(span_data, span_id=NO_OP_ID, parent=parent, recorded=False)
+        self.parent_id = None
+
+    @property
+    def trace_id(self) -> str:
+        return NO_OP_ID
+
+    def set_error(self, error: SpanError) -> None:
+        return
+
+    def record_exception(self, error: BaseException) -> None:
+        return
+
+    def _on_start(self) -> None:
+        return
+
+    def _on_finish(self) -> None:
+        return
+
+
+def is_disabled(node: Trace | Span[Any] | None) -> bool:
+    """Return whether spans below a span or trace are disabled, or outside of any trace."""
+    return node is None or isinstance(node, NoOpTrace | NoOpSpan)
 
 
 def now_iso() -> str:
