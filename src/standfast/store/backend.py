@@ -23,6 +23,7 @@ from standfast.store.records import (
     Lease,
     LogEntry,
     QuarantinedItem,
+    QueueDepth,
     RunRecord,
     SearchCandidate,
     SessionRecord,
@@ -107,6 +108,23 @@ class Backend(Protocol):
 
         With ``newest_first`` the order is reversed, and ``after``, unless it is 0, is above those of the page.
         """
+        ...
+
+    async def list_claimable(self, *, queues: Sequence[str], limit: int, after: str | None) -> list[RunRecord]:
+        """List runs of these queues that a runtime may claim, in the order in which it should.
+
+        Those with a higher priority precede, then those that were started before, then the earlier queue. Within these
+        the shares take turns, beginning with the first above ``after``; each share's runs are in order of creation.
+        The cost does not depend on how many runs wait.
+        """
+        ...
+
+    async def list_waiting_queues(self) -> list[str]:
+        """List the queues in which runs wait that a runtime may claim. The cost depends on the number of queues."""
+        ...
+
+    async def list_queue_depths(self) -> list[QueueDepth]:
+        """Count the runs that no runtime executes and any may execute, by queue and status."""
         ...
 
     async def read_journal(self, run_id: str, *, after: int) -> list[LogEntry]: ...

@@ -10,9 +10,10 @@ from standfast.base.ids import new_id
 from standfast.base.time import Clock, system_clock
 from standfast.store.backend import Cursor
 from standfast.store.links import LinkListener, MemoryLink
-from standfast.store.memory_tables import MemoryTables, copy_metadata
+from standfast.store.memory_tables import MemoryTables, copy_metadata, get_order
 from standfast.store.operations import Op, OpResult
 from standfast.store.records import (
+    CLAIMABLE_RUN_STATUSES,
     ApprovalPlace,
     ApprovalRecord,
     BlobRecord,
@@ -24,6 +25,7 @@ from standfast.store.records import (
     Lease,
     LogEntry,
     QuarantinedItem,
+    QueueDepth,
     Row,
     RunRecord,
     SearchCandidate,
@@ -145,6 +147,40 @@ class MemoryBackend:
             and self.is_owned(run.session_id, owner)
         ]
         return sorted(found, key=lambda run: run.order, reverse=newest_first)[:limit]
+
+    async def list_claimable(self, *, queues: Sequence[str], limit: int, after: str | None) -> list[RunRecord]:
+        self.check_open()
+        runs = [
+            run
+            for run in self.tables.runs.values()
+            if run.status in CLAIMABLE_RUN_STATUSES and not run.behind and run.queue in queues
+        ]
+        turns: dict[tuple[object, ...], int] = {}
+
+        def find_turn(run: RunRecord) -> tuple[object, ...]:
+            lane = run.priority, run.status, run.queue, run.share
+            turns[lane] = turns.get(lane, 0) + 1
+            passed = after is not None and run.share <= after
+            ranks = -run.priority, CLAIMABLE_RUN_STATUSES.index(run.status), queues.index(run.queue)
+            return (*ranks, turns[lane], passed, run.share, run.order)
+
+        return sorted(sorted(runs, key=get_order), key=find_turn)[:limit]
+
+    async def list_waiting_queues(self) -> list[str]:
+        self.check_open()
+        runs = self.tables.runs.values()
+        return sorted({run.queue for run in runs if run.status in CLAIMABLE_RUN_STATUSES and not run.behind})
+
+    async def list_queue_depths(self) -> list[QueueDepth]:
+        self.check_open()
+        waiting: dict[tuple[str, str, bool], list[float]] = {}
+        for run in self.tables.runs.values():
+            if run.status in CLAIMABLE_RUN_STATUSES:
+                waiting.setdefault((run.queue, run.status, run.behind), []).append(run.created_at)
+        return [
+            QueueDepth(queue=queue, status=status, behind=behind, count=len(times), oldest_at=min(times))
+            for (queue, status, behind), times in sorted(waiting.items())
+        ]
 
     def is_owned(self, session_id: str | None, owner: str | None) -> bool:
         session = self.tables.records.get(session_id) if session_id is not None else None

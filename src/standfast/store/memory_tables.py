@@ -182,10 +182,18 @@ class MemoryTables(WorkspaceTables, DocumentTables):
             event_length=old.event_length if old else 0,
             parent=old.parent if old else op.parent,
             seal=old.seal if old else None,
+            queue=op.queue if op.queue is not None else old.queue if old else "",
+            priority=op.priority if op.priority is not None else old.priority if old else 0,
+            share=op.share if op.share is not None else old.share if old else "",
             created_at=old.created_at if old else now,
             updated_at=now,
         )
         self.put(self.runs, op.run_id, new)
+
+    def move_behind(self, op: operations.MoveBehind, now: float) -> None:
+        run = self.runs.get(op.run_id)
+        if run is not None and run.status == "queued":
+            self.put(self.runs, op.run_id, msgspec.structs.replace(run, behind=op.behind))
 
     def delete_run(self, op: operations.DeleteRun, now: float) -> None:
         run = self.runs.get(op.run_id)
@@ -302,6 +310,7 @@ _APPLIERS: dict[type, Callable[[MemoryTables, Any, float], OpResult]] = {
     operations.RequireVersion: MemoryTables.require_version,
     operations.Quarantine: MemoryTables.quarantine_item,
     operations.SaveRun: MemoryTables.save_run,
+    operations.MoveBehind: MemoryTables.move_behind,
     operations.DeleteRun: MemoryTables.delete_run,
     operations.AppendJournal: MemoryTables.append_journal,
     operations.AppendEvents: MemoryTables.append_events,

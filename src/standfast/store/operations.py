@@ -109,7 +109,8 @@ class Quarantine(msgspec.Struct, frozen=True, kw_only=True, tag="quarantine"):
 class SaveRun(msgspec.Struct, frozen=True, kw_only=True, tag="save-run"):
     """Write a run's header at revision ``expected + 1``; ``expected=0`` creates the run.
 
-    ``parent`` counts when a fork is created: the run whose journal it shares, or :class:`NotFound`.
+    ``parent`` counts when a fork is created: the run whose journal it shares, or :class:`NotFound`. ``queue``,
+    ``priority`` and ``share`` stay as they are if they are ``None``.
     """
 
     run_id: str
@@ -118,6 +119,19 @@ class SaveRun(msgspec.Struct, frozen=True, kw_only=True, tag="save-run"):
     data: bytes
     session_id: str | None = None
     parent: str | None = None
+    queue: str | None = None
+    priority: int | None = None
+    share: str | None = None
+
+
+class MoveBehind(msgspec.Struct, frozen=True, kw_only=True, tag="move-behind"):
+    """Note that a queued run waits for another run of its session, so that it is not listed to claim; or the opposite.
+
+    It is a hint beside the run, whose revision stays. Every :class:`SaveRun` removes it.
+    """
+
+    run_id: str
+    behind: bool
 
 
 class DeleteRun(msgspec.Struct, frozen=True, kw_only=True, tag="delete-run"):
@@ -316,6 +330,7 @@ Op: TypeAlias = (
     | RequireVersion
     | Quarantine
     | SaveRun
+    | MoveBehind
     | DeleteRun
     | AppendJournal
     | AppendEvents

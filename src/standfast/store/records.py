@@ -120,6 +120,8 @@ class SearchCandidate(msgspec.Struct, frozen=True):
 
 ENDED_RUN_STATUSES = ("completed", "failed", "cancelled")
 """The statuses of runs that no process executes or will execute by itself."""
+CLAIMABLE_RUN_STATUSES = ("woken", "next", "queued")
+"""The statuses of runs that any runtime may claim, in the order in which it does."""
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,8 +142,28 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     parent: str | None = None
     seal: bytes | None = None
     """Of an encrypted run: a proof of its header and of the entries of its journal."""
+    queue: str = ""
+    priority: int = 0
+    share: str = ""
+    """The queue in which it waits, its priority there, and whose share of the queue it uses."""
+    behind: bool = False
+    """Whether it was seen to wait for another run of its session; see :class:`~standfast.store.operations.MoveBehind`.
+    """
     created_at: float
     updated_at: float
+
+
+class QueueDepth(msgspec.Struct, frozen=True, kw_only=True):
+    """How many runs wait in a queue with this status, and since when the oldest does.
+
+    Those that are ``behind`` wait for another run of their session, the others for a runtime.
+    """
+
+    queue: str
+    status: str
+    behind: bool
+    count: int
+    oldest_at: float
 
 
 class LogEntry(msgspec.Struct, frozen=True):

@@ -31,6 +31,20 @@ class ShieldedWork:
                 self.abandoned_tasks.add(task)
             raise
 
+    async def run_detached(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` in a task of its own, which is cancelled with its caller, but only once.
+
+        A program that cancels its tasks at every await, as web frameworks do, thus does not disturb how the work
+        releases what it holds.
+        """
+        task = asyncio.get_running_loop().create_task(work)
+        self.track(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+
     async def wait_for_abandoned(self) -> None:
         """Wait for work of cancelled callers, so that a later commit does not overtake it."""
         if self.abandoned_tasks:

@@ -131,6 +131,7 @@ _OPENERS: dict[str, Callable[[str, dict[str, Any]], Awaitable[Backend]]] = {
     "memory": open_memory,
     "sqlite": open_sqlite,
     "postgresql": open_sql,
+    "postgres": open_sql,  # as hosting services write it
     "mysql": open_sql,
     "mariadb": open_sql,
     "redis": open_redis,

@@ -21,6 +21,7 @@ from standfast.store.records import (
     Lease,
     LogEntry,
     QuarantinedItem,
+    QueueDepth,
     RunRecord,
     SearchCandidate,
     SessionRecord,
@@ -242,6 +243,15 @@ class RedisBackend:
         raise Unsupported(_RUNS_UNSUPPORTED)
 
     async def list_runs(self, **filters: Any) -> list[RunRecord]:
+        raise Unsupported(_RUNS_UNSUPPORTED)
+
+    async def list_claimable(self, **filters: Any) -> list[RunRecord]:
+        raise Unsupported(_RUNS_UNSUPPORTED)
+
+    async def list_waiting_queues(self) -> list[str]:
+        raise Unsupported(_RUNS_UNSUPPORTED)
+
+    async def list_queue_depths(self) -> list[QueueDepth]:
         raise Unsupported(_RUNS_UNSUPPORTED)
 
     async def read_journal(self, run_id: str, *, after: int) -> list[LogEntry]:

@@ -12,7 +12,7 @@ from standfast.store.redis.connection import LuaScript
 from standfast.store.redis.encoding import CommitStep, ForkLink, ForkLinkChange, make_tag
 from standfast.store.redis.keys import HINTS_SCRIPT, Keyspace
 
-_COMMIT_SCRIPT = LuaScript("commit.lua")
+COMMIT_SCRIPT = LuaScript("commit.lua")
 
 
 class RedisCommitter:
@@ -40,20 +40,9 @@ class RedisCommitter:
         self, steps: Sequence[CommitStep], origins: encoding.TapeOrigins, *, listed: bool = False
     ) -> list[OpResult]:
         """Run one batch in its slot, and in a cluster the link changes in other slots that result from it."""
-        spread = await self.keys.is_clustered()
-        own_keys = dict.fromkeys(self.keys.make_key(encoding.get_step_tag(step)) for step in steps)
-        keys = [*own_keys] if spread else [*own_keys, self.keys.sessions_key]
-        args = [
-            self.keys.prefix.encode(),
-            b"" if self.clock is None else encoding.encode_number(self.clock()),
-            b"" if self.ttl is None else encoding.encode_number(math.ceil(self.ttl * 1000)),
-            encoding.encode_flag(spread),
-            encoding.encode_flag(listed),
-        ]
-        for step in steps:
-            args += encoding.ENCODERS[type(step)](step, origins)
+        own_keys, keys, args = await self.encode_steps(steps, origins, listed=listed)
         status, *details = await self.connection.run_script(
-            _COMMIT_SCRIPT, keys, args, retry=encoding.is_repeatable(steps)
+            COMMIT_SCRIPT, keys, args, retry=encoding.is_repeatable(steps)
         )
         if status == b"unlisted":
             await self.add_to_session_list(steps)
@@ -63,10 +52,27 @@ class RedisCommitter:
         results, unlinking, prolonging = details
         if unlinking:
             await self.change_links("unlink", map(ForkLink.parse, unlinking))
-            pending = next(iter(own_keys)) + ":unlinking"
+            pending = own_keys[0] + ":unlinking"
             await self.connection.execute("SREM", pending.encode(), *unlinking, key=pending)
         await self.change_links("prolong", map(ForkLink.parse, prolonging))
         return [encoding.parse_result(step, reply) for step, reply in zip(steps, results, strict=True)]
+
+    async def encode_steps(
+        self, steps: Sequence[CommitStep], origins: encoding.TapeOrigins, *, listed: bool = False
+    ) -> tuple[list[str], list[str], list[bytes]]:
+        """Return the keys of the sessions, and the keys and arguments of the script for these steps."""
+        spread = await self.keys.is_clustered()
+        own_keys = list(dict.fromkeys(self.keys.make_key(encoding.get_step_tag(step)) for step in steps))
+        args = [
+            self.keys.prefix.encode(),
+            b"" if self.clock is None else encoding.encode_number(self.clock()),
+            b"" if self.ttl is None else encoding.encode_number(math.ceil(self.ttl * 1000)),
+            encoding.encode_flag(spread),
+            encoding.encode_flag(listed),
+        ]
+        for step in steps:
+            args += encoding.ENCODERS[type(step)](step, origins)
+        return own_keys, own_keys if spread else [*own_keys, self.keys.sessions_key], args
 
     async def add_to_session_list(self, steps: Sequence[CommitStep]) -> None:
         """Add a session that is about to be created to the list. Listings only read sessions on the list."""

@@ -26,21 +26,35 @@ def save_run(db: DatabaseConnection, op: operations.SaveRun, now: float) -> None
         "data": op.data,
         "now": now,
     }
+    # Priorities are stored negated, so that the index has the runs in the order in which they are claimed.
+    rank = None if op.priority is None else -op.priority
+    place = {"queue_name": op.queue, "queue_rank": rank, "queue_share": op.share}
     if row is None:
         if op.parent is not None:
             require_run(db, op.parent)
         db.execute(
             "INSERT INTO {_runs} (run_id, session_id, status, revision, data, journal_length, event_length, parent,"
-            " created_at, updated_at)"
-            " VALUES (:run_id, :session_id, :status, :revision, :data, 0, 0, :parent, :now, :now)",
-            {**values, "parent": op.parent},
+            " queue_name, queue_rank, queue_share, created_at, updated_at)"
+            " VALUES (:run_id, :session_id, :status, :revision, :data, 0, 0, :parent,"
+            " :queue_name, :queue_rank, :queue_share, :now, :now)",
+            {**values, "parent": op.parent, "queue_name": op.queue or "", "queue_rank": rank or 0}
+            | {"queue_share": op.share or ""},
         )
     else:
+        changed = {name: value for name, value in place.items() if value is not None}
+        moves = "".join(f", {name} = :{name}" for name in changed)
         db.execute(
             "UPDATE {_runs} SET session_id = :session_id, status = :status, revision = :revision, data = :data,"
-            " updated_at = :now WHERE run_id = :run_id",
-            values,
+            f" updated_at = :now, queue_behind = 0{moves} WHERE run_id = :run_id",
+            values | changed,
         )
+
+
+def move_behind(db: DatabaseConnection, op: operations.MoveBehind, now: float) -> None:
+    db.execute(
+        "UPDATE {_runs} SET queue_behind = :behind WHERE run_id = :run_id AND status = 'queued'",
+        {"run_id": op.run_id, "behind": int(op.behind)},
+    )
 
 
 def require_run(db: DatabaseConnection, run_id: str) -> None:
@@ -227,6 +241,7 @@ _APPLIERS: dict[type, Callable[[DatabaseConnection, Any, float], OpResult]] = {
     operations.RequireVersion: history_writes.require_version,
     operations.Quarantine: history_writes.quarantine,
     operations.SaveRun: save_run,
+    operations.MoveBehind: move_behind,
     operations.DeleteRun: delete_run,
     operations.AppendJournal: append_journal,
     operations.AppendEvents: append_events,

@@ -48,6 +48,10 @@ class OpenAIAgentsTables:
         self.get_columns = get_columns
         self.select = f"SELECT id, message_data FROM {names.items} WHERE session_id = :session_id"
 
+    def build_params(self, session_id: str) -> dict[str, Any]:
+        """Return the parameters of the statement that selects the items of a session."""
+        return {"session_id": session_id}
+
     def get_query(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function that does for these tables what ``function`` does for those of standfast."""
         counterparts: Mapping[Callable[..., Any], Callable[..., Any]] = {
@@ -58,6 +62,8 @@ class OpenAIAgentsTables:
             workspace_queries.get_workspace: lambda db, key: None,
         }
         found = counterparts.get(function)
+        if isinstance(getattr(function, "__self__", None), OpenAIAgentsTables):
+            found = function
         if found is None:
             self.refuse(f"{function.__name__}()")
 
@@ -66,6 +72,10 @@ class OpenAIAgentsTables:
             return found(db, *args, **kwargs)
 
         return query
+
+    def holds(self, session_id: str) -> bool:
+        """Return whether a session is in these tables: all are, until the tables are adopted."""
+        return True
 
     def refuse(self, operation: str) -> NoReturn:
         raise NotAdopted(self.location, operation=operation)
@@ -77,12 +87,13 @@ class OpenAIAgentsTables:
     # --- reading --------------------------------------------------------------------------------
 
     def get_session(self, db: DatabaseConnection, session_id: str) -> SessionRecord | None:
-        here = {"session_id": session_id}
+        here = self.build_params(session_id)
         last_first = ", ".join(f"{column} DESC" for column in self.order.split(", "))
         row = db.fetch_one(
-            f"SELECT created_at, updated_at FROM {self.names.sessions} WHERE session_id = :session_id", here
+            f"SELECT created_at, updated_at FROM {self.names.sessions} WHERE session_id = :session_id",
+            {"session_id": session_id},
         )
-        counted = db.fetch_one(f"SELECT COUNT(*) FROM {self.names.items} WHERE session_id = :session_id", here)
+        counted = db.fetch_one(f"SELECT COUNT(*) FROM ({self.select}) AS items", here)
         length = counted[0] if counted else 0
         if row is None and not length:
             return None
@@ -118,7 +129,7 @@ class OpenAIAgentsTables:
                 first, end = max(record.length - last, 0), record.length
             found = db.fetch_all(
                 f"{self.select} ORDER BY {self.order} LIMIT :count OFFSET :first",
-                {"session_id": session_id, "count": max(end - first, 0), "first": first},
+                {**self.build_params(session_id), "count": max(end - first, 0), "first": first},
             )
             rows = [
                 Row(position, record.tape, position, as_bytes(data))
@@ -140,6 +151,8 @@ class OpenAIAgentsTables:
                 return self.splice(db, op)
             case operations.Erase(seal=None):
                 return self.erase(db, op)
+            case operations.Quarantine():  # the item is removed, as openai-agents does
+                return None
             case operations.RequireVersion():
                 preconditions.check_version(op.session_id, op.version, found=self.lock(db, op.session_id))
                 return None
@@ -165,26 +178,31 @@ class OpenAIAgentsTables:
         if update is not None:
             if any(span.tape != op.tape for span in update.closed):
                 self.refuse("a view of another session")
-            stored = db.fetch_all(f"{self.select} ORDER BY {self.order}", here)
+            stored = db.fetch_all(f"{self.select} ORDER BY {self.order}", self.build_params(op.session_id))
             texts = [*(data for _, data in stored), *added]
             places = [place for span in update.closed for place in range(span.start, span.stop)]
             places += range(update.open_from, len(texts))
             kept = next((at for at, place in enumerate(places) if at != place), len(places))
             kept = min(kept, len(stored))
-            removed = [{"id": row_id} for row_id, _ in stored[kept:]]
-            db.execute_many(f"DELETE FROM {self.names.items} WHERE id = :id", removed)
+            self.remove_rows(db, op.session_id, [row_id for row_id, _ in stored[kept:]])
             added = [texts[place] for place in places[kept:]]
         if not db.fetch_one(f"SELECT 1 FROM {self.names.sessions} WHERE session_id = :session_id", here):
             db.execute(f"INSERT INTO {self.names.sessions} (session_id) VALUES (:session_id)", here)
-        for text in added:  # one by one: the ids have to follow the order of the items
-            db.execute(
-                f"INSERT INTO {self.names.items} (session_id, message_data) VALUES (:session_id, :data)",
-                {**here, "data": text},
-            )
+        self.add_texts(db, op.session_id, added)
         db.execute(
             f"UPDATE {self.names.sessions} SET updated_at = CURRENT_TIMESTAMP WHERE session_id = :session_id", here
         )
         return self.lock(db, op.session_id)
+
+    def remove_rows(self, db: DatabaseConnection, session_id: str, row_ids: Sequence[Any]) -> None:
+        db.execute_many(f"DELETE FROM {self.names.items} WHERE id = :id", [{"id": row_id} for row_id in row_ids])
+
+    def add_texts(self, db: DatabaseConnection, session_id: str, texts: Sequence[str]) -> None:
+        for text in texts:  # one by one: the ids have to follow the order of the items
+            db.execute(
+                f"INSERT INTO {self.names.items} (session_id, message_data) VALUES (:session_id, :data)",
+                {"session_id": session_id, "data": text},
+            )
 
     def erase(self, db: DatabaseConnection, op: operations.Erase) -> Head:
         preconditions.check_version(op.session_id, op.expected, found=self.lock(db, op.session_id))

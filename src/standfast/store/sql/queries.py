@@ -25,13 +25,14 @@ from standfast.store.records import (
     Lease,
     LogEntry,
     QuarantinedItem,
+    QueueDepth,
     Row,
     RunRecord,
     SessionRecord,
     VersionRecord,
     WorkspaceRecord,
 )
-from standfast.store.sql import documents, workspace_queries
+from standfast.store.sql import claim_queries, documents, workspace_queries
 from standfast.store.sql.connection import DatabaseConnection, as_bytes
 from standfast.store.sql.run_queries import (
     count_approval_changes,
@@ -284,6 +285,15 @@ class RelationalQueries(ABC):
             owner=owner,
             newest_first=newest_first,
         )
+
+    async def list_claimable(self, *, queues: Sequence[str], limit: int, after: str | None) -> list[RunRecord]:
+        return await self.run_query(claim_queries.list_claimable, queues, limit=limit, after=after)
+
+    async def list_waiting_queues(self) -> list[str]:
+        return await self.run_query(claim_queries.list_waiting_queues)
+
+    async def list_queue_depths(self) -> list[QueueDepth]:
+        return await self.run_query(claim_queries.list_queue_depths)
 
     async def read_journal(self, run_id: str, *, after: int) -> list[LogEntry]:
         return await self.run_query(read_log, "{_journal}", run_id, after=after, limit=NO_LIMIT)

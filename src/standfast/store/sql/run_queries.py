@@ -6,9 +6,9 @@ from typing import Any
 from standfast.store.records import ApprovalPlace, ApprovalRecord, ChangedApproval, Lease, LogEntry, RunRecord
 from standfast.store.sql.connection import DatabaseConnection
 
-_RUN_COLUMNS = (
-    "run_id, position, session_id, status, revision, data, journal_length, event_length, parent, seal, created_at,"
-    " updated_at"
+RUN_COLUMNS = (
+    "run_id, position, session_id, status, revision, data, journal_length, event_length, parent, seal, queue_name,"
+    " queue_rank, queue_share, queue_behind, created_at, updated_at"
 )
 
 
@@ -24,13 +24,17 @@ def run_record_from_row(row: Sequence[Any]) -> RunRecord:
         event_length=row[7],
         parent=row[8],
         seal=None if row[9] is None else bytes(row[9]),
-        created_at=row[10],
-        updated_at=row[11],
+        queue=row[10],
+        priority=-row[11],
+        share=row[12],
+        behind=bool(row[13]),
+        created_at=row[14],
+        updated_at=row[15],
     )
 
 
 def get_run(db: DatabaseConnection, run_id: str) -> RunRecord | None:
-    row = db.fetch_one(f"SELECT {_RUN_COLUMNS} FROM {{_runs}} WHERE run_id = :run_id", {"run_id": run_id})
+    row = db.fetch_one(f"SELECT {RUN_COLUMNS} FROM {{_runs}} WHERE run_id = :run_id", {"run_id": run_id})
     return run_record_from_row(row) if row else None
 
 
@@ -63,7 +67,7 @@ def list_runs(
     # planners tend to scan all runs of the session.
     names = {f"status_{index}": name for index, name in enumerate(status)}
     selects = [
-        f"SELECT {_RUN_COLUMNS} FROM ({_build_runs_query([*where, f'status = :{name}'], order)}) AS {name}"
+        f"SELECT {RUN_COLUMNS} FROM ({_build_runs_query([*where, f'status = :{name}'], order)}) AS {name}"
         for name in names
     ]
     found = db.fetch_all(f"{' UNION ALL '.join(selects)} ORDER BY {order} LIMIT :limit", params | names)
@@ -71,7 +75,7 @@ def list_runs(
 
 
 def _build_runs_query(where: Sequence[str], order: str) -> str:
-    return f"SELECT {_RUN_COLUMNS} FROM {{_runs}} WHERE {' AND '.join(where)} ORDER BY {order} LIMIT :limit"
+    return f"SELECT {RUN_COLUMNS} FROM {{_runs}} WHERE {' AND '.join(where)} ORDER BY {order} LIMIT :limit"
 
 
 def read_log(db: DatabaseConnection, table: str, run_id: str, *, after: int, limit: int) -> list[LogEntry]:

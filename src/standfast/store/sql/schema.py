@@ -15,6 +15,7 @@ from standfast.store.sql.connection import DatabaseConnection
 ColumnTypes = Mapping[str, str]
 SQLITE_TYPES: ColumnTypes = {
     "NAME": "TEXT",
+    "LABEL": "TEXT",
     "TEXT": "TEXT",
     "BYTES": "BLOB",
     "TIME": "REAL",
@@ -24,6 +25,7 @@ SQLITE_TYPES: ColumnTypes = {
 POSTGRESQL_TYPES: ColumnTypes = {
     # Names are compared byte by byte, so that the order of a listing does not depend on the locale.
     "NAME": 'TEXT COLLATE "C"',
+    "LABEL": 'TEXT COLLATE "C"',
     "TEXT": "TEXT",
     "BYTES": "BYTEA",
     "TIME": "DOUBLE PRECISION",
@@ -32,6 +34,7 @@ POSTGRESQL_TYPES: ColumnTypes = {
 }
 MYSQL_TYPES: ColumnTypes = {
     "NAME": "VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+    "LABEL": "VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
     "TEXT": "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
     "BYTES": "LONGBLOB",
     "TIME": "DOUBLE",
@@ -337,6 +340,29 @@ POSTGRESQL_APPROVAL_CHANGES = Migration(
 )
 POSTGRESQL_CLAIMS = Migration("sessions_are_claimed_by_owners", only_dialect="postgresql", scripts=_COMMIT_SCRIPTS)
 
+# Runs from before have an empty queue, which every runtime looks into. The label of a queue is short, so that the index
+# fits into what MySQL allows; there and on SQLite it has all runs, as their planners do not use a partial one here.
+RUN_QUEUES = Migration(
+    "queues_of_runs",
+    (
+        "ALTER TABLE {_runs} ADD COLUMN queue_name <LABEL> NOT NULL DEFAULT ''",
+        "ALTER TABLE {_runs} ADD COLUMN queue_rank BIGINT NOT NULL DEFAULT 0",
+        "ALTER TABLE {_runs} ADD COLUMN queue_share <NAME> NOT NULL DEFAULT ''",
+        "ALTER TABLE {_runs} ADD COLUMN queue_behind BIGINT NOT NULL DEFAULT 0",
+    ),
+)
+_QUEUE_INDEX = (
+    "CREATE INDEX {_runs}_by_queue ON {_runs} (status, queue_behind, queue_name, queue_rank, queue_share, position)"
+)
+POSTGRESQL_RUN_QUEUES = Migration(
+    "queues_of_runs_on_postgresql",
+    (f"{_QUEUE_INDEX} WHERE status IN ('woken', 'next', 'queued')",),
+    only_dialect="postgresql",
+    scripts=_COMMIT_SCRIPTS,
+)
+SQLITE_RUN_QUEUES = Migration("queues_of_runs_on_sqlite", (_QUEUE_INDEX,), only_dialect="sqlite")
+MYSQL_RUN_QUEUES = Migration("queues_of_runs_on_mysql", (_QUEUE_INDEX,), only_dialect="mysql")
+
 MIGRATIONS = (
     HISTORIES,
     RUNS,
@@ -360,6 +386,10 @@ MIGRATIONS = (
     APPROVAL_CHANGES,
     POSTGRESQL_APPROVAL_CHANGES,
     POSTGRESQL_CLAIMS,
+    RUN_QUEUES,
+    POSTGRESQL_RUN_QUEUES,
+    SQLITE_RUN_QUEUES,
+    MYSQL_RUN_QUEUES,
 )
 LATEST_VERSION = len(MIGRATIONS)
 

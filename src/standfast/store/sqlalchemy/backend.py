@@ -54,7 +54,7 @@ from standfast.store.sqlalchemy.dialects import (
     TransactionRunner,
     get_dialect,
 )
-from standfast.store.sqlalchemy.migrations import Migrator
+from standfast.store.sqlalchemy.migrator import Migrator
 from standfast.store.sqlalchemy.scoped import ScopedBackend
 from standfast.store.sqlite import erasure
 
@@ -361,12 +361,9 @@ class SqlBackend(RelationalQueries):
         )
 
     async def run_query_once(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        connection = await self.connections.acquire()
-        query = self.connections.run_and_release(
-            connection, lambda raw: function(self.transactions.wrap_connection(raw), *args, **kwargs)
+        return await self.connections.read(
+            lambda raw: function(self.transactions.wrap_connection(raw), *args, **kwargs)
         )
-        # A cancelled read closes its connection, which would destroy an in-memory database.
-        return await (self.connections.run_shielded(query) if self.connections.is_sqlite else query)
 
     async def search(
         self, terms: Sequence[str], *, session_id: str | None, owner: str | None, limit: int, skip: int

@@ -116,13 +116,23 @@ class BorrowedConnections(ShieldedWork):
             self.all_released.set()
 
     async def acquire_and_run(self, work: Callable[[sqlalchemy.Connection], T]) -> T:
-        connection = await self.acquire()
         try:
-            return await self.run_and_release(connection, work)
+            return await self.read(work)
         except CommitOutcomeUnknown as lost:
             raise translate_error(lost.error, self.location) from lost.error
         except (SQLAlchemyError, OSError) as error:
             raise translate_error(error, self.location) from error
+
+    async def read(self, work: Callable[[sqlalchemy.Connection], T]) -> T:
+        """Run ``work`` on a connection. If the caller is cancelled, the work is too."""
+        if self.is_sqlite:
+            connection = await self.acquire()
+            # A cancelled read closes its connection, which would destroy an in-memory database.
+            return await self.run_shielded(self.run_and_release(connection, work))
+        return await self.run_detached(self.acquire_run_and_release(work))
+
+    async def acquire_run_and_release(self, work: Callable[[sqlalchemy.Connection], T]) -> T:
+        return await self.run_and_release(await self.acquire(), work)
 
     async def run_and_release(self, connection: AsyncConnection, work: Callable[[sqlalchemy.Connection], T]) -> T:
         """Run ``work`` and release the connection in any case."""

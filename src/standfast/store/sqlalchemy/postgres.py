@@ -145,6 +145,7 @@ _ENCODERS: dict[type, Callable[[CommitPayload, Any], Fields]] = {
     operations.RequireVersion: CommitPayload.encode_fields,
     operations.Quarantine: CommitPayload.encode_fields,
     operations.SaveRun: CommitPayload.encode_save,
+    operations.MoveBehind: CommitPayload.encode_fields,
     operations.DeleteRun: CommitPayload.encode_fields,
     operations.AppendJournal: CommitPayload.encode_append_journal,
     operations.AppendEvents: CommitPayload.encode_append_events,

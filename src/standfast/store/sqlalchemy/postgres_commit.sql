@@ -21,6 +21,10 @@ BEGIN
             WHEN 'require' THEN outcome := {_commit_require}(op);
             WHEN 'quarantine' THEN outcome := {_commit_quarantine}(op, moment);
             WHEN 'save-run' THEN outcome := {_commit_save_run}(op, blobs, moment);
+            WHEN 'move-behind' THEN
+                UPDATE {_runs} SET queue_behind = CASE WHEN (op->>'behind')::boolean THEN 1 ELSE 0 END
+                WHERE run_id = op->>'run_id' AND status = 'queued';
+                outcome := NULL;
             WHEN 'delete-run' THEN outcome := {_commit_delete_run}(op);
             WHEN 'journal' THEN outcome := {_commit_journal}(op, blobs, moment);
             WHEN 'emit' THEN outcome := {_commit_emit}(op, blobs, moment);
@@ -291,9 +295,10 @@ BEGIN
             END IF;
         END IF;
         INSERT INTO {_runs} (run_id, session_id, status, revision, data, journal_length, event_length, parent,
-            created_at, updated_at)
+            queue_name, queue_rank, queue_share, created_at, updated_at)
         VALUES (op->>'run_id', op->>'session_id', op->>'status', 1, blobs[(op->>'blob')::integer], 0, 0,
-            op->>'parent', now, now)
+            op->>'parent', coalesce(op->>'queue', ''), -coalesce((op->>'priority')::bigint, 0),
+            coalesce(op->>'share', ''), now, now)
         ON CONFLICT (run_id) DO NOTHING;
         IF FOUND THEN
             RETURN NULL;
@@ -304,6 +309,10 @@ BEGIN
         status = op->>'status',
         revision = wanted + 1,
         data = blobs[(op->>'blob')::integer],
+        queue_behind = 0,
+        queue_name = coalesce(op->>'queue', queue_name),
+        queue_rank = coalesce(-(op->>'priority')::bigint, queue_rank),
+        queue_share = coalesce(op->>'share', queue_share),
         updated_at = now
     WHERE run_id = op->>'run_id';
     RETURN NULL;

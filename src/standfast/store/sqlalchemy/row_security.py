@@ -104,7 +104,7 @@ def is_in_use(db: SqlConnection) -> bool:
 def enable(db: SqlConnection) -> None:
     """Protect all tables, in the current transaction. Done again, it protects tables that were added since.
 
-    Raise :class:`Unsupported` if the role must be created by someone else first.
+    Raise :class:`Unsupported` if the user of the connection may not create the role.
     """
     ensure_role(db)
     for statement in iter_statements(db):

@@ -43,7 +43,7 @@ class ScopedBackend(RelationalQueries):
         self.is_checked = False
 
     async def close(self) -> None:
-        """Leave the backend open, which belongs to someone else."""
+        """Leave the backend open; its owner closes it."""
 
     def for_owner(self, owner: str) -> "ScopedBackend":
         if owner != self.owner:

@@ -2,14 +2,15 @@
 
 A small commit to the write-ahead log is faster than two thread switches, so it is made on the thread of the caller
 (:class:`~standfast.store.sqlite.transactions.InlineCommitter`). All other commits go to the one writer thread of the
-file, which commits the operations of concurrent callers together. Reader threads never block on a writer.
+file, which commits the operations of concurrent callers together. Reader threads never block on a writer; one record
+is read on the thread of the caller (:class:`~standfast.store.sqlite.transactions.InlineReader`).
 """
 
 import asyncio
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -23,11 +24,12 @@ from standfast.lifecycle.threads import Job, SingleThreadExecutor
 from standfast.store.links import LinkListener, LinkUnavailable
 from standfast.store.operations import Op, OpResult
 from standfast.store.records import SearchCandidate
+from standfast.store.sql import documents, run_queries
 from standfast.store.sql.commit import apply
 from standfast.store.sql.connection import DEFAULT_NAMES, TableNames
 from standfast.store.sql.openai_agents_tables import AdoptedMeanwhile, ForeignTablesPolicy, OpenAIAgentsTables
-from standfast.store.sql.queries import RelationalQueries
-from standfast.store.sqlite import erasure, migrations
+from standfast.store.sql.queries import RelationalQueries, get_session
+from standfast.store.sqlite import erasure, migrator
 from standfast.store.sqlite import search as sqlite_search
 from standfast.store.sqlite.files import create_private_file, explain_open_failure, get_file_id
 from standfast.store.sqlite.socket_link import SocketLink
@@ -37,6 +39,7 @@ from standfast.store.sqlite.transactions import (
     CannotBegin,
     Failure,
     InlineCommitter,
+    InlineReader,
     ReaderThread,
     SqliteConnection,
     begin_immediate,
@@ -50,6 +53,10 @@ MEMORY = ":memory:"
 _MAX_READERS = 4
 _MAX_GROUP_SIZE = 128
 _LOCK_POLL_MS = 3  # between two attempts of the writer to get a lock of another process
+_INLINE_QUERIES = frozenset(
+    {get_session, run_queries.get_run, run_queries.get_approval, run_queries.get_lease, documents.get_document}
+)
+"""Reads of one record by its name."""
 _log = get_logger(__name__)
 _INDEX_PAUSE = 0.003  # seconds between two batches of indexing, so that other processes can write
 _MAX_WAL_BYTES = 16 * 2**20  # size to which the log is truncated after a slow reader has let it grow
@@ -94,6 +101,7 @@ class SqliteBackend(RelationalQueries):
         # A commit with synchronous=FULL waits for the disk, and an in-memory database has only one connection.
         inline = inline_commits and synchronous == "NORMAL" and self.path != MEMORY
         self.inline_committer = InlineCommitter(self.connect_inline, must_wait=self.is_writing) if inline else None
+        self.inline_reader = InlineReader(self.connect_inline_reader) if inline else None
         self.pending_writes = 0  # of the writer thread, also of callers that were cancelled
         self.pending_lock = threading.Lock()
         self.initialized = False
@@ -127,8 +135,9 @@ class SqliteBackend(RelationalQueries):
         self.writer_thread.close_sync()
         for reader in readers:
             reader.close()
-        if self.inline_committer is not None:
-            self.inline_committer.close()
+        for inline in (self.inline_committer, self.inline_reader):
+            if inline is not None:
+                inline.close()
         self.disconnect()
 
     def disconnect(self) -> None:
@@ -145,13 +154,15 @@ class SqliteBackend(RelationalQueries):
         for reader in self.readers:
             reader.lock.acquire()
             reader.disconnect()
-        if self.inline_committer is not None:
-            self.inline_committer.lock.acquire()
-            self.inline_committer.disconnect()
+        for inline in (self.inline_committer, self.inline_reader):
+            if inline is not None:
+                inline.lock.acquire()
+                inline.disconnect()
 
     def resume(self, *, in_child: bool) -> None:
-        if self.inline_committer is not None:
-            self.inline_committer.lock.release()
+        for inline in (self.inline_committer, self.inline_reader):
+            if inline is not None:
+                inline.lock.release()
         for reader in self.readers:
             reader.lock.release()
         if in_child:
@@ -196,6 +207,9 @@ class SqliteBackend(RelationalQueries):
     def connect_reader(self) -> SqliteConnection:
         return self.connect("query_only = 1")
 
+    def connect_inline_reader(self) -> SqliteConnection:
+        return self.connect("query_only = 1", lock_timeout=0)
+
     def connect_inline(self) -> SqliteConnection:
         return self.connect("wal_autocheckpoint = 0", lock_timeout=0)
 
@@ -205,7 +219,7 @@ class SqliteBackend(RelationalQueries):
         connection = self.connect()
         with close_on_error(connection.raw):
             if self.path != MEMORY and not self.find_openai_agents(connection):
-                migrations.enable_wal(connection.raw, timeout=self.busy_timeout)
+                migrator.enable_wal(connection.raw, timeout=self.busy_timeout)
                 connection.raw.execute(f"PRAGMA journal_size_limit = {_MAX_WAL_BYTES}")
             connection.lock_timeout = self.busy_timeout
             connection.raw.execute(f"PRAGMA busy_timeout = {min(int(self.busy_timeout * 1000), _LOCK_POLL_MS)}")
@@ -220,14 +234,14 @@ class SqliteBackend(RelationalQueries):
         return connection
 
     def find_openai_agents(self, connection: SqliteConnection) -> OpenAIAgentsTables | None:
-        return migrations.find_openai_agents(
+        return migrator.find_openai_agents(
             connection, self.requested_names, location=self.path, policy=self.foreign_tables
         )
 
     def migrate(self, connection: SqliteConnection) -> None:
         self.openai_agents = self.find_openai_agents(connection)
         if self.openai_agents is None:
-            self.names = migrations.migrate(connection, self.requested_names, location=self.path, now=self.clock())
+            self.names = migrator.migrate(connection, self.requested_names, location=self.path, now=self.clock())
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -353,8 +367,17 @@ class SqliteBackend(RelationalQueries):
             await self.open()
         if self.openai_agents is not None:
             function = self.openai_agents.get_query(function)
+
+        def work(connection: SqliteConnection) -> T:
+            return function(connection, *args, **kwargs)
+
         try:
-            return await self.pick_reader().read(lambda connection: function(connection, *args, **kwargs))
+            if self.inline_reader is not None and is_small_read(function, kwargs):
+                result = self.inline_reader.try_read(work)
+                if result is not DECLINED:
+                    await asyncio.sleep(0)  # as if a thread had been asked: others get their turn
+                    return cast("T", result)
+            return await self.pick_reader().read(work)
         except sqlite3.Error as error:
             raise self.translate_error(error) from error
 
@@ -387,6 +410,11 @@ class SqliteBackend(RelationalQueries):
         return await self.run_query(
             sqlite_search.find, terms, session_id=session_id, owner=owner, limit=limit, skip=skip
         )
+
+
+def is_small_read(function: Callable[..., Any], options: Mapping[str, Any]) -> bool:
+    """Return whether the read is of one record, by its name or by an index."""
+    return function in _INLINE_QUERIES or (function is run_queries.list_runs and options.get("limit") == 1)
 
 
 @contextmanager

@@ -51,6 +51,7 @@ class SocketLink:
         self.incoming: set[IncomingConnection] = set()
         self.outgoing: dict[str, OutgoingConnection] = {}
         self._connecting: set[asyncio.Task[None]] = set()
+        self.is_closed = False
 
     @classmethod
     async def open(cls, path: str, name: str, listener: LinkListener) -> "SocketLink":
@@ -131,6 +132,10 @@ class SocketLink:
             _log.debug("no link to %s: %s", peer.name, problem)
 
     async def close(self) -> None:
+        self.is_closed = True
+        (self._folder / self.name).unlink(missing_ok=True)
+        for _ in range(3):  # asyncio loses a connection that it has accepted if the server is closed then
+            await asyncio.sleep(0)
         self._stop_listening()
         if self._connecting:
             await asyncio.wait(self._connecting, timeout=_CLOSE_SECONDS)
@@ -198,7 +203,9 @@ class IncomingConnection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)  # noqa: S101
         self.transport = transport
         self._link.incoming.add(self)
-        if not is_same_user(transport.get_extra_info("socket")):
+        if self._link.is_closed:  # it was accepted just before
+            transport.abort()
+        elif not is_same_user(transport.get_extra_info("socket")):
             _log.warning("refused a connection of another user to the link")
             transport.abort()
 
