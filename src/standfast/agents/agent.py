@@ -91,10 +91,15 @@ class AgentBase(Generic[TContext]):
     """The fields that every kind of agent has. Agents compare by identity."""
 
     name: str
+    """The name, by which runs, handoffs and traces refer to the agent."""
     handoff_description: str | None = None
+    """What the agent is for, as shown to agents that may hand off to it."""
     tools: list[Tool] = field(default_factory=list)
+    """The tools that the model may call."""
     mcp_servers: list[ToolSource] = field(default_factory=list)
+    """MCP servers whose tools the model may call, too."""
     mcp_config: MCPConfig = field(default_factory=MCPConfig)
+    """How the tools of MCP servers are converted."""
 
     def __post_init__(self) -> None:
         _check_type("name", self.name, str)
@@ -140,16 +145,27 @@ class Agent(AgentBase[TContext]):
     """
 
     instructions: Instructions | None = None
+    """The system prompt: a text, or a function of the context and the agent that returns one."""
     prompt: Prompt | DynamicPromptFunction | None = None
+    """A prompt stored at the provider, or a function that returns one."""
     handoffs: "list[Agent[Any] | Handoff[TContext, Any]]" = field(default_factory=list)
+    """The agents that may take over the conversation."""
     model: str | ModelLike | None = None
+    """The name of a model, or a model object. None: that of the run, else the default of the provider."""
     model_settings: ModelSettings = field(default_factory=get_default_model_settings)
+    """Settings of the requests, such as temperature and retries."""
     input_guardrails: list[InputGuardrail[TContext]] = field(default_factory=list)
+    """Checks of the first input of a run, before or beside the first request."""
     output_guardrails: list[OutputGuardrail[TContext]] = field(default_factory=list)
+    """Checks of the final output."""
     output_type: type[Any] | AgentOutputSchemaBase | None = None
+    """The type of the final output. None: text."""
     hooks: AgentHooksBase[TContext, Any] | None = None
+    """Callbacks for the events of this agent."""
     tool_use_behavior: ToolUseBehavior = "run_llm_again"
+    """What follows a tool call: the model is asked again, or an output is the final output."""
     reset_tool_choice: bool = True
+    """Whether a required tool is required only until it was called, which prevents loops."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

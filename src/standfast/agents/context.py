@@ -21,10 +21,15 @@ class RunContextWrapper(Generic[TContext]):
     """The program's ``context`` object together with usage and approvals of the run. It is never sent to a model."""
 
     context: TContext
+    """The object that the program has passed to the run."""
     usage: Usage = field(default_factory=Usage)
+    """The requests and tokens of the run so far."""
     turn_input: list[Item] = field(default_factory=list)
+    """The input of the current turn."""
     approvals: Approvals = field(default_factory=Approvals)
+    """The decisions about tool calls."""
     tool_input: Any | None = None
+    """In an agent that is used as a tool: the arguments of the call."""
     sandbox: Any = field(default=None, repr=False)
     """The sandbox in which the agents of the run work."""
 

@@ -19,7 +19,7 @@ AgentsException
 └── ToolInputGuardrailTripwireTriggered, ToolOutputGuardrailTripwireTriggered
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from standfast.base.errors import InvalidDecision, StandfastError
@@ -55,6 +55,16 @@ class RunErrorDetails:
     tool_input_guardrail_results: "list[ToolInputGuardrailResult]" = field(default_factory=list)
     tool_output_guardrail_results: "list[ToolOutputGuardrailResult]" = field(default_factory=list)
     state: Any = None
+
+    def __str__(self) -> str:
+        counted = [part.name for part in fields(self) if part.name.endswith(("_items", "_responses", "_results"))]
+        lines = [
+            "RunErrorDetails:",
+            f'- Last agent: Agent(name="{self.last_agent.name}", ...)',
+            *(f"- {len(getattr(self, each))} {each[:-1].replace('_', ' ')}(s)" for each in counted),
+            "(See `RunErrorDetails` for more details)",
+        ]
+        return "\n".join(lines)
 
 
 class AgentsException(StandfastError):
@@ -94,10 +104,16 @@ class InvalidDeclaration(UserError, TypeError, ValueError):
         self.where, self.problem = where, problem
 
 
+class UnresolvedAnnotation(InvalidDeclaration, NameError):
+    """A name in an annotation is not known where the function is declared."""
+
+    code = "unresolved-annotation"
+
+
 class UncertainCall(UserError, InvalidDecision):
     """The call may have happened already, so it cannot be approved like a new one. Nothing was decided.
 
-    Find out whether it happened. Then say that it did ("done"), that it did not and shall not be made ("reject"), or
+    Find out whether it happened. Then decide: it did happen ("done"), it did not and shall not be made ("reject"), or
     that it shall be made again ("again").
     """
 

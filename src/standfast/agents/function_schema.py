@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError
 
 from standfast.agents.context import RunContextWrapper
-from standfast.agents.errors import InvalidArguments, InvalidDeclaration
+from standfast.agents.errors import InvalidArguments, InvalidDeclaration, UnresolvedAnnotation
 from standfast.agents.guardrails import get_callable_name
 from standfast.agents.strict_schema import to_strict_schema
 from standfast.agents.tool_arguments import (
@@ -248,8 +248,15 @@ class FuncSchema:
             positional.insert(0, context)
         if is_async(func) if in_thread is None else not in_thread:
             return await func(*positional, **named)
-        result = await asyncio.to_thread(func, *positional, **named)
+        result = await asyncio.to_thread(_call_in_thread, func, positional, named)
         return await result if inspect.isawaitable(result) else result
+
+
+def _call_in_thread(func: Callable[..., Any], positional: list[Any], named: dict[str, Any]) -> Any:
+    try:
+        return func(*positional, **named)
+    except StopIteration as error:  # a future cannot hold it, so that the caller would wait for ever
+        raise RuntimeError("the function raised StopIteration") from error
 
 
 def function_schema(
@@ -309,7 +316,9 @@ def get_hints(func: Any, name: str) -> dict[str, Any]:
     target = func if inspect.isroutine(func) else type(func).__call__
     try:
         return get_type_hints(target, include_extras=True)
-    except (NameError, TypeError) as error:
+    except NameError as error:
+        raise UnresolvedAnnotation(name, f"the annotations cannot be resolved: {error}") from None
+    except TypeError as error:
         raise InvalidDeclaration(name, f"the annotations cannot be resolved: {error}") from None
 
 
@@ -349,11 +358,11 @@ def _build_arguments_model(
 
 
 def _make_field(parameter: inspect.Parameter, annotation: Any, doc: str | None, alias: str | None) -> tuple[Any, Any]:
-    """Return type and field of a parameter for pydantic. Its annotation takes precedence over the docstring."""
+    """Return type and field of a parameter for pydantic. The docstring takes precedence over its annotation."""
     settings: dict[str, Any] = {} if alias is None else {"alias": alias, "title": _make_title(alias)}
-    description = _get_annotated_text(annotation) or doc
     described = any(isinstance(part, FieldInfo) and part.description for part in get_args(annotation)[1:])
-    if description and not described:
+    description = doc or (None if described else _get_annotated_text(annotation))
+    if description:
         settings["description"] = description
     if parameter.kind in _VARIADIC:
         positional = parameter.kind is inspect.Parameter.VAR_POSITIONAL
@@ -361,7 +370,7 @@ def _make_field(parameter: inspect.Parameter, annotation: Any, doc: str | None, 
         return kind, Field(default_factory=list if positional else dict, **settings)
     default = parameter.default
     if isinstance(default, FieldInfo):
-        if default.description:
+        if default.description and not doc:
             settings.pop("description", None)
         return annotation, FieldInfo.merge_field_infos(default, **settings) if settings else default
     return annotation, Field(... if default is inspect.Parameter.empty else default, **settings)

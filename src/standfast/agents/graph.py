@@ -9,14 +9,15 @@ of the path from the agent that the run started with, and a signature of the age
 import hashlib
 from collections import deque
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any
+from inspect import isclass
+from typing import TYPE_CHECKING, Any, get_origin
 
 import msgspec
 
 from standfast.agents.agent import Agent, AgentBase
 from standfast.agents.errors import AgentChanged, AgentMissing
 from standfast.agents.handoffs import Handoff
-from standfast.agents.output import as_output_schema
+from standfast.agents.output import AgentOutputSchema, as_output_schema
 from standfast.agents.tool_identity import ToolRef
 from standfast.agents.tools import FunctionTool
 from standfast.base.errors import MissingExtra
@@ -180,7 +181,14 @@ def _describe_handoffs(agent: AgentBase[Any]) -> Iterator[list[str]]:
 
 def _describe_output_type(output_type: Any) -> Any:
     schema = as_output_schema(output_type)
-    return None if schema is None or schema.is_plain_text() else [schema.name(), schema.json_schema()]
+    if schema is None or schema.is_plain_text():
+        return None
+    if not isinstance(schema, AgentOutputSchema):
+        return [schema.name(), schema.json_schema()]
+    # Not the name of the schema: paused runs of earlier versions have this one.
+    kind: Any = schema.output_type
+    plain = isclass(kind) and get_origin(kind) is None
+    return [kind.__name__ if plain else str(kind).replace("typing.", ""), schema.json_schema()]
 
 
 def _compute_digest(value: Any) -> str:

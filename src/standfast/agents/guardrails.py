@@ -31,12 +31,16 @@ class GuardrailFunctionOutput:
 
 @dataclass
 class InputGuardrailResult:
+    """What an input guardrail found."""
+
     guardrail: "InputGuardrail[Any]"
     output: GuardrailFunctionOutput
 
 
 @dataclass
 class OutputGuardrailResult:
+    """What an output guardrail found about an output of an agent."""
+
     guardrail: "OutputGuardrail[Any]"
     agent_output: Any
     agent: "Agent[Any]"
@@ -177,12 +181,16 @@ class ToolOutputGuardrail(ToolGuardrail[ToolOutputGuardrailData], Generic[TConte
 
 @dataclass
 class ToolInputGuardrailResult:
+    """What a guardrail found about the arguments of a call."""
+
     guardrail: ToolInputGuardrail[Any]
     output: ToolGuardrailFunctionOutput
 
 
 @dataclass
 class ToolOutputGuardrailResult:
+    """What a guardrail found about the output of a call."""
+
     guardrail: ToolOutputGuardrail[Any]
     output: ToolGuardrailFunctionOutput
 

@@ -70,6 +70,8 @@ class MCPToolApprovalRequest:
 
 
 class MCPToolApprovalFunctionResult(TypedDict):
+    """Whether a call of a hosted MCP tool is approved, and why not."""
+
     approve: bool
     reason: NotRequired[str]
 

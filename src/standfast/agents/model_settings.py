@@ -110,6 +110,10 @@ ToolChoice: TypeAlias = Literal["auto", "required", "none"] | str | MCPToolChoic
 _UNTRACED_SETTINGS = frozenset(["extra_query", "extra_body", "extra_headers", "extra_args", "preserve_raw_usage"])
 
 
+_SETTING_TYPES: dict[str, Any] = {"tool_choice": (str, MCPToolChoice), "metadata": Mapping}
+_SETTING_CHOICES = {"truncation": ("auto", "disabled"), "verbosity": ("low", "medium", "high")}
+
+
 class Reasoning(dict[str, Any]):
     """Settings of a model's reasoning as a dict in the form of the API, whose entries are also attributes."""
 
@@ -118,41 +122,77 @@ class Reasoning(dict[str, Any]):
             raise AttributeError(name)
         return self.get(name)
 
+    def model_dump(self, **_: Any) -> dict[str, Any]:
+        """Return a plain dict, as the object of the provider's library does."""
+        return dict(self)
+
 
 @dataclass
 class ModelSettings(MergeableSettings):
     """Settings for requests to a model. Not every provider supports every setting."""
 
     temperature: float | None = None
+    """How random the answers are: 0 is the least."""
     top_p: float | None = None
+    """Only the most likely words are considered, up to this share of the probability."""
     frequency_penalty: float | None = None
+    """Makes words less likely the more often they have been used."""
     presence_penalty: float | None = None
+    """Makes words less likely that have been used."""
     tool_choice: ToolChoice | None = None
+    """``auto``, ``required``, ``none``, or the name of the tool that must be called."""
     parallel_tool_calls: bool | None = None
+    """Whether one response may have several calls."""
     truncation: Literal["auto", "disabled"] | None = None
+    """Whether the provider drops old items that do not fit."""
     max_tokens: int | None = None
+    """The longest response, in tokens."""
     reasoning: Any = None
+    """Settings of reasoning models, such as the effort."""
     verbosity: Literal["low", "medium", "high"] | None = None
+    """How long answers are."""
     metadata: dict[str, str] | None = None
+    """Facts that the provider stores with the response."""
     store: bool | None = None
+    """Whether the provider stores the response."""
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
+    """How long the provider keeps its cache of the prompt."""
     include_usage: bool | None = None
+    """Whether a streamed response has the usage."""
     response_include: list[str] | None = None
+    """Further parts of the response, by the names of the API."""
     top_logprobs: int | None = None
+    """The number of alternatives for each token."""
     extra_query: Mapping[str, object] | None = None
+    """Further parameters of the URL."""
     extra_body: object | None = None
+    """Further fields of the request."""
     extra_headers: Mapping[str, Any] | None = None
+    """Further headers of the request."""
     extra_args: dict[str, Any] | None = None
+    """Further arguments for the client of the provider."""
     retry: ModelRetrySettings | None = None
+    """Which failed requests are repeated, how often, and after which time."""
     context_management: list[dict[str, Any]] | None = None
+    """How the provider shortens long contexts."""
     prompt_cache_options: dict[str, Any] | None = None
+    """Options of the provider's cache."""
     preserve_raw_usage: bool | None = None
+    """Whether the usage is kept as the provider sent it."""
     timeout: float | None = None
+    """Seconds that a request may take."""
 
     def __post_init__(self) -> None:
         for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty", "max_tokens", "top_logprobs"):
             _check_number(f"ModelSettings.{name}", getattr(self, name))
         _check_number("ModelSettings.timeout", self.timeout, above=0)
+        for name, kinds in _SETTING_TYPES.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kinds):
+                raise InvalidDeclaration(f"ModelSettings.{name}", f"has the wrong type: {value!r}")
+        for name, choices in _SETTING_CHOICES.items():
+            if getattr(self, name) not in (None, *choices):
+                raise InvalidDeclaration(f"ModelSettings.{name}", f"must be one of {', '.join(choices)}")
         if isinstance(self.reasoning, Mapping):
             self.reasoning = Reasoning(self.reasoning)
         if self.retry is not None:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from inspect import isclass
-from typing import Any, get_origin, is_typeddict
+from typing import Any, get_args, get_origin, is_typeddict
 
 from standfast.agents.errors import InvalidDeclaration, ModelBehaviorError, UserError
 from standfast.agents.strict_schema import to_strict_schema
@@ -55,8 +55,7 @@ class AgentOutputSchema(AgentOutputSchemaBase):
         return self._strict
 
     def name(self) -> str:
-        kind = self.output_type
-        return kind.__name__ if isclass(kind) and get_origin(kind) is None else str(kind).replace("typing.", "")
+        return _name_type(self.output_type)
 
     def json_schema(self) -> dict[str, Any]:
         if self.is_plain_text():
@@ -64,14 +63,14 @@ class AgentOutputSchema(AgentOutputSchemaBase):
         return self._schema
 
     def validate_json(self, json_str: str) -> Any:
-        if self.is_plain_text():
-            return json_str
-        from pydantic import ValidationError
+        from pydantic import TypeAdapter, ValidationError
 
         from standfast.agents.function_schema import format_validation_error
 
+        output_type: Any = self.output_type
+        adapter = TypeAdapter(output_type) if self._adapter is None else self._adapter
         try:
-            value = self._adapter.validate_json(json_str, strict=self._strict)
+            value = adapter.validate_json(json_str, strict=self._strict)
         except ValidationError as error:
             raise ModelBehaviorError(
                 f"the model's response is not a valid {self.name()}: {format_validation_error(error)}"
@@ -94,6 +93,14 @@ class AgentOutputSchema(AgentOutputSchemaBase):
             raise InvalidDeclaration("output_type", f"{self.name()} has no JSON schema: {error}") from None
         where = f"output_type {self.name()}"
         self._schema = to_strict_schema(schema, where=where) if self._strict else schema
+
+
+def _name_type(kind: Any) -> str:
+    """Return a type as it is written in a program, without modules: ``list[Order]``."""
+    origin = get_origin(kind)
+    if origin is None:
+        return getattr(kind, "__name__", None) or repr(kind)
+    return f"{_name_type(origin)}[{', '.join(map(_name_type, get_args(kind)))}]"
 
 
 def as_output_schema(output_type: Any) -> AgentOutputSchemaBase | None:

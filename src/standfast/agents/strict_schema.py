@@ -4,6 +4,7 @@ In the strict form every object requires all its properties and allows no others
 may be null. A schema without a strict form raises :class:`InvalidDeclaration` with the path of the offending part.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ JSONSchema = dict[str, Any]
 
 _LIST_KEYWORDS = ("anyOf", "allOf", "prefixItems")
 _MAPPING_KEYWORDS = ("$defs", "definitions", "properties")
+_MAX_INLINED_CHARS = 1_000_000
+"""How much may be copied in place of references. A short schema could otherwise become one of gigabytes."""
 
 
 def to_strict_schema(schema: Mapping[str, Any], *, where: str = "schema") -> JSONSchema:
@@ -23,7 +26,7 @@ def to_strict_schema(schema: Mapping[str, Any], *, where: str = "schema") -> JSO
     part.
     """
     if not schema:
-        return {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+        return {"additionalProperties": False, "type": "object", "properties": {}, "required": []}
     if "anyOf" in schema or "oneOf" in schema:
         raise InvalidDeclaration(where, "the root of a strict schema must be an object, not a union")
     strict: JSONSchema = _StrictConverter(schema).convert(schema, where, ())
@@ -35,6 +38,7 @@ class _StrictConverter:
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
+        self._inlined_chars = 0
 
     def convert(self, schema: Any, path: str, expanding: tuple[str, ...]) -> Any:
         if not isinstance(schema, Mapping):
@@ -74,8 +78,8 @@ class _StrictConverter:
                 "a strict schema cannot have objects with arbitrary keys: list the fields in a model of their own, "
                 "or turn strictness off (strict_mode=False, strict_json_schema=False)",
             )
-        schema["properties"] = schema.get("properties", {})
-        schema["required"] = list(schema["properties"])
+        if "properties" in schema:
+            schema["required"] = list(schema["properties"])
 
     def _inline_reference(self, schema: Mapping[str, Any], path: str, expanding: tuple[str, ...]) -> Any:
         """Replace a reference that has siblings by its target: strict mode allows no other keys beside ``$ref``."""
@@ -83,7 +87,13 @@ class _StrictConverter:
         if name in expanding:  # a recursive type cannot be inlined; the siblings are only annotations
             return {"$ref": name}
         siblings = {key: value for key, value in schema.items() if key != "$ref"}
-        return self.convert({**self._resolve_reference(name, path), **siblings}, path, (*expanding, name))
+        target = self._resolve_reference(name, path)
+        self._inlined_chars += len(json.dumps(target, default=str))
+        if self._inlined_chars > _MAX_INLINED_CHARS:
+            raise InvalidDeclaration(
+                path, f"the references with siblings stand for more than {_MAX_INLINED_CHARS} characters"
+            )
+        return self.convert({**target, **siblings}, path, (*expanding, name))
 
     def _resolve_reference(self, name: Any, path: str) -> Mapping[str, Any]:
         target: Any = self._root

@@ -17,6 +17,8 @@ class ToolOutputText(BaseModel):
 
 
 class ToolOutputTextDict(TypedDict):
+    """A text as the output of a tool, as a dict."""
+
     type: Literal["text"]
     text: str
 
@@ -37,6 +39,8 @@ class ToolOutputImage(BaseModel):
 
 
 class ToolOutputImageDict(TypedDict):
+    """A picture as the output of a tool, as a dict."""
+
     type: Literal["image"]
     image_url: NotRequired[str]
     file_id: NotRequired[str]
@@ -60,6 +64,8 @@ class ToolOutputFileContent(BaseModel):
 
 
 class ToolOutputFileContentDict(TypedDict):
+    """A file as the output of a tool, as a dict."""
+
     type: Literal["file"]
     file_data: NotRequired[str]
     file_url: NotRequired[str]

@@ -5,7 +5,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum
 from inspect import isawaitable, iscoroutine
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
@@ -36,7 +36,9 @@ FunctionToolCustomDataExtractor: TypeAlias = Callable[
 ]
 
 
-class ToolOriginType(StrEnum):
+class ToolOriginType(str, Enum):  # noqa: UP042 - str() of a member is that of openai-agents
+    """Where a tool comes from."""
+
     FUNCTION = "function"
     MCP = "mcp"
     AGENT_AS_TOOL = "agent_as_tool"
@@ -79,18 +81,28 @@ class FunctionTool:
     """
 
     name: str
+    """The name that the model uses."""
     description: str
+    """What the model is told about the tool."""
     params_json_schema: dict[str, Any]
+    """The JSON schema of the arguments."""
     on_invoke_tool: "Callable[[ToolContext[Any], str], Awaitable[Any]]" = field(repr=False)
+    """The function that is called, with the context and the arguments as JSON."""
     strict_json_schema: bool = True
+    """Whether the schema is made strict: every field is required, no others are allowed."""
     is_enabled: Enabled = True
+    """Whether the model sees the tool: a bool, or a function of the context and the agent."""
     tool_input_guardrails: list[ToolInputGuardrail[Any]] | None = None
     tool_output_guardrails: list[ToolOutputGuardrail[Any]] | None = None
     needs_approval: NeedsApproval = False
+    """Whether a person must approve a call: a bool, or a function of context, arguments and call id."""
     timeout_seconds: float | None = None
+    """The time limit of a call."""
     timeout_behavior: ToolTimeoutBehavior = "error_as_result"
+    """Whether a timeout becomes an error text for the model, or ends the run."""
     timeout_error_function: ToolErrorFunction | None = None
     defer_loading: bool = False
+    """Whether the model gets the tool only when it has searched for it."""
     custom_data_extractor: FunctionToolCustomDataExtractor | None = field(default=None, kw_only=True)
     allowed_callers: list[ToolCaller] | None = field(default=None, kw_only=True)
     output_json_schema: dict[str, Any] | None = field(default=None, kw_only=True)
@@ -99,6 +111,7 @@ class FunctionTool:
     on_barge_in: OnBargeIn = field(default="keep", kw_only=True)
     failure_error_function: ToolErrorFunction | None = field(default=None, kw_only=True, repr=False)
     title: str | None = field(default=None, kw_only=True, repr=False)
+    """A name for people."""
     mcp_annotations: Any = field(default=None, kw_only=True, repr=False)
     namespace: str | None = field(default=None, kw_only=True)
     namespace_description: str | None = field(default=None, kw_only=True, repr=False)
@@ -322,6 +335,8 @@ def _check_tool(tool: FunctionTool) -> None:
             where,
             f"timeout_behavior must be 'error_as_result' or 'raise_exception', got {tool.timeout_behavior!r}",
         )
+    if tool.timeout_error_function is not None:
+        check_callable(f"{where}: timeout_error_function", tool.timeout_error_function)
     seconds: Any = tool.timeout_seconds
     if seconds is None:
         return

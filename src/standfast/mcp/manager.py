@@ -89,12 +89,8 @@ class MCPServerManager:
         self._servers = list(servers)
         self._connect_timeout = _check_seconds("connect_timeout_seconds", connect_timeout_seconds)
         self._cleanup_timeout = _check_seconds("cleanup_timeout_seconds", cleanup_timeout_seconds)
-        self._drop_failed, self._strict, self._suppress_cancelled = (
-            drop_failed_servers,
-            strict,
-            suppress_cancelled_error,
-        )
-        self._parallel = connect_in_parallel
+        self.strict, self.drop_failed_servers = strict, drop_failed_servers
+        self.suppress_cancelled_error, self.connect_in_parallel = suppress_cancelled_error, connect_in_parallel
         self._tasks: dict[MCPServer, _ServerTask] = {}
         self._lock = asyncio.Lock()
         self._started = False
@@ -113,7 +109,7 @@ class MCPServerManager:
         return [
             server
             for server in self._servers
-            if server in self._connected or (server in self._errors and not self._drop_failed)
+            if server in self._connected or (server in self._errors and not self.drop_failed_servers)
         ]
 
     @property
@@ -123,14 +119,6 @@ class MCPServerManager:
     @property
     def errors(self) -> dict[MCPServer, BaseException]:
         return dict(self._errors)
-
-    @property
-    def strict(self) -> bool:
-        return self._strict
-
-    @strict.setter
-    def strict(self, value: bool) -> None:
-        self._strict = value
 
     @property
     def connect_timeout_seconds(self) -> float | None:
@@ -212,7 +200,7 @@ class MCPServerManager:
         for server in servers:
             self._errors.pop(server, None)
         try:
-            if self._parallel:
+            if self.connect_in_parallel:
                 async with Scope() as scope:
                     for server in servers:
                         if server not in self._tasks:
@@ -225,7 +213,7 @@ class MCPServerManager:
             await self._cleanup()
             raise
         for error in [self._errors[server] for server in servers if server in self._errors]:
-            if self._strict or (isinstance(error, asyncio.CancelledError) and not self._suppress_cancelled):
+            if self.strict or (isinstance(error, asyncio.CancelledError) and not self.suppress_cancelled_error):
                 await self._cleanup()
                 raise error
         return self.active_servers

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 from standfast.agents.errors import InvalidDeclaration
 from standfast.agents.guardrails import ToolInputGuardrail, ToolOutputGuardrail
 from standfast.agents.types import ToolErrorFunction
-from standfast.mcp._client.client_server import DEFAULT_MAX_MESSAGE_BYTES, ClientSessionServer
+from standfast.mcp._client.requests import DEFAULT_MAX_MESSAGE_BYTES, ClientSessionServer
 from standfast.mcp._client.tools import DEFAULT_MAX_OUTPUT_CHARS, MCPToolCustomDataExtractor, MCPToolMetaResolver
 from standfast.mcp.interface import UNSET
 from standfast.mcp.permissions import RequireApprovalSetting, ToolFilter

@@ -8,7 +8,8 @@ from standfast.agents.errors import UserError
 from standfast.base.items import Item
 from standfast.models.interface import IncompleteStream, ModelResponse, TResponseStreamEvent
 from standfast.models.openai.chat import build_chat_arguments, check_chat_features, parse_completion
-from standfast.models.openai.chat_conversion import ShouldReplayReasoningContent, ToolNameResolver, to_chat_messages
+from standfast.models.openai.chat_conversion import ShouldReplayReasoningContent, to_chat_messages
+from standfast.models.openai.chat_output import ToolNameResolver
 from standfast.models.openai.chat_stream import ChatStreamConverter
 from standfast.models.openai.client import make_retry_advice, to_typed_event
 from standfast.models.request import ModelRequest, RequestModel

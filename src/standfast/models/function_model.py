@@ -12,7 +12,7 @@ from standfast.base.items import Item
 from standfast.base.usage import Usage
 from standfast.models.event_objects import make_event_object
 from standfast.models.interface import ModelResponse, TResponseStreamEvent, wrap_attributes
-from standfast.models.openai.chat_conversion import make_local_id, make_message_item
+from standfast.models.openai.chat_output import make_local_id, make_message_item
 from standfast.models.request import ModelRequest, RequestModel
 from standfast.models.stream_events import ResponseEventBuilder, make_response_events, make_text_part, usage_to_dict
 

@@ -140,10 +140,15 @@ class ModelResponse:
     """A response of a model. ``output`` holds the items as the model returned them, :attr:`items` as plain dicts."""
 
     output: list[TResponseOutputItem]
+    """The items of the response, as the model returned them."""
     usage: Usage
+    """The requests and tokens of the response."""
     response_id: str | None
+    """The provider's id of the response."""
     request_id: str | None = None
+    """The provider's id of the request, for its support."""
     raw_usage: dict[str, Any] | None = None
+    """The usage as the provider reported it."""
 
     @cached_property
     def items(self) -> list[Item]:
@@ -232,9 +237,14 @@ def parse_final_event(event: TResponseStreamEvent, *, keep_raw_usage: bool = Fal
     if kind in FAILURE_EVENTS:
         raise parse_failure(event)
     if kind == INCOMPLETE_EVENT:
-        reason = get_field(get_field(get_field(event, "response"), "incomplete_details"), "reason")
-        raise ResponseFailed(f"the model's response is incomplete: {reason or 'no reason given'}", error_code=reason)
+        raise make_incomplete_error(get_field(event, "response"))
     return parse_response(get_field(event, "response"), keep_raw_usage=keep_raw_usage) if kind in FINAL_EVENTS else None
+
+
+def make_incomplete_error(response: Any) -> ResponseFailed:
+    """Return the error of a response that was cut off."""
+    reason = get_field(get_field(response, "incomplete_details"), "reason")
+    return ResponseFailed(f"the model's response is incomplete: {reason or 'no reason given'}", error_code=reason)
 
 
 def parse_response(response: Any, *, keep_raw_usage: bool = False) -> ModelResponse:

@@ -102,7 +102,7 @@ def make_response_events(
 
 
 def make_text_part(text: str) -> Item:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"annotations": [], "text": text, "type": "output_text", "logprobs": []}
 
 
 def usage_to_dict(usage: Any) -> Item:

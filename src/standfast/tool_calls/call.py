@@ -166,6 +166,8 @@ async def run_input_guardrails(call: ToolCall, context: ToolContext[Any]) -> Too
 ApprovalCheckStatus: TypeAlias = Literal["approved", "rejected", "waiting"]
 
 REJECTION_MESSAGE = "Tool execution was not approved."
+NOT_REPEATED_MESSAGE = "It is not known whether the call had an effect. It was not made again."
+"""The output of an uncertain call that was rejected: a model that reads "not approved" may call the tool again."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from standfast.tool_calls.call import (
     run_tool_guardrail,
     wrap_tool_errors,
 )
+from standfast.tool_calls.loop_watch import watch_loop
 from standfast.tool_calls.output import make_output_item, make_rejection
 from standfast.tracing.create import maybe_tool_span
 from standfast.tracing.spans import get_recorded_parent
@@ -70,7 +71,11 @@ def invoke_tool(
     ``invoker`` replaces ``tool.invoke`` for calls that are more than a function call, such as nested agents.
     ``resumed`` continues a call that raised :class:`CallSuspended`: input guardrails and start hooks do not run again.
     """
-    execution = _execute(call, context, outcome, hooks, invoker or call.tool.invoke, resumed=resumed)
+
+    async def invoke_watched(tool_context: ToolContext[Any], arguments: str) -> Any:
+        return await watch_loop(call.tool.invoke(tool_context, arguments), call.tool.qualified_name)
+
+    execution = _execute(call, context, outcome, hooks, invoker or invoke_watched, resumed=resumed)
     return execution if get_recorded_parent() is None else _execute_traced(call, outcome, execution)
 
 

@@ -20,11 +20,14 @@ def python_tool(
     pool: SessionPool | PythonSessions,
     *,
     name: str = "run_python",
+    description: str | None = None,
     timeout: float = 30.0,
     needs_approval: NeedsApproval = False,
     on_uncertain: OnUncertain | None = None,
 ) -> FunctionTool:
     """Return a tool that runs Python code in a session that lasts as long as the conversation.
+
+    ``description`` tells the model what the session is for, for example which files and packages it has.
 
     Calls of one conversation share variables and files; different conversations share nothing. Nested agents use
     the session of the outer run. The model receives printed output, the value of the last expression, images and
@@ -37,8 +40,8 @@ def python_tool(
     no network: such a call has changed nothing but the workspace. Otherwise the default is ``ask``. With a
     :class:`PythonSessions` that has a store, so are those of other runs, and a :class:`RunState` refers to them.
 
-    Tools with the same pool share its sessions, so an agent may be created for every request. Pass a separate
-    :class:`PythonSessions` to a tool that must not share them.
+    Tools with the same pool share its sessions, so an agent may be created for every request. To keep a
+    tool's sessions separate, pass it its own :class:`PythonSessions`.
     """
     sessions = pool if isinstance(pool, PythonSessions) else PythonSessions.for_pool(pool)
 
@@ -66,6 +69,7 @@ def python_tool(
     tool = function_tool(
         run_python,
         name_override=name,
+        description_override=description,
         needs_approval=needs_approval,
         on_uncertain=on_uncertain,
         failure_error_function=_explain_failure,

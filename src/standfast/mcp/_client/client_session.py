@@ -3,6 +3,8 @@
 This module imports the ``mcp`` library; :mod:`standfast.mcp._client.connection` imports it when a server is connected.
 """
 
+import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -13,19 +15,33 @@ from typing import Any, Self
 import anyio
 from mcp import ClientSession, MCPError
 from mcp.client.session import MessageHandlerFnT
-from mcp.types import CONNECTION_CLOSED, PARSE_ERROR, Implementation
+from mcp.shared.message import SessionMessage
+from mcp.types import (
+    CONNECTION_CLOSED,
+    PARSE_ERROR,
+    ErrorData,
+    Implementation,
+    InitializeResult,
+    JSONRPCError,
+    JSONRPCRequest,
+    JSONRPCResponse,
+)
 
 from standfast import __version__
 from standfast.base.log import get_logger
 from standfast.lifecycle import CloseTimeout, Deadline, Owner
+from standfast.mcp._client.message_limits import MessageRefused, check_part_count
 
 _log = get_logger("standfast.mcp")
 
-# Marks error responses that standfast creates in place of the server's. The value is a Fault.
+MAX_SERVER_REQUESTS = 16
+"""Requests of the server that are answered at a time. It is not read while there are more."""
+
+# Marks error responses that standfast creates in place of the server's. The value is a RequestFault.
 FAULT_KEY = "standfast-fault"
 
 
-class Fault(StrEnum):
+class RequestFault(StrEnum):
     """Why a request has no valid response from the server."""
 
     NOT_SENT = "not-sent"
@@ -55,6 +71,7 @@ class MCPConnection:
         self._name = f"MCP server {name}"
         self._owner = Owner(self._open_session, name=self._name)
         self._lost = False
+        self.initialize_result: InitializeResult | None = None
 
     @property
     def is_alive(self) -> bool:
@@ -83,13 +100,14 @@ class MCPConnection:
     async def _open_session(self) -> AsyncIterator[ClientSession]:
         async with self._open_streams() as streams:
             read, write, *_ = streams
+            requests = _ServerRequests()
             async with ClientSession(
-                _ObservedReceiveStream(read, self.mark_lost),
-                _CountingSendStream(write),
+                _GuardedReceiveStream(read, requests, self.mark_lost),
+                _CountingSendStream(write, requests),
                 message_handler=self._on_message,
                 client_info=Implementation(name="standfast", version=__version__),
             ) as session:
-                await session.initialize()
+                self.initialize_result = await session.initialize()
                 yield session
 
 
@@ -110,32 +128,88 @@ class _StreamProxy:
         return await self._stream.__aexit__(*exc_info)
 
 
-class _ObservedReceiveStream(_StreamProxy):
-    """Calls ``on_end`` when the stream ends."""
+class _ServerRequests:
+    """The requests of the server that are not answered yet."""
 
-    def __init__(self, stream: Any, on_end: Callable[[], None]) -> None:
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+        self._answered = asyncio.Event()
+
+    async def add(self, request_id: Any) -> None:
+        """Note a request, and wait while there are too many."""
+        self._open[str(request_id)] += 1
+        while self._open.total() >= MAX_SERVER_REQUESTS:
+            self._answered.clear()
+            await self._answered.wait()
+
+    def discard(self, request_id: Any) -> None:
+        """Note that a request was answered or withdrawn."""
+        key = str(request_id)
+        if self._open[key] > 1:
+            self._open[key] -= 1
+        else:
+            del self._open[key]
+        self._answered.set()
+
+
+class _GuardedReceiveStream(_StreamProxy):
+    """Checks messages before the library validates them, and calls ``on_end`` when the stream ends.
+
+    A response that is refused becomes an error. While :data:`MAX_SERVER_REQUESTS` requests of the server are not
+    answered, it is not read.
+    """
+
+    def __init__(self, stream: Any, requests: _ServerRequests, on_end: Callable[[], None]) -> None:
         super().__init__(stream)
-        self._on_end = on_end
+        self._requests, self._on_end = requests, on_end
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Any:
         try:
-            return await self._stream.__anext__()
+            while (item := await self._check(await self._stream.__anext__())) is None:
+                pass
         except BaseException:
             self._on_end()
             raise
+        return item
+
+    async def _check(self, item: Any) -> Any:
+        """Return the item, an error in its place, or None if it must be dropped."""
+        message = getattr(item, "message", None)
+        content = getattr(message, "result", None) or getattr(message, "params", None)
+        try:
+            check_part_count(content)
+        except MessageRefused as refusal:
+            if not isinstance(message, JSONRPCResponse):
+                _log.warning("an MCP server sent %s; it is ignored", refusal)
+                return None
+            error = ErrorData(code=PARSE_ERROR, message=str(refusal))
+            return SessionMessage(JSONRPCError(jsonrpc="2.0", id=message.id, error=error))
+        if isinstance(message, JSONRPCRequest):
+            await self._requests.add(message.id)
+        elif getattr(message, "method", None) == "notifications/cancelled" and isinstance(content, dict):
+            self._requests.discard(content.get("requestId"))
+        return item
 
 
 class _CountingSendStream(_StreamProxy):
-    """Counts the requests that are passed to the transport."""
+    """Counts the requests that are passed to the transport, and notes which requests of the server are answered."""
+
+    def __init__(self, stream: Any, requests: _ServerRequests) -> None:
+        super().__init__(stream)
+        self._requests = requests
 
     async def send(self, item: Any) -> None:
         count = _request_count.get()
         is_request = hasattr(item.message, "id") and hasattr(item.message, "method")
         if count is None or not is_request:
-            await self._stream.send(item)
+            try:
+                await self._stream.send(item)
+            finally:
+                if hasattr(item.message, "id") and not is_request:
+                    self._requests.discard(item.message.id)
             return
         # A message that cannot be encoded (a lone surrogate, for example) would end the transport with all its calls,
         # so that is detected here.
@@ -169,21 +243,23 @@ def count_requests() -> Iterator[RequestCount]:
         _request_count.reset(token)
 
 
-def classify_fault(error: MCPError, count: RequestCount) -> Fault | None:
+def classify_fault(error: MCPError, count: RequestCount) -> RequestFault | None:
     """Return what is known about a failed request, or None if the server itself answered with an error.
 
     If several requests were sent, only the last one is known not to have arrived.
     """
     fault = error.data.get(FAULT_KEY) if isinstance(error.data, dict) else None
-    if fault == Fault.INVALID_RESPONSE or error.code == PARSE_ERROR:  # the library's code for an unreadable response
-        return Fault.INVALID_RESPONSE
+    if (
+        fault == RequestFault.INVALID_RESPONSE or error.code == PARSE_ERROR
+    ):  # the library's code for an unreadable response
+        return RequestFault.INVALID_RESPONSE
     if fault is None and error.code != CONNECTION_CLOSED:
         return None
     if count.requests == 0:
-        return Fault.NOT_SENT
-    if count.requests == 1 and fault in (Fault.NOT_SENT, Fault.SESSION_LOST):
-        return Fault(fault)
-    return Fault.INTERRUPTED
+        return RequestFault.NOT_SENT
+    if count.requests == 1 and fault in (RequestFault.NOT_SENT, RequestFault.SESSION_LOST):
+        return RequestFault(fault)
+    return RequestFault.INTERRUPTED
 
 
 def unwrap_exception_group(error: BaseException) -> BaseException:

@@ -21,6 +21,7 @@ from standfast.mcp.errors import (
 
 if TYPE_CHECKING:
     from mcp import ClientSession, MCPError
+    from mcp.types import InitializeResult
 
     from standfast.mcp._client.client_session import MCPConnection, RequestCount
 
@@ -65,6 +66,14 @@ class ReconnectingConnection:
         self._session: ClientSession | None = None
         self._connect_lock = asyncio.Lock()
         self._close_count = 0
+
+    @property
+    def session(self) -> "ClientSession | None":
+        return self._session
+
+    @property
+    def initialize_result(self) -> "InitializeResult | None":
+        return None if self._connection is None else self._connection.initialize_result
 
     async def open(self) -> None:
         """Connect, unless it is connected. When this raises, the state is unchanged."""
@@ -139,19 +148,19 @@ class ReconnectingConnection:
         description: str,
         tool_name: str | None,
     ) -> MCPServerError:
-        from standfast.mcp._client.client_session import Fault, classify_fault
+        from standfast.mcp._client.client_session import RequestFault, classify_fault
 
         name = self._server.name
         match classify_fault(error, count):
-            case Fault.NOT_SENT | Fault.SESSION_LOST as fault:
-                if fault is Fault.SESSION_LOST:
+            case RequestFault.NOT_SENT | RequestFault.SESSION_LOST as fault:
+                if fault is RequestFault.SESSION_LOST:
                     connection.mark_lost()
                 return MCPUnavailable(name, error.message, hint=self._server.hint, tool_name=tool_name)
-            case Fault.INTERRUPTED:
+            case RequestFault.INTERRUPTED:
                 reason = await self._server.describe_exit() or error.message
                 outcome = f"was lost before it answered ({reason})"
                 return MCPCallUncertain(name, description, outcome, tool_name=tool_name)
-            case Fault.INVALID_RESPONSE:
+            case RequestFault.INVALID_RESPONSE:
                 return MCPInvalidResponse(name, description, error.message.partition("\n")[0], tool_name=tool_name)
         return MCPCallRefused(name, description, error.message, tool_name=tool_name)
 

@@ -1,7 +1,7 @@
 """An HTTP client that converts transport errors into error responses.
 
 In the library, a request that cannot be sent ends the transport with all its pending calls. With this client only that
-request fails, and its error tells whether it can have reached the server.
+request fails, and its error states whether it may have reached the server.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 from mcp.types import INTERNAL_ERROR
 
-from standfast.mcp._client.client_session import FAULT_KEY, Fault
+from standfast.mcp._client.client_session import FAULT_KEY, RequestFault
 from standfast.mcp._client.message_limits import MessageRefused
 
 SESSION_ID_HEADER = "mcp-session-id"
@@ -34,7 +34,7 @@ class FaultTolerantClient:
         try:
             response = await self._client.send(request, **options)
         except httpx2.TransportError as error:
-            fault = Fault.NOT_SENT if isinstance(error, _UNSENT_ERRORS) else Fault.INTERRUPTED
+            fault = RequestFault.NOT_SENT if isinstance(error, _UNSENT_ERRORS) else RequestFault.INTERRUPTED
             return _build_error_response(request, message, 503, fault, f"{type(error).__name__}: {error}")
         self.session_id = response.headers.get(SESSION_ID_HEADER, self.session_id)
         if response.status_code < 300:
@@ -46,7 +46,7 @@ class FaultTolerantClient:
         try:
             body = await response.aread()
         except MessageRefused as error:
-            return _build_error_response(request, message, 502, Fault.INVALID_RESPONSE, str(error))
+            return _build_error_response(request, message, 502, RequestFault.INVALID_RESPONSE, str(error))
         finally:
             await response.aclose()
         answered = response.status_code != 404 and b'"jsonrpc"' in body
@@ -75,17 +75,17 @@ async def _build_unreadable_response(
     await response.aclose()
     content_type = response.headers.get("content-type", "no content type")
     reason = f"HTTP {response.status_code} {response.reason_phrase} with {content_type} instead of a message"
-    return _build_error_response(request, message, 502, Fault.INVALID_RESPONSE, reason)
+    return _build_error_response(request, message, 502, RequestFault.INVALID_RESPONSE, reason)
 
 
 def _build_rejection_response(request: httpx2.Request, message: Any, response: httpx2.Response) -> httpx2.Response:
     """Replace an HTTP error without an MCP message: the session is unknown, or the request was rejected."""
     status = response.status_code
     if status == 404 and SESSION_ID_HEADER in request.headers:
-        return _build_error_response(request, message, 404, Fault.SESSION_LOST, "it no longer knows the session")
+        return _build_error_response(request, message, 404, RequestFault.SESSION_LOST, "it no longer knows the session")
     reason = f"HTTP {status} {response.reason_phrase}"
-    # 4xx means that the request was not accepted; 5xx may be sent by any proxy, before or after the tool call.
-    fault = Fault.NOT_SENT if status < 500 else Fault.INTERRUPTED
+    # 4xx means that the request was not accepted. A proxy may send 5xx, and some send 408, after the tool was called.
+    fault = RequestFault.NOT_SENT if status < 500 and status != 408 else RequestFault.INTERRUPTED
     return _build_error_response(request, message, status, fault, reason)
 
 
@@ -97,7 +97,7 @@ def _parse_message(request: httpx2.Request) -> dict[str, Any]:
 
 
 def _build_error_response(
-    request: httpx2.Request, message: Any, status: int, fault: Fault, reason: str
+    request: httpx2.Request, message: Any, status: int, fault: RequestFault, reason: str
 ) -> httpx2.Response:
     error = {"code": INTERNAL_ERROR, "message": reason, "data": {FAULT_KEY: fault}}
     body = {"jsonrpc": "2.0", "id": message["id"], "error": error}

@@ -5,12 +5,16 @@ A server could otherwise make its client keep gigabytes, or block its event loop
 
 import re
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
 
 import httpx2
 
 MAX_VALUES = 200_000
 """The number of values in a message: objects, arrays and their items. Brackets inside a text do not count."""
+
+MAX_PARTS = 10_000
+"""The number of parts in a message: contents of outputs, prompts and resources. Each is compared with several types."""
 
 ACCEPTED_ENCODINGS = "gzip, deflate"
 _PIECE_BYTES = 2**16
@@ -55,11 +59,32 @@ class MessageMeter:
         return b""
 
 
+_PART_LISTS = ("content", "contents", "messages")
+
+
+def check_part_count(content: Mapping[str, Any] | None) -> None:
+    """Raise :class:`MessageRefused` if the parameters or the result of a message have too many parts."""
+    count, pending = 0, [content]
+    while pending:
+        current = pending.pop()
+        if not isinstance(current, Mapping):
+            continue
+        for name in _PART_LISTS:
+            parts = current.get(name)
+            parts = parts if isinstance(parts, list) else [parts]
+            count += len(parts)
+            if count > MAX_PARTS:
+                raise MessageRefused(f"a message of more than {MAX_PARTS} parts")
+            pending += parts
+
+
 def limit_bodies(client: httpx2.AsyncClient, max_bytes: int) -> httpx2.AsyncClient:
     """Limit all bodies that the client reads, and each event of a stream of events."""
 
     async def limit(response: httpx2.Response) -> None:
         response.stream = LimitedStream(response, max_bytes)
+        # As the format of events requires. In another encoding, other bytes would be counted than are parsed.
+        response.encoding = "utf-8"
         response.headers.pop("content-encoding", None)  # LimitedStream decompresses
 
     client.headers["accept-encoding"] = ACCEPTED_ENCODINGS

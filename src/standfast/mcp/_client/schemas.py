@@ -19,6 +19,8 @@ def build_schema(tool: "MCPTool", *, strict: bool) -> tuple[dict[str, Any], bool
     schema = {"type": "object", "properties": {}, **tool.input_schema}
     if not strict:
         return schema, False
+    if not tool.input_schema:
+        return to_strict_schema({}), True
     problem = "the root may be something else than an object" if isinstance(schema["type"], list) else None
     problem = problem or _find_problem(schema, schema)
     if problem is None:

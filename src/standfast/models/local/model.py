@@ -14,7 +14,8 @@ from standfast.base.items import Item
 from standfast.models.interface import ModelProvider, ModelResponse, TResponseStreamEvent
 from standfast.models.local.server import LocalServer, ServerAddress
 from standfast.models.openai.chat import OpenAIChatCompletionsModel
-from standfast.models.openai.chat_conversion import ToolNameResolver, make_local_id, to_chat_tools
+from standfast.models.openai.chat_conversion import to_chat_tools
+from standfast.models.openai.chat_output import ToolNameResolver, make_local_id
 from standfast.models.openai.client import load_openai, make_retry_advice, to_typed_event, to_typed_item
 from standfast.models.request import ModelRequest, RequestModel, closing_stream
 from standfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest

@@ -19,14 +19,12 @@ from standfast.models.interface import (
 )
 from standfast.models.openai.chat_conversion import (
     ShouldReplayReasoningContent,
-    ToolNameResolver,
-    items_from_chat_message,
     to_chat_messages,
     to_chat_response_format,
     to_chat_tool_choice,
     to_chat_tools,
-    usage_from_chat,
 )
+from standfast.models.openai.chat_output import ToolNameResolver, items_from_choice, usage_from_chat
 from standfast.models.openai.chat_stream import ChatStreamConverter
 from standfast.models.openai.client import (
     build_client_arguments,
@@ -81,7 +79,7 @@ class OpenAIChatCompletionsModel(RequestModel):
     ) -> None:
         self.model = model
         self._client = openai_client
-        self._should_replay = should_replay_reasoning_content
+        self.should_replay_reasoning_content = should_replay_reasoning_content
         self._strict = strict_feature_validation
         self._buffer_calls = buffer_streamed_tool_calls
 
@@ -129,7 +127,7 @@ class OpenAIChatCompletionsModel(RequestModel):
             model=self.model,
             base_url=str(self._client.base_url),
             strict=self._strict,
-            should_replay=self._should_replay,
+            should_replay=self.should_replay_reasoning_content,
         )
         arguments = build_chat_arguments(request, self.model)
         raw_body = omit_none(messages=messages, tools=arguments.pop("tools", None))
@@ -155,7 +153,7 @@ def build_chat_arguments(request: ModelRequest, model: str) -> Item:
         model=model,
         tools=callable_tools or None,
         tool_choice=to_chat_tool_choice(settings.tool_choice) if callable_tools else None,
-        parallel_tool_calls=resolve_parallel_calls(settings, callable_tools) if callable_tools else None,
+        parallel_tool_calls=resolve_parallel_calls(settings, callable_tools),
         response_format=to_chat_response_format(request.output_schema),
         reasoning_effort=None if settings.reasoning is None else get_field(settings.reasoning, "effort"),
         logprobs=None if settings.top_logprobs is None else True,
@@ -179,7 +177,7 @@ def parse_completion(completion: Any, request: ModelRequest) -> ModelResponse:
     if not get_field(completion, "choices"):
         raise _make_no_choices_error(completion)
     usage = get_field(completion, "usage")
-    items = items_from_chat_message(completion.choices[0].message, ToolNameResolver(request.tools))
+    items = items_from_choice(completion.choices[0], ToolNameResolver(request.tools))
     keep_raw = request.model_settings.preserve_raw_usage and usage is not None
     return ModelResponse(
         output=[to_typed_item(item) for item in items],

@@ -1,6 +1,5 @@
-"""Conversion between items and the messages of the Chat Completions API."""
+"""Conversion of items, tools and settings to requests of the Chat Completions API."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -9,13 +8,8 @@ from standfast.agents.errors import UserError
 from standfast.agents.handoffs import Handoff
 from standfast.agents.model_settings import MCPToolChoice
 from standfast.agents.output import AgentOutputSchemaBase
-from standfast.agents.tool_identity import get_field
 from standfast.agents.tools import FunctionTool, Tool
-from standfast.base.ids import new_id
 from standfast.base.items import Item
-from standfast.models.interface import to_plain
-from standfast.models.openai.client import LOCAL_ID_PREFIX
-from standfast.models.stream_events import make_text_part
 
 ChatMessage: TypeAlias = dict[str, Any]
 
@@ -39,12 +33,21 @@ _NAMESPACE_SEPARATOR = "__"
 
 
 @dataclass(frozen=True)
+class ReasoningContentSource:
+    """Reasoning of an earlier response: its item, the model that wrote it, and what its provider added."""
+
+    item: Item
+    origin_model: str | None
+    provider_data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class ReasoningContentReplayContext:
-    """The argument of ``should_replay_reasoning_content``: reasoning of an earlier response."""
+    """The argument of ``should_replay_reasoning_content``: where reasoning would be sent, and where it comes from."""
 
     model: str
     base_url: str | None
-    reasoning: Item
+    reasoning: ReasoningContentSource
 
 
 ShouldReplayReasoningContent: TypeAlias = Callable[[ReasoningContentReplayContext], bool]
@@ -73,6 +76,8 @@ class ChatMessageBuilder:
         self._pending_images: list[Item] = []
 
     def add(self, item: Item, where: str) -> None:
+        if not isinstance(item, Mapping):
+            raise UserError(f"{where}: an item must be a dict, not {item!r}")
         match item.get("type", "message"):
             case "message":
                 self._add_message(item, where)
@@ -106,29 +111,31 @@ class ChatMessageBuilder:
         if role != "assistant":
             self._close_assistant_message()
             self._flush_images()
-            self.messages.append({"role": role, "content": _convert_content(content, where)})
+            self.messages.append({"role": role, "content": convert_content(content, where)})
             return
-        # Text after text or calls starts a new message; text before calls goes into the same message.
-        if self._assistant_message is not None and (
-            "content" in self._assistant_message or "tool_calls" in self._assistant_message
-        ):
+        if isinstance(content, str):
+            self._close_assistant_message()
+            self._open_assistant_message()["content"] = content
+            self._assistant_message = None
+            return
+        # Text after text starts a new message. Text beside calls goes into theirs, which the outputs must follow.
+        if self._assistant_message is not None and "content" in self._assistant_message:
             self._close_assistant_message()
         message = self._open_assistant_message()
-        if isinstance(content, str):
-            message["content"] = content
-            return
         texts = [
             part.get("text", "") for part in content or [] if part.get("type") in ("output_text", "input_text", "text")
         ]
         refusals = [part["refusal"] for part in content or [] if part.get("type") == "refusal"]
         if texts:
-            message["content"] = "".join(texts)
+            message["content"] = "\n".join(texts)
         if refusals:
             message["refusal"] = "".join(refusals)
 
     def _add_reasoning(self, item: Item) -> None:
         text = "\n".join(part["text"] for part in item.get("content") or item.get("summary") or [])
-        if text and self._should_replay(ReasoningContentReplayContext(self._model, self._base_url, item)):
+        extra = item.get("provider_data") or {}
+        source = ReasoningContentSource(item, extra.get("model"), extra)
+        if text and self._should_replay(ReasoningContentReplayContext(self._model, self._base_url, source)):
             self._close_assistant_message()
             self._pending_reasoning = text
         thinking = self._get_extra(item).get("thinking_blocks")
@@ -192,7 +199,8 @@ def to_chat_messages(system_instructions: str | None, items: str | Iterable[Item
     return builder.finish()
 
 
-def _convert_content(content: Any, where: str) -> Any:
+def convert_content(content: Any, where: str) -> Any:
+    """Return the content of a message: text, or parts of the API."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -209,7 +217,7 @@ def _convert_part(part: Mapping[str, Any], where: str) -> Item:
                 "type": "image_url",
                 "image_url": {"url": part["image_url"], "detail": part.get("detail") or "auto"},
             }
-        case "input_audio" if part.get("input_audio"):
+        case "input_audio" if all((part.get("input_audio") or {}).get(name) for name in ("data", "format")):
             return {"type": "input_audio", "input_audio": dict(part["input_audio"])}
         case "input_file" | "file" if part.get("file_data") or part.get("file_id"):
             names = ("file_data", "file_id", "filename")
@@ -254,128 +262,3 @@ def to_chat_response_format(schema: AgentOutputSchemaBase | None) -> Item | None
         return None
     json_schema = {"name": "final_output", "strict": schema.is_strict_json_schema(), "schema": schema.json_schema()}
     return {"type": "json_schema", "json_schema": json_schema}
-
-
-class ToolNameResolver:
-    """Maps the flattened names in a model's calls to the names and namespaces of the tools."""
-
-    def __init__(self, tools: Iterable[Tool]) -> None:
-        self._namespaces = {
-            flatten_tool_name(tool.name, tool.namespace): (tool.name, tool.namespace)
-            for tool in tools
-            if isinstance(tool, FunctionTool) and tool.namespace is not None
-        }
-
-    def make_call_item(
-        self,
-        *,
-        item_id: str,
-        call_id: str,
-        name: str,
-        arguments: str,
-        status: str = "completed",
-        provider_data: Item | None = None,
-    ) -> Item:
-        """Return a call of the model as an item."""
-        name, namespace = self._namespaces.get(name, (name, None))
-        item: Item = {
-            "id": item_id,
-            "type": "function_call",
-            "call_id": call_id,
-            "name": name,
-            "arguments": arguments,
-            "status": status,
-        }
-        if provider_data:
-            item["provider_data"] = provider_data
-        return item if namespace is None else {**item, "namespace": namespace}
-
-
-def items_from_chat_message(message: Any, resolver: ToolNameResolver) -> list[Item]:
-    """Return the reasoning, text and calls in a message of the model as items."""
-    items: list[Item] = []
-    reasoning = get_reasoning_text(message)
-    thinking = to_plain(get_field(message, "thinking_blocks"))
-    if reasoning or thinking:
-        items.append(make_reasoning_item(make_local_id("rs"), reasoning or "", thinking))
-    parts = []
-    if get_field(message, "content"):
-        parts.append(make_text_part(message.content))
-    if get_field(message, "refusal"):
-        parts.append({"type": "refusal", "refusal": message.refusal})
-    if parts:
-        items.append(make_message_item(make_local_id("msg"), parts))
-    for call in get_field(message, "tool_calls") or []:
-        function = get_field(call, "function")
-        if function is None:
-            raise UserError(f"the model made a call of unsupported type {get_field(call, 'type')!r}")
-        items.append(
-            resolver.make_call_item(
-                item_id=make_local_id("fc"),
-                call_id=get_field(call, "id") or make_local_id("call"),
-                name=get_field(function, "name"),
-                arguments=arguments_to_json(get_field(function, "arguments")) or "{}",
-                provider_data=get_call_data(call),
-            )
-        )
-    return items
-
-
-def get_reasoning_text(message: Any) -> str | None:
-    """Return the reasoning in a message, for which servers use different field names."""
-    for name in ("reasoning_content", "reasoning"):
-        text = get_field(message, name)
-        if isinstance(text, str) and text:
-            return text
-    return None
-
-
-def arguments_to_json(arguments: Any) -> str:
-    """Return the arguments as JSON text. Some servers send an object instead."""
-    return arguments if isinstance(arguments, str) else json.dumps(arguments or {})
-
-
-def make_message_item(item_id: str, parts: list[Item], *, status: str = "completed") -> Item:
-    return {"id": item_id, "type": "message", "role": "assistant", "status": status, "content": parts}
-
-
-def make_reasoning_item(item_id: str, text: str, thinking: list[Item] | None = None) -> Item:
-    """Return reasoning as an item. ``thinking`` are signed blocks, which some providers want back."""
-    item: Item = {"id": item_id, "type": "reasoning", "summary": [{"type": "summary_text", "text": text}]}
-    return {**item, "provider_data": {"thinking_blocks": thinking}} if thinking else item
-
-
-def get_call_data(call: Any) -> Item | None:
-    """Return the fields of a call that its provider wants back, such as the signatures of Gemini."""
-    names = ("provider_specific_fields", "extra_content")
-    found = {name: to_plain(value) for name in names if (value := get_field(call, name))}
-    return found or None
-
-
-def make_local_id(kind: str) -> str:
-    """Return an id for an item to which the server gave none. It is never sent to a server."""
-    return new_id(f"{LOCAL_ID_PREFIX}{kind}")
-
-
-def usage_from_chat(usage: Any) -> Item | None:
-    """Return the usage in the format of the Responses API."""
-    if usage is None:
-        return None
-    prompt_details = get_field(usage, "prompt_tokens_details")
-    completion_details = get_field(usage, "completion_tokens_details")
-    input_tokens = get_field(usage, "prompt_tokens") or 0
-    output_tokens = get_field(usage, "completion_tokens") or 0
-    return {
-        "input_tokens": input_tokens,
-        "input_tokens_details": {
-            "cached_tokens": _get_count(prompt_details, "cached_tokens"),
-            "cache_write_tokens": _get_count(prompt_details, "cache_write_tokens"),
-        },
-        "output_tokens": output_tokens,
-        "output_tokens_details": {"reasoning_tokens": _get_count(completion_details, "reasoning_tokens")},
-        "total_tokens": get_field(usage, "total_tokens") or input_tokens + output_tokens,
-    }
-
-
-def _get_count(details: Any, name: str) -> int:
-    return 0 if details is None else get_field(details, name) or 0

@@ -6,7 +6,7 @@ from typing import Any
 from standfast.agents.tool_identity import get_field
 from standfast.base.items import Item
 from standfast.models.interface import to_plain
-from standfast.models.openai.chat_conversion import (
+from standfast.models.openai.chat_output import (
     ToolNameResolver,
     arguments_to_json,
     get_call_data,
@@ -14,6 +14,7 @@ from standfast.models.openai.chat_conversion import (
     make_local_id,
     make_message_item,
     make_reasoning_item,
+    make_withheld_items,
     usage_from_chat,
 )
 from standfast.models.stream_events import ResponseEvent, ResponseEventBuilder, make_text_part
@@ -22,15 +23,16 @@ INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_
 
 
 class ReasoningItemBuilder:
-    """Builds the reasoning item of a stream."""
+    """Builds the reasoning item of a stream: of a summary, or with ``raw`` of the model's own text."""
 
-    def __init__(self, builder: ResponseEventBuilder, index: int) -> None:
+    def __init__(self, builder: ResponseEventBuilder, index: int, *, raw: bool) -> None:
         self.builder, self.index, self.id, self.text = builder, index, make_local_id("rs"), ""
+        self.raw, self.kind = raw, "reasoning_text" if raw else "reasoning_summary_text"
         self.thinking: list[Item] = []
 
     @property
     def location(self) -> Item:
-        return {"item_id": self.id, "output_index": self.index, "summary_index": 0}
+        return {"item_id": self.id, "output_index": self.index, "content_index" if self.raw else "summary_index": 0}
 
     def add_thinking(self, blocks: list[Item]) -> None:
         """Append parts of signed blocks. A part continues the last block until that has its signature."""
@@ -44,22 +46,26 @@ class ReasoningItemBuilder:
                 last["signature"] = block["signature"]
 
     def open(self) -> Iterator[ResponseEvent]:
+        if self.raw:
+            yield self.builder.make_item_added(make_reasoning_item(self.id, "", raw=True), self.index)
+            return
         yield self.builder.make_item_added({"id": self.id, "type": "reasoning", "summary": []}, self.index)
         empty = {"type": "summary_text", "text": ""}
         yield self.builder.make_event("response.reasoning_summary_part.added", part=empty, **self.location)
 
     def write(self, delta: str) -> Iterator[ResponseEvent]:
         self.text += delta
-        yield self.builder.make_event("response.reasoning_summary_text.delta", delta=delta, **self.location)
+        yield self.builder.make_event(f"response.{self.kind}.delta", delta=delta, **self.location)
 
     def close(self) -> Iterator[ResponseEvent]:
         part = {"type": "summary_text", "text": self.text}
-        yield self.builder.make_event("response.reasoning_summary_text.done", text=self.text, **self.location)
-        yield self.builder.make_event("response.reasoning_summary_part.done", part=part, **self.location)
+        yield self.builder.make_event(f"response.{self.kind}.done", text=self.text, **self.location)
+        if not self.raw:
+            yield self.builder.make_event("response.reasoning_summary_part.done", part=part, **self.location)
         yield self.builder.make_item_done(self.build_item(), self.index)
 
     def build_item(self) -> Item:
-        return make_reasoning_item(self.id, self.text, self.thinking)
+        return make_reasoning_item(self.id, self.text, self.thinking, raw=self.raw)
 
 
 class MessageItemBuilder:
@@ -131,7 +137,7 @@ class CallItemBuilder:
     def announce(self) -> Iterator[ResponseEvent]:
         self.announced = True
         self.call_id = self.call_id or make_local_id("call")
-        yield self.builder.make_item_added({**self.build_item(), "arguments": "", "status": "in_progress"}, self.index)
+        yield self.builder.make_item_added({**self.build_item(), "arguments": ""}, self.index)
 
     def close(self) -> Iterator[ResponseEvent]:
         if not self.announced:
@@ -191,19 +197,25 @@ class ChatStreamConverter:
         """Yield the closing events after the last chunk."""
         for item in self._items:
             yield from item.close()
+        items = [item.build_item() for item in self._items]
+        if not items:
+            items = make_withheld_items(self.finish_reason)
+            for index, withheld in enumerate(items):
+                yield self.builder.make_item_added(withheld, index)
+                yield self.builder.make_item_done(withheld, index)
         reason = INCOMPLETE_REASONS.get(self.finish_reason or "")
         yield self.builder.end_response(
-            [item.build_item() for item in self._items],
+            items,
             usage=usage_from_chat(self.usage),
             status="completed" if reason is None else "incomplete",
             **({} if reason is None else {"incomplete_details": {"reason": reason}}),
         )
 
     def _handle_delta(self, delta: Any) -> Iterator[ResponseEvent]:
-        reasoning, thinking = get_reasoning_text(delta), to_plain(get_field(delta, "thinking_blocks"))
+        (reasoning, raw), thinking = get_reasoning_text(delta), to_plain(get_field(delta, "thinking_blocks"))
         if reasoning or thinking:
             if self._reasoning is None:
-                self._reasoning = ReasoningItemBuilder(self.builder, self._next_index())
+                self._reasoning = ReasoningItemBuilder(self.builder, self._next_index(), raw=raw)
                 self._items.append(self._reasoning)
                 yield from self._reasoning.open()
             self._reasoning.add_thinking(thinking or [])

@@ -72,8 +72,8 @@ def mask(value: Any, secret: str) -> Any:
 
 
 def resolve_parallel_calls(settings: ModelSettings, tools: list[Item]) -> bool | None:
-    """Return the setting, or ``None`` for ``True`` without tools, which the API rejects."""
-    return None if settings.parallel_tool_calls and not tools else settings.parallel_tool_calls
+    """Return the setting, or ``None`` without tools, with which the API rejects it."""
+    return settings.parallel_tool_calls if tools else None
 
 
 def omit_none(**parts: Any) -> Item:
@@ -153,6 +153,8 @@ def _get_event_constructors() -> dict[str, Callable[..., Any]]:
         "response.reasoning_summary_part.done": kinds.ResponseReasoningSummaryPartDoneEvent.construct,
         "response.reasoning_summary_text.delta": kinds.ResponseReasoningSummaryTextDeltaEvent.model_construct,
         "response.reasoning_summary_text.done": kinds.ResponseReasoningSummaryTextDoneEvent.model_construct,
+        "response.reasoning_text.delta": kinds.ResponseReasoningTextDeltaEvent.model_construct,
+        "response.reasoning_text.done": kinds.ResponseReasoningTextDoneEvent.model_construct,
     }
 
 

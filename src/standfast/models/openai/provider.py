@@ -63,6 +63,12 @@ def set_default_openai_responses_transport(transport: Literal["http", "websocket
     _defaults.transport = transport
 
 
+def _make_client_error(library: Any, text: str) -> UserError:
+    """Return an error that programs can catch as one of the ``openai`` package, too."""
+    kind: type[UserError] = type("MissingCredentials", (UserError, library.OpenAIError), {})
+    return kind(text)
+
+
 class OpenAIProvider(ModelProvider):
     """Models at OpenAI or at a compatible server.
 
@@ -155,9 +161,10 @@ class OpenAIProvider(ModelProvider):
             try:
                 self._own_client = create_openai_client(library, **options)
             except library.OpenAIError as error:
-                raise UserError(
+                raise _make_client_error(
+                    library,
                     f"there is no usable OpenAI client: {str(error).rstrip('.')}. Set OPENAI_API_KEY, call "
-                    "set_default_openai_key(), or give the agent another model (LocalModel needs no key)"
+                    "set_default_openai_key(), or give the agent another model (LocalModel needs no key)",
                 ) from error
         assert self._own_client is not None  # noqa: S101
         return self._own_client

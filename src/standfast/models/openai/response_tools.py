@@ -21,16 +21,15 @@ from standfast.models.interface import to_plain
 from standfast.models.openai.client import omit_none
 
 _COMPUTER_CHOICES = frozenset(["computer", "computer_use", "computer_use_preview"])
+_LOCAL_CHOICES = frozenset(["apply_patch", "shell"])
 _HOSTED_CHOICES = frozenset(
     [
-        "apply_patch",
         "code_interpreter",
+        "computer_use_preview",
         "file_search",
         "image_generation",
         "mcp",
         "programmatic_tool_calling",
-        "shell",
-        "tool_search",
         "web_search",
         "web_search_preview",
     ]
@@ -141,9 +140,15 @@ def to_response_tool_choice(choice: Any, tools: Iterable[Tool], *, model: str | 
         return {"type": "mcp", "server_label": choice.server_label, "name": choice.name}
     tools = list(tools)
     functions = {tool.name for tool in tools if isinstance(tool, FunctionTool)}
-    if choice in _COMPUTER_CHOICES and choice not in functions:
-        computers = [tool for tool in tools if isinstance(tool, LocalTool) and tool.call_type == "computer_call"]
-        return {"type": computers[0].to_declaration(model)["type"] if computers else choice}
-    if choice in _HOSTED_CHOICES and choice not in functions:
-        return {"type": choice}
+    if choice not in functions:
+        for tool in tools:
+            declared = tool.to_declaration(model)["type"] if isinstance(tool, LocalTool) else None
+            if (declared == choice and choice in _LOCAL_CHOICES) or (
+                choice in _COMPUTER_CHOICES and declared in _COMPUTER_CHOICES
+            ):
+                return {"type": declared}
+        if choice == "tool_search" and any(isinstance(tool, ToolSearchTool) for tool in tools):
+            raise UserError("tool_choice cannot be the tool search: use 'auto' or 'required'")
+        if choice in _HOSTED_CHOICES:
+            return {"type": choice}
     return {"type": "function", "name": choice}

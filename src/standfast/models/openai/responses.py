@@ -17,6 +17,7 @@ from standfast.models.interface import (
     IncompleteStream,
     ModelResponse,
     TResponseStreamEvent,
+    make_incomplete_error,
     parse_response,
 )
 from standfast.models.openai.client import (
@@ -74,6 +75,8 @@ class OpenAIResponsesModel(RequestModel):
     async def respond(self, request: ModelRequest) -> ModelResponse:
         with hide_api_key(self._client):
             response = await self._configure_client(request).responses.create(**self.build_request(request))
+            if response.status == "incomplete":
+                raise make_incomplete_error(response)
             return parse_response(response, keep_raw_usage=bool(request.model_settings.preserve_raw_usage))
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[TResponseStreamEvent]:
@@ -179,11 +182,12 @@ def build_text_config(schema: AgentOutputSchemaBase | None, verbosity: str | Non
 
 def build_include(settings: ModelSettings, tools: Sequence[Tool]) -> list[str] | None:
     """Return the names of the additional data that the response should include; ``None`` without any."""
-    include = list(settings.response_include or [])
+    include: list[str] = []
     if any(isinstance(tool, FileSearchTool) and tool.include_search_results for tool in tools):
         include.append("file_search_call.results")
     if any(isinstance(tool, WebSearchTool) and "image" in (tool.search_content_types or ()) for tool in tools):
         include.append("web_search_call.results")
+    include += settings.response_include or []
     if settings.top_logprobs is not None:
         include.append("message.output_text.logprobs")
     return list(dict.fromkeys(include)) or None

@@ -1,4 +1,4 @@
-"""The requests of an MCP server, independent of its transport: retries, the tool cache and the tool filter."""
+"""Requests to an MCP server over any transport: retries, the tool cache and the tool filter."""
 
 import asyncio
 import math
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mcp.types import (
         CallToolResult,
         GetPromptResult,
+        InitializeResult,
         ListPromptsResult,
         ListResourcesResult,
         ListResourceTemplatesResult,
@@ -51,13 +52,16 @@ DEFAULT_MAX_MESSAGE_BYTES = 8 * 2**20
 # A tool list with more pages than this is assumed to be endless.
 MAX_PAGES = 1000
 
+MAX_TOOLS = 12_000
+"""The number of tools of a server: all of them are prepared for each turn."""
+
 
 class ToolCache:
     """The last list of tools. ``tools`` is that list, however old; ``fresh_tools`` is ``None`` if it is outdated."""
 
-    def __init__(self, *, enabled: bool, max_pages: int | None = None) -> None:
+    def __init__(self, *, enabled: bool, max_bytes: int, max_pages: int | None = None) -> None:
         self.tools: list[MCPTool] | None = None
-        self._max_pages = max_pages
+        self._max_pages, self._max_bytes = max_pages, max_bytes
         self._enabled, self._fresh, self._invalidations = enabled, False, 0
 
     @property
@@ -72,22 +76,32 @@ class ToolCache:
     async def fetch(self, session: "ClientSession") -> "list[MCPTool]":
         """Request all pages of the list."""
         before = self._invalidations
-        pages = await request_pages(session.list_tools, "tool", self._max_pages)
+        pages = await request_pages(session.list_tools, "tool", self._max_pages, self._max_bytes)
         tools = [tool for page in pages for tool in page.tools]
+        if len(tools) > MAX_TOOLS:
+            raise ValueError(f"a list of more than {MAX_TOOLS} tools")
         self.tools, self._fresh = tools, before == self._invalidations
         return tools
 
 
-async def request_pages(request: Callable[..., Awaitable[Any]], kind: str, max_pages: int | None) -> list[Any]:
-    """Return all pages of a list. Raises :class:`UserError` if there are more than ``max_pages``."""
+async def request_pages(
+    request: Callable[..., Awaitable[Any]], kind: str, max_pages: int | None, max_bytes: int
+) -> list[Any]:
+    """Return all pages of a list. Raises :class:`UserError` if there are more than ``max_pages``.
+
+    Raises :class:`ValueError` if the list has no end, or more than ``max_bytes``.
+    """
     cursors: set[str] = set()
-    pages = [await request()]
+    pages, size = [await request()], 0
     while (cursor := pages[-1].next_cursor) is not None:
         if max_pages is not None and len(pages) == max_pages:
             raise UserError(f"the {kind} list of the MCP server has more than {max_pages} pages (max_list_pages)")
         if cursor in cursors or len(cursors) == MAX_PAGES:
             raise ValueError(f"the {kind} list has no end")
         cursors.add(cursor)
+        size += len(pages[-1].model_dump_json(by_alias=True))
+        if size > max_bytes:
+            raise ValueError(f"a {kind} list of more than {max_bytes} bytes (see max_message_bytes)")
         pages.append(await request(params=_build_page_params(cursor)))
     return pages
 
@@ -101,7 +115,8 @@ class ClientSessionServer(MCPServer):
     connection was lost, the next request opens a new one.
 
     The lists of tools and of prompts are read to their end; with ``max_list_pages`` a longer one is a
-    :class:`UserError`. A message of more than ``max_message_bytes`` is refused while it is read, and its request fails.
+    :class:`UserError`. A message of more than ``max_message_bytes`` is refused while it is read, and its request fails;
+    so does a list whose pages have more together.
     The text of an output is cut for the model after ``max_output_chars``; ``call_tool`` returns all of it.
     """
 
@@ -154,12 +169,23 @@ class ClientSessionServer(MCPServer):
         self.retry_backoff_seconds_max = retry_backoff_seconds_max
         self.client_session_timeout_seconds = client_session_timeout_seconds
         self.message_handler = message_handler
-        self._tool_cache = ToolCache(enabled=cache_tools_list, max_pages=max_list_pages)
+        self.cache_tools_list = cache_tools_list
+        self._tool_cache = ToolCache(enabled=cache_tools_list, max_bytes=max_message_bytes, max_pages=max_list_pages)
         self._connection = ReconnectingConnection(self)
 
     @abstractmethod
     def create_streams(self) -> AbstractAsyncContextManager[Any]:
         """Return the transport: a context manager whose value is a stream to read and a stream to write messages."""
+
+    @property
+    def session(self) -> "ClientSession | None":
+        """The session of the MCP library, while the server is connected."""
+        return self._connection.session
+
+    @property
+    def server_initialize_result(self) -> "InitializeResult | None":
+        """What the server said of itself when it was connected."""
+        return self._connection.initialize_result
 
     @property
     def cached_tools(self) -> "list[MCPTool] | None":
@@ -217,7 +243,7 @@ class ClientSessionServer(MCPServer):
 
     async def list_prompts(self) -> "ListPromptsResult":
         async def fetch(session: "ClientSession") -> "ListPromptsResult":
-            pages = await request_pages(session.list_prompts, "prompt", self.max_list_pages)
+            pages = await request_pages(session.list_prompts, "prompt", self.max_list_pages, self.max_message_bytes)
             first: ListPromptsResult = pages[0]
             prompts = [prompt for page in pages for prompt in page.prompts]
             return first.model_copy(update={"prompts": prompts, "next_cursor": None})
