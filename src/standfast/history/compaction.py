@@ -1,13 +1,13 @@
 """Sessions that replace their oldest items by a summary when the history grows too long."""
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
 import msgspec
 
+from standfast.agents.types import maybe_await
 from standfast.base.errors import HistoryMoved, InvalidInput, NotFound, Unsupported
 from standfast.base.item_pairs import PairingProblem, find_unpaired, group_into_units
 from standfast.base.items import Item, encode_items
@@ -269,11 +269,6 @@ def validate_summary(summary: object) -> list[Item]:
     if find_unpaired(items):
         raise InvalidInput("the summary contains an unpaired item, such as a call without its output")
     return list(items)
-
-
-async def maybe_await(value: Any) -> Any:
-    """Await ``value`` if it is awaitable, and return the result."""
-    return await value if inspect.isawaitable(value) else value
 
 
 def find_replaced_generation(first: TapeSpan, generations: Sequence[Generation]) -> Generation | None:

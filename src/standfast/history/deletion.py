@@ -5,8 +5,11 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from standfast.base.conversations import forget_conversation
 from standfast.base.errors import InvalidInput, NotFound, RunMoved, SessionBusy, SessionDamaged, Unsupported
+from standfast.history.compat.branches import parse_branches
 from standfast.history.compat.turns import get_log_id, is_turn_log
+from standfast.history.session import make_conversation_key
 from standfast.store.backend import Backend
 from standfast.store.operations import DeleteRun, Erase, Op
 from standfast.store.records import ENDED_RUN_STATUSES, RunRecord, SessionRecord
@@ -21,8 +24,11 @@ class DeletedSession(msgspec.Struct, frozen=True, kw_only=True):
     """What was deleted with a session, and the runs that still contain words of its conversation."""
 
     session_id: str
+    """The id of the session."""
     deleted_runs: tuple[str, ...] = ()
+    """The ids of the runs that were deleted with it."""
     kept_runs: tuple[str, ...] = ()
+    """The ids of the runs that were kept, and still contain words of the conversation."""
 
 
 async def delete_session(backend: Backend, session_id: str, *, runs: RunsOfSession) -> DeletedSession:
@@ -40,6 +46,7 @@ async def delete_session(backend: Backend, session_id: str, *, runs: RunsOfSessi
         deletions = [DeleteRun(run_id=run.run_id, expected=run.revision) for run in reversed(deleted)]
         with suppress(RunMoved):  # resumed in the meantime, or ended
             await backend.commit(*erasures, *deletions)
+            forget_conversation(make_conversation_key(backend.location, session_id))
             return DeletedSession(
                 session_id=session_id,
                 deleted_runs=tuple(run.run_id for run in deleted),
@@ -57,6 +64,8 @@ async def build_erase_ops(backend: Backend, session_id: str) -> list[Op]:
     except SessionDamaged:
         pass  # the session exists, and its record need not be readable to be deleted
     ops: list[Op] = [Erase(session_id=session_id, forget=True)]
+    with suppress(SessionDamaged):
+        ops += [Erase(session_id=branch, forget=True) for branch in parse_branches(record).values()]
     log = await backend.get_session(get_log_id(session_id))
     if log is not None and await is_turn_log(backend, log):
         ops.append(Erase(session_id=log.session_id, forget=True))

@@ -14,19 +14,26 @@ class CorruptItem(msgspec.Struct, frozen=True):
     """An unreadable record, by its position in the history."""
 
     position: int
+    """The index in the history."""
     reason: str
+    """Why it cannot be read."""
 
 
 class IntegrityReport(msgspec.Struct, frozen=True, kw_only=True):
     """The findings about one history."""
 
     session_id: str
+    """The id of the session."""
     head: Head
+    """The version and length of the history when it was checked."""
     readable: int
+    """The number of items that can be read."""
     corrupt: list[CorruptItem]
+    """The records that cannot be read."""
     unpaired: list[UnpairedItem]
     """Items without their counterpart, which are not sent to a model. Indexes count the readable items only."""
     quarantined: list[QuarantinedItem]
+    """Records that could not be read and were removed from the history."""
     tampered: str | None = None
     """Why the history does not match its seal, if it does not."""
 

@@ -16,9 +16,13 @@ class SearchHit(msgspec.Struct, frozen=True):
     """An item that matched a search, its position in the history, and its text."""
 
     session_id: str
+    """The session with the item."""
     position: int
+    """The index of the item in the history."""
     item: Item
+    """The item."""
     text: str
+    """The text of the item."""
 
 
 MAX_QUERY_LENGTH = 1000

@@ -22,8 +22,8 @@ async def rewind_workspaces(session: "StoredSession", to: int) -> list[Op]:
     keys = await find_session_workspaces(session)
     if not keys:
         return []
-    outputs = await session.list_output_ids(to)
-    return [op for key in keys for op in await build_rewind_ops(session.backend, key, outputs)]
+    point = await session.read_point(to)
+    return [op for key in keys for op in await build_rewind_ops(session.backend, key, point)]
 
 
 async def restore_workspaces(session: "StoredSession", generation: Generation, tape: int) -> list[Op]:
@@ -31,7 +31,7 @@ async def restore_workspaces(session: "StoredSession", generation: Generation, t
     keys = await find_session_workspaces(session)
     if not keys:
         return []
-    before = await session.list_output_ids(generation=generation.number)
+    before = await session.read_point(generation.length, generation.number)
     shown, _ = session.decode_page(await session.read_page())
     added = (entry for entry in shown if entry.row.tape == tape and entry.row.seq >= generation.resumes_at)
     since = list_output_ids(entry.item for entry in added)
@@ -50,10 +50,5 @@ async def fork_workspaces(session: "StoredSession", child_id: str, place: tuple[
             strict=True,
         )
     )
-    outputs = None if place is None else await session.list_output_ids(place[0], generation=place[1])
-    any_line = place is not None and place[1] is not None
-    return [
-        op
-        for key in keys
-        for op in await build_fork_ops(session.backend, key, targets[key], outputs, any_line=any_line)
-    ]
+    point = None if place is None else await session.read_point(*place)
+    return [op for key in keys for op in await build_fork_ops(session.backend, key, targets[key], point)]

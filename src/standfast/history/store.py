@@ -1,7 +1,8 @@
 """A store: open it, and list, search, annotate, export, import and delete its sessions."""
 
 import base64
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -15,6 +16,7 @@ from standfast.history.search import SearchHit, parse_query, search_index, valid
 from standfast.history.session import SessionSettings, make_conversation_key, validate_listing_limit
 from standfast.history.stored_session import StoredSession
 from standfast.history.transfer import export_lines, import_session, parse_lines, validate_text
+from standfast.lifecycle.opener import Opener
 from standfast.store.backend import Backend, Cursor
 from standfast.store.operations import Annotate
 from standfast.store.records import Head, SessionRecord
@@ -29,13 +31,21 @@ class StoredSessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The description of a session in a store: everything but its items."""
 
     session_id: str
+    """The id of the session."""
     owner: str | None
+    """The user or tenant that the session belongs to."""
     metadata: dict[str, Any]
+    """What the program has noted about the session with ``Store.annotate``."""
     head: Head
+    """The version and length of its history."""
     generation: int
+    """The number of its current generation."""
     encrypted: bool
+    """Whether its items are encrypted."""
     created_at: float
+    """When it was created, in seconds since 1970."""
     updated_at: float
+    """When it was changed last, in seconds since 1970."""
 
     @classmethod
     def from_record(cls, record: SessionRecord) -> Self:
@@ -238,30 +248,10 @@ class Store:
         return record
 
 
-class _StoreOpener:
-    """The result of :func:`open_store`: ``await`` it for a store, or use it with ``async with`` to close that too."""
-
-    def __init__(self, backend_factory: Callable[[], Any]) -> None:
-        self.backend_factory = backend_factory
-        self.store: Store | None = None
-
-    def __await__(self) -> Generator[Any, None, Store]:
-        return self.open().__await__()
-
-    async def open(self) -> Store:
-        self.store = Store(await self.backend_factory())
-        return self.store
-
-    async def __aenter__(self) -> Store:
-        return await self.open()
-
-    async def __aexit__(self, *_: object) -> None:
-        if self.store is not None:
-            await self.store.close()
-
-
-def open_store(url: Any, **options: Any) -> _StoreOpener:
+def open_store(url: Any, **options: Any) -> Opener[Store]:
     """Open the store at ``url``. Missing tables are created.
+
+    Use it with ``async with``, which also closes it; or ``await`` it, and call :meth:`Store.close` in the end.
 
     ``memory://`` · ``sqlite:///path`` · ``postgresql+asyncpg://...`` (any SQLAlchemy asyncio URL) · ``redis://...``;
     or an SQLAlchemy ``AsyncEngine`` or a redis-py asyncio client, which the caller closes. ``SQLiteSession`` and
@@ -269,7 +259,19 @@ def open_store(url: Any, **options: Any) -> _StoreOpener:
     ``sqlite:///path?tables=agent_sessions,agent_messages``. With ``blobs="s3://bucket/prefix"``, or the URL of another
     object store or of a directory (``file:///path``), the content of workspaces is kept there.
     """
-    return _StoreOpener(lambda: open_backend(url, **options))
+
+    async def open() -> Store:
+        return Store(await open_backend(url, **options))
+
+    @asynccontextmanager
+    async def hold() -> AsyncIterator[Store]:
+        store = await open()
+        try:
+            yield store
+        finally:
+            await store.close()
+
+    return Opener("open_store(...)", hold=hold, open=open)
 
 
 def parse_cursor(after: str | None) -> Cursor | None:

@@ -7,6 +7,7 @@ from typing import Self
 
 import msgspec
 
+from standfast.base.conversations import forget_conversation
 from standfast.base.errors import AlreadyExists, BlobsMissing, HistoryMoved, InvalidInput, NotFound, WorkspaceMoved
 from standfast.base.ids import new_id, validate_name
 from standfast.base.items import Item, encode_items
@@ -17,6 +18,7 @@ from standfast.history.session import SessionABC, make_contention_error
 from standfast.store.operations import BatchKey, Erase, Op, Quarantine, RequireVersion, Splice, ViewUpdate
 from standfast.store.records import EMPTY_HEAD, Generation, Head, Row, SessionRecord
 from standfast.store.tape import compute_length, generate_tape_id, slice_spans
+from standfast.workspaces.branch_points import SessionPoint, ViewRow, find_closings
 from standfast.workspaces.branches import build_deletion_ops
 from standfast.workspaces.versions import list_output_ids, list_workspaces, name_session_workspace
 
@@ -91,6 +93,7 @@ class StoredSession(StoredSessionReader, SessionABC):
             return [self.build_erase_op(record), *workspace]
 
         await self.commit_with_retry(erase, expected=None, read_first=self.codec.location_bound)
+        forget_conversation(self.conversation_key)
 
     # --- beyond the session protocol ------------------------------------------------------------
 
@@ -146,6 +149,20 @@ class StoredSession(StoredSessionReader, SessionABC):
         """Return the ids of the calls whose outputs are among the first ``end`` items, by default all."""
         decoded, _ = self.decode_page(await self.read_page(start=0, stop=end, generation=generation))
         return list_output_ids(entry.item for entry in decoded)
+
+    async def read_point(self, length: int, generation: int | None = None) -> SessionPoint:
+        """Return the point after the first items, now or in an earlier generation."""
+        page = await self.read_page(start=0, generation=generation)
+        if page is None:
+            return SessionPoint((), 0, 0, 0, {})
+        closed_at = find_closings(await self.generations(), page.record.view, page.record.tape)
+        calls = {
+            (entry.row.tape, entry.row.seq): next(iter(list_output_ids([entry.item])), "")
+            for entry in self.decode_page(page)[0]
+        }
+        rows = [ViewRow(row.tape, row.seq, calls.get((row.tape, row.seq), "")) for row in page.rows]
+        number = page.record.generation if generation is None else generation
+        return SessionPoint(rows, length, page.record.tape, number, closed_at)
 
     async def restore(self, generation: int, *, expected: Head | None = None) -> Head:
         """Undo a rewind or replacement: show that generation again, followed by the items added since.

@@ -8,14 +8,12 @@ from typing import Any
 from standfast.base.errors import InvalidInput
 from standfast.base.items import Item
 from standfast.base.log import get_logger
-from standfast.history.compat.branches import MAIN_BRANCH, Branch, BranchRegistry
+from standfast.history.compat.branches import MAIN_BRANCH, BranchRegistry, NamedBranch
 from standfast.history.compat.openai_agents_branches import take_over_branches
+from standfast.history.compat.shared_branches import SharedBranchRegistry, has_stored_branches
 from standfast.history.compat.sqlite import SQLiteSession
 from standfast.history.compat.turns import (
     Turn,
-    TurnLog,
-    TurnUsage,
-    build_log_append,
     classify_item,
     format_timestamp,
     get_tool_name,
@@ -39,13 +37,14 @@ class AdvancedSQLiteSession(SessionWrapper):
 
     Methods use the current branch, which is a property of this object, not of the file; it starts as ``main``. Methods
     with the parameter ``branch_id`` use that branch instead; an unknown one is treated as empty. A turn is a user
-    message and everything up to the next one. Tables of openai-agents have to be adopted first, otherwise methods raise
-    :class:`NotAdopted`; the branches and the usage in them are taken over then.
+    message and everything up to the next one. Branches and usage in tables of openai-agents are used as they are, until
+    the tables are adopted: both programs can use the session. A file in which openai-agents stores no branches has to
+    be adopted first, otherwise methods raise :class:`NotAdopted`.
 
     ``create_tables`` is accepted for compatibility and has no effect: tables are created when needed.
     """
 
-    inner: Branch
+    inner: NamedBranch
 
     def __init__(
         self,
@@ -57,8 +56,17 @@ class AdvancedSQLiteSession(SessionWrapper):
         session_settings: SessionSettings | dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        self._sqlite_session = BranchingFile(session_id, db_path, session_settings=session_settings, **kwargs)
-        self._branches = BranchRegistry(self._sqlite_session)
+        self._sqlite_session: SQLiteSession
+        self._branches: BranchRegistry | SharedBranchRegistry
+        if has_stored_branches(db_path, **kwargs):
+            self._sqlite_session = SQLiteSession(session_id, db_path, session_settings=session_settings, **kwargs)
+            self._branches = SharedBranchRegistry(self._sqlite_session)
+        else:
+            self._sqlite_session = BranchingFile(session_id, db_path, session_settings=session_settings, **kwargs)
+            self._branches = BranchRegistry(self._sqlite_session)
+        self.db_path = db_path
+        self.sessions_table = self._sqlite_session.sessions_table
+        self.messages_table = self._sqlite_session.messages_table
         self._logger = logger or _log
         self._foreign_branches_checked = False
         super().__init__(session_id, self._branches.main)
@@ -192,27 +200,19 @@ class AdvancedSQLiteSession(SessionWrapper):
         usage = getattr(getattr(result, "context_wrapper", None), "usage", None)
         if usage is None:
             raise InvalidInput(f"result must be the result of a run, with its usage, not {type(result).__name__}")
-        branch = self.inner
-        turn = await branch.read_latest_turn()
-        if turn is not None:
-            entry = TurnUsage.from_usage(usage, branch=branch.session_id, location=turn.location)
-            await branch.backend.commit(build_log_append(self.session_id, entry))
+        await self._branches.store_usage(self.inner, usage)
 
     async def get_turn_usage(
         self, user_turn_number: int | None = None, branch_id: str | None = None
     ) -> list[dict[str, Any]] | dict[str, Any]:
         """Return the stored usage of one turn, or of all turns with stored usage. It is empty if none was stored."""
         branch = await self._find_branch(branch_id)
-        log = await TurnLog.read(self.inner.backend, self.session_id)
+        log = await self._branches.read_log()
         turns = await branch.read_turns() if branch else []
-        usage_by_turn = {
-            turn.number: usage
-            for turn in turns
-            if branch and (usage := log.find_usage(branch.session_id, turn.location))
-        }
+        usage_by_turn = {turn.number: usage for turn in turns if branch and (usage := log.find_usage(branch, turn))}
         if user_turn_number is not None:
-            return usage_by_turn[user_turn_number].get_counts() if user_turn_number in usage_by_turn else {}
-        return [{"user_turn_number": number, **usage.get_counts()} for number, usage in usage_by_turn.items()]
+            return usage_by_turn.get(user_turn_number, {})
+        return [{"user_turn_number": number, **usage} for number, usage in usage_by_turn.items()]
 
     async def get_session_usage(self, branch_id: str | None = None) -> dict[str, int] | None:
         """Return the total usage of all branches, or of one; ``None`` if none was stored.
@@ -220,32 +220,32 @@ class AdvancedSQLiteSession(SessionWrapper):
         A turn counts in the branch in which it was run, as long as that shows its user message.
         """
         await self._take_over_branches()
-        log = await TurnLog.read(self.inner.backend, self.session_id)
+        log = await self._branches.read_log()
         entries = [
             usage
             for branch, page in await self._branches.read_pages()
             if branch_id in (None, branch.name)
             for turn in branch.decode_turns(page)
-            if (usage := log.find_usage(branch.session_id, turn.location))
+            if (usage := log.find_usage(branch, turn))
         ]
         if not entries:
             return None
-        totals = {name: sum(getattr(entry, name) for entry in entries) for name in _USAGE_FIELDS}
+        totals = {name: sum(entry[name] for entry in entries) for name in _USAGE_FIELDS}
         return {**totals, "total_turns": len(entries)}
 
     # --- shared parts ---------------------------------------------------------------------------
 
-    def _switch_to(self, branch: Branch) -> None:
+    def _switch_to(self, branch: NamedBranch) -> None:
         branch.session_settings = self.session_settings
         self.inner = self.stored_session = branch
 
     async def _take_over_branches(self) -> None:
         """Take over the branches of openai-agents in this file, once per object."""
-        if not self._foreign_branches_checked:
+        if isinstance(self._branches, BranchRegistry) and not self._foreign_branches_checked:
             await take_over_branches(self._branches)
             self._foreign_branches_checked = True
 
-    async def _find_branch(self, branch_id: str | None) -> Branch | None:
+    async def _find_branch(self, branch_id: str | None) -> NamedBranch | None:
         await self._take_over_branches()
         if branch_id is None or branch_id == self.inner.name:
             return self.inner
@@ -261,7 +261,7 @@ class AdvancedSQLiteSession(SessionWrapper):
         page = await branch.read_page() if branch else None
         if branch is None or page is None:
             return []
-        log = await TurnLog.read(branch.backend, self.session_id)
+        log = await self._branches.read_log()
         return [
             (
                 turn,
@@ -269,7 +269,7 @@ class AdvancedSQLiteSession(SessionWrapper):
                     "turn": turn.number,
                     "content": turn.text,
                     "full_content": turn.content,
-                    "timestamp": log.get_write_time(turn.location, default=page.record.created_at),
+                    "timestamp": log.get_write_time(branch, turn, default=page.record.created_at),
                     "can_branch": True,
                 },
             )

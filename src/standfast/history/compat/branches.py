@@ -1,6 +1,6 @@
 """Branches of a session: named forks, which are listed in the metadata of the session."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -8,7 +8,15 @@ import msgspec
 from standfast.base.errors import HistoryMoved, InvalidInput, NotFound, SessionDamaged
 from standfast.base.ids import new_id, validate_name
 from standfast.history.compat.sqlite import SharedFileSession
-from standfast.history.compat.turns import Turn, WriteTime, build_log_append, get_log_id, split_into_turns
+from standfast.history.compat.turns import (
+    Turn,
+    TurnLog,
+    TurnUsage,
+    WriteTime,
+    build_log_append,
+    get_log_id,
+    split_into_turns,
+)
 from standfast.history.session import make_contention_error
 from standfast.history.stored_session import StoredSession, wait_before_retry
 from standfast.history.view_updates import build_fork_splice
@@ -24,11 +32,8 @@ _BRANCHES_KEY = "holdfast.branches"
 _MAX_ATTEMPTS = 100
 
 
-class Branch(SharedFileSession):
-    """A branch of a session. ``main`` is the session itself and always exists.
-
-    Using a deleted branch raises :class:`NotFound`; writing to it does not create it again.
-    """
+class NamedBranch(SharedFileSession):
+    """A branch of a session, with its turns. ``main`` always exists."""
 
     def __init__(self, session_id: str, origin: StoredSession, *, name: str) -> None:
         super().__init__(session_id, origin)
@@ -36,6 +41,30 @@ class Branch(SharedFileSession):
 
     def open_sibling(self, session_id: str) -> Any:
         return SharedFileSession(session_id, self.origin)
+
+    async def read_turns(self) -> list[Turn]:
+        """Return the turns of the branch."""
+        return self.decode_turns(await self.read_page())
+
+    async def read_latest_turn(self) -> Turn | None:
+        """Return the latest turn, if any. Its number is not that in the branch: earlier turns are not read."""
+        window = 16
+        while True:
+            page = await self.read_page(last=window)
+            turns = [turn for turn in self.decode_turns(page) if turn.number]
+            if turns or page is None or len(page.rows) < window:
+                return turns[-1] if turns else None
+            window *= 4
+
+    def decode_turns(self, page: HistoryPage | None) -> list[Turn]:
+        return split_into_turns(self.decode_page(page)[0]) if page else []
+
+
+class Branch(NamedBranch):
+    """A branch that is a fork of the session; ``main`` is the session itself.
+
+    Using a deleted branch raises :class:`NotFound`; writing to it does not create it again.
+    """
 
     async def read_verified_record(self) -> SessionRecord | None:
         record = await super().read_verified_record()
@@ -64,23 +93,6 @@ class Branch(SharedFileSession):
             return [*ops, *(self._build_time_entry(op, record, now) for op in appends)]
 
         return await super().commit_with_retry(build_logged_ops, expected=expected, read_first=True)
-
-    async def read_turns(self) -> list[Turn]:
-        """Return the turns of the branch."""
-        return self.decode_turns(await self.read_page())
-
-    async def read_latest_turn(self) -> Turn | None:
-        """Return the latest turn, if any. Its number is not that in the branch: earlier turns are not read."""
-        window = 16
-        while True:
-            page = await self.read_page(last=window)
-            turns = [turn for turn in self.decode_turns(page) if turn.number]
-            if turns or page is None or len(page.rows) < window:
-                return turns[-1] if turns else None
-            window *= 4
-
-    def decode_turns(self, page: HistoryPage | None) -> list[Turn]:
-        return split_into_turns(self.decode_page(page)[0]) if page else []
 
     def _require_exists(self, stored: object) -> None:
         if stored is None and self.name != MAIN_BRANCH:
@@ -111,17 +123,27 @@ class BranchRegistry:
     async def list_all(self) -> list[Branch]:
         """Return all branches in the order of creation."""
         record = await self.main.read_verified_record()
-        return [self.main, *(self._make_branch(*entry) for entry in _parse_branches(record).items())]
+        return [self.main, *(self._make_branch(*entry) for entry in parse_branches(record).items())]
 
     async def read_pages(self) -> list[tuple[Branch, HistoryPage | None]]:
         """Return all branches with their items. The page of ``main`` is ``None`` before the first write."""
         pages = [(branch, await branch.backend.read(branch.session_id)) for branch in await self.list_all()]
         return [(branch, page) for branch, page in pages if page is not None or branch.name == MAIN_BRANCH]
 
+    async def read_log(self) -> TurnLog:
+        return await TurnLog.read(self.main.backend, self.main.session_id)
+
+    async def store_usage(self, branch: NamedBranch, usage: Any) -> None:
+        """Store the usage of a run for the latest turn of a branch."""
+        turn = await branch.read_latest_turn()
+        if turn is not None:
+            entry = TurnUsage.from_usage(usage, branch=branch.session_id, location=turn.location)
+            await branch.backend.commit(build_log_append(self.main.session_id, entry))
+
     async def find(self, name: str) -> Branch | None:
         return next((branch for branch in await self.list_all() if branch.name == name), None)
 
-    async def create(self, parent: Branch, turn: int, name: str | None) -> Branch:
+    async def create(self, parent: NamedBranch, turn: int, name: str | None) -> Branch:
         """Create a branch with the items of ``parent`` before a turn. Copies no items."""
 
         def find_start(page: HistoryPage | None) -> int:
@@ -137,7 +159,7 @@ class BranchRegistry:
         return await self._fork(parent, lambda page: position, name, 0)
 
     async def _fork(
-        self, parent: Branch, find_position: Callable[[HistoryPage | None], int], name: str | None, turn: int
+        self, parent: NamedBranch, find_position: Callable[[HistoryPage | None], int], name: str | None, turn: int
     ) -> Branch:
         if name is not None:
             validate_name("branch name", name)
@@ -148,8 +170,8 @@ class BranchRegistry:
             position = find_position(page)
             if page is None or record is None:
                 raise InvalidInput(f"branch {parent.name!r} is empty: there is nothing to branch from")
-            branches = _parse_branches(record)
-            chosen = name if name is not None else _choose_name(turn, branches, now=await self.main.backend.get_time())
+            branches = parse_branches(record)
+            chosen = name if name is not None else choose_name(turn, branches, now=await self.main.backend.get_time())
             if chosen in branches or chosen == MAIN_BRANCH:
                 raise InvalidInput(f"branch {chosen!r} already exists: choose another name, or use switch_to_branch()")
             shown = slice_spans(page.record.view, 0, position)
@@ -168,7 +190,7 @@ class BranchRegistry:
         """Delete a branch. Branches that were created from it keep the items that they share with it."""
 
         async def build_ops(record: SessionRecord | None) -> tuple[None, list[Op]]:
-            branches = _parse_branches(record)
+            branches = parse_branches(record)
             if record is None or name not in branches:
                 raise InvalidInput(f"unknown branch {name!r}; list_branches() returns the existing ones")
             return None, [
@@ -187,7 +209,7 @@ class BranchRegistry:
                 return None, []
             return None, [
                 Erase(session_id=self.main.session_id, expected=record.version),
-                *(Erase(session_id=branch, forget=True) for branch in _parse_branches(record).values()),
+                *(Erase(session_id=branch, forget=True) for branch in parse_branches(record).values()),
                 Erase(session_id=get_log_id(self.main.session_id), forget=True),
                 self._build_annotation({}),
             ]
@@ -214,7 +236,7 @@ class BranchRegistry:
         return Annotate(session_id=self.main.session_id, metadata={_BRANCHES_KEY: branches or None})
 
 
-def _parse_branches(record: SessionRecord | None) -> dict[str, str]:
+def parse_branches(record: SessionRecord | None) -> dict[str, str]:
     """Return the id of the stored session of each branch, by branch name."""
     if record is None:
         return {}
@@ -224,7 +246,7 @@ def _parse_branches(record: SessionRecord | None) -> dict[str, str]:
         raise SessionDamaged(record.session_id, f"the list of branches cannot be read: {error}") from None
 
 
-def _choose_name(turn: int, taken: dict[str, str], *, now: float) -> str:
+def choose_name(turn: int, taken: Collection[str], *, now: float) -> str:
     name = f"branch_from_turn_{turn}_{int(now)}"
     number = 1
     while (chosen := name if number == 1 else f"{name}_{number}") in taken:

@@ -5,7 +5,7 @@ tables are read and never changed.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,20 +16,11 @@ from standfast.history.compat.branches import MAIN_BRANCH, Branch, BranchRegistr
 from standfast.history.compat.turns import TurnUsage, build_log_append
 from standfast.store.operations import Annotate
 from standfast.store.sql.connection import DatabaseConnection
+from standfast.store.sql.openai_agents_branch import USAGE_COLUMNS
 from standfast.store.sqlite.backend import SqliteBackend
 
 _log = get_logger(__name__)
 _TAKEN_OVER = "standfast.openai_agents_branches"
-USAGE_COLUMNS = (
-    "branch_id",
-    "user_turn_number",
-    "requests",
-    "input_tokens",
-    "output_tokens",
-    "total_tokens",
-    "input_tokens_details",
-    "output_tokens_details",
-)
 
 
 class StoredBranches(msgspec.Struct, frozen=True):
@@ -37,6 +28,13 @@ class StoredBranches(msgspec.Struct, frozen=True):
 
     branches: dict[str, list[Item]]
     usage: list[dict[str, Any]]
+
+
+class BranchChanges(msgspec.Struct, frozen=True):
+    """The branches that were created or extended, and those that have other items here and stay as they are."""
+
+    changed: tuple[str, ...] = ()
+    different: tuple[str, ...] = ()
 
 
 def read_branches(db: DatabaseConnection, messages: str, session_id: str) -> StoredBranches | None:
@@ -91,17 +89,36 @@ async def take_over_branches(registry: BranchRegistry) -> None:
     await backend.commit(Annotate(session_id=main.session_id, metadata={_TAKEN_OVER: True}))
 
 
-async def create_branches(registry: BranchRegistry, stored: StoredBranches) -> None:
-    """Create the branches that do not exist yet, and store the usage of their turns."""
+async def create_branches(
+    registry: BranchRegistry, stored: StoredBranches, *, created: Collection[str] = ()
+) -> BranchChanges:
+    """Create the branches that do not exist yet, add the items that others lack, and store the usage of their turns.
+
+    ``created`` are those that were created before: if one of them is missing, it was deleted and stays so.
+    """
     known = {branch.name: branch for branch in await registry.list_all()}
+    changed, different = list[str](), list[str]()
     for name, items in stored.branches.items():
-        if name in known:
+        if name in (MAIN_BRANCH, *(created if name not in known else ())):
             continue
-        parent, shared = await _find_parent(list(known.values()), items)
-        branch = known[name] = await registry.create_at(parent, shared, name)
-        if items[shared:]:
-            await branch.add_items(items[shared:])
-    for row in stored.usage:
+        if name not in known:
+            parent, shared = await _find_parent(list(known.values()), items)
+            known[name] = await registry.create_at(parent, shared, name)
+            changed.append(name)
+        own = await known[name].get_items()
+        if own[: len(items)] == items:
+            continue
+        if items[: len(own)] != own:
+            different.append(name)
+            continue
+        await known[name].add_items(items[len(own) :], key=f"branch {name} {len(own)} {len(items)}")
+        changed.append(name)
+    await _store_usage(registry, known, stored.usage)
+    return BranchChanges(tuple(dict.fromkeys(changed)), tuple(different))
+
+
+async def _store_usage(registry: BranchRegistry, known: Mapping[str, Branch], usage: Sequence[dict[str, Any]]) -> None:
+    for row in usage:
         branch = known.get(row["branch_id"], registry.main)
         turns = {turn.number: turn for turn in await branch.read_turns()}
         turn = turns.get(row["user_turn_number"])

@@ -1,73 +1,100 @@
 """Sessions in Redis, with the same constructors as in openai-agents."""
 
-from contextlib import suppress
-from typing import Any, Self
+from collections.abc import Awaitable, Callable
+from typing import Any, Self, TypeVar
 
-from standfast.base.errors import HistoryMoved, MissingExtra
+from standfast.base.errors import MissingExtra
+from standfast.base.ids import validate_name
 from standfast.history.session import SessionSettings
 from standfast.history.stored_session import StoredSession
-from standfast.store.operations import Op, OpResult, Splice
-from standfast.store.records import HistoryPage, SessionRecord
+from standfast.store.operations import Op, OpResult
+from standfast.store.records import Generation, HistoryPage, QuarantinedItem, SessionRecord
 
 try:
     from redis.asyncio import Redis
 
     from standfast.store.redis.backend import RedisBackend
+    from standfast.store.redis.openai_agents_keys import OpenAIAgentsKeys, SessionAdopted
 except ImportError as error:  # pragma: no cover - depends on what is installed
     raise MissingExtra("redis", "RedisSession") from error
 
+T = TypeVar("T")
+
 
 class SharedPrefixBackend(RedisBackend):
-    """A backend that takes over the sessions of openai-agents under the same key prefix, when they are first used.
-
-    openai-agents stores the items of a session as JSON texts in the list ``prefix:ID:messages``. They are copied once,
-    in one commit, and the list stays as it is. ``prefix:ID:standfast`` marks that this was done, so that a session that
-    is deleted here is not copied again.
-    """
+    """A backend that uses the keys of openai-agents for the sessions under a prefix, unless they are adopted."""
 
     def __init__(self, client: Any, *, prefix: str, ttl: float | None) -> None:
-        super().__init__(client, prefix=prefix, ttl=ttl)
-        self._client, self._prefix, self._checked_ids = client, prefix, set[str]()
+        validate_name("key prefix", prefix)
+        # Braces make openai-agents keep a session in one slot of a cluster. The keys of standfast have their own.
+        super().__init__(client, prefix=prefix.replace("{", "").replace("}", ""), ttl=ttl)
+        self.openai_agents = OpenAIAgentsKeys(self.keys, prefix, ttl=self.committer.ttl)
 
     async def get_session(self, session_id: str) -> SessionRecord | None:
-        record = await super().get_session(session_id)
-        if record is None and await self._take_over(session_id):
-            record = await super().get_session(session_id)
-        return record
+        return await self._run(
+            session_id,
+            lambda: self.openai_agents.get_session(session_id),
+            lambda: super(SharedPrefixBackend, self).get_session(session_id),
+        )
 
     async def read(self, session_id: str, **window: Any) -> HistoryPage | None:
-        page = await super().read(session_id, **window)
-        if page is None and await self._take_over(session_id):
-            page = await super().read(session_id, **window)
-        return page
+        return await self._run(
+            session_id,
+            lambda: self.openai_agents.read(session_id, **window),
+            lambda: super(SharedPrefixBackend, self).read(session_id, **window),
+        )
+
+    async def list_generations(self, session_id: str) -> list[Generation]:
+        return await super().list_generations(session_id) if await self._is_adopted(session_id) else []
+
+    async def list_quarantined(self, session_id: str) -> list[QuarantinedItem]:
+        return await super().list_quarantined(session_id) if await self._is_adopted(session_id) else []
 
     async def commit(self, *ops: Op) -> list[OpResult]:
-        for op in ops:
-            if isinstance(op, Splice):
-                await self._take_over(op.session_id)
-        return await super().commit(*ops)
+        names = dict.fromkeys(session_id for op in ops if (session_id := getattr(op, "session_id", None)))
+        if len(names) != 1:
+            for session_id in names:
+                if not await self._is_adopted(session_id):
+                    self.openai_agents.refuse("a fork")
+            return await super().commit(*ops)
+        [session_id] = names
+        return await self._run(
+            session_id,
+            lambda: self._commit_shared(session_id, ops),
+            lambda: self._commit_adopted(session_id, ops),
+        )
 
-    async def _take_over(self, session_id: str) -> bool:
-        """Copy the session of openai-agents, if it has one that was not copied before. Return whether it has."""
-        if session_id in self._checked_ids:
-            return False
-        key, marker = f"{self._prefix}:{session_id}:messages", f"{self._prefix}:{session_id}:standfast"
-        found = await self._client.type(key) in ("list", b"list") and not await self._client.exists(marker)
-        if found:
-            texts = [text.encode() if isinstance(text, str) else text for text in await self._client.lrange(key, 0, -1)]
-            if texts and await super().get_session(session_id) is None:
-                with suppress(HistoryMoved):  # another process was faster
-                    await super().commit(Splice(session_id=session_id, add=tuple(texts), expected=0))
-            await self._client.set(marker, "copied from openai-agents")
-        self._checked_ids.add(session_id)
-        return found
+    async def _commit_adopted(self, session_id: str, ops: tuple[Op, ...]) -> list[OpResult]:
+        done = await super().commit(*ops)
+        await self.openai_agents.prolong_lock(session_id)
+        return done
+
+    async def _commit_shared(self, session_id: str, ops: tuple[Op, ...]) -> list[OpResult]:
+        await self.writes.wait_for_abandoned()
+        return await self.writes.run_shielded(self.openai_agents.commit(session_id, ops))
+
+    async def _is_adopted(self, session_id: str) -> bool:
+        try:
+            await self.openai_agents.get_session(session_id)
+        except SessionAdopted:
+            return True
+        return False
+
+    async def _run(self, session_id: str, shared: Callable[[], Awaitable[T]], adopted: Callable[[], Awaitable[T]]) -> T:
+        """Do something with a session of openai-agents, or with one of standfast."""
+        try:
+            return await shared()
+        except SessionAdopted:
+            return await adopted()
 
 
 class RedisSession(StoredSession):
     """A session in Redis. The caller owns the client, except with :meth:`from_url`.
 
-    With ``ttl``, all data of the session expires together, that many seconds after the last write. A session that
-    openai-agents stored under the same prefix is copied on first use.
+    With ``ttl``, all data of the session expires together, that many seconds after the last write. The keys are those
+    of openai-agents, until they are adopted: both programs can use the session, and methods for which the keys have no
+    place raise :class:`NotAdopted`. In a cluster without a hash tag in the prefix or the id, which openai-agents cannot
+    use, they are those of standfast.
     """
 
     def __init__(

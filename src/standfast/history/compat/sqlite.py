@@ -24,6 +24,9 @@ class SQLiteSession(StoredSession):
 
     backend: "SqliteBackend | ClosedBackend"
     foreign_tables: ForeignTablesPolicy = "share"
+    db_path: str | os.PathLike[str]
+    sessions_table: str
+    messages_table: str
 
     def __init__(
         self,
@@ -33,6 +36,7 @@ class SQLiteSession(StoredSession):
         messages_table: str = "agent_messages",
         session_settings: SessionSettings | dict[str, Any] | None = None,
     ) -> None:
+        self.db_path, self.sessions_table, self.messages_table = db_path, sessions_table, messages_table
         names = TableNames(sessions_table, messages_table)
         backend = get_shared_backend(db_path, names=names, foreign_tables=self.foreign_tables)
         self._release = weakref.finalize(self, backend.close_sync)

@@ -18,6 +18,7 @@ from standfast.base.items import Item
 from standfast.base.text import extract_text
 from standfast.base.usage import InputTokensDetails, OutputTokensDetails
 from standfast.history.codec import DecodedRecord
+from standfast.history.stored_session import StoredSession
 from standfast.store.backend import Backend
 from standfast.store.operations import Splice
 from standfast.store.records import HistoryPage, SessionRecord
@@ -118,13 +119,18 @@ class TurnLog:
         page = await backend.read(get_log_id(session_id))
         return cls([entry for row in (page.rows if page else []) if (entry := _decode_entry(row.data)) is not None])
 
-    def find_usage(self, branch: str, location: tuple[int, int]) -> TurnUsage | None:
+    def find_usage(self, branch: StoredSession, turn: "Turn") -> dict[str, Any] | None:
+        """Return the counts that were stored last for a turn of a branch."""
+        entry = self.find_entry(branch.session_id, turn.location)
+        return None if entry is None else entry.get_counts()
+
+    def find_entry(self, branch: str, location: tuple[int, int]) -> TurnUsage | None:
         """Return the usage that was stored last for the user message at this location of a branch."""
         return self._usage.get((branch, *location))
 
-    def get_write_time(self, location: tuple[int, int], *, default: float) -> str:
-        """Return the timestamp at which a location was written, or that of ``default`` if the log has no entry."""
-        tape, seq = location
+    def get_write_time(self, branch: StoredSession, turn: "Turn", *, default: float) -> str:
+        """Return the timestamp at which a turn began, or that of ``default`` if the log has no entry."""
+        tape, seq = turn.location
         times = self._write_times.get(tape, [])
         index = bisect_right(times, seq, key=lambda entry: entry.start)
         return format_timestamp(times[index - 1].at if index else default)

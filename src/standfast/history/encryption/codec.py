@@ -93,8 +93,9 @@ class EncryptingCodec:
         cipher: str = "aes-gcm",
         clock: Clock = system_clock,
         strict: bool = True,
+        allow_short: bool = False,
     ) -> None:
-        self.keyring = Keyring(encryption_key)
+        self.keyring = Keyring(encryption_key, allow_short=allow_short)
         self.ttl = validate_ttl(ttl)
         self.cipher_id = validate_cipher(cipher)
         self.clock = clock

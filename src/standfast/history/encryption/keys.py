@@ -7,11 +7,14 @@ from typing import Protocol
 
 from standfast.base.errors import InvalidInput, MissingExtra
 from standfast.base.item_pairs import group_into_units
+from standfast.base.log import get_logger
 from standfast.base.validation import is_number
 from standfast.history.codec import DecodedRecord
 
 CIPHER_IDS = {"aes-gcm": 1, "chacha20-poly1305": 2}
 """The names of the ciphers, and the numbers that identify them in stored records."""
+
+_log = get_logger(__name__)
 
 MIN_SECRET_LENGTH = 16
 KEY_ID_SIZE = 8
@@ -79,20 +82,27 @@ class EncryptionKey:
 
 
 class Keyring:
-    """The keys of a history: the first one encrypts, all of them decrypt."""
+    """The keys of a history: the first one encrypts, all of them decrypt.
 
-    def __init__(self, encryption_key: str | Sequence[str]) -> None:
+    With ``allow_short`` a secret that can be guessed is accepted with a warning: histories were encrypted with it.
+    """
+
+    def __init__(self, encryption_key: str | Sequence[str], *, allow_short: bool = False) -> None:
         secrets = [encryption_key] if isinstance(encryption_key, str) else encryption_key
         if isinstance(secrets, (bytes, bytearray)) or not isinstance(secrets, Sequence) or not secrets:
             raise InvalidInput("encryption_key must be a string or a non-empty list of strings, newest first")
         for secret in secrets:
             if not isinstance(secret, str):
                 raise InvalidInput(f"an encryption key must be a string, not {type(secret).__name__}")
-            if len(secret) < MIN_SECRET_LENGTH:
-                raise InvalidInput(
-                    f"an encryption key must have at least {MIN_SECRET_LENGTH} characters, got {len(secret)};"
-                    " create one with secrets.token_urlsafe(32)"
-                )
+            if len(secret) >= MIN_SECRET_LENGTH:
+                continue
+            problem = (
+                f"an encryption key must have at least {MIN_SECRET_LENGTH} characters, got {len(secret)};"
+                " create one with secrets.token_urlsafe(32)"
+            )
+            if not allow_short or not secret:
+                raise InvalidInput(problem)
+            _log.warning("%s. This one can be guessed by anyone who can read the store", problem)
         self.secrets = tuple(secrets)
         self.keys = [EncryptionKey(secret) for secret in secrets]
         self.by_id = {key.id: key for key in self.keys}

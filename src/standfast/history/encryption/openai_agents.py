@@ -104,8 +104,8 @@ class SealedSession(StoredSession):
     """A stored session whose codec encrypts.
 
     A history that openai-agents encrypted is encrypted again on first use, in one commit, with its times of writing.
-    All its items must be authentic: a history in which others are mixed is treated as tampered with. In tables of
-    openai-agents that are not adopted, the items are encrypted as openai-agents does it, without a seal.
+    All its items must be authentic: a history in which others are mixed is treated as tampered with. In tables or keys
+    of openai-agents that are not adopted, the items are encrypted as openai-agents does it, without a seal.
     """
 
     def __init__(self, session_id: str, backend: Backend, *, codec: EncryptingCodec, **options: Any) -> None:
@@ -129,7 +129,7 @@ class SealedSession(StoredSession):
 
     async def read_page(self, **window: Any) -> HistoryPage | None:
         page = await self.backend.read(self.session_id, **window)
-        if getattr(self.backend, "openai_agents", None) is not None:
+        if self._get_owner_format() is not None:
             if self._envelope_codec is None:
                 self._envelope_codec = EnvelopeCodec(self.session_id, self._sealing_codec)
             self.codec = self._envelope_codec
@@ -150,9 +150,14 @@ class SealedSession(StoredSession):
     async def require_seal(self, method: str) -> None:
         """Raise :class:`NotAdopted` if the session is in tables of openai-agents, which have no place for a seal."""
         await self.backend.get_session(self.session_id)
-        tables = getattr(self.backend, "openai_agents", None)
-        if tables is not None:
-            tables.refuse(f"{method}()")
+        owner_format = self._get_owner_format()
+        if owner_format is not None:
+            owner_format.refuse(f"{method}()")
+
+    def _get_owner_format(self) -> Any:
+        """Return the tables or keys of openai-agents if the session, which was just read, is in them."""
+        owner_format = getattr(self.backend, "openai_agents", None)
+        return owner_format if owner_format is not None and owner_format.holds(self.session_id) else None
 
     async def _take_over(self) -> None:
         page = await self.backend.read(self.session_id)

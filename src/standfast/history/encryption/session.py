@@ -12,7 +12,7 @@ from standfast.base.time import Clock, system_clock
 from standfast.base.validation import validate_integer
 from standfast.history.codec import DecodedRecord
 from standfast.history.encryption.codec import NO_LINK, EncryptingCodec, digest_generations, get_key_id, get_tag
-from standfast.history.encryption.envelope import EnvelopeSession
+from standfast.history.encryption.envelope_session import EnvelopeSession
 from standfast.history.encryption.openai_agents import SealedSession
 from standfast.history.integrity import IntegrityReport, build_report
 from standfast.history.session import Session
@@ -31,12 +31,12 @@ class EncryptedSession(SessionWrapper):
     :class:`HistoryTampered`. A record that is missing, or was moved, replayed, altered or replaced, makes
     :meth:`get_items` raise it too; with ``strict=False`` the record is skipped, and only :meth:`check` reports it.
     See :mod:`standfast.history.encryption.codec` for what is protected. Over any other session the items are encrypted
-    one by one, with weaker guarantees: see :class:`~standfast.history.encryption.envelope.EnvelopeSession`.
+    one by one, with weaker guarantees: see :class:`~standfast.history.encryption.envelope_session.EnvelopeSession`.
 
-    ``encryption_key`` is a secret of at least 16 characters. Use a random one such as ``secrets.token_urlsafe(32)``:
-    the key derivation is not meant for passwords. Of several keys, the first encrypts and all decrypt. Items older
-    than ``ttl`` seconds are not shown; a call and its output expire together. They stay stored until
-    :meth:`purge_expired`. Without ``ttl`` nothing expires.
+    ``encryption_key`` is a secret of at least 16 characters; a shorter one is accepted with a warning. Use a random one
+    such as ``secrets.token_urlsafe(32)``: the key derivation is not meant for passwords. Of several keys, the first
+    encrypts and all decrypt. Items older than ``ttl`` seconds are not shown; a call and its output expire together.
+    They stay stored until :meth:`purge_expired`. Without ``ttl`` nothing expires.
 
     A history that openai-agents encrypted with the same key is taken over on first use. In tables of openai-agents that
     are not adopted, items are encrypted as openai-agents does it, and both programs can use the history.
@@ -72,7 +72,9 @@ class EncryptedSession(SessionWrapper):
                 f" {type(underlying_session).__name__} instead"
             )
         self.underlying_session = underlying_session  # referenced because it may own the backend
-        self.codec = EncryptingCodec(encryption_key, ttl=ttl, cipher=cipher, clock=clock, strict=strict)
+        self.codec = EncryptingCodec(
+            encryption_key, ttl=ttl, cipher=cipher, clock=clock, strict=strict, allow_short=True
+        )
         plain = find_stored_session(underlying_session)
         if plain is None:
             super().__init__(session_id, EnvelopeSession(underlying_session, self.codec))
@@ -82,6 +84,11 @@ class EncryptedSession(SessionWrapper):
         encrypted = SealedSession(session_id, plain.backend, codec=self.codec, owner=plain.owner, clock=clock)
         encrypted.session_settings = plain.session_settings
         super().__init__(session_id, encrypted)
+
+    @property
+    def ttl(self) -> float | None:
+        """After how many seconds an item expires."""
+        return self.codec.ttl
 
     async def get_items(
         self, limit: int | None = None, *, generation: int | None = None, wrapper: Any = None

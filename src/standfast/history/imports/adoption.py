@@ -1,4 +1,4 @@
-"""Take over the tables of openai-agents in their own database, and give them back."""
+"""Take over the sessions of openai-agents in their own database, and give them back."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -15,7 +15,7 @@ from standfast.history.compat.turns import is_turn_log_page
 from standfast.history.encryption.codec import EncryptingCodec
 from standfast.history.encryption.openai_agents import EnvelopeCipher
 from standfast.history.imports.copies import CopiedSession
-from standfast.history.imports.openai_agents import DEFAULT_TABLES, read_openai_agents
+from standfast.history.imports.openai_agents import DEFAULT_PREFIX, DEFAULT_TABLES, REDIS_SCHEMES, read_openai_agents
 from standfast.history.imports.sources import has_table, open_database
 from standfast.history.reader import PLAIN_CODEC
 from standfast.store.records import HistoryPage
@@ -24,20 +24,29 @@ from standfast.store.sql.adoption import ReturnedSession
 from standfast.store.sql.connection import DatabaseConnection, GetColumns, TableNames, get_names_beside
 from standfast.store.sql.openai_agents_tables import ForeignTablesPolicy
 from standfast.store.sqlite.backend import SqliteBackend
-from standfast.store.sqlite.migrations import get_columns
+from standfast.store.sqlite.migrator import get_columns
 
 AdoptionWork = Callable[[DatabaseConnection, GetColumns, str], list[ReturnedSession]]
 
 
 async def adopt(
-    url: str, *, tables: tuple[str, str] = DEFAULT_TABLES, secrets: Sequence[str] = (), dry_run: bool = False
+    url: str,
+    *,
+    tables: tuple[str, str] = DEFAULT_TABLES,
+    prefix: str = DEFAULT_PREFIX,
+    secrets: Sequence[str] = (),
+    dry_run: bool = False,
 ) -> list[CopiedSession]:
     """Take over the tables of openai-agents in one transaction, and return a report.
 
     Afterwards ``SQLiteSession`` and ``SQLAlchemySession`` with these table names use tables of standfast, with all
     features, and openai-agents can read its tables but no longer write to them. ``secrets`` only serve to check that
-    encrypted sessions can be read.
+    encrypted sessions can be read. In Redis the sessions under ``prefix`` are taken over, each in one transaction.
     """
+    if url.startswith(REDIS_SCHEMES):
+        from standfast.history.imports.redis_adoption import adopt_prefix
+
+        return await adopt_prefix(url, prefix=prefix, secrets=secrets, dry_run=dry_run)
     if await is_adopted(url, tables):
         raise InvalidInput(f"the tables {' and '.join(tables)} are adopted already")
     report = [
@@ -57,7 +66,12 @@ async def adopt(
 
 
 async def undo_adoption(
-    url: str, *, tables: tuple[str, str] = DEFAULT_TABLES, secrets: Sequence[str] = (), dry_run: bool = False
+    url: str,
+    *,
+    tables: tuple[str, str] = DEFAULT_TABLES,
+    prefix: str = DEFAULT_PREFIX,
+    secrets: Sequence[str] = (),
+    dry_run: bool = False,
 ) -> list[CopiedSession]:
     """Give the tables back to openai-agents, with what was written since, in one transaction, and return a report.
 
@@ -65,6 +79,10 @@ async def undo_adoption(
     the tables of openai-agents, its outcome is ``refused``, and nothing is changed. ``secrets`` are needed for
     encrypted sessions that were used since. Stop the programs that use standfast before.
     """
+    if url.startswith(REDIS_SCHEMES):
+        from standfast.history.imports.redis_adoption import return_prefix
+
+        return await return_prefix(url, prefix=prefix, secrets=secrets, dry_run=dry_run)
     if not await is_adopted(url, tables):
         raise InvalidInput(f"the tables {' and '.join(tables)} are not adopted: there is nothing to give back")
     names = TableNames(*tables)
@@ -158,7 +176,7 @@ def _encode_encrypted(page: HistoryPage, secrets: Sequence[str]) -> list[str]:
     session_id = page.record.session_id
     if not secrets:
         raise WrongKey(f"session {session_id!r} is encrypted: pass its key")
-    codec, cipher = EncryptingCodec(list(secrets)), EnvelopeCipher(session_id, secrets)
+    codec, cipher = EncryptingCodec(list(secrets), allow_short=True), EnvelopeCipher(session_id, secrets)
     codec.verify_page(page)
     return [
         encode_item(cipher.encrypt(entry.item, written_at=entry.written_at)).decode()

@@ -59,7 +59,7 @@ async def read_exported_branches(session: StoredSession) -> list[ExportedBranch]
     branches = []
     for branch, page in await registry.read_pages():
         turns = branch.decode_turns(page)
-        found = {turn.number: log.find_usage(branch.session_id, turn.location) for turn in turns if turn.number}
+        found = {turn.number: log.find_entry(branch.session_id, turn.location) for turn in turns if turn.number}
         usage = {number: entry for number, entry in found.items() if entry is not None}
         branches.append(ExportedBranch(branch.name, turns, usage))
     return branches if len(branches) > 1 or any(branch.usage for branch in branches) else []

@@ -1,19 +1,22 @@
 """Copy conversations into a store, repeatedly if needed, and remove such copies."""
 
 from collections.abc import AsyncIterable, Sequence
-from typing import Literal, TypeAlias
+from contextlib import suppress
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from standfast.base.errors import NotFound
 from standfast.base.items import Item
 from standfast.history.compat.branches import BranchRegistry
-from standfast.history.compat.openai_agents_branches import StoredBranches, create_branches
+from standfast.history.compat.openai_agents_branches import BranchChanges, StoredBranches, create_branches
 from standfast.history.encryption.session import EncryptedSession
 from standfast.history.imports.sources import SourceSession
 from standfast.history.store import Store
 
 MARK = "imported_from"
-"""The key in the metadata of a copy; its value names the framework, and the number of items that were copied."""
+"""The key in the metadata of a copy. Its value names the framework, the number of items that the last import copied and
+found before, and the branches that were copied."""
 
 CopyOutcome: TypeAlias = Literal[
     "copied", "extended", "unchanged", "differs", "refused", "removed", "kept", "adopted", "returned", "deleted"
@@ -44,7 +47,9 @@ async def copy_sessions(
     dry_run: bool = False,
     secrets: Sequence[str] = (),
 ) -> list[CopiedSession]:
-    """Copy conversations, each in one commit, and return a report.
+    """Copy conversations and return a report. The items of each are copied in one commit; branches follow.
+
+    If the process is killed, the next call completes the copies.
 
     Encrypted ones are encrypted in the store with the first of ``secrets``. Doing it again copies what was added since,
     so that a program can be moved while the former one still runs.
@@ -58,7 +63,7 @@ async def copy_sessions(
 async def _copy_session(
     source: SourceSession, store: Store, *, framework: str, dry_run: bool, secrets: Sequence[str]
 ) -> CopiedSession:
-    session_id, note = source.session_id, "; ".join(source.notes)
+    session_id, notes = source.session_id, list(source.notes)
     if source.problem is not None:
         return CopiedSession(session_id=session_id, outcome="refused", note=source.problem)
     plain = store.session(session_id)
@@ -67,15 +72,47 @@ async def _copy_session(
     outcome = _compare(known, source.items)
     new = source.items[len(known) :] if outcome in ("copied", "extended") else []
     if new and not dry_run:
-        # The key makes a second import at the same time harmless.
+        # The mark comes first, so that a copy that is killed afterwards is known as one. The key makes a second
+        # import at the same time harmless.
+        mark = {**await _read_mark(store, session_id, framework), "items": len(source.items), "before": len(known)}
+        await store.annotate(session_id, {MARK: mark})
         await session.add_items(new, key=f"import {framework} {len(known)} {len(source.items)}")
-        await store.annotate(session_id, {MARK: {"framework": framework, "items": len(source.items)}})
-        if source.branches and not source.encrypted and outcome == "copied":
-            await create_branches(BranchRegistry(plain), StoredBranches(source.branches, source.usage))
     if source.branches and source.encrypted:
-        note = "; ".join(filter(None, (note, "branches of encrypted sessions are left out")))
-    branches = len(source.branches) - 1 if outcome == "copied" and source.branches and not source.encrypted else 0
-    return CopiedSession(session_id=session_id, outcome=outcome, items=len(new), branches=branches, note=note)
+        notes.append("branches of encrypted sessions are left out")
+        source = msgspec.structs.replace(source, branches={})
+    branches = len(source.branches) - 1 if outcome == "copied" and source.branches else 0
+    if source.branches and outcome != "differs" and not dry_run:
+        changes = await _copy_branches(source, store, framework)
+        branches = len(changes.changed)
+        if branches and outcome == "unchanged":
+            outcome = "extended"
+        if changes.different:
+            outcome = "differs"
+            notes.append(f"branches that were continued differently on both sides: {', '.join(changes.different)}")
+    return CopiedSession(
+        session_id=session_id, outcome=outcome, items=len(new), branches=branches, note="; ".join(notes)
+    )
+
+
+async def _copy_branches(source: SourceSession, store: Store, framework: str) -> BranchChanges:
+    """Copy the branches of a session that was copied, and note their names, so that deleted ones stay deleted."""
+    mark = await _read_mark(store, source.session_id, framework)
+    if "items" not in mark:  # the session was not copied: it is the same by another way
+        return BranchChanges()
+    registry, stored = BranchRegistry(store.session(source.session_id)), StoredBranches(source.branches, source.usage)
+    changes = await create_branches(registry, stored, created=mark.get("branches", ()))
+    names = sorted({*mark.get("branches", ()), *source.branches})
+    if names != mark.get("branches"):
+        await store.annotate(source.session_id, {MARK: {**mark, "branches": names}})
+    return changes
+
+
+async def _read_mark(store: Store, session_id: str, framework: str) -> dict[str, Any]:
+    with suppress(NotFound):
+        mark = (await store.describe(session_id)).metadata.get(MARK)
+        if isinstance(mark, dict) and mark.get("framework") == framework:
+            return mark
+    return {"framework": framework}
 
 
 def _compare(known: list[Item], items: list[Item]) -> CopyOutcome:
@@ -96,7 +133,8 @@ async def remove_copies(store: Store, *, framework: str, dry_run: bool = False) 
             mark = info.metadata.get(MARK)
             if not isinstance(mark, dict) or mark.get("framework") != framework:
                 continue
-            continued = info.head.length != mark.get("items")
+            # An import that was killed has left the items as they were before it.
+            continued = info.head.length not in (mark.get("items"), mark.get("before"))
             if not continued and not dry_run:
                 await store.delete(info.session_id)
             report.append(

@@ -1,5 +1,6 @@
 """Conversations of openai-agents: read them from SQL databases and Redis, and write them to an SQLite file."""
 
+import re
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
@@ -14,11 +15,13 @@ from standfast.history.encryption.session import EncryptedSession
 from standfast.history.imports.branch_export import read_exported_branches, write_branches
 from standfast.history.imports.sources import Query, SourceSession, has_table, open_database, validate_identifier
 from standfast.history.store import Store
+from standfast.store.sql.openai_agents_branch import USAGE_COLUMNS
 from standfast.store.sql.openai_agents_tables import to_timestamp
 from standfast.store.sqlite.files import create_private_file
 
 DEFAULT_TABLES = ("agent_sessions", "agent_messages")
 DEFAULT_PREFIX = "agents:session"
+REDIS_SCHEMES = ("redis:", "rediss:", "unix:")
 
 
 async def read_openai_agents(
@@ -33,7 +36,7 @@ async def read_openai_agents(
 
     ``secrets`` are the keys of encrypted sessions. Without the right one, such a session has a ``problem``.
     """
-    if url.startswith(("redis:", "rediss:", "unix:")):
+    if url.startswith(REDIS_SCHEMES):
         async for session in _read_redis(url, prefix, secrets):
             yield session
         return
@@ -79,8 +82,6 @@ async def _read_branch_texts(query: Query, messages: str, session_id: str) -> di
 
 
 async def _read_usage(query: Query, session_id: str) -> list[dict[str, Any]]:
-    from standfast.history.compat.openai_agents_branches import USAGE_COLUMNS
-
     if not await has_table(query, "turn_usage", "user_turn_number"):
         return []
     rows = await query(
@@ -95,17 +96,23 @@ async def _read_redis(url: str, prefix: str, secrets: Sequence[str]) -> AsyncIte
         from redis.asyncio import Redis
     except ImportError as error:
         raise MissingExtra("redis", "reading sessions from Redis") from error
-    client = Redis.from_url(url, decode_responses=True)
+    client = Redis.from_url(url, decode_responses=True, socket_timeout=None)  # long histories take long
     try:
-        keys = sorted([key async for key in client.scan_iter(match=f"{prefix}:*:messages", _type="list")])
-        for key in keys:
-            session_id = key.removeprefix(f"{prefix}:").removesuffix(":messages")
+        for session_id in await list_redis_sessions(client, prefix):
             facts = await client.hgetall(f"{prefix}:{session_id}")
-            texts = {"main": await client.lrange(key, 0, -1)}
+            texts = {"main": await client.lrange(f"{prefix}:{session_id}:messages", 0, -1)}
             created = float(facts.get("created_at") or 0) or None
             yield decode_session(session_id, texts, secrets, created_at=created)
     finally:
         await client.aclose()
+
+
+async def list_redis_sessions(client: Any, prefix: str) -> list[str]:
+    """Return the ids of the sessions that openai-agents has under a prefix."""
+    pattern = re.sub(r"([*?\[\]\\^])", r"\\\1", prefix)
+    found = [key async for key in client.scan_iter(match=f"{pattern}:*:messages", count=1000, _type="list")]
+    texts = {key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key for key in found}
+    return sorted(key.removeprefix(f"{prefix}:").removesuffix(":messages") for key in texts)
 
 
 async def _read_mongodb(url: str, tables: tuple[str, str], secrets: Sequence[str]) -> AsyncIterator[SourceSession]:

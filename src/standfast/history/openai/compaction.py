@@ -54,6 +54,7 @@ class OpenAIResponsesCompactionAwareSession(Session, Protocol):
 def is_openai_responses_compaction_aware_session(
     session: Session | None,
 ) -> TypeGuard[OpenAIResponsesCompactionAwareSession]:
+    """Return whether the session compacts itself through the Responses API."""
     return callable(getattr(session, "run_compaction", None))
 
 
