@@ -72,7 +72,7 @@ class SandboxAgent(Agent[TContext]):
         texts = [text for capability in bound if (text := await capability.instructions(manifest))]
         if texts:
             parts.append("# Sandbox capability instructions\n\n" + "\n\n".join(texts))
-        listing = await sandbox.session.describe()
+        listing = sandbox.session.describe().rstrip()
         parts.append(f"# Filesystem\nThe workspace started with these files:\n\n{listing}")
         if sandbox.stored is not None:
             parts.append(sandbox.stored.describe_loss() or "")

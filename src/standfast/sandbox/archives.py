@@ -162,10 +162,21 @@ def write_members(file: Any, members: list[ArchiveMember]) -> None:
 
 
 def read_members(
-    content: bytes, scheme: str, prefix: PurePosixPath, limits: SandboxArchiveLimits
+    content: bytes, scheme: str | None, path: PurePosixPath, limits: SandboxArchiveLimits
 ) -> list[ArchiveMember] | None:
-    """Return the members of an archive within limits; None for an unknown scheme. Links are refused."""
+    """Return an archive that is stored at this path, and its members beside it, within limits.
+
+    Without a scheme it is the suffix of the path, or what the content looks like; None if it is neither tar nor zip.
+    Links are refused.
+    """
     limits.check_input(len(content))
-    if scheme == "tar":
-        return list(read_tar(content, prefix, limits))
-    return list(read_zip(content, prefix, limits)) if scheme == "zip" else None
+    readers = {"tar": read_tar, "zip": read_zip}
+    reader = readers.get(scheme or path.suffix[1:].lower() or "")
+    if reader is None and scheme is None:
+        if content[:4] == b"PK\x03\x04":
+            reader = read_zip
+        elif tarfile.is_tarfile(io.BytesIO(content)):
+            reader = read_tar
+    if reader is None:
+        return None
+    return [ArchiveMember(path, mode=0o644, data=content), *reader(content, path.parent, limits)]

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import urllib.error
 import urllib.request
 import weakref
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from standfast.agents.types import maybe_await
 from standfast.base.log import get_logger
+from standfast.base.redirects import get_url_opener
 from standfast.sandbox.errors import SandboxError
 from standfast.sandbox.session_events import (
     DeliveryMode,
@@ -200,9 +202,11 @@ class HttpProxySink(EventSink):
         headers = {"Content-Type": "application/json", **(self.headers or {})}
         request = urllib.request.Request(self.endpoint, line.encode(), headers, method="POST")  # noqa: S310 - checked
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout_s):  # noqa: S310 - checked
+            with get_url_opener().open(request, timeout=self.timeout_s):
                 return
-        except OSError:
+        except OSError as problem:
+            if isinstance(problem, urllib.error.HTTPError):
+                problem.close()
             if self.spool_path is None:
                 raise
             append_text(Path(self.spool_path), line)

@@ -22,7 +22,6 @@ from standfast.sandbox.errors import (
     UnsupportedAccountError,
     WorkspaceArchiveReadError,
     WorkspaceArchiveWriteError,
-    WorkspaceIOError,
     WorkspaceReadNotFoundError,
     WorkspaceStartError,
 )
@@ -37,7 +36,9 @@ from standfast.workers.shell import SHELL_POLICY
 ROOT = "/session/work"
 PTY_PROCESSES_MAX = 64
 MAX_OUTPUT = 16 << 20
-_ARCHIVE = ".standfast-archive.tar"
+_ARCHIVE_PIECE = ".standfast-archive-piece"
+_PIECE_BYTES = 1 << 20
+_MAX_ARCHIVE_BYTES = 1 << 31
 _POLL_SECONDS = 0.25
 _KINDS = {0o100000: EntryKind.FILE, 0o040000: EntryKind.DIRECTORY, 0o120000: EntryKind.SYMLINK}
 
@@ -262,7 +263,7 @@ class UnixLocalSandboxSession(BaseSandboxSession):
         except NotFound as problem:
             raise WorkspaceReadNotFoundError(path=path, cause=problem) from None
         except InvalidInput as problem:
-            raise WorkspaceIOError(path=path, message=str(problem), op="read", cause=problem) from problem
+            raise WorkspaceArchiveReadError(path=path, message=str(problem), op="read", cause=problem) from problem
 
     async def _read_granted(self, path: Path, absolute: Path) -> io.IOBase:
         result = await self.exec("cat", "--", str(absolute), shell=False)
@@ -309,24 +310,28 @@ class UnixLocalSandboxSession(BaseSandboxSession):
     async def _change(self, path: Path | str, function: str, *arguments: Any) -> None:
         problem = await self._call(function, *arguments)
         if problem is not None:
-            raise WorkspaceIOError(path=path, message=f"{path}: {problem}", op="write")
+            raise WorkspaceArchiveWriteError(path=path, message=f"{path}: {problem}", op="write")
 
     async def persist_workspace(self) -> io.IOBase:
-        problem = await self._call("pack", ROOT, _ARCHIVE, self.get_skipped_paths())
-        if problem is not None:
-            raise WorkspaceArchiveReadError(path=ROOT, message=f"the workspace cannot be archived: {problem}")
-        files = self._get_worker().files
-        try:
-            return io.BytesIO(await files.read(_ARCHIVE, limit=1 << 31))
-        except InvalidInput as error:
-            raise WorkspaceArchiveReadError(path=ROOT, message=str(error), cause=error) from error
-        finally:
-            await files.remove(_ARCHIVE)
+        await self._call("pack", ROOT, self.get_skipped_paths())
+        archive = io.BytesIO()
+        while True:
+            data, problem = await self._call("read_archive", _PIECE_BYTES)
+            if problem is None and archive.tell() > _MAX_ARCHIVE_BYTES:
+                problem = f"it has more than {_MAX_ARCHIVE_BYTES} bytes"
+            if problem is not None:
+                raise WorkspaceArchiveReadError(path=ROOT, message=f"the workspace cannot be archived: {problem}")
+            if not data:
+                archive.seek(0)
+                return archive
+            archive.write(data)
 
     async def hydrate_workspace(self, data: io.IOBase) -> None:
-        content = await asyncio.to_thread(data.read)
-        await self._write_bytes(PurePosixPath(_ARCHIVE), content)
-        problem = await self._call("unpack", ROOT, _ARCHIVE)
+        await self._call("unpack", ROOT)
+        while piece := await asyncio.to_thread(data.read, _PIECE_BYTES):
+            await self._write_bytes(PurePosixPath(_ARCHIVE_PIECE), piece)
+            await self._call("write_archive", f"{ROOT}/{_ARCHIVE_PIECE}")
+        problem = await self._call("write_archive", None)
         if problem is not None:
             raise WorkspaceArchiveWriteError(path=ROOT, message=f"the archive cannot be extracted: {problem}")
 

@@ -152,7 +152,7 @@ class Manifest(BaseModel):
         """Return the entries as a tree, one line for each with its path and its description."""
         rows = list(_draw_tree(self.entries, PurePosixPath(self.root), "", 1, depth))
         width = max((len(drawn) for drawn, _ in rows), default=0)
-        return "\n".join([self.root, *(f"{drawn:<{width}}  # {comment}" for drawn, comment in rows)])
+        return "\n".join([self.root, *(f"{drawn:<{width}}  # {comment}" for drawn, comment in rows), ""])
 
 
 def _iter_entries(prefix: Path, entries: dict[str | Path, BaseEntry]) -> Iterator[tuple[Path, BaseEntry]]:

@@ -256,7 +256,7 @@ def _describe_error(error: BaseException) -> dict[str, Any]:
 
 
 def describe_operation(op: str, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, object]:
-    """Return what events say about the arguments of an operation."""
+    """Return the data of events about the arguments of an operation."""
     user = options.get("user")
     name = user.name if isinstance(user, User) else user
     if op == "exec":

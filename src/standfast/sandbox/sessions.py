@@ -18,13 +18,14 @@ from standfast.sandbox.dependencies import Dependencies
 from standfast.sandbox.errors import (
     ExposedPortUnavailableError,
     InvalidCompressionSchemeError,
+    InvalidManifestPathError,
     WorkspaceArchiveWriteError,
     WorkspaceWriteTypeError,
 )
 from standfast.sandbox.manifest import Manifest
 from standfast.sandbox.manifest_entries import ArchiveMember, SourceRules
 from standfast.sandbox.session_events import Instrumentation, Observed, OpName, observe
-from standfast.sandbox.snapshot import SnapshotBase
+from standfast.sandbox.snapshot import NoopSnapshot, SnapshotBase
 from standfast.sandbox.types import (
     ExecResult,
     ExposedPortEndpoint,
@@ -178,8 +179,8 @@ class BaseSandboxSession(ABC):
             await self.apply_manifest()
 
     async def stop(self) -> None:
-        """Keep the workspace in the snapshot. The sandbox keeps running."""
-        if await self.running():
+        """Keep the workspace in the snapshot, if there is one. The sandbox keeps running."""
+        if not isinstance(self.state.snapshot, NoopSnapshot) and await self.running():
             with_archive = await self.persist_workspace()
             try:
                 await self.state.snapshot.persist(with_archive, dependencies=self.dependencies)
@@ -321,17 +322,14 @@ class BaseSandboxSession(ABC):
         compression_scheme: Literal["tar", "zip"] | None = None,
         archive_limits: SandboxArchiveLimits | None = None,
     ) -> None:
-        """Extract a tar or zip archive into a directory of the workspace."""
-        prefix = self.to_workspace_path(path)
-        content = data.read()
-        scheme = compression_scheme or ("zip" if content[:4] == b"PK\x03\x04" else "tar")
-        limits = archive_limits or SandboxArchiveLimits()
+        """Store a tar or zip archive at a path of the workspace, and extract it into the directory of that path."""
+        target, content, limits = self.to_workspace_path(path), data.read(), archive_limits or SandboxArchiveLimits()
         try:
-            members = await asyncio.to_thread(read_members, content, scheme, prefix, limits)
-        except (tarfile.TarError, ValueError, KeyError, EOFError) as problem:
+            members = await asyncio.to_thread(read_members, content, compression_scheme, target, limits)
+        except (tarfile.TarError, ValueError, KeyError, EOFError, InvalidManifestPathError) as problem:
             raise WorkspaceArchiveWriteError(path=Path(path), message=str(problem), cause=problem) from problem
         if members is None:
-            raise InvalidCompressionSchemeError(path=Path(path), scheme=scheme)
+            raise InvalidCompressionSchemeError(path=Path(path), scheme=compression_scheme)
         await self.create_members(members)
 
     def register_persist_workspace_skip_path(self, path: Path | str) -> Path:
@@ -344,7 +342,7 @@ class BaseSandboxSession(ABC):
         ephemeral = {path.as_posix() for path in self.state.manifest.ephemeral_persistence_paths(None)}
         return sorted(ephemeral | {str(path) for path in self._skipped_paths})
 
-    # --- commands that go on ----------------------------------------------------------------------
+    # --- running commands ----------------------------------------------------------------------
 
     def supports_pty(self) -> bool:
         """Return whether commands can keep running between calls, with or without a terminal."""
@@ -384,7 +382,7 @@ class BaseSandboxSession(ABC):
             port=port, exposed_ports=self.state.exposed_ports, reason="this sandbox exposes no ports"
         )
 
-    async def describe(self) -> str:
+    def describe(self) -> str:
         return self.state.manifest.describe(depth=None)
 
 

@@ -26,6 +26,7 @@ from standfast.workers.errors import WorkspaceRefused
 from standfast.workers.wire.manifests import WorkspaceManifest
 from standfast.workspaces.confidentiality import refuse_encrypted
 from standfast.workspaces.ownership import RecordedCall
+from standfast.workspaces.recovery import count_calls
 from standfast.workspaces.storage import WorkspaceStorage, build_checkpoint_op
 from standfast.workspaces.versions import Cell, encode_cell
 
@@ -101,7 +102,7 @@ class StoredSandbox:
         """Return a note for the model about commands whose effects are lost."""
         if not self.lost_versions:
             return None
-        return f"The workspace is not complete: the effects of {len(self.lost_versions)} earlier calls are lost."
+        return f"The workspace is not complete: the effects of {count_calls(self.lost_versions)} are lost."
 
     # --- what RemoteSnapshot uses -----------------------------------------------------------------
 
@@ -123,7 +124,8 @@ class StoredSandbox:
             await self._storage.write_chunks(_iterate(chunks))
             state = self._describe()
             changed = state if state != self._state else None
-            cell = Cell(self._version, "", run_id=self.run_id, sandbox=changed)
+            place = await self._storage.find_place(self.key)
+            cell = Cell(self._version, "", run_id=self.run_id, sandbox=changed, place=place)
             ops, note = self._build_version(cell, manifest)
             await self._recorded.record_note("workspace.saved", note, *ops)
         except (WorkspaceMoved, ValueError) as problem:
@@ -133,10 +135,10 @@ class StoredSandbox:
 
     # --- versions of calls ------------------------------------------------------------------------
 
-    async def add_version(self, call: RecordedCall, path: str) -> "NewVersion | None":
+    async def add_version(self, call: RecordedCall, path: str) -> "PendingVersion | None":
         """Archive the workspace and add its version to the outcome of a call; None if nothing has changed.
 
-        Call :meth:`NewVersion.settle` when the outcome is committed. A workspace that cannot be archived becomes a
+        Call :meth:`PendingVersion.settle` when the outcome is committed. A workspace that cannot be archived becomes a
         version without a checkpoint: what the call did is lost when the workspace is restored.
         """
         await self._catch_up()
@@ -155,11 +157,13 @@ class StoredSandbox:
         except (SandboxError, StandfastError, OSError, ValueError) as problem:
             _log.warning("workspace %s: version %d could not be saved: %s", self.key, self._version + 1, problem)
         changed = state if state != self._state else None
-        ops, note = self._build_version(Cell(self._version, "", None, path, self.run_id, None, changed), manifest)
+        place = await self._storage.find_place(self.key)
+        cell = Cell(self._version, "", call=path, run_id=self.run_id, sandbox=changed, place=place)
+        ops, note = self._build_version(cell, manifest)
         call.add_ops(*ops)
         if manifest is not None:
             call.add_note("workspace.saved", note)
-        return NewVersion(self, manifest, state)
+        return PendingVersion(self, manifest, state)
 
     async def _catch_up(self) -> None:
         if self.is_behind:
@@ -194,7 +198,7 @@ class StoredSandbox:
         return ops, note
 
 
-class NewVersion(msgspec.Struct):
+class PendingVersion(msgspec.Struct):
     """A version that is written with the outcome of its call."""
 
     sandbox: StoredSandbox

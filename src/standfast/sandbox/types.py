@@ -2,7 +2,7 @@
 
 import stat
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import Enum, IntEnum
 from typing import Any, Protocol, Self, TypeAlias
 
 from pydantic import BaseModel
@@ -104,7 +104,7 @@ class ExposedPortEndpoint:
         return f"{secure}://{self.host}:{self.port}/" + (f"?{self.query}" if self.query else "")
 
 
-class EntryKind(StrEnum):
+class EntryKind(str, Enum):  # noqa: UP042 - str() of a member is that of openai-agents
     """The kind of an entry of a directory."""
 
     FILE = "file"

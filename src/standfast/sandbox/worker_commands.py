@@ -15,8 +15,10 @@ import stat
 import subprocess
 import tarfile
 import termios
+import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import IO, Any
 
 _CHUNK = 65536
 _POLL_BYTES = 262144
@@ -181,7 +183,8 @@ def list_directory(path: str) -> list[tuple[str, int, int, int, int]] | str:
 
 def make_directory(path: str, parents: bool) -> str | None:
     try:
-        os.makedirs(path, exist_ok=True) if parents else os.mkdir(path)
+        if parents or not os.path.isdir(path):
+            os.makedirs(path, exist_ok=True) if parents else os.mkdir(path)
     except OSError as problem:
         return problem.strerror or str(problem)
     return None
@@ -206,35 +209,90 @@ def remove(path: str, recursive: bool) -> str | None:
     return None
 
 
-def pack(root: str, archive_name: str, skipped: list[str]) -> str | None:
-    """Write the workspace to an archive in its root. Returns the reason if that fails."""
-    left_out = {archive_name, *skipped}
+class ArchiveThread:
+    """A thread that writes an archive to a pipe, or extracts one from a pipe, so that the disk need not hold it."""
 
-    def select_member(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        if info.name in left_out or not (info.isreg() or info.isdir() or info.issym()):
-            return None
-        info.uid = info.gid = 0
-        info.uname = info.gname = ""
-        return info
+    def __init__(self, work: Callable[[IO[bytes]], None], *, writes: bool) -> None:
+        reading, writing = os.pipe()
+        ours, theirs = (reading, writing) if writes else (writing, reading)
+        self.pipe: Any = open(ours, "rb" if writes else "wb")  # noqa: SIM115 - finish() closes it
+        self.problem: str | None = None
 
-    try:
-        with tarfile.open(os.path.join(root, archive_name), "w", format=tarfile.PAX_FORMAT) as archive:
+        def run() -> None:
+            try:
+                with open(theirs, "wb" if writes else "rb") as end:
+                    work(end)
+            except Exception as problem:  # noqa: BLE001 - reported to the host
+                self.problem = str(problem) or type(problem).__name__
+
+        self.thread = threading.Thread(target=run, daemon=True)
+        self.thread.start()
+
+    def finish(self) -> str | None:
+        """Wait for the thread. Returns the reason if it has failed."""
+        with contextlib.suppress(OSError):  # the thread has ended, and does not read what is buffered
+            self.pipe.close()
+        self.thread.join()
+        return self.problem
+
+
+archive_thread: ArchiveThread | None = None
+
+
+def _replace_archive_thread(thread: ArchiveThread) -> None:
+    global archive_thread
+    if archive_thread is not None:  # the host has abandoned it
+        archive_thread.finish()
+    archive_thread = thread
+
+
+def pack(root: str, skipped: list[str]) -> None:
+    """Begin to archive the workspace; :func:`read_archive` returns the archive."""
+
+    def write(pipe: IO[bytes]) -> None:
+        def select_member(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+            archive.inodes.clear()  # type: ignore[attr-defined] # each name of a file gets its content
+            if info.name in skipped or not (info.isreg() or info.isdir() or info.issym()):
+                return None
+            info.uid = info.gid = 0
+            info.uname = info.gname = ""
+            return info
+
+        with tarfile.open(fileobj=pipe, mode="w|", format=tarfile.PAX_FORMAT) as archive:
             for name in sorted(os.listdir(root)):
                 archive.add(os.path.join(root, name), arcname=name, filter=select_member)
-    except (OSError, tarfile.TarError) as problem:
-        remove(os.path.join(root, archive_name), recursive=False)
-        return str(problem)
-    return None
+
+    _replace_archive_thread(ArchiveThread(write, writes=True))
 
 
-def unpack(root: str, archive_name: str) -> str | None:
-    """Extract an archive in the root into the workspace and delete it. Returns the reason if that fails."""
-    path = os.path.join(root, archive_name)
-    try:
-        with tarfile.open(path) as archive:
+def read_archive(size: int) -> tuple[bytes, str | None]:
+    """Return the next bytes of the archive, none at its end, and the reason if it cannot be completed."""
+    if archive_thread is None:
+        return b"", "there is no archive"
+    data = archive_thread.pipe.read(size)
+    return data, None if data else archive_thread.finish()
+
+
+def unpack(root: str) -> None:
+    """Begin to extract an archive into the workspace; :func:`write_archive` takes the archive."""
+
+    def extract(pipe: IO[bytes]) -> None:
+        with tarfile.open(fileobj=pipe, mode="r|*") as archive:
             archive.extractall(root, filter="tar")
-    except (OSError, tarfile.TarError) as problem:
-        return str(problem)
-    finally:
-        os.unlink(path)
+
+    _replace_archive_thread(ArchiveThread(extract, writes=False))
+
+
+def write_archive(path: str | None) -> str | None:
+    """Pass on the next piece of the archive, and delete its file. None ends it, and returns the reason if it failed."""
+    if archive_thread is None:
+        return "there is no archive"
+    if path is None:
+        return archive_thread.finish()
+    with open(path, "rb") as file:
+        piece = file.read()
+    os.unlink(path)
+    with contextlib.suppress(OSError):  # the thread has ended: at the end of the archive, or because it failed
+        archive_thread.pipe.write(piece)
+        archive_thread.pipe.flush()
     return None

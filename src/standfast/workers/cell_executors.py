@@ -1,5 +1,7 @@
 """What :class:`PythonSessions` needs of those that keep workspaces, and of those that watch an execution."""
 
+import asyncio
+from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -55,6 +57,10 @@ class SlotAccess(Protocol):
 
     def keep(self) -> AbstractContextManager[None]:
         """Keep the session from being released for another conversation."""
+        ...
+
+    def start(self, work: Coroutine[Any, Any, None], *, name: str) -> "asyncio.Task[None]":
+        """Run work that belongs to the session; the pool owns it."""
         ...
 
     def enter(self) -> AbstractAsyncContextManager[Any]:

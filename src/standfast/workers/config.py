@@ -75,20 +75,31 @@ class SandboxPolicy:
     """
 
     level: SandboxLevel = "namespaces"
+    """The strongest sandbox level to use."""
     require: SandboxLevel | None = None
+    """The weakest level to accept. None: the same as ``level``."""
     network: Literal["none", "host"] | tuple[str, ...] = "none"
+    """``none``, ``host``, or the hosts that may be reached."""
     memory_mb: int | None = 1024
+    """Megabytes of memory for each process. None: no limit."""
     cpu_seconds: int | None = None
+    """Seconds of processor time for each process. None: no limit."""
     processes: int | None = 64
+    """The number of processes and threads. None: no limit."""
     open_files: int | None = 512
+    """The number of open files for each process. None: no limit."""
     disk_mb: int = 64
+    """Megabytes that the worker may write to its own directory."""
     readable: tuple[str, ...] = ()
+    """Further paths that may be read."""
     writable: tuple[str, ...] = ()
+    """Further paths that may be read and written."""
     terminals: bool = False
     """Whether code may open pseudo-terminals, which are the worker's own. Needs the level ``namespaces``."""
     run_as: int = 65534
     """The user id of workers if this process is root on Linux; otherwise it has no effect."""
     cgroup: bool | None = None
+    """Whether control groups limit the worker as a whole. None: where they are available."""
 
     @property
     def total_memory_mb(self) -> int | None:

@@ -5,7 +5,9 @@ from typing import Literal
 
 from standfast.base.errors import StandfastError, Unsupported
 
-CauseKind = Literal["exit", "signal", "memory-limit", "cpu-limit", "sandbox", "killed", "protocol", "shutdown", "start"]
+CauseKind = Literal[
+    "exit", "signal", "memory-limit", "cpu-limit", "sandbox", "killed", "protocol", "shutdown", "start", "node-lost"
+]
 
 CaptureProblem = Literal["worker", "too-large", "timeout", "protocol", "closed", "unsupported"]
 WorkspaceProblem = Literal[
@@ -15,12 +17,16 @@ WorkspaceProblem = Literal[
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a worker ended. Programs may rely on ``kind``; ``detail`` is for people."""
+    """Why a worker ended. Programs may rely on ``kind``; ``detail`` is for people.
+
+    ``is_external`` means that the code in the worker cannot have caused it.
+    """
 
     kind: CauseKind
     detail: str
     exit_code: int | None = None
     signal: int | None = None
+    is_external: bool = False
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.detail}"

@@ -7,7 +7,7 @@ import asyncio
 import collections
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -25,6 +25,7 @@ from standfast.workers.pool_policy import (
     RetireSession,
     plan_actions,
 )
+from standfast.workers.results import SessionInfo
 from standfast.workers.session import WorkerSession
 
 _HEALTH_TIMEOUT = 2.0
@@ -59,6 +60,7 @@ class SessionPool:
         self._started = False
         self._lease_released = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._work: set[asyncio.Task[Any]] = set()
         self._server: ForkServer | None = None
         self._server_stack = AsyncExitStack()
         self._server_lock = asyncio.Lock()
@@ -84,7 +86,10 @@ class SessionPool:
         self._create_task(self._run_health_checks())
 
     async def close(self) -> None:
-        """Close the pool: waiting callers get Closed, leases get ``drain_timeout`` seconds, then all workers end."""
+        """Close the pool: waiting callers get Closed, leases get ``drain_timeout`` seconds, then all workers end.
+
+        So does the work of :meth:`start_work`, which is cancelled then.
+        """
         self._draining = True
         for callback in self._close_callbacks:
             callback()
@@ -100,6 +105,8 @@ class SessionPool:
                 while self._leased:
                     self._lease_released.clear()
                     await self._lease_released.wait()
+                while self._work:
+                    await asyncio.wait(self._work)
         await asyncio.gather(*(session.terminate() for session in list(self._leased.values())))
         self._leased.clear()
         for task in list(self._tasks):
@@ -113,6 +120,13 @@ class SessionPool:
     def add_close_callback(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` when the pool starts to close; it should release the sessions that it keeps."""
         self._close_callbacks.append(callback)
+
+    def start_work(self, work: Coroutine[Any, Any, None], *, name: str) -> "asyncio.Task[None]":
+        """Run ``work`` for a leased session, such as saving its variables. It ends before the pool is closed."""
+        task: asyncio.Task[None] = self._create_task(work, name=name)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+        return task
 
     # -- leasing
 
@@ -141,7 +155,8 @@ class SessionPool:
         started = time.monotonic()
         self.metrics["acquisition_attempts"] += 1
         if self._draining or not self._started:
-            raise Closed("the pool is closed" if self._draining else "the pool was not started")
+            forgotten = "the pool was not started: use it in `async with pool:`, or await pool.start() first"
+            raise Closed("the pool is closed" if self._draining else forgotten)
         self._check_capacity()
         waiter: asyncio.Future[WorkerSession] = asyncio.get_running_loop().create_future()
         self.metrics["pool_hits" if self._idle else "pool_misses"] += 1
@@ -196,6 +211,11 @@ class SessionPool:
             "breaker": {"failures": self._breaker.failures, "blocked_for": status.retry_after},
             "metrics": dict(self.metrics),
         }
+
+    def list_sessions(self) -> list[tuple[str, SessionInfo]]:
+        """Return the sessions of the pool, each as ``"idle"`` or ``"leased"`` with its state and counters."""
+        idle = [("idle", entry.session.info) for entry in self._idle.values()]
+        return [*idle, *(("leased", session.info) for session in self._leased.values())]
 
     # -- assigning, starting and retiring
 
@@ -326,7 +346,8 @@ class SessionPool:
             if self._idle.pop(entry.session.session_id, None) is not None:
                 self._retire(entry.session)
 
-    def _create_task(self, coroutine: Any, *, name: str | None = None) -> None:
+    def _create_task(self, coroutine: Any, *, name: str | None = None) -> asyncio.Task[Any]:
         task = asyncio.create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task

@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
+from standfast.base.conversations import add_conversation_listener
 from standfast.base.errors import Closed, InvalidInput
 from standfast.base.ids import current_conversation
 from standfast.base.validation import is_integer
@@ -72,6 +73,7 @@ class _ConversationSlot:
     caller_count: int = 0
     prior_state: _PriorState = _PriorState()
     live: Any = None
+    is_forgotten: bool = False
 
 
 class PythonSessions:
@@ -115,7 +117,9 @@ class PythonSessions:
         self._evicted: dict[str, None] = {}
         self._pending_leases = 0
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         pool.add_close_callback(self.close)
+        add_conversation_listener(self)
 
     @classmethod
     def for_pool(cls, pool: SessionPool) -> "PythonSessions":
@@ -232,10 +236,14 @@ class PythonSessions:
 
     @contextlib.asynccontextmanager
     async def _acquire_slot(self, name: str) -> AsyncIterator[_ConversationSlot]:
+        self._loop = asyncio.get_running_loop()
         # Moved to the end, so that the first slot is the least recently used one.
         slot = self._slots[name] = self._slots.pop(name) if name in self._slots else _ConversationSlot()
         with self._occupy(name, slot):
             async with slot.lock:
+                if slot.is_forgotten:
+                    self._release_session(slot)
+                    slot.is_forgotten = False
                 if slot.session is None:
                     slot.prior_state = _PriorState("nothing", is_first_call=name not in self._evicted)
                 yield slot
@@ -249,7 +257,7 @@ class PythonSessions:
             yield
         finally:
             slot.caller_count -= 1
-            if not slot.caller_count and (self._closed or slot.session is None):
+            if not slot.caller_count and (self._closed or slot.session is None or slot.is_forgotten):
                 self.end_conversation(name)
             elif self._pending_leases and self.pool.is_full:
                 # Another conversation waits for a session, and this one may not need its own again soon.
@@ -294,6 +302,20 @@ class PythonSessions:
             del self._slots[key]
             self._release_session(slot)
 
+    def forget_conversation(self, key: str) -> None:
+        """Release the session of a conversation that was deleted or cleared, one in use when its calls end."""
+        with contextlib.suppress(RuntimeError):  # no loop runs here
+            if self._loop is asyncio.get_running_loop():
+                self._forget(key)
+                return
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._forget, key)
+
+    def _forget(self, key: str) -> None:
+        if slot := self._slots.get(key):
+            slot.is_forgotten = True
+            self.end_conversation(key)
+
     def close(self) -> None:
         """Release every session, those in use when their calls end. Later calls raise Closed."""
         self._closed = True
@@ -333,6 +355,9 @@ class _Access:
 
     def keep(self) -> AbstractContextManager[None]:
         return self._sessions._occupy(self._name, self._slot)
+
+    def start(self, work: Coroutine[Any, Any, None], *, name: str) -> "asyncio.Task[None]":
+        return self._sessions.pool.start_work(work, name=name)
 
     def enter(self) -> AbstractAsyncContextManager[Any]:
         return self._sessions._acquire_slot(self._name)

@@ -34,20 +34,35 @@ class ExecutionResult(msgspec.Struct, frozen=True):
     """
 
     execution_id: str
+    """The id of the execution."""
     value: Any = None
+    """The value of the last expression, if it is plain data within ``value_limit``."""
     repr: str = ""
+    """The ``repr`` of that value, within ``repr_limit``."""
     data: dict[str, Any] = {}
+    """Representations of that value by media type, such as ``image/png``."""
     stdout: str = ""
+    """What the code wrote to standard output."""
     stderr: str = ""
+    """What the code wrote to standard error."""
     dropped: dict[str, int] = {}
+    """What is missing, and how much of it."""
     displays: tuple[DisplayMessage, ...] = ()
+    """What the code displayed."""
     error: ErrorMessage | None = None
+    """The error that ended the code."""
     timed_out: bool = False
+    """Whether the code was stopped by its timeout."""
     usage: ExecutionUsage = ExecutionUsage()
+    """Processor time and peak memory of the execution."""
     execution_time: float = 0.0
+    """Seconds from the start of the code to its end."""
     rolled_back: bool = False
+    """Whether the transaction of the execution was rolled back, so that the variables are those of before."""
     state: NamespaceState = "preserved"
+    """Whether the variables survived: ``preserved``, or ``lost``."""
     reason: str = ""
+    """Why the variables are lost."""
 
     @property
     def ok(self) -> bool:
@@ -133,19 +148,33 @@ class SessionInfo:
     """The state of a session at one moment. Memory, CPU and namespace size are those of the last heartbeat."""
 
     session_id: str
+    """The id of the session."""
     state: SessionState
+    """The state of its worker."""
     created_at: float
+    """When its worker was created, in seconds since 1970."""
     last_used_at: float
+    """When code last ran in it, in seconds since 1970."""
     execution_count: int = 0
+    """The number of executions so far."""
     error_count: int = 0
+    """The number of executions that ended with an error."""
     memory_usage: int = 0
+    """Bytes of memory of the worker's processes."""
     cpu_percent: float = 0.0
+    """Processor use as of the last heartbeat, in percent."""
     namespace_size: int = 0
+    """The number of variables."""
     last_heartbeat_at: float | None = None
+    """When the worker last answered, in seconds since 1970."""
     cause: Cause | None = None
+    """How the worker ended, if it has."""
     metadata: dict[str, Any] = field(default_factory=dict)
+    """Facts about the worker, such as ``sandbox`` and ``sandbox_notes``."""
     metrics: dict[str, int] = field(default_factory=dict)
+    """Counters of the session."""
     telemetry: dict[str, Any] = field(default_factory=dict)
+    """Counters of the messages between host and worker."""
 
 
 class EncodedImage(NamedTuple):

@@ -9,13 +9,14 @@ from standfast.store.backend import Backend
 from standfast.store.operations import DeleteWorkspace, Op
 from standfast.store.records import WorkspaceRecord
 from standfast.workers.errors import WorkspaceRefused
+from standfast.workspaces.branch_points import RunPoint, SessionPoint, choose_at_point, choose_before_run
 from standfast.workspaces.storage import WorkspaceStorage
 from standfast.workspaces.versions import (
     Cell,
     WorkspaceVersion,
     choose_version,
-    find_version,
     name_nested_workspace,
+    select_versions,
     trace_line,
 )
 
@@ -58,43 +59,50 @@ async def iter_nested_workspaces(backend: Backend, key: str) -> AsyncIterator[st
         after = page[-1].key
 
 
-async def build_fork_ops(
-    backend: Backend, source: str, target: str, outputs: Sequence[str] | None, *, any_line: bool = False
-) -> list[Op]:
-    """Return the operations that create the workspace of a fork, as that of its origin was after these calls.
+async def build_fork_ops(backend: Backend, source: str, target: str, point: RunPoint | SessionPoint | None) -> list[Op]:
+    """Return the operations that create the workspace of a fork, as that of its origin was at a point.
 
-    ``outputs`` are the ids of the calls whose outputs the fork has, ``None`` for all of them. With ``any_line`` they
-    may be of a part of the conversation that was rewound since.
+    ``None`` is the present.
     """
     record = await find_workspace(backend, source)
     if record is None:
         return []
     storage = WorkspaceStorage(backend)
     try:
-        number = await _find_number(storage, record, outputs, any_line=any_line)
+        number = record.version
+        if point is not None:
+            number = choose_at_point(await storage.read_versions(source), number, point)
         return await storage.build_copy_ops(source, number, target)
     except WorkspaceRefused:
         raise make_unreadable_error(source, "forked") from None
 
 
-async def build_rewind_ops(backend: Backend, key: str, outputs: Sequence[str]) -> list[Op]:
-    """Return the operations that rewind a workspace to where it was after these calls, as its next version."""
+async def build_rewind_ops(backend: Backend, key: str, point: SessionPoint | str) -> list[Op]:
+    """Return the operations that rewind a workspace as its next version: to a point, or to before a run of this id."""
     record = await find_workspace(backend, key)
     if record is None:
         return []
     storage = WorkspaceStorage(backend)
     try:
-        number = await _find_number(storage, record, outputs)
+        versions = await storage.read_versions(key)
+        line = trace_line(versions, record.version)
+        if isinstance(point, str):
+            number = choose_before_run(line, point)
+        else:
+            number = choose_at_point(versions, record.version, point)
     except WorkspaceRefused:
         raise make_unreadable_error(key, "rewound") from None
-    return [storage.build_append_op(key, record, Cell(number))] if number != record.version else []
+    if number == (line[-1].number if line else 0):  # the version itself may be one that went back to it
+        return []
+    return [storage.build_append_op(key, record, Cell(number, place=await storage.find_place(key)))]
 
 
-async def build_restore_ops(backend: Backend, key: str, before: Sequence[str], since: Sequence[str]) -> list[Op]:
+async def build_restore_ops(backend: Backend, key: str, before: SessionPoint, since: Sequence[str]) -> list[Op]:
     """Return the operations for a conversation that was rewound, then got other calls, and has all of them now.
 
-    ``before`` are the ids of the calls of the part that was rewound, ``since`` those made after that. The workspace
-    becomes that of the former part, and the cells of the latter follow it, to be run again.
+    ``before`` is the end of the part that was rewound, and ``since`` are the ids of the calls made after that. The
+    workspace becomes that of the former part, and the cells of the latter follow it, to be run again, with those that
+    the program has run meanwhile.
     """
     record = await find_workspace(backend, key)
     if record is None:
@@ -104,20 +112,44 @@ async def build_restore_ops(backend: Backend, key: str, before: Sequence[str], s
         versions = await storage.read_versions(key)
     except WorkspaceRefused:
         raise make_unreadable_error(key, "restored") from None
-    base, whole = choose_version(versions, before), choose_version(versions, [*before, *since])
-    again = [one.cell for one in trace_line(versions, record.version) if find_version([one], since)]
-    calls = list_calls(versions, base) + [cell.call for cell in again]
+    base = choose_at_point(versions, record.version, before)
+    again = list_later_cells(trace_line(versions, record.version), before, since)
+    wanted = [*list_calls(versions, base), *map(identify_call, again)]
+    best = choose_version(versions, [*before.outputs, *since])
+    whole = next((number for number in (record.version, best) if list_calls(versions, number) == wanted), None)
+    place = await storage.find_place(key)
     # Cells without code are those of a sandbox, whose files nothing can make again.
-    if list_calls(versions, whole) == calls or not all(cell.code for cell in again):
-        return [] if whole == record.version else [storage.build_append_op(key, record, Cell(whole))]
+    if whole is not None or not again or not all(cell.code for cell in again):
+        number = whole if whole is not None else best if again else base
+        return [] if number == record.version else [storage.build_append_op(key, record, Cell(number, place=place))]
     numbers = [base, *range(record.version + 1, record.version + len(again))]
-    cells = [replace(cell, parent=parent) for cell, parent in zip(again, numbers, strict=True)]
+    cells = [
+        replace(cell, parent=parent, place=place, called=cell.called or cell.place)
+        for cell, parent in zip(again, numbers, strict=True)
+    ]
     return [storage.build_append_op(key, record, *cells)]
 
 
-def list_calls(versions: Sequence[WorkspaceVersion], number: int) -> list[str]:
-    """Return the ids of the calls that made the versions of a line."""
-    return [one.cell.call for one in trace_line(versions, number) if one.cell.call]
+def list_later_cells(line: Sequence[WorkspaceVersion], before: SessionPoint, since: Sequence[str]) -> list[Cell]:
+    """Return the cells of these calls, and all that were run after the generation of the point."""
+    calls = {one.number for one in select_versions(line[::-1], since)}
+    found = []
+    for one in line:
+        tape, generation, _ = one.cell.called or one.cell.place or (0, 0, 0)
+        is_later = bool(one.cell.code) and tape == before.tape and generation > before.generation
+        if one.number in calls or is_later:
+            found.append(one.cell)
+    return found
+
+
+def identify_call(cell: Cell) -> tuple[str, str, str | None]:
+    """Return what tells a call from others with the same id."""
+    return cell.call, cell.run_id, cell.code
+
+
+def list_calls(versions: Sequence[WorkspaceVersion], number: int) -> list[tuple[str, str, str | None]]:
+    """Return the cells that made the versions of a line."""
+    return [identify_call(one.cell) for one in trace_line(versions, number) if one.cell.code is not None]
 
 
 def make_unreadable_error(key: str, action: str) -> Unsupported:
@@ -126,17 +158,3 @@ def make_unreadable_error(key: str, action: str) -> Unsupported:
         f"the workspace {key!r} cannot be {action} together with its conversation: it is encrypted or damaged. Nothing"
         " was changed. Use the session of a runtime with the key: Runtime.open(url, encryption_key=...).session(id)"
     )
-
-
-async def _find_number(
-    storage: WorkspaceStorage, record: WorkspaceRecord, outputs: Sequence[str] | None, *, any_line: bool = False
-) -> int:
-    if outputs is None:
-        return record.version
-    versions = await storage.read_versions(record.key)
-    if any_line:
-        return choose_version(versions, outputs)
-    line = trace_line(versions, record.version)
-    number = find_version(line, outputs)
-    # The version itself may be one that went back to it.
-    return record.version if line and number == line[-1].number else number

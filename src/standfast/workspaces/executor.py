@@ -8,7 +8,6 @@ everything up to its start.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 
 from standfast.base.errors import BlobsMissing, Closed, NotFound, StandfastError, WorkspaceMoved
@@ -16,12 +15,12 @@ from standfast.base.ids import new_id
 from standfast.base.log import get_logger
 from standfast.store.backend import Backend
 from standfast.store.records import WorkspaceRecord
-from standfast.workers import Capture, WorkerError, WorkerSession, WorkspaceManifest
+from standfast.workers import Capture, WorkerError, WorkerSession
 from standfast.workers.cell_executors import CellObserver, Durability, SlotAccess, run_observed
 from standfast.workers.python_sessions import PythonCallResult
-from standfast.workers.shared_contents import SharedContent
 from standfast.workspaces.confidentiality import refuse_clear, refuse_encrypted
-from standfast.workspaces.live_snapshots import LiveSnapshots, keep_contents
+from standfast.workspaces.live_snapshots import keep_contents
+from standfast.workspaces.live_workspace import LiveWorkspace
 from standfast.workspaces.ownership import Ownership, RecordedCall, acquire_workspace
 from standfast.workspaces.recovery import RestoreReport, compute_output_digest, make_restored_data, restore_version
 from standfast.workspaces.run_workspace import RunWorkspace
@@ -29,64 +28,8 @@ from standfast.workspaces.storage import WorkspaceStorage
 from standfast.workspaces.versions import Cell
 
 _log = get_logger(__name__)
-_RESTORE_ATTEMPTS = 3
-
-
-@dataclass(eq=False)
-class LiveWorkspace:
-    """The worker that has a workspace at a version. ``dirty`` means that it may have gone beyond that version."""
-
-    session: WorkerSession
-    workspace_id: str = ""
-    version: int = 0
-    saved_version: int = 0
-    manifest: WorkspaceManifest | None = None
-    """That of the latest checkpoint in the store: what it has is not written again."""
-    manifest_version: int = 0
-    """The version whose files are exactly those of the manifest."""
-    contents: tuple[SharedContent, ...] = ()
-    """Large contents of the manifest in memory, for forks of the conversation."""
-    dirty: bool = False
-    pending: RecordedCall | None = None
-    """The call that made the next version, until its outcome is committed or discarded."""
-    last_call: RecordedCall | None = None
-    last_run: RunWorkspace | None = None
-    saver: "asyncio.Task[None] | None" = None
-    follower: "asyncio.Task[None] | None" = None
-    forked: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set unless the worker is about to be forked, when it must not run code."""
-    problem: str = ""
-    """Why the last checkpoint could not be written."""
-    snapshot_limit: int = 0
-    is_released: bool = False
-
-    def __post_init__(self) -> None:
-        self.forked.set()
-        self.snapshots = LiveSnapshots(self.session, self.snapshot_limit)
-
-    def release(self) -> None:
-        self.contents, self.is_released = (), True
-        self.snapshots.forget()
-
-    @property
-    def is_usable(self) -> bool:
-        return not self.dirty and self.session.is_alive
-
-    def is_at(self, record: WorkspaceRecord | None) -> bool:
-        at = (record.workspace_id, record.version) if record else ("", 0)
-        return self.is_usable and (self.workspace_id, self.version) == at
-
-    async def settle(self) -> None:
-        """Wait for the fork of the worker, and for the outcome of the call that made the next version."""
-        await self.forked.wait()
-        call = self.pending
-        if call is None:
-            return
-        await call.finished.wait()
-        if self.pending is call:
-            self.pending = None
-            if call.committed:
-                self.version, self.dirty = self.version + 1, False
+_RESTORE_ATTEMPTS = 4
+_MAX_EXTERNAL_DEATHS = 10
 
 
 class WorkspaceExecutor:
@@ -136,6 +79,7 @@ class WorkspaceExecutor:
             if report is not None and call is not None:
                 call.add_note("workspace.restored", make_restored_data(key, report))
             live.dirty = True
+            place = await self.storage.find_place(key)
             result = await run_observed(live.session, code, timeout, observer)
             if result.state == "lost":
                 slot.discard()
@@ -143,7 +87,7 @@ class WorkspaceExecutor:
                 return PythonCallResult(result, "variables", record is None, tuple(notes), is_kept=True)
             run_id, separator, path = origin.partition(":")
             made_by = (path, run_id) if separator else (origin, "")
-            cell = Cell(live.version, code, compute_output_digest(result), *made_by, timeout)
+            cell = Cell(live.version, code, compute_output_digest(result), *made_by, timeout, place=place)
             notes += await self._finish_cell(slot, live, key, record, owned, cell, call)
             if run is not None and call is None:
                 save = partial(self._save_before_stop, slot, key)
@@ -157,8 +101,9 @@ class WorkspaceExecutor:
         async with owned.hold():
             live, _ = await self._ensure_current(slot, key, record)
             live.dirty = True
+            place = await self.storage.find_place(key)
             yield live.session
-            op = self.storage.build_append_op(key, record, Cell(live.version, code=""))
+            op = self.storage.build_append_op(key, record, Cell(live.version, code="", place=place))
             await self.backend.commit(op, owned.build_fence_op(), owned.build_release_op())
             live.workspace_id, live.version, live.dirty = op.workspace_id, op.expected + 1, False
             await self._save(slot, live, key)
@@ -181,7 +126,7 @@ class WorkspaceExecutor:
     ) -> tuple[Ownership, WorkspaceRecord | None]:
         """Own a workspace, and return its record.
 
-        A worker that is here is expected to have the latest version, which costs less to check than to read.
+        A live worker of this process is expected to have the latest version, which is cheaper to check than to read.
         """
         live: LiveWorkspace | None = slot.live
         if live is None:
@@ -217,8 +162,9 @@ class WorkspaceExecutor:
         live: LiveWorkspace | None = slot.live
         if live is not None and (live.is_at(record) or await self._return_live(live, key, record)):
             return live, None
-        deadly = 0
-        for attempt in range(_RESTORE_ATTEMPTS):
+        deadly = attempt = external = 0
+        unloadable: list[int] = []
+        while attempt < _RESTORE_ATTEMPTS and external < _MAX_EXTERNAL_DEATHS:
             slot.discard()
             live = slot.live = LiveWorkspace(await slot.acquire(), dirty=True, snapshot_limit=self.live_snapshots)
             if record is None:
@@ -233,8 +179,16 @@ class WorkspaceExecutor:
                 record.version,
                 max_bytes=self.max_bytes,
                 until=deadly * is_last,
+                unloadable=unloadable,
                 is_shared=bool(self.live_snapshots),
             )
+            cause = live.session.info.cause
+            if cause is not None and cause.is_external:
+                external += 1
+                continue
+            if report.unloadable:
+                unloadable.append(report.unloadable)
+                continue
             if live.session.is_alive:
                 live.workspace_id, live.version, live.dirty = record.workspace_id, record.version, False
                 live.saved_version, live.manifest = report.checkpoint, report.manifest
@@ -242,7 +196,7 @@ class WorkspaceExecutor:
                 return live, report
             if not report.missing or (attempt and report.missing[0] != deadly):
                 break
-            deadly = report.missing[0]
+            deadly, attempt = report.missing[0], attempt + 1
         raise Closed(f"the worker ended while the workspace {key!r} was restored")
 
     async def _return_live(self, live: LiveWorkspace, key: str, record: WorkspaceRecord | None) -> bool:
@@ -309,12 +263,14 @@ class WorkspaceExecutor:
     async def _save_in_background(
         self, slot: SlotAccess, live: LiveWorkspace, key: str, version: int, call: RecordedCall | None
     ) -> None:
+        before = live.manifest
         with slot.keep():
             capture = await self._capture(live)
             if capture is not None:
                 await self._write(live, key, version, capture, call)
-        if live.saved_version == version and (live.version > version or live.pending is not None):
-            live.follower = asyncio.create_task(self._save_next(slot, live, key))
+        is_behind = live.saved_version == version and (live.version > version or live.pending is not None)
+        if is_behind or (before is not None and live.manifest is None):  # its content was pruned
+            slot.start(self._save_next(slot, live, key), name=f"the next checkpoint of {key}")
 
     def _start_saver(self, slot: SlotAccess, live: LiveWorkspace, key: str, version: int) -> None:
         def finish(task: "asyncio.Task[None]") -> None:
@@ -322,7 +278,8 @@ class WorkspaceExecutor:
                 live.forked.set()
 
         live.forked.clear()
-        live.saver = asyncio.create_task(self._save_in_background(slot, live, key, version, live.last_call))
+        work = self._save_in_background(slot, live, key, version, live.last_call)
+        live.saver = slot.start(work, name=f"a checkpoint of {key}")
         live.saver.add_done_callback(finish)
 
     async def _save_next(self, slot: SlotAccess, live: LiveWorkspace, key: str) -> None:
@@ -376,6 +333,8 @@ class WorkspaceExecutor:
         except (BlobsMissing, NotFound) as problem:
             live.manifest = None  # write everything again
             _log.warning("workspace %s: the checkpoint of version %d was not written: %s", key, version, problem)
+        except Closed as problem:  # the program ends, and the calls since the last checkpoint are run again later
+            _log.debug("workspace %s: the checkpoint of version %d was not written: %s", key, version, problem)
         except (StandfastError, OSError) as problem:
             live.problem = describe_problem(problem)
             _log.warning("workspace %s: the checkpoint of version %d was not written: %s", key, version, problem)

@@ -1,4 +1,4 @@
-"""Live snapshots: what a worker's latest versions need to be there again in milliseconds.
+"""Live snapshots: return a worker to one of its latest versions in milliseconds.
 
 A worker goes back to an earlier version by a sleeping fork of its process. A fork of the conversation has a worker of
 its own, in a sandbox of its own: a fork of the process would stay in the sandbox of its origin, with the same directory

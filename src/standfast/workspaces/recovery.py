@@ -7,13 +7,15 @@ from typing import Any
 
 from standfast.base.errors import NotFound, Unsupported
 from standfast.base.log import get_logger
-from standfast.workers import WorkerSession, WorkspaceManifest, WorkspaceRefused
+from standfast.workers import WorkerDied, WorkerRequestFailed, WorkerSession, WorkspaceManifest, WorkspaceRefused
 from standfast.workers.results import ExecutionResult, as_text
 from standfast.workers.shared_contents import SharedContent, share_contents
 from standfast.workspaces.storage import WorkspaceStorage
 from standfast.workspaces.versions import WorkspaceVersion, digest_output
 
 _MAX_LISTED = 20
+_MAX_DEATHS = 2
+_LOAD_SECONDS = 120.0
 _CELL_NUMBER = re.compile(r"<cell \d+>")
 
 _log = get_logger(__name__)
@@ -46,6 +48,8 @@ class RestoreReport:
     refused: tuple[str, ...] = ()
     manifest: WorkspaceManifest | None = None
     contents: tuple[SharedContent, ...] = ()
+    unloadable: int = 0
+    """The version whose checkpoint was being loaded when the worker ended, or took too long."""
     calls: tuple[int, ...] = ()
     """The versions that calls have made, first to last."""
 
@@ -57,9 +61,10 @@ class RestoreReport:
         """Return what was restored, as a note for the model."""
         parts = ["[the Python session was restored"]
         if self.replayed:
-            parts[0] += f"; {len(self.replayed)} earlier calls were run again"
+            were = "was" if len(self.replayed) == 1 else "were"
+            parts[0] += f"; {count_calls(self.replayed)} {were} run again"
         if self.missing:
-            parts.append(f"the effects of {len(self.missing)} earlier calls are lost{self._name_calls(self.missing)}")
+            parts.append(f"the effects of {count_calls(self.missing)} are lost{self._name_calls(self.missing)}")
         if self.differs:
             named = self._name_calls([one.version for one in self.differs])
             parts.append(f"{len(self.differs)} of them gave a different output{named}")
@@ -73,6 +78,10 @@ class RestoreReport:
         """Return which calls these are, counted from the first one that the conversation has."""
         places = [str(self.calls.index(version) + 1) for version in versions if version in self.calls]
         return f" ({'call' if len(places) == 1 else 'calls'} {', '.join(_shorten(places))})" if places else ""
+
+
+def count_calls(versions: Sequence[int]) -> str:
+    return "1 earlier call" if len(versions) == 1 else f"{len(versions)} earlier calls"
 
 
 def _shorten(names: Sequence[str]) -> list[str]:
@@ -93,17 +102,23 @@ async def restore_version(
     *,
     max_bytes: int,
     until: int = 0,
+    unloadable: Sequence[int] = (),
     is_shared: bool = False,
 ) -> RestoreReport:
     """Restore a version in a new session. What could not be restored is in the report.
 
-    The version ``until``, if there is one, and those after it are not replayed. With ``is_shared``, the large contents
-    of the checkpoint stay in memory as long as the report has them.
+    The version ``until``, if there is one, and those after it are not replayed. ``unloadable`` are the versions whose
+    checkpoints have ended a worker: one that did it twice is not loaded, and none after three deaths. With
+    ``is_shared``, the large contents of the checkpoint stay in memory as long as the report has them.
     """
     report = RestoreReport(version)
     line = await storage.read_line(key, version)
     report.calls = tuple(one.number for one in line if one.cell.code)
-    rest = await _load_checkpoint(session, storage, key, line, report, max_bytes=max_bytes, is_shared=is_shared)
+    rest = await _load_checkpoint(
+        session, storage, key, line, report, unloadable, max_bytes=max_bytes, is_shared=is_shared
+    )
+    if report.unloadable:
+        return report
     cells = [one for one in rest if one.cell.code is not None]
     kept = [one for one in cells if not 0 < until <= one.number] if can_replay(session) else []
     await replay_cells(session, kept, report)
@@ -117,23 +132,34 @@ async def _load_checkpoint(
     key: str,
     line: Sequence[WorkspaceVersion],
     report: RestoreReport,
+    unloadable: Sequence[int],
     *,
     max_bytes: int,
     is_shared: bool,
 ) -> Sequence[WorkspaceVersion]:
     """Load the latest checkpoint of the line that can be read; return the versions after it."""
     for place in reversed(range(len(line))):
+        number = line[place].number
         if line[place].checkpoint_id is None:
             continue
+        if unloadable.count(number) > 1 or len(unloadable) > _MAX_DEATHS:
+            report.refused += (f"the worker ended while it loaded the checkpoint of version {number}",)
+            continue
         try:
-            _, manifest = await storage.get_manifest(key, line[place].number)
+            _, manifest = await storage.get_manifest(key, number)
             contents = await share_contents(manifest, storage.fetch) if is_shared else ()
-            loaded = await session.restore_workspace(manifest, storage.fetch, max_bytes=max_bytes)
+            loaded = await session.restore_workspace(
+                manifest, storage.fetch, max_bytes=max_bytes, timeout=_LOAD_SECONDS
+            )
         except (WorkspaceRefused, NotFound, Unsupported) as problem:  # nothing was loaded
-            _log.warning("workspace %s: the checkpoint of version %d: %s", key, line[place].number, problem)
+            _log.warning("workspace %s: the checkpoint of version %d: %s", key, number, problem)
             report.refused += (str(problem),)
             continue
-        report.checkpoint, report.manifest, report.contents = line[place].number, manifest, contents
+        except (WorkerDied, WorkerRequestFailed, TimeoutError) as problem:  # unpickling runs any code
+            _log.warning("workspace %s: the worker ended with the checkpoint of version %d: %s", key, number, problem)
+            report.unloadable = number
+            return ()
+        report.checkpoint, report.manifest, report.contents = number, manifest, contents
         report.unkept = {**loaded.lost, **loaded.lost_files}
         return line[place + 1 :]
     return line
@@ -142,15 +168,18 @@ async def _load_checkpoint(
 async def replay_cells(session: WorkerSession, cells: Sequence[WorkspaceVersion], report: RestoreReport) -> None:
     """Run the cells again, in order, and compare their outputs."""
     for index, version in enumerate(cells):
-        result = await session.run(version.cell.code or "", timeout=version.cell.timeout, allow_input=False)
-        if result.state == "lost":
+        try:
+            result = await session.run(version.cell.code or "", timeout=version.cell.timeout, allow_input=False)
+            # A name that could not be saved may exist again.
+            present = {entry.name for entry in await session.namespace()} if report.unkept else set()
+        except WorkerDied:  # before or after the cell
+            result = None
+        if result is None or result.state == "lost":
             report.missing = tuple(one.number for one in cells[index:])
             return
         report.replayed += (version.number,)
         if compute_output_digest(result) != version.cell.output:
             report.differs += (DifferingCell(version.number, version.cell.call),)
-        # A name that could not be kept may be there again.
-        present = {entry.name for entry in await session.namespace()} if report.unkept else set()
         report.unkept = {name: reason for name, reason in report.unkept.items() if name not in present}
 
 

@@ -10,7 +10,7 @@ from standfast.store.backend import Backend
 from standfast.store.records import WorkspaceRecord
 from standfast.workers.errors import WorkspaceRefused
 from standfast.workspaces.bundles import BundleSeal, WorkspaceBundle, export_version, import_bundle, is_sealed
-from standfast.workspaces.references import WorkspaceRef
+from standfast.workspaces.saved_reference import WorkspaceRef
 from standfast.workspaces.storage import WorkspaceStorage, describe_location
 from standfast.workspaces.versions import Cell, WorkspaceVersion, find_version, name_run_workspace, parse_session_id
 
@@ -131,7 +131,7 @@ class RunWorkspace:
         raise Unsupported(self.describe_missing(reference))
 
     async def find_problem(self, stores: Sequence[Any]) -> str | None:
-        """Return why the variables and files of the run are out of reach with these stores, and what to do."""
+        """Return why the variables and files of the run are not in these stores, and what to do."""
         reference = self.reference
         if reference is None or self._bundle is not None:
             return None

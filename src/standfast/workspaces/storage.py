@@ -13,7 +13,15 @@ from standfast.store.operations import AppendVersions, Op, PutBlob, SaveCheckpoi
 from standfast.store.records import CheckpointRecord, WorkspaceRecord
 from standfast.workers.errors import WorkspaceRefused
 from standfast.workers.wire.manifests import InvalidManifest, WorkspaceManifest
-from standfast.workspaces.versions import Cell, WorkspaceVersion, decode_version, encode_cell, shift_cells, trace_line
+from standfast.workspaces.versions import (
+    Cell,
+    WorkspaceVersion,
+    decode_version,
+    encode_cell,
+    parse_session_id,
+    shift_cells,
+    trace_line,
+)
 
 if TYPE_CHECKING:
     from standfast.workers.captures import Capture
@@ -40,6 +48,14 @@ class WorkspaceStorage:
 
     async def get(self, key: str) -> WorkspaceRecord | None:
         return await self.backend.get_workspace(key)
+
+    async def find_place(self, key: str) -> tuple[int, int, int] | None:
+        """Return where the session is to which a workspace belongs, see :class:`Cell`."""
+        session_id = parse_session_id(key)
+        if session_id is None:
+            return None
+        record = await self.backend.get_session(session_id)
+        return (record.tape, record.generation, record.next_seq) if record is not None else (0, 0, 0)
 
     async def read_versions(self, key: str) -> list[WorkspaceVersion]:
         return [decode_version(record) for record in await self.backend.read_versions(key)]

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -53,7 +53,9 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``output`` is the digest of the text that the code produced, ``call`` the id of the tool call, with those of the
     calls around it if a nested agent made it, and ``run_id`` the run. Versions of sandboxes have empty code, and
-    ``sandbox`` is the state of the session if it has changed.
+    ``sandbox`` is the state of the session if it has changed. ``place`` tells when this was: the tape of the
+    session, its generation, and where the tape ended, all 0 if there was no session. Earlier releases did not record
+    it. ``called`` is the same for the call, if the cell was run again later.
     """
 
     parent: int
@@ -63,6 +65,8 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     run_id: str = ""
     timeout: float | None = None
     sandbox: dict[str, Any] | None = None
+    place: tuple[int, int, int] | None = None
+    called: tuple[int, int, int] | None = None
 
 
 def shift_cells(cells: Iterable[Cell], start: int) -> list[Cell]:
@@ -118,21 +122,24 @@ def trace_line(versions: Sequence[WorkspaceVersion], number: int) -> list[Worksp
 def find_version(line: Sequence[WorkspaceVersion], outputs: Iterable[str]) -> int:
     """Return the latest version of a line that was made by one of the calls with these ids, or 0.
 
-    ``outputs`` are the ids of all calls whose outputs the conversation has. An id that was used twice counts as often
-    as it occurs.
+    ``outputs`` are the ids of all calls whose outputs the conversation has.
     """
-    remaining, found = Counter(outputs), 0
-    for version in line:
+    return max((version.number for version in select_versions(line, outputs)), default=0)
+
+
+def select_versions(versions: Iterable[WorkspaceVersion], outputs: Iterable[str]) -> Iterator[WorkspaceVersion]:
+    """Yield the versions made by calls with these ids; an id counts as often as it occurs."""
+    remaining = Counter(outputs)
+    for version in versions:
         if version.cell.code is None:
             continue
         path = version.cell.call
         root = path.partition(":")[0]
         if remaining[path] > 0:
             remaining[path] -= 1
-            found = version.number
+            yield version
         elif root != path and remaining[root] > 0:  # of a nested agent; its outer call may have made several
-            found = version.number
-    return found
+            yield version
 
 
 def choose_version(versions: Iterable[WorkspaceVersion], outputs: Iterable[str]) -> int:

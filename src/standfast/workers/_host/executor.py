@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from standfast.workers._host.output import MessageQueue
-from standfast.workers._host.result_collector import ResultCollector
 from standfast.workers._host.router import ActiveExecution, MessageRouter
 from standfast.workers._host.worker import Worker
 from standfast.workers.config import SessionConfig
 from standfast.workers.errors import Cause, ExecutionTimeout
+from standfast.workers.result_collector import ResultCollector
 from standfast.workers.results import ExecutionResult, InterruptResult
 from standfast.workers.state import SessionState, WorkerSessionEvent
 from standfast.workers.wire import messages as m
@@ -292,7 +292,7 @@ class Executor:
                 connection.send(m.CancelMessage(execution_id=execution.id, grace_timeout_ms=int(grace * 1000)))
                 connection.wake()
                 if end_processes_by is not None:
-                    # After the interrupt: code that goes on when its process ends must find itself interrupted.
+                    # After the interrupt: code that still runs when its process ends must find itself interrupted.
                     connection.process_group.signal_processes(connection.token, end_processes_by)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace * share):

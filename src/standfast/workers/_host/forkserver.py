@@ -66,7 +66,7 @@ class ForkedSupervisor:
     pidfd: int | None
 
     def close(self) -> None:
-        """Close the pidfd. A supervisor without a connection to the host ends by itself."""
+        """Close the pidfd. A supervisor without a connection to the host exits."""
         if self.pidfd is not None:
             os.close(self.pidfd)
 

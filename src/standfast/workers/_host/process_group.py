@@ -181,7 +181,9 @@ class ProcessGroup:
         if not self.sandbox_ready.done():
             self.sandbox_ready.set_exception(StartFailed("the supervisor ended before the worker was ready"))
             self.sandbox_ready.exception()
-        cause = self.oom_cause or Cause("killed", "the worker's supervisor was killed")
+        # In a namespace of its own, code sees the supervisor as process 1, which it cannot kill.
+        text = "the worker's supervisor was killed"
+        cause = self.oom_cause or Cause("killed", text, is_external=self._uses_namespaces)
         for token in list(self.exit_callbacks):
             self._notify_exit(token, self._kill_reasons.get(token) or cause)
 

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import functools
 import ipaddress
+import re
 import socket
 from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,8 @@ _HEAD_TIMEOUT = 10.0
 _CONNECT_TIMEOUT = 10.0
 _IDLE_TIMEOUT = 120.0
 _ACCEPT_RETRY_DELAY = 1.0
+# A host and perhaps a port, and nothing that a library could read as another host.
+_AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/\\@?#%\s]+)(:[0-9]+)?")
 _DROPPED_HEADERS = (b"host", b"connection", b"keep-alive", b"te", b"upgrade")
 
 
@@ -46,10 +49,13 @@ class ProxyRequest(NamedTuple):
         line, *headers = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
         if any(byte in head.replace(b"\r\n", b"") for byte in b"\r\n\0"):
             raise ValueError("the head has line ends of another kind")
-        method, target, version = line.decode("ascii").split(" ")
+        if not (text := line.decode("ascii")).isprintable():
+            raise ValueError("the request line has control characters")
+        method, target, version = text.split(" ")
         if version not in ("HTTP/1.0", "HTTP/1.1"):
             raise ValueError("only HTTP/1.0 and HTTP/1.1 are forwarded")
         if method == "CONNECT":
+            _check_authority(target)
             parts = urlsplit(f"//{target}")
             return cls(parts.hostname or "", parts.port or 443, None)
         parts = urlsplit(target)
@@ -57,10 +63,16 @@ class ProxyRequest(NamedTuple):
             raise ValueError("the target must be an http:// URL")
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         host = parts.netloc.rpartition("@")[2]
+        _check_authority(host)
         # One request per connection, since a second one could name another host.
         lines = [f"{method} {path} {version}".encode(), b"Host: " + host.encode(), b"Connection: close"]
         lines += [header for header in headers if _is_forwarded(header)]
         return cls(parts.hostname or "", parts.port or 80, b"\r\n".join(lines) + b"\r\n\r\n")
+
+
+def _check_authority(text: str) -> None:
+    if not _AUTHORITY.fullmatch(text):
+        raise ValueError(f"{text!r} is not a host with or without a port")
 
 
 def _is_forwarded(header: bytes) -> bool:
@@ -163,7 +175,7 @@ class HttpProxy:
                     # The address itself, since a second look at the name could find another one.
                     with contextlib.suppress(OSError):
                         return await asyncio.open_connection(address, request.port)
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError, UnicodeError):  # UnicodeError: a part of the name is empty or too long
             pass
         raise RequestRefused("502 Bad Gateway")
 

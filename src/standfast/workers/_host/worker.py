@@ -82,6 +82,8 @@ class Worker:
             return self.router
         if state is SessionState.ERROR and self.exit_cause is not None:
             raise WorkerDied(self.exit_cause)
+        if state is SessionState.CREATING:
+            raise Closed("the session was not started: use it in `async with session:`, or await session.start() first")
         raise Closed(f"a session in state {state.value!r} cannot run code")
 
     def create_task(self, coroutine: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":

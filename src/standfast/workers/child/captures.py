@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from standfast.workers.child.loop import WorkerLoop
 
 _PACK_SIZE = 32 << 10
+_NICENESS = 5  # the worker may run code meanwhile, and its caller waits for that
 _INTERNAL_NAMES = frozenset(
     ("__builtins__", "__name__", "__doc__", "__package__", "__loader__", "__spec__", "__warningregistry__")
 )
@@ -70,6 +71,8 @@ def _run_copy(worker_loop: "WorkerLoop", writer: "_Writer", directory: Directory
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
+        with contextlib.suppress(OSError):
+            os.nice(_NICENESS)
         gc.disable()
         try:
             _capture_workspace(worker_loop, writer, directory)
@@ -148,10 +151,12 @@ def _split_namespace(namespace: dict[str, Any]) -> tuple[dict[str, str], dict[st
     values: dict[str, Any] = {}
     unkept: dict[str, str] = {}
     for name, value in list(namespace.items()):
-        if type(name) is not str or name in _INTERNAL_NAMES:
+        if type(name) is not str or not is_encodable(name):
+            unkept[_describe_name(name)] = "its name is no text"
+            continue
+        if name in _INTERNAL_NAMES:
             continue
         try:
-            name.encode()
             path = variable_groups.find_import(value)
         except BaseException:  # noqa: BLE001 - attributes of user objects can raise anything
             path = ""
@@ -160,6 +165,21 @@ def _split_namespace(namespace: dict[str, Any]) -> tuple[dict[str, str], dict[st
         else:
             values[name] = value
     return imports, values, unkept
+
+
+def _describe_name(name: Any) -> str:
+    try:
+        return ascii(name)[:200]
+    except BaseException:  # noqa: BLE001 - keys of the namespace can be objects of the user
+        return type(name).__name__
+
+
+def is_encodable(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _describe(name: str, value: Any) -> NamespaceEntry:

@@ -131,7 +131,8 @@ class CellRunner:
         self._loop = None
 
     def _cache_source(self, name: str, code: str) -> None:
-        linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+        lines = f"{code}\n".splitlines(keepends=True)  # without its newline, the last line has its carets beside it
+        linecache.cache[name] = (len(code), None, lines, name)
         linecache.cache.pop(f"<cell {self.count - _MAX_CACHED_SOURCES}>", None)
 
 

@@ -2,7 +2,8 @@
 
 Functions and classes whose source is self-contained are saved as source and executed again. Everything else is
 pickled together, so that two names of one object still refer to one object afterwards. Names that cannot be saved are
-reported with the reason.
+reported with the reason. Checkpoints of workspaces are made elsewhere: see :mod:`standfast.workers.child.captures` and,
+for how variables that share objects stay together, :mod:`standfast.workers.child.variable_groups`.
 """
 
 import ast

@@ -1,9 +1,9 @@
 """Reap the children that a signal handler's exception made user code lose.
 
-An exception of a handler that is raised just after a fork means that nobody gets the pid: the child is never waited
-for, and as a zombie it counts against the limit of processes. Therefore the functions that fork are wrapped. They
-remember a pid that they could not return, and the ``Popen`` object that a pid was returned to. When the object is gone
-and nobody has waited for its child, nobody can. No other child is touched: user code may be about to wait for it.
+If a handler raises an exception just after a fork, the caller does not get the pid: the child is never waited for, and
+as a zombie it counts against the limit of processes. Therefore the functions that fork are wrapped. They remember a pid
+that they could not return, and the ``Popen`` object that a pid was returned to. Once the object is gone, a child that
+was not waited for is reaped here. No other child is touched: user code may be about to wait for it.
 """
 
 import _posixsubprocess

@@ -2,7 +2,7 @@
 
 Content is cut into chunks that are stored by the SHA-256 digest of their bytes. A manifest has names, types, sizes and
 digests only: values are pickled and unpickled inside workers, and the host reads a manifest without either. What a
-worker or a store says about a workspace is checked here before it is used.
+worker or a store reports about a workspace is checked here before it is used.
 """
 
 import hashlib
