@@ -81,6 +81,10 @@ class RunOrigin(Protocol):
     def release(self, run: "ActiveRun") -> None: ...
 
 
+def _do_nothing() -> None:
+    return
+
+
 class ActiveRun:
     """One run while it is driven. Everything except ``state`` can be rebuilt from it.
 
@@ -122,6 +126,8 @@ class ActiveRun:
         self.unrecorded_results: list[Any] = []
         """The results of input guardrails in a step that failed, which has no outcome."""
         self.final_output: Any = None
+        self.on_output_parsed: Callable[[], None] = _do_nothing
+        """Ends the span of the last turn, before hooks and guardrails see the final output."""
         self.standing_decisions: tuple[RecordedDecision, ...] = ()
         self.stop_after_turn = False
         self.stop_after_step = False
@@ -269,7 +275,7 @@ class ActiveRun:
                 return ToolCallItem(
                     agent, raw, tool_origin=server and ToolOrigin(ToolOriginType.MCP, mcp_server_name=server)
                 )
-            description, title = tool.description or None, tool.title
+            description, title = tool.description, tool.title
             return ToolCallItem(agent, raw, description=description, title=title, tool_origin=tool.origin)
         if entry.kind == "handed":
             source = self.get_agent(entry.agent)
@@ -310,12 +316,14 @@ class ActiveRun:
 
     def make_approval_item(self, state: State, call: CallRecord, route: tuple[str, ...] = ()) -> ToolApprovalItem:
         """Return the item by which a person or the program decides about a call."""
-        item = state.transcript[call.position].item
+        entry = state.transcript[call.position]
+        item, tool = entry.item, self._find_tool(entry)
         return ToolApprovalItem(
             self.get_agent(state.agent),
             wrap_attributes(item if call.shown is None else {**item, "arguments": call.shown}),
             tool_name=call.tool.name,
             tool_namespace=call.tool.namespace if call.tool.kind == "namespaced" else None,
+            tool_origin=None if tool is None else tool.origin,
             tool_lookup_key=call.tool.lookup_key,
             agent_path=state.agent,
             route=route,

@@ -163,30 +163,55 @@ class RunConfig:
     """
 
     model: str | Model | None = None
+    """Replaces the models of all agents."""
     model_provider: ModelProvider = field(default_factory=DefaultProvider)
+    """Finds models by name."""
     model_settings: ModelSettings | None = None
+    """Merged over the settings of each agent."""
     handoff_input_filter: HandoffInputFilter | None = None
+    """Selects what the next agent sees, for handoffs without a filter of their own."""
     nest_handoff_history: bool = False
+    """Whether a handoff passes the conversation on as one summary message."""
     handoff_history_mapper: HandoffHistoryMapper | None = None
+    """Makes that summary."""
     input_guardrails: list[InputGuardrail[Any]] | None = None
+    """Checks of the first input, beside those of the agent."""
     output_guardrails: list[OutputGuardrail[Any]] | None = None
+    """Checks of the final output, beside those of the agent."""
     tracing_disabled: bool = False
+    """Whether the run is not traced."""
     tracing: TracingConfig | None = None
+    """Settings of the trace, such as a key of its own."""
     trace_include_sensitive_data: bool = field(default_factory=_is_sensitive_data_traced)
+    """Whether traces have prompts, arguments and outputs."""
     workflow_name: str = "Agent workflow"
+    """The name of the trace."""
     trace_id: str | None = None
+    """The id of the trace. None: a new one."""
     group_id: str | None = None
+    """Links several traces, for example those of one conversation."""
     trace_metadata: dict[str, Any] | None = None
+    """Further facts about the trace."""
     session_input_callback: SessionInputCallback | None = None
+    """Makes the input of the model from the history and the new items."""
     call_model_input_filter: CallModelInputFilter | None = None
+    """Changes instructions and items just before each request."""
     tool_error_formatter: ToolErrorFormatter | None = None
+    """Makes the text that the model gets when a call was rejected or failed."""
     session_settings: SessionSettings | None = None
+    """How much of the history is read, if the session does not say."""
     reasoning_item_id_policy: ReasoningItemIdPolicy | None = None
+    """Whether ids of reasoning items are sent back to the model."""
     sandbox: SandboxRunConfig | None = None
+    """The workspace of sandbox agents."""
     tool_execution: ToolExecutionConfig | None = None
+    """Limits for calls that are made at the same time."""
     tool_not_found_behavior: ToolNotFoundBehavior = "raise_error"
+    """What happens when the model calls a tool that does not exist."""
     tool_name_collision_policy: ToolNameCollisionPolicy = "warn"
+    """What happens when two tools have the same name."""
     output_guardrail_blocked_message: str | OutputGuardrailBlockedMessageFormatter | None = None
+    """What replaces an output that a guardrail refused."""
 
     def __post_init__(self) -> None:
         _check_blocked_message(self.output_guardrail_blocked_message)

@@ -72,6 +72,7 @@ async def drive(run: ActiveRun, *, max_steps: int | None = None) -> None:
 
 
 async def _drive_steps(run: ActiveRun, max_steps: int | None) -> None:
+    cancelled_before = run.stop_after_turn
     with make_run_spans(run) as spans, use_run_context(run.context):
         await _begin_drive(run)
         while (step := choose_next_step(run.state)) is not None:
@@ -80,13 +81,19 @@ async def _drive_steps(run: ActiveRun, max_steps: int | None) -> None:
             # Calls that are recorded as started are still made: for the process that resumes the run they would be
             # uncertain, and a person would have to decide about each.
             halting = run.stop_after_step and not isinstance(step, InvokeCalls)
-            if max_steps == 0 or halting or (run.stop_after_turn and isinstance(step, AskModel | StopAtMaxTurns)):
+            ending = run.stop_after_turn and (cancelled_before or not _is_first_turn(run))
+            if max_steps == 0 or halting or (ending and isinstance(step, AskModel | StopAtMaxTurns)):
                 break
             spans.enter_step(step)
             await finish_step(run, await execute_step(run, step))
             max_steps = None if max_steps is None else max_steps - 1
         if run.recorder is None and run.session is not None:
             await load_history(run)  # the result shows the whole conversation
+
+
+def _is_first_turn(run: ActiveRun) -> bool:
+    """Return whether a program that cancels its run now means the first turn, which has been announced to it."""
+    return not run.state.turn and run.recorder is None
 
 
 async def execute_step(run: ActiveRun, step: Step) -> Outcome:

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Generic, Literal, TypeAlias
 
 from typing_extensions import TypeVar
 
+from standfast.agents.errors import AgentsException
 from standfast.agents.tool_identity import FunctionToolLookupKey, get_field
 from standfast.agents.tools import ToolOrigin
-from standfast.base.errors import StandfastError
 from standfast.base.ids import new_id
 from standfast.base.item_pairs import get_call_id
 from standfast.base.items import Item
@@ -57,11 +57,15 @@ class InputItem(RunItemBase[Any]):
 
 @dataclass(eq=False)
 class MessageOutputItem(RunItemBase[Any]):
+    """A message of the model."""
+
     type: Literal["message_output_item"] = "message_output_item"
 
 
 @dataclass(eq=False)
 class ReasoningItem(RunItemBase[Any]):
+    """Reasoning of the model."""
+
     type: Literal["reasoning_item"] = "reasoning_item"
 
 
@@ -119,26 +123,36 @@ class ToolCallOutputItem(RunItemBase[Any]):
 
 @dataclass(eq=False)
 class ToolSearchCallItem(RunItemBase[Any]):
+    """A search of the model for tools."""
+
     type: Literal["tool_search_call_item"] = "tool_search_call_item"
 
 
 @dataclass(eq=False)
 class ToolSearchOutputItem(RunItemBase[Any]):
+    """The tools that a search found."""
+
     type: Literal["tool_search_output_item"] = "tool_search_output_item"
 
 
 @dataclass(eq=False)
 class MCPListToolsItem(RunItemBase[Any]):
+    """The tools that a hosted MCP server has listed."""
+
     type: Literal["mcp_list_tools_item"] = "mcp_list_tools_item"
 
 
 @dataclass(eq=False)
 class MCPApprovalRequestItem(RunItemBase[Any]):
+    """A request to approve a call of a hosted MCP tool."""
+
     type: Literal["mcp_approval_request_item"] = "mcp_approval_request_item"
 
 
 @dataclass(eq=False)
 class MCPApprovalResponseItem(RunItemBase[Any]):
+    """The answer to a request to approve a call of a hosted MCP tool."""
+
     type: Literal["mcp_approval_response_item"] = "mcp_approval_response_item"
 
 
@@ -193,7 +207,9 @@ class ToolApprovalItem(RunItemBase[Any]):
         return get_call_id(raw if isinstance(raw, dict) else as_item(raw))
 
     def to_input_item(self) -> Item:
-        raise StandfastError("an approval item cannot be used as input for a model: decide about it and resume the run")
+        raise AgentsException(
+            "an approval item cannot be used as input for a model: decide about it and resume the run"
+        )
 
 
 RunItem: TypeAlias = (
@@ -314,7 +330,6 @@ RunItemEventName: TypeAlias = Literal[
     "mcp_approval_requested",
     "mcp_approval_response",
     "mcp_list_tools",
-    "compaction_created",
     "input_taken",
 ]
 
@@ -359,6 +374,5 @@ EVENT_NAMES: dict[EntryKind, RunItemEventName] = {
     "tools_listed": "mcp_list_tools",
     "approval_asked": "mcp_approval_requested",
     "approval_answer": "mcp_approval_response",
-    "compaction": "compaction_created",
     "input": "input_taken",
 }

@@ -1,7 +1,6 @@
 """A minimal chat loop in the terminal."""
 
 import asyncio
-import sys
 from typing import Any
 
 from standfast.agents.agent import Agent
@@ -22,18 +21,16 @@ async def run_demo_loop(
     The conversation continues with the agent that answered last. Approvals are requested in the terminal.
     """
     history: list[Any] = []
-    while (text := await _prompt("> ")) is not None and text.strip().lower() not in _EXIT_COMMANDS:
+    while (text := await _prompt(" > ")) is not None and text.strip().lower() not in _EXIT_COMMANDS:
         if not text.strip():
             continue
         result = await _run_turn(agent, [*history, {"role": "user", "content": text}], stream, context, max_turns)
         while result.interruptions:
             state = result.to_state()
             for item in result.interruptions:
-                question = "it may have happened: call it again?" if item.uncertain else "approve this call?"
                 call = f"{make_visible(item.qualified_name or '')} {format_arguments(item.arguments or '')}"
-                answer = await _prompt(f"[{call}] {question} (y/n) ")
-                accept = state.call_again if item.uncertain else state.approve
-                decide = accept if (answer or "").strip().lower() in ("y", "yes") else state.reject
+                answer = await _prompt(f"[{call}] approve this call? (y/n) ")
+                decide = state.approve if (answer or "").strip().lower() in ("y", "yes") else state.reject
                 decide(item)
             result = await _run_turn(agent, state, stream, context, max_turns)
         history, agent = result.to_input_list(), result.last_agent
@@ -52,16 +49,19 @@ async def _run_turn(
         if event.type == "raw_response_event" and event.data.type == "response.output_text.delta":
             print(make_visible(event.data.delta, multiline=True), end="", flush=True)
         elif event.type == "run_item_stream_event" and event.item.type == "tool_call_item":
-            print(f"[{make_visible(str(event.item.tool_name))}]", flush=True)
-        elif event.type == "run_item_stream_event" and event.item.type == "message_output_item":
-            print()
+            print("\n[tool called]", flush=True)
+        elif event.type == "run_item_stream_event" and event.item.type == "tool_call_output_item":
+            print(f"\n[tool output: {make_visible(str(event.item.output), multiline=True)}]", flush=True)
         elif event.type == "agent_updated_stream_event":
-            print(f"[{event.new_agent.name}]", flush=True)
+            print(f"\n[Agent updated: {make_visible(event.new_agent.name)}]", flush=True)
+    print()
     return streamed
 
 
 async def _prompt(question: str) -> str | None:
     """Return the next line, or ``None`` at the end of input, without blocking the event loop."""
-    print(question, end="", flush=True)
-    line = await asyncio.to_thread(sys.stdin.readline)
-    return line.rstrip("\n") if line else None
+    try:
+        return await asyncio.to_thread(input, question)
+    except EOFError:
+        print()
+        return None

@@ -1,6 +1,7 @@
 """The result of a run."""
 
 from dataclasses import dataclass, field
+from textwrap import indent
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from standfast.agents.agent import Agent
@@ -25,6 +26,25 @@ from standfast.runs.session_io import as_items
 
 T = TypeVar("T")
 ToInputListMode: TypeAlias = Literal["preserve_all", "normalized"]
+
+
+def describe_result(result: Any, *, streamed: bool = False) -> str:
+    """Return what ``print`` shows of a result: the agent, the final output, and how many items there are."""
+    output, name = result.final_output, type(result).__name__
+    agent = f'Agent(name="{result.last_agent.name}", ...)'
+    shown = output.model_dump_json(indent=2) if hasattr(output, "model_dump_json") else str(output)
+    progress = ("current_turn", "max_turns", "is_complete") if streamed else ()
+    counted = ("new_items", "raw_responses", "input_guardrail_results", "output_guardrail_results")
+    lines = [
+        f"{name}:",
+        f"- {'Current' if streamed else 'Last'} agent: {agent}",
+        *(f"- {each.capitalize().replace('_', ' ')}: {getattr(result, each)}" for each in progress),
+        f"- Final output ({type(output).__name__}):",
+        indent(shown, "    "),
+        *(f"- {len(getattr(result, each))} {each[:-1].replace('_', ' ')}(s)" for each in counted),
+        f"(See `{name}` for more details)",
+    ]
+    return "\n".join(lines)
 
 
 @dataclass(eq=False)
@@ -73,6 +93,9 @@ class RunResultBase:
         """The call of the outer run that this run answers, if it is a nested run."""
         invocation: AgentToolInvocation | None = None if self._run is None else self._run.invocation
         return invocation
+
+    def __str__(self) -> str:
+        return describe_result(self)
 
     def final_output_as(self, cls: type[T], raise_if_incorrect_type: bool = False) -> T:
         """Return the final output, typed as ``cls``; it is checked only with ``raise_if_incorrect_type``."""

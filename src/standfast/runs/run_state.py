@@ -38,8 +38,8 @@ from standfast.runs.decisions import UserDecision, encode_arguments, find_waitin
 from standfast.runs.items import ToolApprovalItem
 from standfast.runs.saved_workspace import SaveOptions
 from standfast.runs.session_io import as_items, list_stored_items, read_session_input, remove_own_items, validate_input
-from standfast.workspaces.references import WorkspaceRef
 from standfast.workspaces.run_workspace import RunWorkspace
+from standfast.workspaces.saved_reference import WorkspaceRef
 
 TContext = TypeVar("TContext", default=Any)
 TAgent = TypeVar("TAgent", default=Any)
@@ -155,7 +155,7 @@ class RunState(Generic[TContext, TAgent]):
 
     @property
     def workspace_problem(self) -> str | None:
-        """Why the variables and files of a loaded run are out of reach, and what to do; ``None`` if they are not."""
+        """Why the variables and files of a loaded run are not available, and what to do; ``None`` if they are."""
         return self._workspace.problem
 
     def get_interruptions(self) -> list[ToolApprovalItem]:

@@ -23,7 +23,7 @@ from standfast.runs.core.state import State, check_session, make_conversation
 from standfast.runs.driver import drive
 from standfast.runs.error_handlers import validate_handlers
 from standfast.runs.items import StreamEvent
-from standfast.runs.result import RunResult, RunResultBase, collect_result_fields
+from standfast.runs.result import RunResult, RunResultBase, collect_result_fields, describe_result
 from standfast.runs.run_state import RunState
 from standfast.runs.session_io import store_made_calls, validate_input
 
@@ -118,6 +118,9 @@ class RunResultStreaming(RunResultBase):
             await self._wait_ended()
         if self._error is not None and not self._cancelled:
             raise self._error
+
+    def __str__(self) -> str:
+        return describe_result(self, streamed=True)
 
     def cancel(self, mode: Literal["immediate", "after_turn"] = "immediate") -> None:
         """Stop the run: now, or when the current turn is complete and stored. It can be resumed from ``to_state()``.
@@ -366,6 +369,8 @@ def prepare_run(
         wrapper = context if isinstance(context, RunContextWrapper) else RunContextWrapper(context)
         run = ActiveRun(state, graph=AgentGraph(agent), context=wrapper, config=config)
     check_session(run.state, session)
+    if hooks is not None and not isinstance(hooks, RunHooksBase):
+        raise InvalidDeclaration("Runner", f"hooks must be RunHooks, got {hooks!r}; AgentHooks belong to an Agent")
     run.hooks, run.session, run.error_handlers = hooks, session, validate_handlers(error_handlers)
     return run
 

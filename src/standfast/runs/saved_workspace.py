@@ -1,4 +1,4 @@
-"""The workspace of a saved run: load what is embedded, and say what is missing."""
+"""The workspace of a saved run: load what is embedded, and report what is missing."""
 
 import warnings
 from collections.abc import Awaitable, Collection, Sequence
@@ -34,7 +34,7 @@ class SaveOptions(TypedDict, total=False):
 async def load_workspace(
     saved: SavedRun, graph: AgentGraph, encryption_key: str | Sequence[str] | None, tolerate: Collection[str]
 ) -> RunWorkspace:
-    """Return the workspace of a saved run. Its ``problem``, which is a warning, too, says why it is out of reach.
+    """Return the workspace of a saved run. Its ``problem``, which is a warning, too, says why it is not available.
 
     An embedded workspace that is foreign, damaged, too new or of another run raises :class:`WorkspaceRefused`. If
     ``"workspace"`` is tolerated, the run is loaded without it.

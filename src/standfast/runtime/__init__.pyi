@@ -2,9 +2,14 @@ from standfast.runtime.types import Approval as Approval
 from standfast.runtime.types import ApprovalChange as ApprovalChange
 from standfast.runtime.types import Event as Event
 from standfast.runtime.types import PruneReport as PruneReport
+from standfast.runtime.types import QueueInfo as QueueInfo
 from standfast.runtime.types import RekeyReport as RekeyReport
 from standfast.runtime.types import RunInfo as RunInfo
 from standfast.runtime.types import RunOutcome as RunOutcome
+from standfast.runtime.types import RuntimeInfo as RuntimeInfo
+from standfast.runtime.types import RunStep as RunStep
+from standfast.runtime.types import StepCall as StepCall
+from standfast.runtime.types import StepItem as StepItem
 from standfast.base.errors import InvalidDecision as InvalidDecision
 from standfast.runtime.errors import ApprovalSettled as ApprovalSettled
 from standfast.runtime.errors import RunActive as RunActive
@@ -15,6 +20,7 @@ from standfast.runtime.errors import SessionBusy as SessionBusy
 from standfast.runtime.errors import SessionEncrypted as SessionEncrypted
 from standfast.runtime.handle import RunHandle as RunHandle
 from standfast.runtime.types import RunProblem as RunProblem
+from standfast.runtime.queries import RunQueries as RunQueries
 from standfast.runtime.runtime import Runtime as Runtime
 from standfast.workspaces.ownership import WorkspaceBusy as WorkspaceBusy
 from standfast.workspaces.retention import RetentionReport as RetentionReport

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from standfast.base.errors import InvalidInput
 from standfast.base.time import Backoff
+from standfast.base.usage import Usage
+from standfast.runs.core.conversion import from_usage_record
 from standfast.runs.result import parse_output
 from standfast.runtime._engine.approvals import decode_approval
 from standfast.runtime._engine.context import RuntimeContext
@@ -30,6 +32,7 @@ class RunHandle:
 
     @property
     def id(self) -> str:
+        """The id of the run, as ``run_id``."""
         return self.run_id
 
     @property
@@ -38,6 +41,7 @@ class RunHandle:
         return self._runtime.is_executing(self.run_id)
 
     async def info(self) -> RunInfo:
+        """Return the run as it is listed."""
         return make_run_info(await self._ctx.get_run(self.run_id))
 
     async def events(
@@ -49,12 +53,22 @@ class RunHandle:
         completed, failed or cancelled. Leaving early does not affect the run; pass the last ``seq`` to continue later.
         A response that is being streamed then begins again, after the live event at ``position`` if that is passed too.
         """
+        async with aclosing(self.event_batches(after, until=until, position=position)) as batches:  # type: ignore[type-var]
+            async for batch in batches:
+                for event in batch:
+                    yield event
+
+    async def event_batches(
+        self, after: int = 0, *, until: Until = "pause", position: str | None = None
+    ) -> AsyncIterator[list[Event]]:
+        """Yield the events of :meth:`events` in lists: those that are there at the same time."""
         if until not in get_args(Until):
             raise InvalidInput(f"until must be 'pause' or 'end', not {until!r}")
         stop = STOPPED_STATUSES if until == "pause" else ENDED_STATUSES
-        async with aclosing(follow_events(self._ctx, self.run_id, after=after, stop=stop, position=position)) as events:  # type: ignore[type-var]
-            async for event in events:
-                yield event
+        followed = follow_events(self._ctx, self.run_id, after=after, stop=stop, position=position)
+        async with aclosing(followed) as batches:  # type: ignore[type-var]
+            async for batch in batches:
+                yield batch
 
     async def wait(self) -> RunOutcome:
         """Wait until the run has ended or waits for a person, and return its outcome."""
@@ -72,6 +86,7 @@ class RunHandle:
                     backoff.reset()
 
     async def cancel(self, mode: CancelMode = "after_turn") -> None:
+        """Cancel the run, after its turn or now; see :meth:`Runtime.cancel`."""
         await self._runtime.cancel(self.run_id, mode=mode)
 
     async def state(self) -> Any:
@@ -105,6 +120,7 @@ async def load_outcome(ctx: RuntimeContext, record: RunRecord) -> RunOutcome:
         final_output=_parse_final_output(ctx, header),
         approvals=tuple(approvals),
         error=header.problem,
+        usage=Usage() if header.usage is None else from_usage_record(header.usage),
     )
 
 

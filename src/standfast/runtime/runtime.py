@@ -1,81 +1,63 @@
 """The runtime: start, find, decide, resume, cancel and fork durable runs."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from standfast.agents.agent import Agent
 from standfast.base.errors import InvalidInput
 from standfast.base.ids import validate_name, validate_owner
 from standfast.base.items import Item
 from standfast.history.compaction import HistoryCompaction
-from standfast.history.encryption.codec import EncryptingCodec
-from standfast.history.reader import PLAIN_CODEC
-from standfast.history.session import validate_listing_limit
 from standfast.history.store import Store
-from standfast.history.stored_session import StoredSession
-from standfast.lifecycle.scope import Scope
+from standfast.lifecycle.opener import Opener
+from standfast.lifecycle.owner import Owner
 from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
 from standfast.runs.run_state import RunState
+from standfast.runs.session_io import validate_input
 from standfast.runtime._engine import approvals, control, deletion
-from standfast.runtime._engine.approval_feed import follow_approvals, parse_cursor
-from standfast.runtime._engine.approvals import APPROVAL_PREFIX, decode_approval, describe_approval
-from standfast.runtime._engine.context import (
-    RetryingBackend,
-    RuntimeContext,
-    ShutdownFlag,
-    build_graphs,
-    check_supports_runs,
-    validate_options,
-    validate_session_id,
-)
+from standfast.runtime._engine.context import RetryingBackend, RuntimeContext
 from standfast.runtime._engine.encrypting_backend import encrypt_backend
+from standfast.runtime._engine.forks import ForkEdit, ForkTarget, fork_run
 from standfast.runtime._engine.imports import import_run
-from standfast.runtime._engine.leases import LeaseRenewer
-from standfast.runtime._engine.live_relay import LiveRelay
-from standfast.runtime._engine.records import check_statuses, list_stored_statuses
-from standfast.runtime._engine.recovery import RecoveryLoop
-from standfast.runtime._engine.run_cipher import RunCipher
+from standfast.runtime._engine.presence import describe_queues, describe_runtimes
 from standfast.runtime._engine.scheduler import Scheduler
-from standfast.runtime._engine.subscriptions import RunSubscriptions
-from standfast.runtime.handle import RunHandle, make_run_info
+from standfast.runtime.handle import RunHandle
+from standfast.runtime.lifetime import hold_runtime
+from standfast.runtime.queries import RunQueries
 from standfast.runtime.types import (
     Approval,
-    ApprovalChange,
-    ApprovalStatus,
     CancelMode,
     OnBusy,
     PruneReport,
+    QueueInfo,
     RekeyReport,
-    RunInfo,
-    RunStatus,
+    RuntimeInfo,
     Verdict,
 )
-from standfast.store.urls import open_backend
 
 if TYPE_CHECKING:
     from standfast.workers.pool import SessionPool
     from standfast.workers.python_sessions import PythonSessions
     from standfast.workspaces.retention import RetentionReport
     from standfast.workspaces.session_python import SessionPython
-    from standfast.workspaces.view import Workspace
 
 
-class Runtime:
+class Runtime(RunQueries):
     """Executes durable runs. Any number of runtimes, in any number of processes, can share one store.
 
-    Create it with :meth:`open`. On exit it releases its runs, and other runtimes or a later one resume them.
+    Create it with :meth:`open`. On exit it releases unfinished runs for another runtime.
     """
 
     def __init__(self, ctx: RuntimeContext, scheduler: Scheduler) -> None:
-        self._ctx, self._scheduler = ctx, scheduler
-        self.store = Store(ctx.backend)
-        """The store of the runs and their sessions."""
+        super().__init__(self, ctx)
+        self._scheduler = scheduler
+        self._owner: Owner[Runtime] | None = None
 
     @classmethod
-    @asynccontextmanager
-    async def open(
+    def open(
         cls,
         url: Any,
         *,
@@ -86,8 +68,11 @@ class Runtime:
         encryption_key: str | Sequence[str] | None = None,
         compaction: HistoryCompaction | None = None,
         live: bool = False,
-    ) -> AsyncIterator["Runtime"]:
+        max_runs: int | None = None,
+    ) -> Opener["Runtime"]:
         """Open a runtime on the store at ``url``. An open :class:`Store` may be passed instead and is not closed.
+
+        Use it with ``async with``, which also closes it; or ``await`` it, and call :meth:`close` in the end.
 
         ``agents`` are the agents that runs start with, found by name. A run whose process died is resumed by another
         runtime within twice the ``lease`` seconds. Approvals expire after ``approval_ttl`` seconds.
@@ -99,41 +84,41 @@ class Runtime:
         With ``compaction`` the oldest items of a session are replaced by a summary before a new run reads them, in one
         commit. A summariser that fails is logged, and the run continues with the whole history.
 
-        With ``live`` every response of a model is streamed, and a reader who comes in the middle of one gets it from
+        With ``live`` every response of a model is streamed, and a reader that joins in the middle of one gets it from
         its beginning. Otherwise only those are streamed that begin while the events of the run are read.
+
+        With ``max_runs`` this runtime executes at most as many runs at once, and the others stay queued for it or for
+        another runtime; a run that waits for a decision does not count.
         """
-        validate_options(lease=lease, approval_ttl=approval_ttl, compaction=compaction)
-        graphs, config = build_graphs(agents), RunConfig.coerce(run_config)
-        codec = None if encryption_key is None else EncryptingCodec(encryption_key)
-        opened = url.backend if isinstance(url, Store) else await open_backend(url)
-        try:
-            await check_supports_runs(opened)
-            shutdown = ShutdownFlag()
-            cipher = None if codec is None else RunCipher(codec.keyring)
-            subscriptions = RunSubscriptions()
-            backend: Any = RetryingBackend(encrypt_backend(opened, cipher), shutdown, subscriptions)
-            renewer = LeaseRenewer(backend, ttl=lease)
-            ctx = RuntimeContext(backend, graphs, renewer, config, lease, approval_ttl, shutdown=shutdown)
-            ctx.subscriptions = subscriptions
-            ctx.codec, ctx.cipher, ctx.compaction = codec or PLAIN_CODEC, cipher, compaction
-            ctx.stored, ctx.live = opened, live
-            relay = subscriptions.relay = LiveRelay(ctx.runtime_id, subscriptions, cipher)
-            if graphs:
-                relay.open_soon()
-            await ctx.sync_clock()
-            async with Scope() as scope:
-                scheduler = Scheduler(ctx, scope)
-                scope.start(renewer.run(), name="standfast leases")
-                scope.start(RecoveryLoop(scheduler).run(), name="standfast recovery")
-                scope.start(relay.run(opened), name="standfast live events")
-                try:
-                    yield cls(ctx, scheduler)
-                finally:
-                    await scheduler.aclose()
-                    scope.cancel()
-        finally:
-            if not isinstance(url, Store):
-                await opened.close()
+
+        @asynccontextmanager
+        async def hold() -> AsyncIterator[Runtime]:
+            async with hold_runtime(
+                url,
+                agents=agents,
+                lease=lease,
+                approval_ttl=approval_ttl,
+                run_config=run_config,
+                encryption_key=encryption_key,
+                compaction=compaction,
+                live=live,
+                max_runs=max_runs,
+            ) as scheduler:
+                yield cls(scheduler.ctx, scheduler)
+
+        async def open() -> Runtime:
+            owner = Owner(hold, name="standfast runtime")
+            opened = await owner.start()
+            opened._owner = owner
+            return opened
+
+        return Opener("Runtime.open(...)", hold=hold, open=open)
+
+    async def close(self) -> None:
+        """Close a runtime that was opened with ``await``, as leaving ``async with`` does. Further calls do nothing."""
+        if self._owner is None:
+            raise InvalidInput("this runtime was opened with `async with`, which closes it")
+        await self._owner.close()
 
     # --- start --------------------------------------------------------------------------------------
 
@@ -148,6 +133,7 @@ class Runtime:
         on_busy: OnBusy = "enqueue",
         max_turns: int | None = DEFAULT_MAX_TURNS,
         owner: str | None = None,
+        priority: int = 0,
     ) -> RunHandle:
         """Start a run of the agent with this name. The run is stored when this returns.
 
@@ -157,6 +143,9 @@ class Runtime:
         and ``rollback`` also removes what the other run has added to the session. ``owner`` becomes the owner of a
         session that has none; :meth:`Store.set_owner` changes it.
 
+        If the run has to wait for a runtime with capacity, those with a higher ``priority`` precede it, and among equal
+        ones the owners take turns.
+
         A :class:`RunState` in place of the input makes a saved run durable: it keeps its id, its context, its session,
         which has to be in this store, and the variables and files of its Python. Other arguments are not used. The same
         state gives the same run.
@@ -164,22 +153,47 @@ class Runtime:
         self._ctx.get_graph(agent)
         if isinstance(input, RunState):
             return self._make_handle(await import_run(self._scheduler, agent, input))
-        request = control.build_request(agent, input, session_id, context, max_turns, key, on_busy, owner)
+        request = control.build_request(agent, input, session_id, context, max_turns, key, on_busy, owner, priority)
         return self._make_handle(await control.start_run(self._scheduler, request))
 
-    # --- queries ------------------------------------------------------------------------------------
+    def scoped(self, owner: str) -> RunQueries:
+        """Return the runs as ``owner`` sees them. PostgreSQL with row-level security enforces it.
 
-    def session(self, session_id: str, *, owner: str | None = None) -> StoredSession:
-        """Return the session with this id as the runs read and write it: encrypted if the runtime has a key.
-
-        ``owner`` is recorded by the write that creates it.
+        What belongs to others does not exist. Every other store raises :class:`Unsupported`, see :meth:`Store.scoped`.
         """
-        return self._ctx.open_session(session_id, owner=owner)
+        ctx = self._ctx
+        narrowed: Any = encrypt_backend(Store(ctx.stored or ctx.backend).scoped(owner).backend, ctx.cipher)
+        return RunQueries(self, replace(ctx, backend=RetryingBackend(narrowed, ctx.shutdown, ctx.subscriptions)))
+
+    async def has_row_security(self) -> bool:
+        """Return whether the database separates owners, so that :meth:`scoped` can be used."""
+        look = getattr(self._ctx.stored, "has_row_security", None)
+        return look is not None and await look()
+
+    # --- this runtime -------------------------------------------------------------------------------
 
     @property
     def agents(self) -> dict[str, Agent[Any]]:
         """The agents that runs can start with, by name."""
         return {name: graph.root for name, graph in self._ctx.graphs.items()}  # type: ignore[misc]
+
+    @property
+    def compaction(self) -> HistoryCompaction | None:
+        """How sessions are compacted before a run reads them."""
+        return self._ctx.compaction
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the runtime has a key, and so reads and writes encrypted runs and sessions."""
+        return self._ctx.cipher is not None
+
+    async def queues(self) -> list[QueueInfo]:
+        """Return the queues in which runs wait, one for each agent."""
+        return await describe_queues(self._ctx)
+
+    async def runtimes(self) -> list[RuntimeInfo]:
+        """Return the runtimes of this store that execute runs, with their capacity."""
+        return await describe_runtimes(self._ctx.backend)
 
     def is_executing(self, run_id: str) -> bool:
         """Return whether this runtime executes the run at the moment."""
@@ -188,92 +202,6 @@ class Runtime:
     def count_executing(self) -> int:
         """Return the number of runs that this runtime executes at the moment."""
         return len(self._scheduler.executors)
-
-    def _make_handle(self, run_id: str) -> RunHandle:
-        return RunHandle(self, self._ctx, run_id)
-
-    async def run(self, run_id: str) -> RunHandle:
-        """Return the run with this id, or raise :class:`NotFound`."""
-        return self._make_handle((await self._ctx.get_run(run_id)).run_id)
-
-    async def runs(
-        self,
-        *,
-        status: RunStatus | Sequence[RunStatus] | None = None,
-        session_id: str | None = None,
-        owner: str | None = None,
-        limit: int | None = 50,
-        after: RunInfo | str | None = None,
-        newest_first: bool = False,
-    ) -> list[RunInfo]:
-        """Return runs in the order of their starts; ``after`` continues a listing after that run, given by its id.
-
-        ``owner`` selects the runs of sessions with this owner.
-        """
-        previous = after.run_id if isinstance(after, RunInfo) else after
-        order = 0 if previous is None else (await self._ctx.get_run(previous)).order
-        records = await self._ctx.backend.list_runs(
-            status=list_stored_statuses(status),
-            session_id=validate_session_id(session_id),
-            limit=validate_listing_limit(limit),
-            after=order,
-            owner=validate_owner(owner),
-            newest_first=newest_first,
-        )
-        return [make_run_info(record) for record in records]
-
-    async def approvals(
-        self,
-        *,
-        status: ApprovalStatus | None = None,
-        run_id: str | None = None,
-        session_id: str | None = None,
-        owner: str | None = None,
-        limit: int | None = 50,
-        after: str = "",
-    ) -> list[Approval]:
-        """Return approvals in the order of their ids, which is roughly that of their requests.
-
-        ``owner`` selects the approvals in sessions with this owner.
-        """
-        if status is not None:
-            check_statuses([status], get_args(ApprovalStatus))
-        records = await self._ctx.backend.list_approvals(
-            status=status,
-            run_id=run_id,
-            session_id=validate_session_id(session_id),
-            limit=validate_listing_limit(limit),
-            after=after or APPROVAL_PREFIX,
-            owner=validate_owner(owner),
-        )
-        return [describe_approval(record) for record in records]
-
-    async def approval(self, approval_id: str) -> Approval:
-        return decode_approval(await self._ctx.get_approval(approval_id))
-
-    def follow_approvals(
-        self, *, after: str | None = None, owner: str | None = None
-    ) -> AsyncGenerator[ApprovalChange, None]:
-        """Yield the approvals that are pending, and then every change of an approval, without end.
-
-        With ``after``, the cursor of a change, yield what has changed since, in the order of the changes. An approval
-        that has changed several times by then is yielded once, as it is. ``owner`` selects the approvals in sessions
-        with this owner.
-        """
-        place = None if after is None else parse_cursor(after)
-        return follow_approvals(self._ctx, place, owner=validate_owner(owner))
-
-    async def workspace(self, name: str, *, at: int | None = None) -> "Workspace":
-        """Return the variables and files of a session or run, as of version ``at`` of them, without starting a worker.
-
-        ``name`` is the id of the session or run, or the key of a workspace. Raise :class:`NotFound` if it has none.
-        The files of a sandbox are shown if there is no Python beside it; its key is that of the other with ``sandbox:``
-        in front.
-        """
-        from standfast.workspaces.view import find_key, open_workspace
-
-        key = await find_key(self._ctx.backend, validate_name("session or run id", name))
-        return await open_workspace(self._ctx.backend, key, at=at)
 
     def python(self, session_id: str, pool: "SessionPool | PythonSessions") -> "SessionPython":
         """Return the Python of a session, to run cells in its variables and files beside its runs.
@@ -296,10 +224,6 @@ class Runtime:
         from standfast.workspaces.retention import prune_workspaces
 
         return await prune_workspaces(self._ctx.backend, older_than=older_than, keep=keep, max_mb=max_mb)
-
-    async def state(self, run_id: str, *, at: int | None = None) -> RunState[Any, Any]:
-        """Return the run as a portable state, as it is now or as it was after the step ``at``."""
-        return await control.load_state(self._ctx, run_id, at=at)
 
     # --- commands -----------------------------------------------------------------------------------
 
@@ -377,14 +301,28 @@ class Runtime:
         return await rekey_store(self._ctx.stored, self._ctx.cipher)
 
     async def fork(
-        self, run_id: str, *, at: int | None = None, session_id: str | None = None, owner: str | None = None
+        self,
+        run_id: str,
+        *,
+        at: int | None = None,
+        session_id: str | None = None,
+        owner: str | None = None,
+        input: str | list[Item] | None = None,
+        outputs: dict[str, str] | None = None,
+        agent: str | None = None,
     ) -> RunHandle:
         """Start a new run from the step ``at`` of another run; a step is the ``seq`` of an event.
 
         The session of the new run is a fork of the other run's session as it was at that step. It belongs to ``owner``,
-        by default that of the other; :class:`OutsideScope` if it belongs to someone else by then.
+        by default that of the other; :class:`OutsideScope` if it belongs to another owner by then.
+
+        With ``input`` the new run begins where the other began, with this input in place of the other's. ``outputs``
+        replaces the outputs of tool calls, by call id, that no model has seen at that step. ``agent`` is the name of
+        the agent to continue with, for example one with another model.
         """
-        parent, owner = await self._ctx.get_run(run_id), validate_owner(owner)
-        record = await control.fork_run(self._ctx, parent, at=at, session_id=session_id, owner=owner)
+        parent = await self._ctx.get_run(run_id)
+        edit = ForkEdit(None if input is None else validate_input(input), dict(outputs or {}), agent)
+        target = ForkTarget(at, session_id, validate_owner(owner))
+        record = await fork_run(self._ctx, parent, target, edit)
         await self._scheduler.claim(record)
         return self._make_handle(record.run_id)

@@ -1,10 +1,12 @@
 """The public data types of durable runs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from standfast.base.items import Item
+from standfast.base.usage import Usage
 from standfast.runs.core.state import PersistedStruct
 
 RunStatus: TypeAlias = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
@@ -18,8 +20,44 @@ class RunProblem(PersistedStruct, frozen=True):
     """Why a run failed, or why it cannot continue."""
 
     code: str
+    """A stable name of the problem, such as ``tool-missing``."""
     message: str
+    """What happened, and what to do."""
     type: str | None = None
+    """The class of the exception, with its module."""
+
+
+class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs of one agent that no runtime executes at the moment and any may execute.
+
+    ``ready`` of them wait for a runtime, the oldest for ``oldest_wait`` seconds, and ``behind`` for another run of
+    their session. ``agent`` is unknown for encrypted runs of agents that this runtime does not have. ``is_served`` is
+    False if no live runtime is known to have it; one that was opened without ``max_runs`` is known after a third of its
+    lease.
+    """
+
+    queue: str
+    agent: str | None
+    ready: int = 0
+    behind: int = 0
+    oldest_wait: float = 0.0
+    is_served: bool = False
+
+
+NOTICE_KIND = "runtime"
+"""Of the documents in which runtimes announce themselves."""
+
+
+class RuntimeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A runtime that executes runs, as it described itself ``age`` seconds ago."""
+
+    runtime_id: str
+    host: str
+    process: int
+    executing: int
+    max_runs: int | None
+    is_alive: bool
+    age: float
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -29,29 +67,49 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     id: str
+    """The id, with which it is decided."""
     kind: Literal["approval", "uncertain"]
+    """``approval`` before a call; ``uncertain`` after one that may have taken effect."""
     status: ApprovalStatus
+    """``pending`` until it is decided, expires, or is withdrawn because the run ended."""
     run_id: str
+    """The run that waits."""
     session_id: str | None
+    """The session of the run."""
     agent: str
+    """The name of the agent that makes the call."""
     tool: str
+    """The name of the tool."""
     call_id: str
+    """The id of the call, as the model gave it."""
     arguments: str
+    """The arguments of the call as JSON."""
     digest: str
+    """The SHA-256 of ``arguments``."""
     requested_at: float
+    """When it was requested, in seconds since 1970."""
     idempotency_key: str = ""
     """The tool's ``ctx.idempotency_key``: use it to find out whether an uncertain call had an effect."""
     expires_at: float | None = None
+    """When it expires, in seconds since 1970. None: never."""
     decided_by: str | None = None
+    """Who decided."""
     decided_at: float | None = None
+    """When it was decided, in seconds since 1970."""
     message: str | None = None
+    """The note of a decision; of a rejection, the message for the model."""
     edited: str | None = None
     """The arguments with which the call was approved, if a person edited them."""
     output: str | None = None
+    """The output of an uncertain call that was found done."""
     always: bool = False
+    """Whether the decision applies to all later calls of the tool in the session."""
     agent_path: str = "root"
+    """The way from the root agent to the agent."""
     tool_key: tuple[str, ...] = ()
+    """The key of the tool: kind, namespace and name."""
     route: tuple[str, ...] = ()
+    """The ids of the calls that lead to a nested run."""
     locked: bool = False
     """Whether it is encrypted and this runtime cannot read it: only its ids, status and times are known."""
 
@@ -77,12 +135,19 @@ class Event:
     """
 
     seq: int | None
+    """The number of the event in its run, from 1. None for live events."""
     run_id: str
+    """The run."""
     type: str
+    """What happened, such as ``model.answered``."""
     data: dict[str, Any]
+    """The facts, by type."""
     at: float
+    """When it happened, in seconds since 1970."""
     live: bool = False
+    """Whether it is part of a response that is being streamed."""
     position: str | None = None
+    """The place of a live event; pass it to continue after that event."""
 
 
 @dataclass(frozen=True)
@@ -94,16 +159,96 @@ class RunInfo:
     """
 
     run_id: str
+    """The id of the run."""
     agent: str
+    """The name of the agent it started with."""
     session_id: str | None
+    """Its session, if it has one."""
     status: RunStatus
+    """What it does now."""
     reason: RunProblem | None
+    """Why it failed or is blocked."""
     key: str | None
+    """The idempotency key it was started with: the same key returns the same run."""
     parent: str | None
+    """The run it was forked from."""
     steps: int
+    """The number of its events so far."""
     created_at: float
+    """When it was started, in seconds since 1970."""
     updated_at: float
+    """When its status changed last, in seconds since 1970."""
     locked: bool = False
+    """Whether it is encrypted and this runtime cannot read it."""
+
+
+class StepItem(msgspec.Struct, frozen=True):
+    """An item of a run: what it is, which agent made it, and whether it is hidden from the session."""
+
+    item: Item
+    """The item."""
+    kind: str
+    """What the item is, such as a message or a call."""
+    agent: str = "root"
+    """The path of the agent that made it."""
+    hidden: bool = False
+    """Whether it is kept out of the session."""
+
+
+class StepCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tool call of the turn that a run was in, with its status; ``route`` leads to the nested run that made it."""
+
+    call_id: str
+    """The id of the call, as the model gave it."""
+    tool: str
+    """The name of the tool."""
+    status: str
+    """What has become of the call."""
+    arguments: str
+    """The arguments of the call as JSON."""
+    approval_id: str | None = None
+    """The id of the approval that it waited for."""
+    route: tuple[str, ...] = ()
+    """The ids of the calls that lead to the nested run that made it."""
+
+
+class RunStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as it was after one of its steps.
+
+    ``items`` are its own; those that its session had before are the first ``history_length`` of the generation
+    ``history_generation``. ``workspace`` is the key of its variables and files, which had ``workspace_version``.
+    """
+
+    run_id: str
+    """The id of the run."""
+    step: int
+    """The step: the number of an event of the run."""
+    steps: int
+    """The number of events of the run."""
+    agent: str
+    """The name of the agent at work."""
+    agent_path: str
+    """The agent at work, as its path from the agent that the run started with."""
+    turn: int
+    """The turn that the run was in."""
+    input: str | list[Item]
+    """The input of the run."""
+    items: list[StepItem]
+    """The run's own items so far."""
+    calls: list[StepCall]
+    """The tool calls of the turn."""
+    context: dict[str, Any] | None
+    """The context of the run, if it is saved."""
+    usage: dict[str, Any]
+    """The requests and tokens of the run so far."""
+    history_length: int
+    """How many items its session had before the run."""
+    history_generation: int
+    """The generation of the session with those items."""
+    workspace: str | None
+    """The key of the run's variables and files, if it has any."""
+    workspace_version: int
+    """The version of the variables and files."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +281,14 @@ class RunOutcome:
     """The result of a run, or what it waits for: ``approvals``, or the problem in ``error``."""
 
     run_id: str
+    """The id of the run."""
     status: RunStatus
+    """``completed``, ``failed``, ``cancelled``, or ``waiting``."""
     final_output: Any = None
+    """The output of a completed run, in the output type of its agent."""
     approvals: tuple[Approval, ...] = ()
+    """What it waits for."""
     error: RunProblem | None = None
+    """Why it failed or is blocked."""
+    usage: Usage = field(default_factory=Usage)
+    """Requests and tokens of the run so far, with those of nested agents."""

@@ -44,14 +44,20 @@ async def check_tool_output(run: ActiveRun) -> ToolOutputChecked:
             raise UserError(f"tool_use_behavior must return ToolsToFinalOutputResult, not {decision!r}")
         if not decision.is_final_output:
             return ToolOutputChecked(None)
-        run.final_output = decision.final_output
-        return ToolOutputChecked(FinalOutput(value=to_plain_value(decision.final_output), call_id=""))
+        return ToolOutputChecked(_take_final_output(run, decision.final_output, ""))
     names = None if behavior == "stop_on_first_tool" else behavior["stop_at_tool_names"]
     for call_id, result in results.items():
         if names is None or result.tool.name in names or result.tool.qualified_name in names:
-            run.final_output = result.output
-            return ToolOutputChecked(FinalOutput(value=to_plain_value(result.output), call_id=call_id))
+            return ToolOutputChecked(_take_final_output(run, result.output, call_id))
     return ToolOutputChecked(None)
+
+
+def _take_final_output(run: ActiveRun, value: Any, call_id: str) -> FinalOutput:
+    """Return a tool's output as the final output; it is a text unless the agent has another output type."""
+    if run.current_agent.output_type in (None, str):
+        value = str(value)
+    run.final_output = value
+    return FinalOutput(value=to_plain_value(value), call_id=call_id)
 
 
 async def _collect_tool_results(run: ActiveRun) -> dict[str, FunctionToolResult]:
@@ -79,14 +85,18 @@ async def finish_run(run: ActiveRun) -> Finished:
     answer, agent = run.state.answer, run.current_agent
     assert answer is not None  # noqa: S101 - checked by choose_next_step
     if answer.refusal is not None:
+        run.on_output_parsed()
         return await handle_run_error(run, "model_refusal", ModelRefusalError(answer.refusal))
     if answer.text is not None:
         try:
             run.final_output = parse_output(agent, answer.text)
         except ModelBehaviorError as error:
+            if "invalid_final_output" in run.error_handlers:
+                run.on_output_parsed()
             return await handle_run_error(run, "invalid_final_output", error)
     elif run.final_output is None:
         run.final_output = answer.value
+    run.on_output_parsed()
     return await _check_and_finish(run, answer, replace_output=not answer.text)
 
 

@@ -1,6 +1,6 @@
 """Switch to another agent, and select what its model is shown."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from standfast.runs.items import ItemTypes
 from standfast.runs.session_io import load_history
 from standfast.tool_calls.output import make_output_item
 from standfast.tracing.create import maybe_handoff_span
+from standfast.tracing.spans import SpanError
 
 IGNORED_MESSAGE = "Multiple handoffs detected, ignoring this one."
 
@@ -31,7 +32,8 @@ async def perform_handoff(run: ActiveRun, calls: tuple[CallRecord, ...]) -> Hand
     if handoff is None:
         raise ModelBehaviorError(f"the agent {source.name!r} no longer has the handoff {first.tool.name!r}")
     item = state.transcript[first.position].item
-    target = await _invoke_handoff(run, source, handoff, item.get("arguments") or "")
+    requested = [_get_target_name(toolbox.handoffs_by_name, call) for call in calls]
+    target = await _invoke_handoff(run, source, handoff, item.get("arguments") or "", requested)
     path = run.get_agent_path(target)
     entries = [
         TranscriptEntry(make_output_item(call.id, IGNORED_MESSAGE), "output", agent=state.agent) for call in others
@@ -41,9 +43,18 @@ async def perform_handoff(run: ActiveRun, calls: tuple[CallRecord, ...]) -> Hand
     return await _filter_input(run, handoff, HandoffPerformed(tuple(entries), path))
 
 
-async def _invoke_handoff(run: ActiveRun, source: Agent[Any], handoff: Handoff[Any, Any], arguments: str) -> Agent[Any]:
+def _get_target_name(handoffs: Mapping[str, Handoff[Any, Any]], call: CallRecord) -> str:
+    handoff = handoffs.get(call.tool.name)
+    return call.tool.name if handoff is None else handoff.agent_name
+
+
+async def _invoke_handoff(
+    run: ActiveRun, source: Agent[Any], handoff: Handoff[Any, Any], arguments: str, requested: list[str]
+) -> Agent[Any]:
     """Invoke the handoff, run the hooks, and return the agent that it leads to."""
     with maybe_handoff_span(source.name) as span:
+        if span is not None and len(requested) > 1:
+            span.set_error(SpanError(message="Multiple handoffs requested", data={"requested_agents": requested}))
         target: Agent[Any] = await handoff.on_invoke_handoff(run.context, arguments)
         if not isinstance(target, Agent):
             raise UserError(f"the handoff {handoff.tool_name} must return an Agent, got {target!r}")

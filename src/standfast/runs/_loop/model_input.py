@@ -118,7 +118,7 @@ class ArrangedInput:
 async def arrange_input(callback: SessionInputCallback, history: Sequence[Item], new: Sequence[Item]) -> ArrangedInput:
     """Let the callback arrange copies of history and new input, and determine which items of the result are new.
 
-    A returned copy stands for its original. Any other item stands for one that says the same, if in another form,
+    A returned copy stands for its original. Any other item stands for one with the same content, if in another form,
     looking at new input first and from the end; an item without such an original was made by the callback and is new.
     A new item is stored as the callback left it, once, however often it is shown; one that is not shown is not stored.
     Items of the history whose counterpart the callback left out are not shown: a model would refuse half a pair.
@@ -208,7 +208,7 @@ _TEXT_PARTS = ("input_text", "output_text", "text")
 
 
 def encode_canonical(item: Item) -> bytes:
-    """Return what the item says, in one form for all spellings of the API.
+    """Return the content of the item, in one form for all spellings of the API.
 
     Programs that rebuild an item spell out or leave out its ``type``, write its text as a string or as parts, and
     lose its ``id`` and ``status``.

@@ -9,25 +9,24 @@ from typing import Any, TypeVar
 from msgspec import structs
 
 from standfast.agents.agent import Agent
-from standfast.agents.errors import InputGuardrailTripwireTriggered, ModelBehaviorError, UserError
+from standfast.agents.errors import InputGuardrailTripwireTriggered, UserError
 from standfast.agents.guardrails import InputGuardrail, InputGuardrailResult
 from standfast.agents.model_settings import ModelSettings, get_implicit_settings
 from standfast.agents.output import AgentOutputSchemaBase, as_output_schema
-from standfast.agents.tool_identity import LOCAL_CALL_TYPES, ToolRef
 from standfast.agents.tools import FunctionTool, LocalTool
 from standfast.agents.types import maybe_await
-from standfast.base.item_pairs import CALL_TYPE_BY_OUTPUT_TYPE, drop_repeated_items, get_item_type
+from standfast.base.item_pairs import drop_repeated_items
 from standfast.base.items import Item
 from standfast.lifecycle.scope import Scope
 from standfast.models.interface import Model, ModelResponse, TResponseStreamEvent
 from standfast.models.request import ModelRequest, call_model
+from standfast.runs._loop.response_parser import drop_repeated_calls, parse_response
 from standfast.runs._loop.tracing import get_model_tracing, record_response, start_model_span
 from standfast.runs.active_run import ActiveRun, EmitCallback
 from standfast.runs.config import CallModelData, ModelInputData
 from standfast.runs.core.conversion import to_usage_record
 from standfast.runs.core.state import (
     CallRecord,
-    EntryKind,
     FinalOutput,
     GuardrailRecord,
     ResponseRecord,
@@ -37,7 +36,7 @@ from standfast.runs.core.state import (
 )
 from standfast.runs.core.steps import ModelAnswered
 from standfast.runs.error_handlers import format_tool_error
-from standfast.runs.items import ItemHelpers, RawResponsesStreamEvent
+from standfast.runs.items import RawResponsesStreamEvent
 from standfast.runs.result import get_first_input
 from standfast.runs.session_io import as_items, load_history
 from standfast.runs.toolbox import Toolbox
@@ -45,139 +44,6 @@ from standfast.tool_calls.output import to_plain_value
 from standfast.tracing.create import maybe_guardrail_span
 
 T = TypeVar("T")
-NOT_FOUND_MESSAGE = "Tool '{name}' not found."
-
-_ENTRY_KINDS: dict[str, EntryKind] = {
-    "message": "message",
-    "reasoning": "reasoning",
-    "tool_search_call": "search",
-    "tool_search_output": "found",
-    "mcp_list_tools": "tools_listed",
-    "mcp_approval_request": "approval_asked",
-    "mcp_approval_response": "approval_answer",
-    "compaction": "compaction",
-}
-
-
-def parse_response(
-    items: Sequence[Item], *, agent: str, agent_name: str, toolbox: Toolbox, plain_text: bool, lenient: bool
-) -> tuple[list[TranscriptEntry], list[CallRecord], FinalOutput | None]:
-    """Return the entries, the calls (with positions counted from the first entry) and the final output, if any.
-
-    A call of an unknown tool raises :class:`ModelBehaviorError`, or with ``lenient`` becomes a rejected call.
-    """
-    entries: list[TranscriptEntry] = []
-    calls: list[CallRecord] = []
-    for item in items:
-        call = _parse_call(item, len(entries), toolbox, agent_name, lenient)
-        if call is not None:
-            _check_unique_id(call, calls)
-            calls.append(call)
-        tool = call.tool if call is not None and call.kind == "function" else None
-        entries.append(TranscriptEntry(item, _get_entry_kind(item, call), agent=agent, tool=tool))
-    return entries, calls, None if calls else _parse_final_output(items, plain_text)
-
-
-def _get_entry_kind(item: Item, call: CallRecord | None) -> EntryKind:
-    if call is not None and call.kind == "handoff":
-        return "handoff"
-    kind = get_item_type(item)
-    return _ENTRY_KINDS.get(kind) or ("output" if kind in CALL_TYPE_BY_OUTPUT_TYPE else "call")
-
-
-def _parse_call(item: Item, position: int, toolbox: Toolbox, agent_name: str, lenient: bool) -> CallRecord | None:
-    kind = get_item_type(item)
-    if kind == "function_call":
-        return _parse_function_call(item, position, toolbox, agent_name, lenient)
-    if kind == "mcp_approval_request":
-        name, label = item.get("name"), item.get("server_label")
-        if not isinstance(name, str) or not isinstance(label, str):
-            raise ModelBehaviorError("an MCP approval request must name its tool and its server_label")
-        return CallRecord(_require_text(item, "id"), position, ToolRef("hosted_mcp", name, label), kind="mcp")
-    return _parse_local_call(item, kind, position, toolbox, agent_name) if kind in LOCAL_CALL_TYPES else None
-
-
-def _parse_local_call(item: Item, kind: str, position: int, toolbox: Toolbox, agent_name: str) -> CallRecord | None:
-    name = _require_text(item, "name") if kind == "custom_tool_call" else None
-    tool = toolbox.find_local_tool(kind, name)
-    if tool is None:
-        named = "" if name is None else f" named {name!r}"
-        raise ModelBehaviorError(f"the agent {agent_name!r} has no tool for a {kind}{named}")
-    if tool.is_run_by_provider():
-        return None
-    call_id = item.get("call_id") or item.get("id")
-    if not isinstance(call_id, str):
-        raise ModelBehaviorError(f"a {kind} needs a call_id")
-    return CallRecord(call_id, position, ToolRef("local", tool.name, kind))
-
-
-def _parse_function_call(item: Item, position: int, toolbox: Toolbox, agent_name: str, lenient: bool) -> CallRecord:
-    name, namespace = _require_text(item, "name"), item.get("namespace")
-    ref = ToolRef.from_call(name, namespace if isinstance(namespace, str) else None)
-    call_id, arguments = _require_text(item, "call_id"), item.get("arguments")
-    if arguments is not None and not isinstance(arguments, str):
-        raise ModelBehaviorError(f"the arguments of the call {call_id!r} must be JSON text, not {arguments!r}")
-    if ref.kind == "bare" and name in toolbox.handoffs_by_name:
-        return CallRecord(call_id, position, ref, kind="handoff")
-    tool = toolbox.find_tool(ref)
-    if tool is not None:
-        _check_caller(item, tool)
-        return CallRecord(call_id, position, ToolRef.from_tool(tool))
-    if not lenient:
-        names = ", ".join([*map(str, toolbox.tools_by_ref), *toolbox.handoffs_by_name]) or "none"
-        problem = ModelBehaviorError(f"Tool {ref} not found in agent {agent_name}; it has {names}")
-        problem.missing_tool = str(ref)
-        raise problem
-    return CallRecord(call_id, position, ref, status="rejected", message=NOT_FOUND_MESSAGE.format(name=ref))
-
-
-def _check_caller(item: Item, tool: FunctionTool) -> None:
-    """Raise :class:`ModelBehaviorError` if a program made the call, or the model itself, and the tool forbids that."""
-    by_program = (item.get("caller") or {}).get("type") == "program"
-    caller, allowed = "programmatic" if by_program else "direct", tool.allowed_callers or ["direct"]
-    if caller not in allowed:
-        raise ModelBehaviorError(f"the {caller} call of the tool {tool.name!r} is not allowed, only {allowed} calls")
-
-
-def _require_text(item: Item, name: str) -> str:
-    value = item.get(name)
-    if not isinstance(value, str) or not value:
-        raise ModelBehaviorError(f"the {name} of a {get_item_type(item)} must be a non-empty string, not {value!r}")
-    return value
-
-
-def _check_unique_id(call: CallRecord, calls: Sequence[CallRecord]) -> None:
-    if any(other.id == call.id for other in calls):
-        raise ModelBehaviorError(f"the model made two calls with the id {call.id!r} in one response")
-
-
-def _drop_repeated_calls(response: ModelResponse) -> ModelResponse:
-    """Return the response without calls that repeat another one of it with the same id: such a call is made once."""
-    items = response.items
-    kept = [
-        place
-        for place, item in enumerate(items)
-        if get_item_type(item) != "function_call" or not any(_is_same_call(item, other) for other in items[:place])
-    ]
-    if len(kept) == len(items):
-        return response
-    return replace(response, output=[response.output[place] for place in kept])
-
-
-def _is_same_call(item: Item, other: Item) -> bool:
-    return all(item.get(name) == other.get(name) for name in ("type", "call_id", "name", "namespace", "arguments"))
-
-
-def _parse_final_output(items: Sequence[Item], plain_text: bool) -> FinalOutput | None:
-    messages = [item for item in items if get_item_type(item) == "message"]
-    if messages:
-        refusal = ItemHelpers.extract_refusal(messages[-1])
-        if refusal:
-            return FinalOutput(refusal=refusal)
-        text = ItemHelpers.extract_last_text(messages[-1])
-        if text is not None and (text or plain_text):
-            return FinalOutput(text=text)
-    return FinalOutput(text="") if plain_text else None
 
 
 async def ask_model(run: ActiveRun) -> ModelAnswered:
@@ -187,8 +53,10 @@ async def ask_model(run: ActiveRun) -> ModelAnswered:
     items = run.model_input.build_input(state)
     run.context.turn_input = items
     schema = as_output_schema(agent.output_type)
-    (response, toolbox), guardrails = await _run_guarded(run, agent, partial(_request_response, run, items, schema))
-    response = _drop_repeated_calls(response)
+    (response, toolbox, model_name), guardrails = await _run_guarded(
+        run, agent, partial(_request_response, run, items, schema)
+    )
+    response = drop_repeated_calls(response)
     run.context.usage.add(response.usage)
     hook_error = await _run_llm_end_hooks(run, agent, response)
     entries, calls, answer = parse_response(
@@ -204,7 +72,15 @@ async def ask_model(run: ActiveRun) -> ModelAnswered:
     calls = [await _format_missing_tool(run, call) if call.status == "rejected" else call for call in calls]
     start = len(state.transcript)
     run.raw_items.update((start + index, raw) for index, raw in enumerate(response.output))
-    return ModelAnswered(tuple(entries), _make_response_record(response), tuple(calls), answer, guardrails, hook_error)
+    return ModelAnswered(
+        tuple(entries),
+        _make_response_record(response),
+        tuple(calls),
+        answer,
+        guardrails,
+        hook_error,
+        model_name,
+    )
 
 
 async def _run_llm_end_hooks(run: ActiveRun, agent: Agent[Any], response: ModelResponse) -> Exception | None:
@@ -273,6 +149,11 @@ def _resolve_model(run: ActiveRun, agent: Agent[Any]) -> Model:
     return run.config.model_provider.get_model(model) if model is None or isinstance(model, str) else model
 
 
+def _get_model_name(model: Model) -> str:
+    name = getattr(model, "model", None)
+    return name if isinstance(name, str) and name else type(model).__name__
+
+
 async def _run_start_hooks(run: ActiveRun, agent: Agent[Any]) -> None:
     """Run the start hooks, unless they have run for this agent."""
     if run.state.start_hooks_run and not run.start_hooks_due:
@@ -293,11 +174,12 @@ def _collect_hooks(run: ActiveRun, agent: Agent[Any]) -> list[Any]:
 
 async def _request_response(
     run: ActiveRun, items: list[Item], schema: AgentOutputSchemaBase | None
-) -> tuple[ModelResponse, Toolbox]:
-    """Return the response of the current agent's model, and the tools that it could call."""
+) -> tuple[ModelResponse, Toolbox, str]:
+    """Return the response of the current agent's model, the tools that it could call, and the model's name."""
     agent = run.current_agent
     request, toolbox = await _build_request(run, agent, items, schema)
-    return await _call_model(run, agent, _resolve_model(run, agent), request), toolbox
+    model = _resolve_model(run, agent)
+    return await _call_model(run, agent, model, request), toolbox, _get_model_name(model)
 
 
 async def _call_model(run: ActiveRun, agent: Agent[Any], model: Model, request: ModelRequest) -> ModelResponse:

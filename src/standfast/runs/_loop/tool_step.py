@@ -26,7 +26,14 @@ from standfast.runs.items import EVENT_NAMES, RunItemStreamEvent
 from standfast.runs.nested_run import run_nested
 from standfast.runs.sandbox import add_sandbox_version
 from standfast.runs.session_io import record_outcome
-from standfast.tool_calls.call import REJECTION_MESSAGE, ApprovalCheck, CallSuspended, ToolCall, check_approval
+from standfast.tool_calls.call import (
+    NOT_REPEATED_MESSAGE,
+    REJECTION_MESSAGE,
+    ApprovalCheck,
+    CallSuspended,
+    ToolCall,
+    check_approval,
+)
 from standfast.tool_calls.execution import NotStarted, ToolCallOutcome, invoke_tool, run_all
 from standfast.tool_calls.output import make_rejection, to_plain_value
 
@@ -150,9 +157,8 @@ async def _invoke_call(run: ActiveRun, attempt: _CallAttempt) -> None:
         attempt.entry = _make_mcp_response(run, record, approve=record.status == "started")
         attempt.invocation.output = attempt.entry.item
     elif record.status == "rejected":
-        attempt.invocation.output = record.message or await format_tool_error(
-            run, "approval_rejected", record, REJECTION_MESSAGE
-        )
+        default = NOT_REPEATED_MESSAGE if record.uncertain else REJECTION_MESSAGE
+        attempt.invocation.output = record.message or await format_tool_error(run, "approval_rejected", record, default)
         item = make_rejection(record.tool, record.id, attempt.invocation.output)
         attempt.entry = TranscriptEntry(item, "output", agent=run.state.agent, tool=record.tool)
     else:

@@ -94,7 +94,7 @@ class RunSpans(NoSpans):
         self._position: tuple[str | None, int] = (None, 0)
         self._task_span: Span[TaskSpanData] | None = None
         self._turn_data: TurnSpanData | None = None
-        self._usage_before = usage_as_dict(run.context.usage)
+        self._usage_before = self._usage_before_turn = usage_as_dict(run.context.usage)
         tracing = run.config.tracing or {}
         self._is_brief = tracing.get("include_task_and_turn_spans") is False
 
@@ -112,7 +112,7 @@ class RunSpans(NoSpans):
     def enter_step(self, step: Step) -> None:
         state = self._run.state
         if isinstance(step, Finish):  # output guardrails and hooks are not part of the turn
-            self._end_turn()
+            self._run.on_output_parsed = self._end_turn
             return
         agent, turn = state.agent, state.turn + isinstance(step, AskModel)
         if (agent, turn) == self._position:
@@ -124,6 +124,7 @@ class RunSpans(NoSpans):
             self._agent_stack.enter_context(self._make_agent_span(self._run.current_agent))
         if turn:
             self._turn_data = TurnSpanData(turn, self._run.current_agent.name)
+            self._usage_before_turn = usage_as_dict(self._run.context.usage)
             span = new_span(self._turn_data)
             # A resumed run makes the calls of a turn whose span has ended.
             span.explain_error, span.is_quiet = _explain_turn_error, self._is_brief or not isinstance(step, AskModel)
@@ -131,7 +132,7 @@ class RunSpans(NoSpans):
 
     def __exit__(self, *error: Any) -> None:
         if self._task_span is not None:
-            self._task_span.span_data.usage = self._measure_usage()
+            self._task_span.span_data.usage = self._measure_usage(self._usage_before, with_totals=True)
         self._end_turn(*error)
         self._agent_stack.__exit__(*error)
         self._outer_stack.__exit__(*error)
@@ -140,27 +141,30 @@ class RunSpans(NoSpans):
         state, data = self._run.state, self._turn_data
         if data is not None and data.turn == state.turn:
             usage = state.responses[-1].usage
-            data.usage = {
+            counts = {
                 "input_tokens": usage.input,
                 "output_tokens": usage.output,
                 "cached_input_tokens": usage.cached,
                 "cache_write_input_tokens": usage.cache_write,
             }
+            data.usage = counts if usage.requests else None
+        elif data is not None and error:
+            data.usage = self._measure_usage(self._usage_before_turn)  # of a response that could not be used
         self._turn_stack.__exit__(*(error or (None, None, None)))
 
-    def _measure_usage(self) -> dict[str, Any] | None:
-        """Return what the run has used since it was started or resumed; None if that is nothing."""
+    def _measure_usage(self, before: dict[str, Any], *, with_totals: bool = False) -> dict[str, Any] | None:
+        """Return what the run has used since then; None if that is nothing."""
         now = usage_as_dict(self._run.context.usage)
-        used = {name: count - self._usage_before[name] for name, count in now.items()}
+        used = {name: count - before[name] for name, count in now.items()}
         if not used["requests"]:
             return None
+        totals = {"requests": used["requests"], "total_tokens": used["total_tokens"]} if with_totals else {}
         return {
             "input_tokens": used["input_tokens"],
             "output_tokens": used["output_tokens"],
             "cached_input_tokens": used["cached_tokens"],
             "cache_write_input_tokens": used["cache_write_tokens"],
-            "requests": used["requests"],
-            "total_tokens": used["total_tokens"],
+            **totals,
         }
 
     def _make_task_span(self, **options: Any) -> Span[TaskSpanData]:
@@ -293,7 +297,8 @@ def get_model_tracing(span: ModelSpan) -> ModelTracing:
 def start_model_span(run: ActiveRun, model: Model, request: ModelRequest) -> OptionalSpan[Any]:
     """Return a span for a model call with all its retries: of a response for a model of the Responses API.
 
-    A scripted model can opt out of being reported to processors.
+    Processors do not get the span of a model of the program, which may make spans of its own. A scripted model
+    can opt out, too.
     """
     parent = get_recorded_parent()
     if parent is None:
@@ -318,8 +323,13 @@ def start_model_span(run: ActiveRun, model: Model, request: ModelRequest) -> Opt
         span = new_span(response, attributes=given)
     else:
         span = new_span(data, attributes=given)
-    span.explain_error, span.is_quiet = _explain_model_error, getattr(model, "emit_traces", True) is False
+    span.explain_error, span.is_quiet = _explain_model_error, not _is_traced_by_us(model)
     return span
+
+
+def _is_traced_by_us(model: Model) -> bool:
+    own = any(base is not Model and base.__module__.startswith("standfast.") for base in type(model).__mro__)
+    return own and getattr(model, "emit_traces", True) is not False
 
 
 def record_response(span: ModelSpan, response: ModelResponse) -> None:

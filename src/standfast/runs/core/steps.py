@@ -126,6 +126,8 @@ class ModelAnswered(PersistedStruct, frozen=True, tag="answered"):
     answer: FinalOutput | None = None
     guardrails: tuple[GuardrailRecord, ...] = ()
     error: BaseException | None = None
+    model: str | None = None
+    """The name of the model, or of its class if it has none."""
 
 
 class ApprovalsChecked(PersistedStruct, frozen=True, tag="judged"):

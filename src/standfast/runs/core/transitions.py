@@ -251,6 +251,24 @@ def _decide_uncertain_call(call: CallRecord, decision: ApprovalDecision) -> Call
     return replace(call, status=status, arguments=arguments, message=decision.message)
 
 
+def withdraw_approvals(state: State) -> State:
+    """Return the state for a run that continues beside this one: approvals of calls that were not made yet are gone.
+
+    Each was for one call, which the other run makes. Rejections stay, and so do decisions about every call of a tool.
+    """
+    open_ids = {call.id for call in state.calls if call.status in ("asked", "waiting", "approved")}
+    approvals = (one for one in state.approvals if not (one.decision.approved and one.call_id in open_ids))
+    return replace(state, calls=tuple(map(_withdraw_approval, state.calls)), approvals=tuple(approvals))
+
+
+def _withdraw_approval(call: CallRecord) -> CallRecord:
+    if call.child is not None:
+        return replace(call, child=withdraw_approvals(call.child))
+    if call.status != "approved":
+        return call
+    return replace(call, status="waiting") if call.uncertain else replace(call, status="asked", arguments=None)
+
+
 def _withhold_output(state: State, replacement: str) -> RunTranscript:
     """Return the transcript with ``replacement`` in place of the tool outputs that would have been the final output."""
     final_id = state.answer.call_id if state.answer is not None else None  # empty: all outputs of the turn

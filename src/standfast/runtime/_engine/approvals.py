@@ -12,8 +12,9 @@ from standfast.agents.approvals import ApprovalDecision, RecordedDecision, diges
 from standfast.agents.context import RunContextWrapper
 from standfast.agents.errors import InvalidArguments, UncertainCall
 from standfast.agents.tool_identity import ToolRef
-from standfast.base.errors import ApprovalMoved, InvalidDecision, RunMoved
+from standfast.base.errors import ApprovalMoved, InvalidDecision, NotFound, RunMoved
 from standfast.base.ids import new_id
+from standfast.base.text import sanitize_text
 from standfast.runs.core.state import CallRecord, State, make_idempotency_key
 from standfast.runs.core.steps import CallDecided
 from standfast.runs.toolbox import Toolbox
@@ -152,6 +153,9 @@ async def decide_approval(
     always: bool,
 ) -> Approval:
     """Decide an approval; the same commit makes its run runnable."""
+    by, message = _validate_text("by", by), _validate_text("message", message)
+    if not isinstance(always, bool):
+        raise InvalidDecision(f"always must be True or False, not {always!r}")
     while True:
         record, run = await load_open_approval(ctx, approval_id)
         pending = decode_approval(record)
@@ -232,19 +236,31 @@ def _validate_decision(approval: Approval, verdict: str, *, arguments: Any, outp
         raise InvalidDecision("always= is neither for uncertain calls nor for edited arguments")
 
 
-async def _validate_arguments(ctx: RuntimeContext, approval: Approval, run: RunRecord, arguments: Any) -> str:
-    """Return the arguments as JSON text, or raise :class:`InvalidDecision` if the tool's schema forbids them."""
+def _validate_text(name: str, text: Any) -> str | None:
+    if text is not None and not isinstance(text, str):
+        raise InvalidDecision(f"{name} must be a string, not {type(text).__name__}: the journal keeps it")
+    return None if text is None else sanitize_text(text)
+
+
+async def find_tool(ctx: RuntimeContext, approval: Approval, run: RunRecord) -> Any:
+    """Return the tool of a call that waits, or raise :class:`NotFound` if this runtime has no such agent or tool."""
     graph = ctx.graphs.get(decode_header(run).agent)
     agent = None if graph is None else graph.find(approval.agent_path)
     if agent is None:
-        raise InvalidDecision(
-            f"edited arguments are checked against the tool, but this runtime has no agent {approval.agent!r}"
-        )
-    tool = (await Toolbox.from_agent(agent, RunContextWrapper(None))).find_tool(
-        ToolRef.from_lookup_key(approval.tool_key)
-    )
+        raise NotFound("agent", approval.agent, hint="; this runtime has no agent of this name, or it has changed")
+    toolbox = await Toolbox.from_agent(agent, RunContextWrapper(None))
+    tool = toolbox.find_tool(ToolRef.from_lookup_key(approval.tool_key))
     if tool is None:
-        raise InvalidDecision(f"the agent {approval.agent!r} no longer has the tool {approval.tool!r}")
+        raise NotFound("tool", approval.tool, hint=f"; the agent {approval.agent!r} no longer has it")
+    return tool
+
+
+async def _validate_arguments(ctx: RuntimeContext, approval: Approval, run: RunRecord, arguments: Any) -> str:
+    """Return the arguments as JSON text, or raise :class:`InvalidDecision` if the tool's schema forbids them."""
+    try:
+        tool = await find_tool(ctx, approval, run)
+    except NotFound as problem:
+        raise InvalidDecision(f"edited arguments are checked against the schema of the tool: {problem}") from None
     try:
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, allow_nan=False)
         parse_arguments(tool, text, edited=True)
@@ -304,15 +320,21 @@ def _make_decision_entry(approval: Approval, verdict: str) -> tuple[str, bytes]:
 
 
 async def _build_standing_ops(ctx: RuntimeContext, approval: Approval, session_id: str) -> list[Op]:
-    """Return the operations that store a standing decision of the session, if it still exists."""
+    """Return the operations that store a standing decision of the session, if it still exists.
+
+    It outlives the run, so it has nothing of the call about which it was made.
+    """
     key = await get_standing_key(ctx.backend, session_id)
     if key is None:
         return []
     standing_id = f"always:{digest_arguments([key, approval.agent_path, *approval.tool_key])}"
     before = await ctx.backend.get_approval(standing_id)
-    return [make_save_op(replace(approval, id=standing_id, run_id=key), expected=before.revision if before else 0)]
+    standing = replace(
+        approval, id=standing_id, run_id=key, call_id="", arguments="", digest="", idempotency_key="", route=()
+    )
+    return [make_save_op(standing, expected=before.revision if before else 0)]
 
 
 def _format_output(output: Any) -> str:
     formatted = format_output(output)
-    return formatted if isinstance(formatted, str) else json.dumps(formatted)
+    return sanitize_text(formatted) if isinstance(formatted, str) else json.dumps(formatted)

@@ -13,6 +13,7 @@ from standfast.base.errors import InvalidInput, NotFound, StoreUnavailable, Unsu
 from standfast.base.ids import new_id, validate_name
 from standfast.base.log import get_logger
 from standfast.base.time import Backoff, Clock
+from standfast.base.validation import is_integer
 from standfast.history.codec import Codec
 from standfast.history.compaction import HistoryCompaction
 from standfast.history.reader import PLAIN_CODEC
@@ -20,6 +21,7 @@ from standfast.history.session import SessionABC
 from standfast.history.stored_session import StoredSession
 from standfast.runs.config import RunConfig
 from standfast.runtime._engine.leases import LeaseRenewer
+from standfast.runtime._engine.queues import list_queue_names, name_queue
 from standfast.runtime._engine.run_cipher import RunCipher
 from standfast.runtime._engine.subscriptions import APPROVALS, RunSubscriptions
 from standfast.store.backend import Backend
@@ -54,7 +56,7 @@ async def retry_unavailable(work: Callable[[], Awaitable[T]], shutdown: Shutdown
 
 
 class RetryingBackend:
-    """A backend that retries reads, and tells those who follow approvals when it has changed some.
+    """A backend that retries reads, and notifies followers of approvals when it has changed some.
 
     Writes are not retried: only their caller knows whether that is safe.
     """
@@ -96,6 +98,7 @@ class RuntimeContext:
     approval_ttl: float | None
     clock: Clock = time.time
     """The store's time; corrected by :meth:`sync_clock`."""
+    is_clock_set: bool = False
     runtime_id: str = field(default_factory=lambda: new_id("runtime"))
     """Its name as the owner of leases."""
     subscriptions: RunSubscriptions = field(default_factory=RunSubscriptions)
@@ -109,7 +112,12 @@ class RuntimeContext:
     stored: Backend | None = None
     """The backend below the encryption of the runs."""
     live: bool = False
-    """Whether every model response is streamed, so that a reader who comes in its middle gets it from its beginning."""
+    """Whether every model response is streamed, so that a reader that joins late gets it from its beginning."""
+    max_runs: int | None = None
+    """How many runs this runtime executes at once."""
+    recovery_paused_until: float = 0.0
+    """On the monotonic clock. Set when the store's clock has jumped ahead, until live owners have renewed their leases.
+    """
     workspace_executors: dict[tuple[tuple[str, Any], ...], "WorkspaceExecutor"] = field(default_factory=dict)
 
     @property
@@ -131,6 +139,11 @@ class RuntimeContext:
         before = time.monotonic()
         now = await self.backend.get_time()
         read_at = (before + time.monotonic()) / 2
+        step = now - self.clock() + time.monotonic() - read_at if self.is_clock_set else 0.0
+        if step > max(self.lease_ttl / 3, 1.0):
+            _log.warning("the clock of the store was set %.1f seconds ahead: recovery waits for leases", step)
+            self.recovery_paused_until = time.monotonic() + self.lease_ttl
+        self.is_clock_set = True
         self.clock = lambda: now + time.monotonic() - read_at
 
     async def get_run(self, run_id: str) -> RunRecord:
@@ -144,6 +157,14 @@ class RuntimeContext:
         if record is None or record.run_id.startswith("session:"):  # a standing decision
             raise NotFound("approval", approval_id)
         return record
+
+    def name_queue(self, agent: str) -> str:
+        """Return the queue in which runs of the agent wait."""
+        return name_queue(agent, self.cipher)
+
+    def list_queues(self) -> list[str]:
+        """Return the queues of the agents of this runtime."""
+        return [name for agent in self.graphs for name in list_queue_names(agent, self.cipher)]
 
     def get_graph(self, agent: str) -> AgentGraph:
         """Return the graph of the agent with this name, or raise :class:`NotFound`."""
@@ -190,8 +211,10 @@ async def check_supports_runs(backend: Backend) -> None:
         raise Unsupported(f"{problem}: open the runtime on SQLite or an SQL database") from None
 
 
-def validate_options(*, lease: float, approval_ttl: float | None, compaction: object) -> None:
+def validate_options(*, lease: float, approval_ttl: float | None, compaction: object, max_runs: int | None) -> None:
     """Raise :class:`InvalidInput` unless a runtime can be opened with these options."""
+    if max_runs is not None and (not is_integer(max_runs) or max_runs < 1):
+        raise InvalidInput(f"max_runs must be a positive integer or None, not {max_runs!r}")
     if compaction is not None and not isinstance(compaction, HistoryCompaction):
         raise InvalidInput(f"compaction must be a HistoryCompaction, not {type(compaction).__name__}")
     for name, seconds in (("lease", lease), ("approval_ttl", approval_ttl)):

@@ -2,16 +2,12 @@
 
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, Literal, get_args
 
 from msgspec.structs import replace
 
-from standfast.agents.approvals import Approvals
-from standfast.agents.context import RunContextWrapper
 from standfast.base.errors import (
     ApprovalMoved,
-    BlobsMissing,
     HistoryMoved,
     InvalidInput,
     OutsideScope,
@@ -19,19 +15,13 @@ from standfast.base.errors import (
     StoreUnavailable,
     WorkspaceMoved,
 )
-from standfast.base.ids import new_id, validate_name, validate_owner
+from standfast.base.ids import validate_name, validate_owner
 from standfast.base.items import Item
 from standfast.base.validation import is_integer
-from standfast.history.encryption.workspace_seal import WorkspaceSeal
-from standfast.history.stored_session import wait_before_retry
-from standfast.runs.active_run import ActiveRun
-from standfast.runs.core.context import SavedContext, restore_context, save_context
-from standfast.runs.core.state import State, list_finished_calls
-from standfast.runs.run_state import RunState
+from standfast.runs.core.context import SavedContext, save_context
 from standfast.runs.session_io import validate_input
 from standfast.runtime._engine.approvals import build_withdrawal_ops
 from standfast.runtime._engine.context import RuntimeContext, validate_session_id
-from standfast.runtime._engine.journal import ReplayedRun
 from standfast.runtime._engine.leases import acquire_leases
 from standfast.runtime._engine.records import (
     ENDED_STATUSES,
@@ -47,8 +37,6 @@ from standfast.runtime._engine.records import (
     encode,
     encode_entry,
 )
-from standfast.runtime._engine.replay import replay, validate_step
-from standfast.runtime._engine.run_cipher import require_unlocked
 from standfast.runtime._engine.scheduler import (
     Scheduler,
     build_create_ops,
@@ -56,23 +44,13 @@ from standfast.runtime._engine.scheduler import (
     find_session_holder,
     make_run_ids,
 )
-from standfast.runtime._engine.session_marks import build_rewind_ops, find_fork_place
+from standfast.runtime._engine.session_marks import build_rewind_ops
 from standfast.runtime.errors import RunEnded, RunKeyReused, SessionBusy, SessionEncrypted
 from standfast.runtime.types import CancelMode, OnBusy
 from standfast.store.operations import Annotate, AppendJournal, Op, SaveRun
-from standfast.store.records import RunRecord
-from standfast.workspaces.branches import build_fork_ops, find_workspace
-from standfast.workspaces.references import WorkspaceRef
-from standfast.workspaces.run_workspace import RunWorkspace
-from standfast.workspaces.storage import WorkspaceStorage, describe_location
-from standfast.workspaces.versions import (
-    WorkspaceVersion,
-    choose_version,
-    find_version,
-    list_workspaces,
-    name_run_workspace,
-    name_session_workspace,
-)
+from standfast.store.records import RunRecord, SessionRecord
+
+MAX_PRIORITY = 1_000_000
 
 _BUSY_ADVICE = "wait for it, or start with on_busy='enqueue' or 'interrupt'"
 
@@ -89,6 +67,7 @@ class StartRequest:
     key: str | None
     on_busy: OnBusy
     owner: str | None = None
+    priority: int = 0
 
     @property
     def digest(self) -> str:
@@ -98,12 +77,21 @@ class StartRequest:
     def preempts(self) -> bool:
         return self.on_busy in ("interrupt", "rollback")
 
-    def build_ops(self, run_id: str) -> list[Op]:
+    def build_ops(self, run_id: str, *, queue: str = "", share: str = "") -> list[Op]:
         """Return the operations that create the queued run; one that preempts is the next of its session."""
         header = RunHeader(self.agent, self.digest, key=self.key)
         first = RunQueued(self.input, self.max_turns, self.context)
         status: Literal["next", "queued"] = "next" if self.preempts else "queued"
-        return build_create_ops(run_id, header, first, session_id=self.session_id, status=status)
+        return build_create_ops(
+            run_id,
+            header,
+            first,
+            session_id=self.session_id,
+            status=status,
+            queue=queue,
+            priority=self.priority,
+            share=share,
+        )
 
     def check_same_request(self, record: RunRecord) -> str:
         """Return the run that the key has started before, or raise :class:`RunKeyReused` for another request."""
@@ -121,12 +109,15 @@ def build_request(
     key: str | None,
     on_busy: OnBusy,
     owner: str | None,
+    priority: int = 0,
 ) -> StartRequest:
     """Return a checked request, or raise :class:`InvalidInput`."""
     if on_busy not in get_args(OnBusy):
         raise InvalidInput(f"on_busy must be enqueue, reject, interrupt or rollback, not {on_busy!r}")
     if max_turns is not None and not is_integer(max_turns):
         raise InvalidInput(f"max_turns must be an integer or None, not {max_turns!r}")
+    if not is_integer(priority) or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        raise InvalidInput(f"priority must be an integer from -{MAX_PRIORITY} to {MAX_PRIORITY}, not {priority!r}")
     return StartRequest(
         agent,
         validate_input(input),
@@ -136,6 +127,7 @@ def build_request(
         None if key is None else validate_name("key", key),
         on_busy,
         validate_owner(owner),
+        priority,
     )
 
 
@@ -146,12 +138,13 @@ async def start_run(scheduler: Scheduler, request: StartRequest) -> str:
     for one in (run_id, *others) if request.key is not None else ():
         if (existing := await backend.get_run(one)) is not None:
             return request.check_same_request(existing)
-    await check_session(scheduler.ctx, request.session_id)
-    labels = await _build_owner_ops(scheduler.ctx, request)
+    session = await check_session(scheduler.ctx, request.session_id)
+    share = request.owner or (session.owner if session is not None else None) or request.session_id or ""
+    labels, queue = await _build_owner_ops(scheduler.ctx, request), scheduler.ctx.name_queue(request.agent)
     if request.on_busy == "reject" and request.session_id is not None:
         await _reject_if_busy(scheduler, run_id, request.session_id)
     try:
-        await backend.commit(*labels, *request.build_ops(run_id))
+        await backend.commit(*labels, *request.build_ops(run_id, queue=queue, share=share))
     except StoreUnavailable:
         if await backend.get_run(run_id) is None:
             raise
@@ -166,14 +159,15 @@ async def start_run(scheduler: Scheduler, request: StartRequest) -> str:
     return run_id
 
 
-async def check_session(ctx: RuntimeContext, session_id: str | None) -> None:
-    """Refuse a session that this runtime cannot read, or would not encrypt, before anything is written."""
+async def check_session(ctx: RuntimeContext, session_id: str | None) -> SessionRecord | None:
+    """Return the session, if there is one; refuse one that this runtime cannot read, or would not encrypt."""
     record = None if session_id is None else await ctx.backend.get_session(session_id)
     if record is None:
-        return
+        return None
     if record.seal is not None and ctx.cipher is None:
         raise SessionEncrypted(record.session_id)
     ctx.codec.verify(record)
+    return record
 
 
 async def _build_owner_ops(ctx: RuntimeContext, request: StartRequest) -> list[Op]:
@@ -277,6 +271,7 @@ async def update_run(
         status=status,
         data=encode(header),
         session_id=record.session_id,
+        queue=ctx.name_queue(header.agent),
     )
     entry = encode_entry(JournalEntry(note))
     try:
@@ -285,98 +280,3 @@ async def update_run(
         return False
     ctx.subscriptions.notify_written(record.run_id, stopped=status in STOPPED_STATUSES)
     return True
-
-
-async def fork_run(
-    ctx: RuntimeContext, parent: RunRecord, *, at: int | None, session_id: str | None, owner: str | None = None
-) -> RunRecord:
-    """Create a queued run that continues from a step of its parent. Its journal begins with its parent's, uncopied.
-
-    The run, its session and its workspace are created in one commit, which fails if the session has another owner.
-    """
-    require_unlocked(parent)
-    await check_session(ctx, parent.session_id)
-    step = parent.journal_length if at is None else validate_step(parent, at)
-    replayed = await replay(ctx.backend, parent, upto=step)
-    run_id = new_id("run")
-    child_id = None if parent.session_id is None else session_id or new_id("session")
-    first = RunQueued(replayed.state.input, replayed.state.max_turns, replayed.context, parent.run_id, step)
-    request = compute_request_digest("fork", parent.run_id, step)
-    forked = RunHeader(decode_header(parent).agent, request, parent=parent.run_id)
-    claim = (
-        []
-        if child_id is None or owner is None
-        else [Annotate(session_id=child_id, metadata={}, owner=owner, claim=True)]
-    )
-    for attempt in count():
-        conversation = [*await _build_fork_ops(ctx, parent, replayed, run_id, child_id), *claim]
-        try:
-            await ctx.backend.commit(*build_create_ops(run_id, forked, first, session_id=child_id), *conversation)
-            break
-        except (HistoryMoved, WorkspaceMoved, BlobsMissing):
-            await wait_before_retry(attempt)
-    return await ctx.get_run(run_id)
-
-
-async def _build_fork_ops(
-    ctx: RuntimeContext, parent: RunRecord, run: ReplayedRun, run_id: str, child_id: str | None
-) -> list[Op]:
-    """Return the operations that create the session and the workspace of a fork, as they were at this step."""
-    ops, outputs = list[Op](), list[str]()
-    if parent.session_id is None or child_id is None:
-        source, target = name_run_workspace(parent.run_id), name_run_workspace(run_id)
-    else:
-        source, target = name_session_workspace(parent.session_id), name_session_workspace(child_id)
-        place = await find_fork_place(ctx, parent, run)
-        if place is not None:
-            session, (length, generation) = ctx.open_session(parent.session_id), place
-            child = ctx.open_session(child_id)
-            ops += await session.build_fork_ops(child, length, generation=generation, with_workspace=False)
-            outputs += await session.list_output_ids(length, generation=generation)
-    outputs += list_finished_calls(run.state, start=run.state.stored)
-    for pair in zip(list_workspaces(source), list_workspaces(target), strict=True):
-        ops += await build_fork_ops(ctx.backend, *pair, outputs, any_line=True)
-    return ops
-
-
-async def load_state(ctx: RuntimeContext, run_id: str, *, at: int | None) -> RunState[Any, Any]:
-    """Return the run as a portable state, as it is now or as it was after the step ``at``."""
-    record = await ctx.get_run(run_id)
-    graph = ctx.get_graph(decode_header(record).agent)
-    replayed = await replay(ctx.backend, record, upto=None if at is None else validate_step(record, at))
-    context: RunContextWrapper[Any] = RunContextWrapper(
-        restore_context(replayed.context, deserializer=None, strict=False),
-        usage=replayed.usage,
-        approvals=Approvals(list(replayed.state.approvals)),
-        tool_input=replayed.state.tool_input,
-    )
-    workspace = await find_run_workspace(ctx, record, replayed.state)
-    return RunState.from_run(
-        ActiveRun(replayed.state, graph=graph, context=context, config=ctx.config, workspace=workspace)
-    )
-
-
-async def find_run_workspace(ctx: RuntimeContext, record: RunRecord, state: State) -> RunWorkspace:
-    """Return the workspace of a run as it was in this state, for a state that is continued elsewhere."""
-    key = name_run_workspace(record.run_id) if record.session_id is None else name_session_workspace(record.session_id)
-    found = await find_workspace(ctx.backend, key)
-    if found is None:
-        return RunWorkspace(record.run_id)
-    storage = WorkspaceStorage(ctx.backend)
-    number = find_run_version(await storage.read_versions(key), record, list_finished_calls(state))
-    if not number:
-        return RunWorkspace(record.run_id)
-    line = await storage.read_line(key, number)
-    saved = next((one.checkpoint_id for one in reversed(line) if one.checkpoint_id is not None), None)
-    reference = WorkspaceRef(key, found.workspace_id, number, saved, describe_location(ctx.backend))
-    seal = None if ctx.cipher is None else WorkspaceSeal(ctx.cipher.keyring)
-    return RunWorkspace(record.run_id, reference, seal=seal, storage=storage)
-
-
-def find_run_version(versions: list[WorkspaceVersion], record: RunRecord, outputs: list[str]) -> int:
-    """Return the version after these calls of a run; before its first call, that which its session had."""
-    if record.session_id is None:
-        return choose_version(versions, outputs)
-    own = [one for one in versions if one.cell.run_id == record.run_id]
-    before = own[0].cell.parent if own else versions[-1].number
-    return find_version(own, outputs) or before

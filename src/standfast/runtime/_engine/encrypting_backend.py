@@ -78,6 +78,9 @@ class EncryptingBackend:
     async def list_runs(self, **filters: Any) -> list[RunRecord]:
         return [self._cipher.open_run(record) for record in await self._backend.list_runs(**filters)]
 
+    async def list_claimable(self, **filters: Any) -> list[RunRecord]:
+        return [self._cipher.open_run(record) for record in await self._backend.list_claimable(**filters)]
+
     async def read_journal(self, run_id: str, *, after: int) -> list[LogEntry]:
         while True:
             # The record is read first, so that every entry it counts is in the journal by then.

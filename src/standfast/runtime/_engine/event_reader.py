@@ -25,6 +25,8 @@ from standfast.store.records import LogEntry
 HOLD_SECONDS = 0.5
 """How long an entry is held back for the notice of its driver. A driver that was waited for in vain is not again."""
 MAX_SHARED = 1024
+MAX_BATCH = 64
+"""Events that are yielded together at most, or one message more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +88,29 @@ class SharedJournal:
 
 async def follow_events(
     ctx: RuntimeContext, run_id: str, *, after: int, stop: Collection[str], position: str | None = None
-) -> AsyncIterator[Event]:
+) -> AsyncIterator[list[Event]]:
     """Yield every event with a ``seq`` above ``after``, then new ones, until the run has one of the ``stop`` statuses.
 
     Live events of a model response come before the event of the complete response, and after all earlier ones. Those up
-    to ``position`` are left out.
+    to ``position`` are left out. Events that are there at the same time are yielded together: words
+    that have piled up, or entries that were read at once.
     """
     try:
-        heard = parse_position(position)
+        after_position = parse_position(position)
     except ValueError:
         raise InvalidInput(f"position must be that of a live event, not {position!r}") from None
     with ctx.subscriptions.subscribe(run_id) as subscription:
-        reader = EventReader(ctx, run_id, subscription, after=after, heard=heard)
+        reader = EventReader(ctx, run_id, subscription, after=after, after_position=after_position)
         backoff = Backoff(maximum=ctx.poll_interval)
         await reader.fetch(since=asyncio.get_running_loop().time())
         reader.note_history()
         while True:
             while subscription.pending or reader.has_next():
-                for event in await reader.read_next():
-                    yield event
+                batch = list(await reader.read_next())
+                while len(batch) < MAX_BATCH and reader.has_pending_word():
+                    batch.extend(await reader.read_next())
+                if batch:
+                    yield batch
                 backoff.reset()
             if reader.is_at_end(stop):
                 return
@@ -117,14 +123,14 @@ class EventReader:
     """The position of a reader, and the entries that it has fetched but not yielded."""
 
     def __init__(
-        self, ctx: RuntimeContext, run_id: str, subscription: RunSubscription, *, after: int, heard: EntryMark
+        self, ctx: RuntimeContext, run_id: str, subscription: RunSubscription, *, after: int, after_position: EntryMark
     ) -> None:
         self._ctx, self._run_id, self._subscription = ctx, run_id, subscription
         channel = ctx.subscriptions.channels[run_id]
         if channel.journal is None:
             channel.journal = SharedJournal(ctx, run_id)
         self._journal: SharedJournal = channel.journal
-        self._heard, self._seq, self._fetched = heard, after, after
+        self._after_position, self._seq, self._fetched = after_position, after, after
         self._history = 0
         self._last_mark: EntryMark = (0, 0)
         self._settled: EntryMark = (0, 0)
@@ -162,9 +168,14 @@ class EventReader:
             events.append(gap)
         return iter((*events, message.event))
 
+    def has_pending_word(self) -> bool:
+        """Return whether the next message is a live event, which can be read without waiting for the store."""
+        pending = self._subscription.pending
+        return bool(pending) and pending[0].event is not None
+
     def _is_stale(self, message: StreamMessage) -> bool:
-        """Return whether the complete response was yielded already, or the reader has heard this before."""
-        return message.mark < self._settled or (message.mark[0], message.number) <= self._heard
+        """Return whether the complete response, or this message, was already yielded."""
+        return message.mark < self._settled or (message.mark[0], message.number) <= self._after_position
 
     async def _read_notice(self, message: StreamMessage) -> Iterator[Event]:
         if message.number == 0 or message.mark <= self._last_mark:
@@ -232,7 +243,7 @@ class EventReader:
         now = asyncio.get_running_loop().time()
         if self._held_until is None:
             self._held_until = now + HOLD_SECONDS
-            subscriptions.ask_again(self._run_id)
+            subscriptions.request_again(self._run_id)
         if now < self._held_until:
             return True
         subscriptions.give_up_notice(self._run_id, row.mark[0])

@@ -75,6 +75,7 @@ def _build_data(entry: JournalEntry) -> dict[str, Any]:
             return {
                 "items": [one.item for one in content.entries],
                 "usage": msgspec.to_builtins(content.response.usage),
+                "model": content.model,
             }
         case steps.ApprovalsChecked():
             return {"calls": [_build_call_data(call) for call in content.calls]}

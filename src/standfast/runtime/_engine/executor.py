@@ -19,29 +19,34 @@ from standfast.base.errors import (
     WorkspaceMoved,
 )
 from standfast.base.log import get_logger
-from standfast.base.text import describe_error, sanitize_text
+from standfast.base.text import describe_error, get_error_code
 from standfast.base.time import Backoff
+from standfast.base.usage import Usage
 from standfast.runs.active_run import ActiveRun
-from standfast.runs.core import steps
 from standfast.runs.core.context import restore_context
-from standfast.runs.core.serialization import list_agent_paths
-from standfast.runs.core.state import CallRecord, FinalOutput, State
+from standfast.runs.core.conversion import to_usage_record
+from standfast.runs.core.state import FinalOutput
 from standfast.runs.core.steps import AskModel
 from standfast.runs.core.transitions import choose_next_step, is_waiting
 from standfast.runs.driver import drive
 from standfast.runs.sandbox import has_sandbox_agent, use_sandbox
-from standfast.runs.toolbox import Toolbox
 from standfast.runtime._engine.approvals import build_withdrawal_ops, load_standing_decisions
+from standfast.runtime._engine.compatibility import (
+    find_missing_agent,
+    find_orphaned_calls,
+    make_tool_missing_problem,
+    reject_call,
+)
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.crash_loop import make_crash_loop_problem
-from standfast.runtime._engine.journal import ReplayedRun, replay_outcome, strip_children
+from standfast.runtime._engine.journal import ReplayedRun, replay_outcome
 from standfast.runtime._engine.journal_writer import (
     ContextTracker,
     JournalWriter,
     RunTakenOver,
     SnapshotWriter,
 )
-from standfast.runtime._engine.leases import RunLeases
+from standfast.runtime._engine.leases import TAKEOVER_LOG, RunLeases
 from standfast.runtime._engine.records import (
     ENDED_STATUSES,
     JournalEntry,
@@ -58,61 +63,6 @@ from standfast.runtime._engine.session_marks import build_rewind_ops
 from standfast.runtime.types import CancelMode, RunProblem
 from standfast.store.operations import AppendJournal, SaveRun
 from standfast.store.records import RunRecord
-
-Route = tuple[str, ...]
-
-
-def find_missing_agent(run: ActiveRun) -> RunProblem | None:
-    """Return a problem for the first agent of the run that does not exist in this process."""
-    for path in list_agent_paths(run.state):
-        if run.graph.find(path) is None:
-            name = path.rsplit(":", 1)[-1]
-            return RunProblem(
-                "agent-missing",
-                f"the agent {name!r} at {path!r} no longer exists: add it and resume the run, or cancel the run",
-            )
-    return None
-
-
-async def find_orphaned_calls(run: ActiveRun) -> list[tuple[Route, CallRecord, str]]:
-    """Return the open calls whose tool or handoff no longer exists, with the name of the agent."""
-    return await _collect_orphaned_calls(run, run.state, ())
-
-
-async def _collect_orphaned_calls(run: ActiveRun, state: State, route: Route) -> list[tuple[Route, CallRecord, str]]:
-    orphaned: list[tuple[Route, CallRecord, str]] = []
-    agent = run.get_agent(state.agent)
-    toolbox: Toolbox | None = None
-    for call in state.calls:
-        if call.status in ("done", "rejected") or call.kind == "mcp":
-            continue
-        if call.child is not None:
-            orphaned += await _collect_orphaned_calls(run, call.child, (*route, call.id))
-        toolbox = toolbox or await Toolbox.from_agent(agent, run.context)
-        if call.kind == "handoff":
-            exists = call.tool.name in toolbox.handoffs_by_name
-        else:
-            exists = toolbox.find_tool(call.tool) is not None
-        if not exists:
-            orphaned.append((route, call, agent.name))
-    return orphaned
-
-
-def make_tool_missing_problem(orphaned: list[tuple[Route, CallRecord, str]]) -> RunProblem:
-    names = ", ".join(sorted({f"{call.tool} of {agent!r}" for _, call, agent in orphaned}))
-    return RunProblem(
-        "tool-missing",
-        f"open calls of the run need tools that no longer exist: {names}. Add them and resume the run, resume it with "
-        "accept_changes=True (--accept-changes) to reject the calls, or cancel it",
-    )
-
-
-def reject_call(call: CallRecord) -> steps.Outcome:
-    """Return the outcome that rejects a call whose tool no longer exists."""
-    message = f"The tool {call.tool} is no longer available."
-    rejected = replace(call, status="rejected", kind="function", uncertain=False, message=message, child=None)
-    return strip_children(steps.ApprovalsChecked((rejected,)))
-
 
 SUSPENDED = RunProblem(
     "suspended", "the runtime that executed this run was closed; any runtime that has its agent will continue the run"
@@ -132,6 +82,7 @@ class RunExecutor:
         self.header: RunHeader = decode_header(record)
         self._marks = count(1)
         self.active_run: ActiveRun | None = None
+        self._replayed_usage: Usage | None = None
         self.writer = self._make_writer()
         self.task: asyncio.Task[None] | None = None
         self.cancel_mode: CancelMode | None = self.header.cancel
@@ -147,6 +98,11 @@ class RunExecutor:
             while not await self._drive_once() and not self.ctx.closing:  # noqa: ASYNC110 - retries with back-off
                 await asyncio.sleep(backoff.next_delay())
         except RunTakenOver:
+            TAKEOVER_LOG.warning(
+                "run %s of agent %r: its lease expired, and another runtime executes it now",
+                self.record.run_id,
+                self.header.agent,
+            )
             await self._report_lease_loss()
             self.ctx.subscriptions.publish_live(
                 self.record.run_id, "run.taken_over", {"reason": "another runtime owns it now"}
@@ -180,12 +136,14 @@ class RunExecutor:
             return await self._load_and_drive()
         except (RunTakenOver, StoreUnavailable):
             raise
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if self.leases.lost:
                 raise RunTakenOver from None
-            if self.cancel_mode is None:
-                return await self._stop("woken", problem=SUSPENDED)
-            return await self._stop("cancelled")
+            if self.cancel_mode is not None:
+                return await self._stop("cancelled")
+            if not self.suspending and not is_being_cancelled():  # a model or hook raised it
+                return await self._stop("failed", problem=make_problem(error))
+            return await self._stop("woken", problem=SUSPENDED)
         except Exception as error:  # noqa: BLE001 - it becomes the problem of the run
             if self.leases.lost:
                 raise RunTakenOver from None
@@ -200,6 +158,7 @@ class RunExecutor:
         graph = self.ctx.graphs.get(self.header.agent)
         self.writer, self.active_run = self._make_writer(), None
         replayed = await replay(self.ctx.backend, self.record)
+        self._replayed_usage = replayed.usage
         self.ctx.subscriptions.note_loaded(self.record.run_id, replayed.length)
         self.writer.snapshot_writer = SnapshotWriter(self.ctx.backend, self.record, replayed)
         self.writer.pending_approvals, self.writer.trace = replayed.pending_approvals, replayed.state.trace
@@ -334,6 +293,9 @@ class RunExecutor:
     def _build_save(self, status: str, problem: RunProblem | None, answer: FinalOutput | None) -> SaveRun:
         by = self.active_run.state.agent if self.active_run is not None and answer is not None else None
         header = replace(self.header, problem=problem, answer=answer, answered_by=by, accept=False)
+        usage = self._replayed_usage if self.active_run is None else self.active_run.context.usage
+        if usage is not None:
+            header = replace(header, usage=replace(to_usage_record(usage), entries=()))
         if status != "woken":
             header = replace(
                 header, cancel=None, rollback_requested=header.rollback_requested and status == "cancelled"
@@ -375,16 +337,14 @@ class RunExecutor:
             self.task.cancel()
 
 
+def is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def make_problem(error: BaseException) -> RunProblem:
     kind = f"{type(error).__module__}.{type(error).__qualname__}"
-    return RunProblem(_get_code(error), describe_error(error), kind)
-
-
-def _get_code(error: BaseException) -> str:
-    """Return the error's code. Errors of other libraries may have none, or one of another type."""
-    code = getattr(error, "code", None)
-    known = isinstance(code, str | int) and not isinstance(code, bool) and code != ""
-    return sanitize_text(str(code)) if known else "error"
+    return RunProblem(get_error_code(error), describe_error(error), kind)
 
 
 def make_unknown_agent_problem(name: str) -> RunProblem:

@@ -51,7 +51,8 @@ async def import_run(scheduler: Scheduler, agent: str, saved: "RunState[Any, Any
         return _check_same_state(existing, digest)
     session_id = await _find_session(ctx, state)
     first = RunQueued(state.input, state.max_turns, context, state=values)
-    ops = build_create_ops(run_id, RunHeader(agent, digest), first, session_id=session_id)
+    header, queue = RunHeader(agent, digest), ctx.name_queue(agent)
+    ops = build_create_ops(run_id, header, first, session_id=session_id, queue=queue)
     target = name_run_workspace(run_id) if session_id is None else name_session_workspace(session_id)
     try:
         await ctx.backend.commit(*ops, *await _build_workspace_ops(ctx, run, target))

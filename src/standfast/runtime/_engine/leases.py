@@ -12,6 +12,9 @@ from standfast.store.records import Lease
 
 _log = get_logger(__name__)
 
+TAKEOVER_LOG = get_logger("standfast.takeovers")
+"""Logs that a runtime took over a run, and that it lost one to another runtime."""
+
 
 def make_run_lease_name(run_id: str) -> str:
     return f"run:{run_id}"

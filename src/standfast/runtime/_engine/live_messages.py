@@ -10,7 +10,7 @@ from standfast.runtime._engine.live_stream import StreamMessage, make_live_event
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """A runtime has joined, or was cut off: tell it what you watch."""
+    """A runtime has joined or reconnected. The receiver answers with the runs that it watches."""
 
 
 class Watched(msgspec.Struct, frozen=True, array_like=True):
@@ -42,7 +42,7 @@ class Changed(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """Messages of the driver of a run; ``start``: nothing before them can be had, and ``missed`` of it are missing.
+    """Messages of the driver of a run; ``start``: earlier ones are lost, ``missed`` of the current response.
 
     ``content`` is encrypted with the key of the run if the run is.
     """
@@ -53,6 +53,10 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, tag=4):
     start: bool
     missed: int
     content: bytes
+
+
+class Runnable(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """There is a run that the sender cannot execute, and another runtime may."""
 
 
 class WireMessage(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -68,7 +72,7 @@ class WireMessage(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
 
 _SETTLED, _STOPPED = 1, 2
 encode = msgspec.msgpack.Encoder().encode
-decode = msgspec.msgpack.Decoder(Hello | Watch | Unwatch | Changed | Batch).decode
+decode = msgspec.msgpack.Decoder(Hello | Watch | Unwatch | Changed | Batch | Runnable).decode
 _decode_content = msgspec.msgpack.Decoder(list[WireMessage]).decode
 
 

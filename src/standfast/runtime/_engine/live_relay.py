@@ -7,7 +7,7 @@ and to no others. Everything sent is a hint: a reader that gets nothing finds al
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -18,6 +18,7 @@ from standfast.runtime._engine.live_messages import (
     Batch,
     Changed,
     Hello,
+    Runnable,
     Unwatch,
     Watch,
     Watched,
@@ -36,6 +37,7 @@ WATCH_SECONDS = 30.0
 """How long a watch lasts unless it is renewed."""
 RENEWAL_INTERVAL = 10.0
 FLUSH_DELAY = 0.005
+HINT_INTERVAL = 0.05
 ASK_INTERVAL = 0.1
 KEEP_ENDED_SECONDS = 10.0
 _MAX_BATCH = 256
@@ -44,7 +46,7 @@ _log = get_logger(__name__)
 
 
 class LiveRelay:
-    """The relay of one runtime. Its task opens the link when there is something to say or to hear."""
+    """The relay of one runtime. Its task opens the link when there is something to send or to receive."""
 
     def __init__(self, name: str, subscriptions: RunSubscriptions, cipher: RunCipher | None) -> None:
         self._name, self._subscriptions, self._cipher = name, subscriptions, cipher
@@ -57,6 +59,10 @@ class LiveRelay:
         self._flush_handle: asyncio.TimerHandle | None = None
         self._asked: dict[str, float] = {}
         """By run: when missing messages were last requested."""
+        self.on_runnable: Callable[[], None] = lambda: None
+        """Called when another runtime says that a run waits."""
+        self._hint_handle: asyncio.TimerHandle | None = None
+        self._has_hint = False
 
     @property
     def is_open(self) -> bool:
@@ -81,6 +87,8 @@ class LiveRelay:
                 self._send_watches(None)
         finally:
             self._flush()
+            if self._hint_handle is not None:
+                self._hint_handle.cancel()
             self._link = None
             await link.close()
 
@@ -113,7 +121,7 @@ class LiveRelay:
         return Watched(run_id, self._subscriptions.has_readers(run_id, live=True), *place)
 
     def _send_watches(self, to: str | None) -> None:
-        """Tell one runtime, or all, what this one watches."""
+        """Send the runs that this runtime watches to one runtime, or to all."""
         if self._link is None:
             return
         channels = self._subscriptions.channels.items()
@@ -149,10 +157,24 @@ class LiveRelay:
     def keep_ended(self, run_id: str, stream: LiveStream) -> None:
         self._ended[run_id] = stream, time.monotonic() + KEEP_ENDED_SECONDS
 
-    def tell_changed(self, run_id: str, *, stopped: bool) -> None:
+    def announce_change(self, run_id: str, *, stopped: bool) -> None:
         if self._link is not None and run_id in self._watchers:
             for watcher in self._list_watchers(run_id, live=False):
                 self._link.send(watcher, encode(Changed(run_id, stopped)))
+
+    def tell_runnable(self) -> None:
+        """Send a hint, and further ones of the next moment as one at its end."""
+        if self._link is None:
+            return
+        self._has_hint = self._hint_handle is not None
+        if self._hint_handle is None:
+            self._link.broadcast(encode(Runnable()))
+            self._hint_handle = asyncio.get_running_loop().call_later(HINT_INTERVAL, self._end_hint)
+
+    def _end_hint(self) -> None:
+        self._hint_handle = None
+        if self._has_hint:
+            self.tell_runnable()
 
     def _list_watchers(self, run_id: str, *, live: bool) -> list[str]:
         now, watchers = time.monotonic(), self._watchers.get(run_id, {})
@@ -198,7 +220,7 @@ class LiveRelay:
                 self._link.send(name, batch)
 
     def _replay(self, to: str, wanted: Watched) -> None:
-        """Send what the watcher does not have, or only where the driver is, so that it knows what to expect."""
+        """Send the messages that the watcher lacks, or if there are none, the number of the driver's next message."""
         stream = self._find_stream(wanted.run_id)
         if stream is None or not wanted.live:
             return
@@ -244,6 +266,8 @@ class LiveRelay:
                     self._watchers.get(message.run_id, {}).pop(sender, None)
                 case Changed():
                     self._subscriptions.notify_changed(message.run_id, stopped=message.stopped)
+                case Runnable():
+                    self.on_runnable()
                 case Batch():
                     self._receive_batch(sender, message)
         except (msgspec.MsgspecError, StandfastError) as problem:
@@ -265,11 +289,11 @@ class LiveRelay:
             self._subscriptions.note_missed(run_id, batch.missed)
         receive = self._subscriptions.receive
         if receive(run_id, sender, batch.token, batch.first, messages, start=batch.start):
-            self._ask_for_missing(run_id, sender, batch.token)
+            self._request_missing(run_id, sender, batch.token)
         else:
             self._asked.pop(run_id, None)
 
-    def _ask_for_missing(self, run_id: str, sender: str, token: int) -> None:
+    def _request_missing(self, run_id: str, sender: str, token: int) -> None:
         now = time.monotonic()
         if self._link is None or now < self._asked.get(run_id, 0.0) + ASK_INTERVAL:
             return
@@ -283,7 +307,7 @@ class LiveRelay:
         if sender is not None:
             for watching in self._watchers.values():
                 watching.pop(sender, None)
-            self._subscriptions.note_gone(sender)
+            self._subscriptions.note_end_of_runtime(sender)
         elif self._link is not None:
             self._link.broadcast(encode(Hello()))
             self._send_watches(None)

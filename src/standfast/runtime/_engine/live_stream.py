@@ -1,7 +1,7 @@
-"""What a run says while one runtime drives it: live events and notices of journal entries, numbered from 1.
+"""The messages of a run while one runtime drives it: live events and notices of journal entries, numbered from 1.
 
 The numbers show other processes what they have missed. The messages since the last complete response are kept, so that
-a reader who comes in the middle of a response gets its beginning.
+a reader that joins in the middle of a response gets its beginning.
 """
 
 from collections import deque

@@ -15,7 +15,7 @@ from standfast.base.errors import InvalidInput
 from standfast.base.items import Item
 from standfast.base.text import describe_error
 from standfast.runs.core.context import SavedContext
-from standfast.runs.core.state import FinalOutput, PersistedStruct, decode_hook, encode_hook
+from standfast.runs.core.state import FinalOutput, PersistedStruct, UsageRecord, decode_hook, encode_hook
 from standfast.runs.core.steps import CallDecided, Outcome
 from standfast.runtime._engine.run_cipher import require_unlocked
 from standfast.runtime.types import CancelMode
@@ -77,6 +77,8 @@ class RunHeader(PersistedStruct, frozen=True):
     answer: FinalOutput | None = None
     answered_by: str | None = None
     parent: str | None = None
+    usage: UsageRecord | None = None
+    """The tokens and requests of the run when its status changed last."""
 
 
 class RunQueued(PersistedStruct, frozen=True, tag="run.queued"):

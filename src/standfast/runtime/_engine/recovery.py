@@ -1,4 +1,4 @@
-"""The recovery loop: claim runs without an owner, start queued runs, expire approvals."""
+"""The recovery loop: claim runs whose owner died, offer queued runs that were forgotten, expire approvals."""
 
 import asyncio
 import time
@@ -15,16 +15,19 @@ from standfast.runtime._engine.approvals import expire_approval
 from standfast.runtime._engine.control import resume_run, update_run
 from standfast.runtime._engine.executor import RunExecutor, make_unknown_agent_problem
 from standfast.runtime._engine.leases import make_run_lease_name
-from standfast.runtime._engine.records import QUEUED_STATUSES, RunStopped, decode_header, list_runs
+from standfast.runtime._engine.presence import list_served_queues
+from standfast.runtime._engine.queues import OLD_QUEUE
+from standfast.runtime._engine.records import RunStopped, decode_header, list_runs
 from standfast.runtime._engine.run_cipher import is_locked
 from standfast.runtime._engine.scheduler import Scheduler, find_session_holder
 from standfast.store.records import RunRecord
 
+_FORGOTTEN_PAGE = 50
 _log = get_logger(__name__)
 
 
 class RecoveryLoop:
-    """Claims runs whose owner died, starts queued runs and expires approvals.
+    """Claims runs whose owner died, offers queued runs that were forgotten, and expires approvals.
 
     It scans the store every ``poll_interval`` seconds. The cost grows with the number of active runs, not with those
     that wait.
@@ -38,6 +41,9 @@ class RecoveryLoop:
         """By run: the expiry of the lost lease for which the back-off delay was already started."""
         self._agent_unknown_since: dict[str, float] = {}
         self._next_sweep = 0.0
+        self._unserved_since: dict[str, float] = {}
+        """By queue that no live runtime serves: since when, on the local monotonic clock."""
+        self._forgotten_after = 0
 
     async def run(self) -> None:
         await self._run_logging_errors(partial(self._retry_blocked, include_all=True))
@@ -67,31 +73,19 @@ class RecoveryLoop:
                 await resume_run(self.scheduler, record.run_id, accept=False, agent=None)
 
     async def scan(self) -> None:
-        """Check every active and queued run once."""
-        records = await list_runs(self.ctx.backend, status=("woken", "running", *QUEUED_STATUSES))
+        """Check every run that a process executes once."""
+        records = await list_runs(self.ctx.backend, status=("running",))
         self._forget_missing(records)
-        busy = {record.session_id for record in records if record.status not in QUEUED_STATUSES and record.session_id}
-        for record in sorted(records, key=lambda record: record.status == "queued"):
-            if record.status not in QUEUED_STATUSES and not is_locked(record):
+        for record in records:
+            if not is_locked(record):
                 await self._run_logging_errors(partial(self._check_run, record))
-            elif record.session_id not in busy:
-                if record.session_id is not None:
-                    busy.add(record.session_id)
-                if not is_locked(record):
-                    await self._run_logging_errors(partial(self._start_queued, record))
         await self._sweep()
 
     async def _check_run(self, record: RunRecord) -> None:
         if record.run_id in self.scheduler.executors:
             self._forward_cancel(self.scheduler.executors[record.run_id], record)
-        elif record.status == "running":
+        elif time.monotonic() >= self.ctx.recovery_paused_until:
             await self._recover(record)
-        else:
-            await self._claim_or_block(record)
-
-    async def _start_queued(self, record: RunRecord) -> None:
-        if record.session_id is None or await find_session_holder(self.ctx.backend, record.session_id) is None:
-            await self._claim_or_block(record)
 
     def _forward_cancel(self, executor: RunExecutor, record: RunRecord) -> None:
         """Cancel a run that is executed here if another process has requested it."""
@@ -147,11 +141,34 @@ class RecoveryLoop:
         self._next_sweep = time.monotonic() + self.ctx.poll_interval * 4
         await self._retry_blocked(include_all=False)
         await self.ctx.sync_clock()
+        await self._offer_forgotten()
+        await self._block_unserved()
         now, last = self.ctx.clock(), None
         while page := await self.ctx.backend.list_due_approvals(status="pending", at=now, limit=200, after=last):
             for record in page:
                 await self._expire(record.approval_id)
             last = page[-1]
+
+    async def _offer_forgotten(self) -> None:
+        """Offer the next run of sessions whose last run has ended in a process that died right after that."""
+        page = await self.ctx.backend.list_runs(
+            status=("queued",), session_id=None, limit=_FORGOTTEN_PAGE, after=self._forgotten_after
+        )
+        self._forgotten_after = page[-1].order if len(page) == _FORGOTTEN_PAGE else 0
+        for session_id in {record.session_id for record in page if record.behind and record.session_id is not None}:
+            if await find_session_holder(self.ctx.backend, session_id) is None:
+                await self.scheduler.start_next(session_id)
+
+    async def _block_unserved(self) -> None:
+        """Block runs whose agent no live runtime has had for twice the lease."""
+        waiting = set(await self.ctx.backend.list_waiting_queues()) - {OLD_QUEUE, *self.ctx.list_queues()}
+        unserved = waiting - set(await list_served_queues(self.ctx)) if waiting else waiting
+        self._unserved_since = {queue: self._unserved_since.get(queue, time.monotonic()) for queue in unserved}
+        for queue, since in self._unserved_since.items():
+            if since + 2 * self.ctx.lease_ttl < time.monotonic():
+                for record in await self.ctx.backend.list_claimable(queues=[queue], limit=_FORGOTTEN_PAGE, after=None):
+                    if not is_locked(record):
+                        await self._run_logging_errors(partial(self._block, record))
 
     async def _expire(self, approval_id: str) -> None:
         record = await self.ctx.backend.get_approval(approval_id)

@@ -6,6 +6,7 @@ from standfast.base.errors import InvalidInput, NotFound
 from standfast.base.validation import is_integer
 from standfast.runs.core.serialization import decode_saved
 from standfast.runs.core.state import SessionConversation, State, UsageRecord
+from standfast.runs.core.transitions import withdraw_approvals
 from standfast.runtime._engine.journal import ReplayedRun
 from standfast.runtime._engine.records import RunQueued, decode_row
 from standfast.runtime._engine.snapshots import load_latest_snapshot
@@ -59,7 +60,7 @@ async def _make_initial_run(backend: Backend, record: RunRecord, first: RunQueue
     if parent is None:
         raise NotFound("run", first.parent)
     parent_run = await replay(backend, parent, upto=first.at)
-    state = replace(parent_run.state, run_id=record.run_id, trace=None)
+    state = replace(withdraw_approvals(parent_run.state), run_id=record.run_id, trace=None)
     if isinstance(state.conversation, SessionConversation) and record.session_id is not None:
         state = replace(state, conversation=replace(state.conversation, session_id=record.session_id))
     return ReplayedRun(state, parent_run.context, parent_run.usage_records)

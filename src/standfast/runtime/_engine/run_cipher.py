@@ -102,6 +102,10 @@ class RunCipher:
         macs = [one.compute_mac(b"run id", key.encode()) for one in reversed(self.keyring.keys)]
         return [f"run_{mac.hex()[:32]}" for mac in macs]
 
+    def make_queue_names(self, agent: str) -> list[str]:
+        """Return the names of the agent's queue with each key, first that of the key which encrypts."""
+        return [one.compute_mac(b"queue", agent.encode()).hex()[:32] for one in self.keyring.keys]
+
     # --- records --------------------------------------------------------------------------------
 
     def encrypt(self, data: bytes, run_id: str, place: Place, *, link: bytes = NO_LINK) -> bytes:

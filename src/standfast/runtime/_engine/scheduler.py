@@ -2,18 +2,19 @@
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
 
 from msgspec.structs import replace
 
-from standfast.base.errors import FenceLost, HistoryMoved, RunMoved, StoreUnavailable
+from standfast.base.errors import Closed, FenceLost, HistoryMoved, RunMoved, StoreUnavailable
 from standfast.base.ids import new_id
 from standfast.base.log import get_logger
 from standfast.lifecycle.scope import Scope
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.executor import RunExecutor
-from standfast.runtime._engine.leases import RunLeases, acquire_leases
+from standfast.runtime._engine.leases import TAKEOVER_LOG, RunLeases, acquire_leases
 from standfast.runtime._engine.records import (
     QUEUED_STATUSES,
     SESSION_HOLDING_STATUSES,
@@ -28,8 +29,10 @@ from standfast.runtime._engine.records import (
 from standfast.runtime._engine.run_cipher import is_locked
 from standfast.runtime._engine.session_marks import mark_session
 from standfast.store.backend import Backend
-from standfast.store.operations import AppendJournal, Op, RequireVersion, SaveRun
+from standfast.store.operations import AppendJournal, MoveBehind, Op, RequireVersion, SaveRun
 from standfast.store.records import RunRecord
+
+_log = get_logger(__name__)
 
 CLAIMABLE_STATUSES = ("woken", "running", *QUEUED_STATUSES)
 
@@ -49,6 +52,9 @@ def build_create_ops(
     first: RunQueued,
     *,
     session_id: str | None,
+    queue: str,
+    priority: int = 0,
+    share: str = "",
     status: Literal["next", "queued"] = "queued",
 ) -> list[Op]:
     """Return the operations that create a queued run."""
@@ -60,6 +66,9 @@ def build_create_ops(
             data=encode(header),
             session_id=session_id,
             parent=header.parent,
+            queue=queue,
+            priority=priority,
+            share=share,
         ),
         AppendJournal(run_id=run_id, entries=(encode_entry(JournalEntry(first)),)),
     ]
@@ -91,10 +100,13 @@ async def claim_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecord, 
         ctx.backend, record.run_id, record.session_id, owner=ctx.runtime_id, ttl=ctx.lease_ttl, ops=[]
     )
     if leases is None:
+        await _note_behind(ctx, record, record.session_id)
         return None
     try:
         first = await find_next_queued(ctx.backend, record.session_id)
-        if first is None or first.run_id != record.run_id or await find_session_holder(ctx.backend, record.session_id):
+        holder = await find_session_holder(ctx.backend, record.session_id)
+        if first is None or first.run_id != record.run_id or holder is not None:
+            await _note_turn(ctx, record, first if holder is None else None)
             return None
         claimed = await _acquire_run(ctx, first)
         leases = None if claimed is not None else leases
@@ -102,6 +114,28 @@ async def claim_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecord, 
     finally:
         if leases is not None:
             await ctx.backend.commit(*leases.build_release_ops())
+
+
+async def _note_turn(ctx: RuntimeContext, record: RunRecord, first: RunRecord | None) -> None:
+    """Note that the run waits for another of its session, and that it is the turn of ``first``."""
+    ops = []
+    if record.status == "queued" and not record.behind:
+        ops.append(MoveBehind(run_id=record.run_id, behind=True))
+    if first is not None and first.behind:
+        ops.append(MoveBehind(run_id=first.run_id, behind=False))
+    if ops:
+        await ctx.backend.commit(*ops)
+
+
+async def _note_behind(ctx: RuntimeContext, record: RunRecord, session_id: str) -> None:
+    """Note that the run waits if another run holds its session."""
+    if record.status != "queued" or record.behind or await find_session_holder(ctx.backend, session_id) is None:
+        return
+    await ctx.backend.commit(MoveBehind(run_id=record.run_id, behind=True))
+    # The other run may have ended between the two. Its runtime looks for the next run after that, and this one here
+    # looks for the other after the note: one of them sees the other.
+    if await find_session_holder(ctx.backend, session_id) is None:
+        await ctx.backend.commit(MoveBehind(run_id=record.run_id, behind=False))
 
 
 async def _acquire_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecord, RunLeases] | None:
@@ -134,13 +168,18 @@ async def _acquire_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecor
     if leases is None:
         return None
     ctx.subscriptions.notify_written(record.run_id)
+    if note.how == "recovered":
+        TAKEOVER_LOG.info(
+            "run %s of agent %r: taken over by runtime %s, because its lease was not renewed",
+            record.run_id,
+            header.agent,
+            ctx.runtime_id,
+        )
     return replace(record, status="running", revision=record.revision + 1, data=save.data), leases
 
 
 SHUTDOWN_GRACE = 5.0
 """Seconds that running tools get when a runtime closes. Then they are cancelled, and their calls are uncertain."""
-
-_log = get_logger(__name__)
 
 
 class Scheduler:
@@ -150,11 +189,24 @@ class Scheduler:
         self.ctx, self._scope = ctx, scope
         self.executors: dict[str, RunExecutor] = {}
         self._claiming: set[str] = set()
+        self.lost_claims = 0
+        """How often another runtime was faster."""
+        self.on_runnable: Callable[[], None] = lambda: None
+        """Called when a run waits that this runtime may claim."""
+
+    def has_capacity(self) -> bool:
+        """Return whether this runtime may execute one more run."""
+        if self.ctx.closing:
+            return False
+        return self.ctx.max_runs is None or len(self.executors.keys() | self._claiming) < self.ctx.max_runs
 
     async def claim(self, record: RunRecord) -> bool:
         """Execute the run here, if it is its turn and no other runtime owns it; return whether it was started."""
         run_id = record.run_id
         if self.ctx.closing or run_id in self.executors or run_id in self._claiming or is_locked(record):
+            return False
+        if not self.has_capacity():
+            self.ctx.subscriptions.tell_runnable()
             return False
         self._claiming.add(run_id)
         try:
@@ -165,6 +217,7 @@ class Scheduler:
         finally:
             self._claiming.discard(run_id)
         if claimed is None:
+            self.lost_claims += 1
             return False
         claimed_record, leases = claimed
         if self.ctx.closing:
@@ -176,19 +229,34 @@ class Scheduler:
         return True
 
     async def claim_if_runnable(self, run_id: str) -> None:
-        """Claim the run if it is runnable and this runtime has its agent."""
+        """Claim the run if it is runnable and this runtime has its agent; else tell the others."""
         record = await self.ctx.get_run(run_id)
-        if record.status in ("woken", *QUEUED_STATUSES) and self.has_agent(record):
-            await self.claim(record)
+        if record.status in ("woken", *QUEUED_STATUSES):
+            if self.has_agent(record):
+                await self.claim(record)
+            else:
+                self.ctx.subscriptions.tell_runnable()
 
     async def start_next(self, session_id: str | None) -> None:
-        """Start the next queued run of a session, if the session is free."""
-        if session_id is None or self.ctx.closing:
+        """Start the next queued run of a session, if the session is free, or offer it to all runtimes.
+
+        A runtime with limited capacity offers it, so that it does not serve one session before all others.
+        """
+        if session_id is None:
             return
-        with suppress(StoreUnavailable):
+        with suppress(StoreUnavailable, Closed):
             queued = await find_next_queued(self.ctx.backend, session_id)
-            if queued is not None and self.has_agent(queued):
-                await self.claim(queued)
+            if queued is None:
+                return
+            has_agent = self.has_agent(queued)
+            if has_agent and self.ctx.max_runs is None and await self.claim(queued):
+                return
+            if queued.behind:
+                await self.ctx.backend.commit(MoveBehind(run_id=queued.run_id, behind=False))
+            if has_agent:
+                self.on_runnable()
+            if not has_agent or not self.has_capacity():
+                self.ctx.subscriptions.tell_runnable()
 
     def has_agent(self, record: RunRecord) -> bool:
         """Return whether this runtime can read the run and has its agent."""
@@ -203,6 +271,8 @@ class Scheduler:
             _log.exception("run %s: execution failed", run_id)
         finally:
             self.executors.pop(run_id, None)
+        if self.ctx.max_runs is not None:
+            self.on_runnable()
         await self.start_next(executor.record.session_id)
 
     async def aclose(self) -> None:
@@ -213,3 +283,4 @@ class Scheduler:
             executor.suspend()
         if tasks:
             await asyncio.wait(tasks, timeout=SHUTDOWN_GRACE)
+            self.ctx.subscriptions.tell_runnable()

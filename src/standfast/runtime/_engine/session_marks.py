@@ -6,6 +6,7 @@ compacted, rewound or extended.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from standfast.base.errors import InvalidInput, NotFound
 from standfast.base.items import Item, decode_item, encode_items
@@ -20,7 +21,6 @@ from standfast.store.operations import Op, Splice, ViewUpdate
 from standfast.store.records import Row, RunRecord, SessionRecord
 from standfast.store.tape import TapeSpan, TapeSpans, compute_length, join_spans, slice_spans
 from standfast.workspaces import branches
-from standfast.workspaces.versions import list_output_ids
 
 
 def mark_session(record: SessionRecord | None) -> SessionMark:
@@ -49,10 +49,10 @@ async def build_rewind_ops(ctx: RuntimeContext, record: RunRecord) -> list[Op]:
     else:  # claimed by a version that recorded only the length
         length = decode_header(record).session_length_before
         removed = set() if length is None else {row.position for row in page.rows[length:]}
-    items = [entry.item for entry in session.decode_page(page)[0] if entry.row.position not in removed]
-    outputs = list_output_ids(items)
     workspace = [
-        op for key in session.list_workspaces() for op in await branches.build_rewind_ops(ctx.backend, key, outputs)
+        op
+        for key in session.list_workspaces()
+        for op in await branches.build_rewind_ops(ctx.backend, key, record.run_id)
     ]
     if not removed:
         return workspace
@@ -78,11 +78,19 @@ def find_own_rows(
             del rest[: index + 1]
 
 
-async def find_fork_place(ctx: RuntimeContext, parent: RunRecord, run: ReplayedRun) -> tuple[int, int | None] | None:
-    """Return the length and generation that the parent's session had when the run was at this step.
+class ForkPlace(NamedTuple):
+    """The first ``length`` items of a session, of its current generation if that is ``None``.
 
-    ``None`` if the session does not exist. The generation is ``None`` if it is still the current one.
+    ``call`` is the place of a call made then, see :class:`standfast.workspaces.versions.Cell`.
     """
+
+    length: int
+    generation: int | None = None
+    call: tuple[int, int, int] | None = None
+
+
+async def find_fork_place(ctx: RuntimeContext, parent: RunRecord, run: ReplayedRun) -> ForkPlace | None:
+    """Return where the parent's session was when the run was at this step; ``None`` if it does not exist."""
     session = ctx.open_session(parent.session_id or "")
     record = await session.read_verified_record()
     if record is None or not record.version:
@@ -94,7 +102,7 @@ async def find_fork_place(ctx: RuntimeContext, parent: RunRecord, run: ReplayedR
         length = (record.length if before is None else before) + own
         if length > record.length:
             raise make_changed_error(record, length)
-        return length, None
+        return ForkPlace(length)
     mark, inherited = marks[-1]
     length = mark.length + max(own - inherited, 0)
     current = record.generation == mark.generation
@@ -104,7 +112,8 @@ async def find_fork_place(ctx: RuntimeContext, parent: RunRecord, run: ReplayedR
         raise make_changed_error(record, length) from None
     if mark.tape not in (0, record.tape) or not is_followed(spans, record.tape, mark, count=length - mark.length):
         raise make_changed_error(record, length)
-    return length, None if current else mark.generation
+    call = (record.tape, mark.generation, mark.next_seq + length - mark.length)
+    return ForkPlace(length, None if current else mark.generation, call)
 
 
 def is_followed(spans: TapeSpans, tape: int, mark: SessionMark, *, count: int) -> bool:

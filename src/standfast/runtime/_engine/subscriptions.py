@@ -27,7 +27,7 @@ class Relay(Protocol):
     def is_open(self) -> bool: ...
 
     def watch(self, run_id: str) -> None:
-        """Ask all processes for what they say about the run, from now on or again."""
+        """Request the messages about the run from all processes, from now on or again."""
         ...
 
     def unwatch(self, run_id: str) -> None: ...
@@ -37,15 +37,19 @@ class Relay(Protocol):
         ...
 
     def forward(self, run_id: str, stream: LiveStream, message: StreamMessage | None) -> None:
-        """Send a message of a run that is driven here to those who watch it; ``None`` says only that it is driven."""
+        """Send a message of a run that is driven here to its watchers; ``None`` announces only that it is driven."""
         ...
 
     def keep_ended(self, run_id: str, stream: LiveStream) -> None:
         """Keep the messages for a while, for readers that have missed the end."""
         ...
 
-    def tell_changed(self, run_id: str, *, stopped: bool) -> None:
-        """Tell those who watch a run that this process has changed it, without driving it."""
+    def announce_change(self, run_id: str, *, stopped: bool) -> None:
+        """Notify the watchers of a run that this process has changed it, without driving it."""
+        ...
+
+    def tell_runnable(self) -> None:
+        """Tell all other runtimes that a run waits to be executed."""
         ...
 
 
@@ -134,12 +138,12 @@ class RunSubscriptions:
             self.relay.watch(run_id)
 
     def has_readers(self, run_id: str, *, live: bool) -> bool:
-        """Return whether anybody in this process reads the run, with its live events if ``live``."""
+        """Return whether this process has a reader of the run, of its live events if ``live``."""
         channel = self.channels.get(run_id)
         return channel is not None and any(not (live and one.until_stopped) for one in channel.subscriptions)
 
     def has_live_subscribers(self, run_id: str) -> bool:
-        """Return whether anybody, in any process, receives the live events of the run."""
+        """Return whether there is a reader of the live events of the run, in any process."""
         return self.has_readers(run_id, live=True) or self._is_watched(run_id, live=True)
 
     def expects_notice(self, run_id: str, mark: EntryMark) -> bool:
@@ -153,16 +157,16 @@ class RunSubscriptions:
 
     @property
     def is_linked(self) -> bool:
-        """Whether other processes say what they do, so that the store need not be polled often."""
+        """Whether other processes announce their changes, so that the store need not be polled often."""
         return self.relay is not None and self.relay.is_open
 
-    def ask_again(self, run_id: str) -> None:
-        """Ask others for what they say about the run: something seems to be missing."""
+    def request_again(self, run_id: str) -> None:
+        """Request the messages about the run again, because some seem to be missing."""
         if run_id in self.channels:
             self._watch(run_id, self.channels[run_id])
 
     def give_up_notice(self, run_id: str, token: int) -> None:
-        """Expect nothing more from the driver with this token, until it says something."""
+        """Expect nothing more from the driver with this token, until a message of it arrives."""
         channel = self.channels.get(run_id)
         if channel is not None:
             channel.silent_token = max(channel.silent_token, token)
@@ -185,7 +189,7 @@ class RunSubscriptions:
             self.relay.forward(run_id, channel.stream, None)
 
     def note_loaded(self, run_id: str, length: int) -> None:
-        """Note that the driver has read so many entries of the journal: what it says comes after them."""
+        """Note that the driver has read so many entries of the journal: its messages come after them."""
         channel = self.channels.get(run_id)
         if channel is not None and channel.stream is not None:
             channel.stream.base = length
@@ -218,11 +222,18 @@ class RunSubscriptions:
         if channel is None or channel.stream is None or not channel.is_driven_here:
             self.notify_changed(run_id, stopped=stopped)
             if self.relay is not None:
-                self.relay.tell_changed(run_id, stopped=stopped)
+                self.relay.announce_change(run_id, stopped=stopped)
             return
         stream = channel.stream
         mark = stream.mark if upto is None else upto
-        self._say(run_id, channel, StreamMessage(stream.next_number, mark, stream.base, None, settled, stopped, _now()))
+        self._emit(
+            run_id, channel, StreamMessage(stream.next_number, mark, stream.base, None, settled, stopped, _now())
+        )
+
+    def tell_runnable(self) -> None:
+        """Tell all other runtimes that a run waits to be executed."""
+        if self.relay is not None:
+            self.relay.tell_runnable()
 
     def publish_live(self, run_id: str, kind: str, data: dict[str, Any]) -> None:
         """Publish a live event of a run that is driven here."""
@@ -231,14 +242,14 @@ class RunSubscriptions:
             return
         stream = channel.stream
         event = make_live_event(run_id, stream.token, stream.next_number, kind, data, time.time())
-        self._say(run_id, channel, StreamMessage(stream.next_number, stream.mark, stream.base, event, at=_now()))
+        self._emit(run_id, channel, StreamMessage(stream.next_number, stream.mark, stream.base, event, at=_now()))
 
     async def publish_model_event(self, run_id: str, event: StreamEvent) -> None:
         """Publish an event of the model to the live subscriptions."""
         if isinstance(event, RawResponsesStreamEvent):
             self.publish_live(run_id, "model.delta", as_item(event.data))
 
-    def _say(self, run_id: str, channel: RunChannel, message: StreamMessage) -> None:
+    def _emit(self, run_id: str, channel: RunChannel, message: StreamMessage) -> None:
         assert channel.stream is not None  # noqa: S101
         watched = self._is_watched(run_id, live=False)
         channel.stream.add(message, keep_settled=watched and self._is_watched(run_id, live=True))
@@ -247,7 +258,7 @@ class RunSubscriptions:
             assert self.relay is not None  # noqa: S101
             self.relay.forward(run_id, channel.stream, message)
 
-    # --- what other processes say ---------------------------------------------------------------
+    # --- messages of other processes ---------------------------------------------------------------
 
     def notify_changed(self, run_id: str, *, stopped: bool) -> None:
         """Notify the readers in this process that the run was changed elsewhere."""
@@ -261,7 +272,7 @@ class RunSubscriptions:
     ) -> bool:
         """Take messages of a driver elsewhere, numbered from ``first``; return whether some before them are missing.
 
-        With ``start`` these are the first that it still has, and nothing more can be had.
+        With ``start`` these are the first that it still has; earlier ones are lost.
         """
         channel = self.channels.get(run_id)
         if channel is None or channel.is_driven_here or not channel.subscriptions:
@@ -290,8 +301,8 @@ class RunSubscriptions:
         for subscription in self.channels[run_id].subscriptions:
             subscription.missed += count
 
-    def note_gone(self, source: str) -> None:
-        """Expect nothing more from a runtime that has ended, and look for who drives its runs now."""
+    def note_end_of_runtime(self, source: str) -> None:
+        """Expect nothing more from a runtime that has ended, and find the new drivers of its runs."""
         for run_id, channel in list(self.channels.items()):
             stream = channel.stream
             if stream is not None and stream.source == source:
