@@ -7,6 +7,7 @@ import wave
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from standfast.agents.errors import InvalidDeclaration
 from standfast.base.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def to_pcm16(samples: "Samples") -> bytes:
     if samples.dtype == numpy.float32 or samples.dtype == numpy.float64:
         samples = (numpy.clip(samples, -1.0, 1.0) * 32767).astype(numpy.int16)
     if samples.dtype != numpy.int16:
-        raise TypeError(f"audio must be samples of int16 or float32, got {samples.dtype}")
+        raise InvalidDeclaration("AudioInput", f"audio must be samples of int16 or float32, got {samples.dtype}")
     data: bytes = samples.astype("<i2").tobytes()
     return data
 

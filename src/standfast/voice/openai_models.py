@@ -52,11 +52,11 @@ class OpenAISTTModel(STTModel):
     """Speech recognition by OpenAI. The client is not closed."""
 
     def __init__(self, model: str, openai_client: "AsyncOpenAI") -> None:
-        self._model, self._client = model, openai_client
+        self.model, self._client = model, openai_client
 
     @property
     def model_name(self) -> str:
-        return self._model
+        return self.model
 
     async def transcribe(
         self,
@@ -69,7 +69,7 @@ class OpenAISTTModel(STTModel):
         options: Any = {name: value for name, value in values.items() if value is not None}
         with hide_api_key(self._client):
             response = await self._client.audio.transcriptions.create(
-                model=self._model, file=input.to_audio_file(), **options
+                model=self.model, file=input.to_audio_file(), **options
             )
         text: str = response.text
         return text
@@ -84,7 +84,7 @@ class OpenAISTTModel(STTModel):
         return OpenAISTTTranscriptionSession(
             input,
             self._client,
-            self._model,
+            self.model,
             settings,
             trace_include_sensitive_data,
             trace_include_sensitive_audio_data,
@@ -103,7 +103,7 @@ class OpenAISTTTranscriptionSession(StreamedTranscriptionSession):
         trace_include_sensitive_data: bool,
         trace_include_sensitive_audio_data: bool,
     ) -> None:
-        self._input, self._client, self._model, self._settings = input, client, model, settings
+        self._input, self._client, self.model, self._settings = input, client, model, settings
         self._socket: Any = None
         self._sender: asyncio.Task[None] | None = None
 
@@ -168,10 +168,10 @@ class OpenAISTTTranscriptionSession(StreamedTranscriptionSession):
         settings = self._settings
         languages = settings.languages or ([settings.language] if settings.language else None)
         values = {
-            "model": self._model,
+            "model": self.model,
             "prompt": settings.prompt,
             "keywords": settings.keywords,
-            **({"languages": languages} if self._model in _LANGUAGE_LISTS else {"language": settings.language}),
+            **({"languages": languages} if self.model in _LANGUAGE_LISTS else {"language": settings.language}),
         }
         return {
             "type": "session.update",
@@ -229,18 +229,18 @@ class OpenAITTSModel(TTSModel):
     """Speech synthesis by OpenAI. The client is not closed."""
 
     def __init__(self, model: str, openai_client: "AsyncOpenAI") -> None:
-        self._model, self._client = model, openai_client
+        self.model, self._client = model, openai_client
 
     @property
     def model_name(self) -> str:
-        return self._model
+        return self.model
 
     async def run(self, text: str, settings: TTSModelSettings) -> AsyncIterator[bytes]:
         options: Any = {} if settings.speed is None else {"speed": settings.speed}
         voice: Any = settings.voice or DEFAULT_VOICE
         with hide_api_key(self._client):
             async with self._client.audio.speech.with_streaming_response.create(
-                model=self._model,
+                model=self.model,
                 voice=voice,
                 input=text,
                 response_format="pcm",

@@ -61,8 +61,9 @@ class StreamedAudioResult:
         self._model, self._settings, self._config = tts_model, tts_settings, voice_pipeline_config
         self._events: Channel[VoiceStreamEvent] = Channel(MAX_BUFFERED_EVENTS)
         self.task: asyncio.Task[None] | None = None
-        self.has_spoken = False
-        """Whether a turn has started."""
+        self._has_turn = False
+        self.speech_failed = False
+        """Whether the speech of an answer could not be made; the conversation itself went well."""
 
     async def stream(self) -> AsyncIterator[VoiceStreamEvent]:
         """Yield the events in order, then raise the error of the pipeline, if any."""
@@ -88,13 +89,25 @@ class StreamedAudioResult:
             async with Scope() as scope:
                 delivery = scope.start(self._deliver(segments))
                 try:
-                    async for text in self._split(texts):
+                    async for text in self._split(self._announce_turn(texts)):
                         chunks: Channel[bytes] = Channel(MAX_BUFFERED_EVENTS)
                         await segments.send(chunks)
                         scope.start(self._synthesize(text, chunks, sensitive))
                 finally:
                     segments.close()
                 await delivery
+        if self._has_turn:
+            await self.announce("turn_ended")
+
+    async def _announce_turn(self, texts: AsyncIterator[str]) -> AsyncIterator[str]:
+        """Yield the texts of a turn, which begins with the first; a turn without texts does not begin."""
+        started = False
+        async for text in texts:
+            if not started:
+                started = True
+                await self.announce("turn_started")
+            yield text
+        self._has_turn = started
 
     async def _split(self, texts: AsyncIterator[str]) -> AsyncIterator[str]:
         rest = ""
@@ -114,25 +127,25 @@ class StreamedAudioResult:
                 async with aclosing(stream) if hasattr(stream, "aclose") else nullcontext():
                     async for chunk in stream:
                         await chunks.send(chunk)
+        except Exception as error:  # noqa: BLE001 - raised where the audio is delivered, after that of earlier parts
+            chunks.close(error)
         finally:
             chunks.close()
 
     async def _deliver(self, segments: Channel[Channel[bytes]]) -> None:
-        started = False
         async for chunks in segments:
             buffer: list[bytes] = []
-            async for chunk in chunks:
-                if not started:
-                    started = self.has_spoken = True
-                    await self.announce("turn_started")
-                buffer.append(chunk)
-                if len(buffer) >= self._settings.buffer_size:
-                    await self._send_audio(buffer)
-                    buffer = []
+            try:
+                async for chunk in chunks:
+                    buffer.append(chunk)
+                    if len(buffer) >= self._settings.buffer_size:
+                        await self._send_audio(buffer)
+                        buffer = []
+            except Exception:
+                self.speech_failed = True
+                raise
             if buffer:
                 await self._send_audio(buffer)
-        if started:
-            await self.announce("turn_ended")
 
     async def _send_audio(self, chunks: list[bytes]) -> None:
         samples = to_samples(b"".join(chunks), self._settings.dtype)
@@ -166,7 +179,7 @@ class VoicePipeline:
         config: VoicePipelineConfig | dict[str, Any] | None = None,
     ) -> None:
         self.workflow, self.config = workflow, coerce_settings(VoicePipelineConfig, config or {})
-        self._stt_model, self._tts_model = stt_model, tts_model
+        self.stt_model, self.tts_model = stt_model, tts_model
 
     async def run(self, audio_input: AudioInput | StreamedAudioInput) -> StreamedAudioResult:
         """Start the pipeline and return its result, which is read while it runs.
@@ -182,11 +195,11 @@ class VoicePipeline:
         return result
 
     def _get_stt_model(self) -> STTModel:
-        model = self._stt_model
+        model = self.stt_model
         return model if isinstance(model, STTModel) else self.config.model_provider.get_stt_model(model)
 
     def _get_tts_model(self) -> TTSModel:
-        model = self._tts_model
+        model = self.tts_model
         return model if isinstance(model, TTSModel) else self.config.model_provider.get_tts_model(model)
 
     async def _run(self, work: Any, result: StreamedAudioResult) -> None:
@@ -205,7 +218,7 @@ class VoicePipeline:
         except Exception as error:  # noqa: BLE001 - raised to the reader of the events
             failure = error
         finally:
-            if failure is None or result.has_spoken:
+            if failure is None or result.speech_failed:
                 await result.announce("session_ended")
             result.finish(failure)
 

@@ -123,9 +123,23 @@ class ScriptedSTTModel(STTModel):
     ) -> None:
         self._transcriptions, self._sessions = _Script("transcribe", transcriptions), _Script("session", sessions)
         self._name = model_name
-        self.calls: list[STTCall] = []
-        self.session_calls: list[STTSessionCall] = []
-        self.created_sessions: list[ScriptedTranscriptionSession] = []
+        self._calls: list[STTCall] = []
+        self._session_calls: list[STTSessionCall] = []
+        self._created_sessions: list[ScriptedTranscriptionSession] = []
+
+    @property
+    def calls(self) -> tuple[STTCall, ...]:
+        """The calls of ``transcribe`` so far."""
+        return tuple(self._calls)
+
+    @property
+    def session_calls(self) -> tuple[STTSessionCall, ...]:
+        """The calls of ``create_session`` so far."""
+        return tuple(self._session_calls)
+
+    @property
+    def created_sessions(self) -> tuple[ScriptedTranscriptionSession, ...]:
+        return tuple(self._created_sessions)
 
     @property
     def model_name(self) -> str:
@@ -138,7 +152,7 @@ class ScriptedSTTModel(STTModel):
         trace_include_sensitive_data: bool,
         trace_include_sensitive_audio_data: bool,
     ) -> str:
-        self.calls.append(STTCall(input, settings, trace_include_sensitive_data, trace_include_sensitive_audio_data))
+        self._calls.append(STTCall(input, settings, trace_include_sensitive_data, trace_include_sensitive_audio_data))
         text: str = self._transcriptions.take()
         return text
 
@@ -149,12 +163,12 @@ class ScriptedSTTModel(STTModel):
         trace_include_sensitive_data: bool,
         trace_include_sensitive_audio_data: bool,
     ) -> StreamedTranscriptionSession:
-        self.session_calls.append(
+        self._session_calls.append(
             STTSessionCall(input, settings, trace_include_sensitive_data, trace_include_sensitive_audio_data)
         )
         step = self._sessions.take()
         session = step if isinstance(step, ScriptedTranscriptionSession) else ScriptedTranscriptionSession(step)
-        self.created_sessions.append(session)
+        self._created_sessions.append(session)
         return session
 
     def assert_complete(self) -> None:
@@ -186,14 +200,19 @@ class ScriptedTTSModel(TTSModel):
         self, results: Iterable[TTSResult | bytes | Exception] = (), *, model_name: str = "scripted-tts"
     ) -> None:
         self._script, self._name = _Script("synthesis", results), model_name
-        self.calls: list[TTSCall] = []
+        self._calls: list[TTSCall] = []
+
+    @property
+    def calls(self) -> tuple[TTSCall, ...]:
+        """The calls of ``run`` so far."""
+        return tuple(self._calls)
 
     @property
     def model_name(self) -> str:
         return self._name
 
     async def run(self, text: str, settings: TTSModelSettings) -> AsyncIterator[bytes]:
-        self.calls.append(TTSCall(text, settings))
+        self._calls.append(TTSCall(text, settings))
         step = self._script.take()
         for chunk in [step] if isinstance(step, bytes) else step.chunks:
             yield chunk
@@ -209,10 +228,15 @@ class ScriptedVoiceWorkflow(VoiceWorkflowBase):
         self, turns: str | Iterable[WorkflowResult] = (), *, start: str | Sequence[str] | Exception = _UNSET
     ) -> None:
         self._script, self._start = _Script("workflow", turns), start
-        self.transcriptions: list[str] = []
+        self._transcriptions: list[str] = []
+
+    @property
+    def transcriptions(self) -> tuple[str, ...]:
+        """What was said to the workflow so far."""
+        return tuple(self._transcriptions)
 
     async def run(self, transcription: str) -> AsyncIterator[str]:
-        self.transcriptions.append(transcription)
+        self._transcriptions.append(transcription)
         step = self._script.take()
         for text in [step] if isinstance(step, str) else step:
             yield text

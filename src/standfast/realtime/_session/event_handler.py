@@ -201,7 +201,6 @@ class ModelEventHandler:
             self._ctx.emit_error(error)
 
     def _on_exception(self, event: events.RealtimeModelExceptionEvent) -> None:
-        self._ctx.emit_error(event.exception)
         self._outcome.abort(event.exception)
 
     def _on_connection_status(self, event: events.RealtimeModelConnectionStatusEvent) -> None:

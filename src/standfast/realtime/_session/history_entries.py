@@ -28,6 +28,8 @@ class HistoryPart:
     """The complete text, once it is known. It replaces the deltas."""
     heard_text: str | None = None
     heard_ms: int | None = None
+    max_heard_chars: int = 0
+    """The longest text that the model can say was heard, as the audio was truncated where it was."""
 
     @property
     def generated_text(self) -> str:
@@ -44,6 +46,7 @@ class HistoryPart:
         """Record that playback stopped after ``heard_ms`` of the ``received_ms`` of audio."""
         self.heard_ms = heard_ms
         self.heard_text = estimate_heard_text(self.generated_text, heard_ms, received_ms)
+        self.max_heard_chars = len(self.heard_text) * 5 // 4 + 4 if heard_ms > 0 else 0
 
     def to_content(self) -> AssistantAudio | AssistantText:
         if not self.spoken:
@@ -130,8 +133,9 @@ class HistoryEntry:
             if text is None or text == "" or (part.final_text and len(text) < len(part.final_text)):
                 continue
             if part.heard_text is not None and len(text) < len(part.generated_text):
-                # The server truncates the transcript more precisely, except when nothing was heard.
-                part.heard_text = text if part.heard_ms else ""
+                # The server truncates the transcript more precisely, but what is much longer was not truncated.
+                if len(text) <= part.max_heard_chars:
+                    part.heard_text = text
             else:
                 part.final_text = text
 

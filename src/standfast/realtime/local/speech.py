@@ -4,13 +4,16 @@ import asyncio
 import io
 import re
 import shutil
+import sys
 import wave
 from array import array
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from math import gcd, pi, sin
+from pathlib import Path
 from typing import Protocol
 
 from standfast.base.errors import StandfastError
@@ -94,16 +97,17 @@ def _make_tone(pitch: int, length_ms: int) -> bytes:
 
 
 class EspeakTTS:
-    """Speaks with the program ``espeak-ng``. The positions of words are estimated from their lengths."""
+    """Speaks with the program ``espeak-ng``, or with the library in the package ``espeakng-loader`` without it.
+
+    The positions of words are estimated from their lengths.
+    """
 
     WORDS_PER_MINUTE = 175
     TIMEOUT_SECONDS = 30.0  # enough for half an hour of speech
 
     def __init__(self, *, language: str = "en", program: str = "espeak-ng") -> None:
-        path = shutil.which(program)
-        if path is None:
-            raise TextToSpeechFailed(f"{program!r} is not on the PATH: install espeak-ng, or use ToneTTS")
-        self._program, self._language = path, language
+        self._program, self._language = program, language
+        self._command = find_command(program)
 
     async def synthesize(self, text: str, *, speed: float = 1.0) -> list[WordAudio]:
         words = split_words(text)
@@ -123,7 +127,7 @@ class EspeakTTS:
         words_per_minute = str(round(self.WORDS_PER_MINUTE * speed))
         try:
             process = await asyncio.create_subprocess_exec(
-                self._program, "--stdout", "--stdin", "-v", self._language, "-s", words_per_minute,
+                *self._command, "--stdout", "--stdin", "-v", self._language, "-s", words_per_minute,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             )  # fmt: skip
         except OSError as error:
@@ -144,8 +148,22 @@ class EspeakTTS:
         return wav
 
 
+def find_command(program: str) -> list[str]:
+    """Return the words that run the program, or raise :class:`TextToSpeechFailed`."""
+    path = shutil.which(program)
+    if path is not None:
+        return [path]
+    if program == "espeak-ng" and find_spec("espeakng_loader") is not None:
+        # In a process of its own: its callbacks block, and it is under another licence. -P: no module beside the file
+        # may hide one of the standard library.
+        return [sys.executable, "-P", str(Path(__file__).with_name("espeak_program.py"))]
+    raise TextToSpeechFailed(
+        f"{program!r} is not on the PATH: install espeak-ng (or the package espeakng-loader), or use ToneTTS"
+    )
+
+
 def create_default_tts() -> TextToSpeech:
-    """Return an :class:`EspeakTTS` if ``espeak-ng`` is installed, else a :class:`ToneTTS`."""
+    """Return an :class:`EspeakTTS` if ``espeak-ng`` is on the PATH, else a :class:`ToneTTS`."""
     return EspeakTTS() if shutil.which("espeak-ng") else ToneTTS()
 
 

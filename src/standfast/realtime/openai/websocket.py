@@ -73,6 +73,8 @@ class OpenAIRealtimeWebSocketModel(RealtimeProtocolModel):
 
     def __init__(self, *, transport_config: TransportConfig | None = None, recording: Recording | None = None) -> None:
         self._transport_config: TransportConfig = transport_config or {}
+        self.model: str = DEFAULT_REALTIME_MODEL
+        """The model of the last connection."""
         super().__init__(
             acknowledge_timeout=self._transport_config.get("acknowledge_timeout", 10.0),
             close_timeout=self._transport_config.get("close_timeout", 1.0),
@@ -82,6 +84,7 @@ class OpenAIRealtimeWebSocketModel(RealtimeProtocolModel):
     async def open_transport(self, options: RealtimeModelConfig) -> Transport:
         library, transport = _import_websockets(), self._transport_config
         url, handshake_timeout = build_realtime_url(options), transport.get("handshake_timeout", 10.0)
+        self.model = (options.get("initial_model_settings") or {}).get("model_name") or DEFAULT_REALTIME_MODEL
         _validate_url(url, library)
         headers = await _build_headers_with_timeout(handshake_timeout, options)
         try:
