@@ -1,0 +1,394 @@
+"""A worker session on another machine, with the methods of a local one."""
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from typing import Any, Self, TypeVar, cast
+
+import msgspec
+
+from standfast.base.errors import Closed
+from standfast.base.time import Backoff
+from standfast.fleet._node import requests as r
+from standfast.fleet._node.link import NodeLink
+from standfast.fleet._node.wire import SessionBrief
+from standfast.fleet.captures import RemoteCapture
+from standfast.fleet.files import RemoteFiles
+from standfast.workers.captures import Capture
+from standfast.workers.chunks import decode_chunk
+from standfast.workers.config import SessionConfig
+from standfast.workers.errors import ExecutionTimeout, WorkerDied, WorkspaceRefused
+from standfast.workers.interceptors import Interceptor, Interceptors
+from standfast.workers.result_collector import ResultCollector
+from standfast.workers.results import (
+    Checkpoint,
+    ExecutionResult,
+    InterruptResult,
+    RestoreResult,
+    SessionInfo,
+    SnapshotPoint,
+    WorkerUsage,
+    WorkspaceReport,
+)
+from standfast.workers.session import WorkerSession
+from standfast.workers.state import SessionState
+from standfast.workers.wire import messages as m
+from standfast.workers.wire.manifests import InvalidManifest, WorkspaceManifest
+
+T = TypeVar("T")
+UNSET: Any = object()
+DEFAULT_WORKSPACE_BYTES = 256 << 20
+_PARALLEL_FETCHES = 8
+_FINAL = (m.ResultMessage, m.ErrorMessage)
+
+
+class RemoteWorkerSession(WorkerSession):
+    """A session that a :class:`RayPool` has leased on some node.
+
+    It has the methods of :class:`WorkerSession`. ``info``, ``state`` and ``usage()`` answer from what the node said
+    last: with every call, and once a second. A node that is lost is the end of its worker, with the cause
+    ``node-lost``.
+    """
+
+    def __init__(self, config: SessionConfig, link: NodeLink, leased: r.Leased) -> None:
+        self.config, self._link = config, link
+        self.session_id = leased.session_id
+        self.interceptors = Interceptors(budget=config.interceptor_budget, strikes=config.interceptor_strikes)
+        self.files = RemoteFiles(self)
+        self._info = msgspec.convert(leased.info, SessionInfo)
+        self._usage = WorkerUsage()
+        self._calls = 0
+        self._is_released = False
+        self._moving = asyncio.Lock()
+
+    # -- the call
+
+    async def call(self, method: str, request: Any, kind: type[T]) -> T:
+        """Call a method of the session on its node."""
+        async with self._moving:
+            link, session_id = self._link, self.session_id
+            self._calls += 1
+        try:
+            value, brief = await link.call(session_id, method, request, kind)
+        finally:
+            self._calls -= 1
+        self._note(brief)
+        return value
+
+    async def _control(self, method: str, request: Any, kind: type[T]) -> T:
+        value, brief = await self._link.control(self.session_id, method, request, kind)
+        self._note(brief)
+        return value
+
+    def _note(self, brief: SessionBrief | None) -> None:
+        if brief is not None:
+            self._info = dataclasses.replace(
+                self._info,
+                state=SessionState(brief.state),
+                execution_count=brief.execution_count,
+                error_count=brief.error_count,
+                last_used_at=brief.last_used_at,
+            )
+
+    # -- life cycle
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    @property
+    def state(self) -> SessionState:
+        if self._is_released:
+            return SessionState.TERMINATED
+        return SessionState.ERROR if self._link.loss is not None else self._info.state
+
+    @property
+    def is_alive(self) -> bool:
+        usable = (SessionState.READY, SessionState.BUSY, SessionState.IDLE, SessionState.WARMING)
+        return self.state in usable
+
+    @property
+    def info(self) -> SessionInfo:
+        cause = self._link.loss or self._info.cause
+        metadata = {**self._info.metadata, "node": self._link.node.node_id}
+        return dataclasses.replace(
+            self._info, session_id=self.session_id, state=self.state, cause=cause, metadata=metadata
+        )
+
+    @property
+    def node_id(self) -> str:
+        """The node on which the worker is."""
+        return self._link.node.node_id
+
+    @property
+    def link(self) -> NodeLink:
+        return self._link
+
+    async def start(self) -> None:
+        raise Closed("a session of a pool has been started by its node")
+
+    async def restart(self) -> None:
+        if self._is_released:
+            raise Closed("the session was released")
+        try:
+            info = await self.call("restart", r.Named(), dict[str, Any])
+        except WorkerDied as problem:
+            raise Closed(f"the session cannot be restarted: {problem}") from None
+        self._info = msgspec.convert(info, SessionInfo)
+
+    async def shutdown(self, reason: str = "") -> None:
+        with contextlib.suppress(WorkerDied, Closed):
+            await self.call("shutdown", r.Named(reason), type(None))
+        self._is_released = True
+
+    async def terminate(self) -> None:
+        with contextlib.suppress(WorkerDied, Closed):
+            await self._control("terminate", r.Named(), type(None))
+        self._is_released = True
+
+    def mark_released(self) -> None:
+        """Note that the session was given back to its pool."""
+        self._is_released = True
+
+    def mark_idle(self) -> None:
+        """Do nothing: the node knows which of its sessions wait."""
+
+    # -- running code
+
+    async def execute(self, message: m.ExecuteMessage, timeout: float | None = UNSET) -> AsyncIterator[m.Message]:
+        request = r.Execute(message, timeout is not UNSET, None if timeout is UNSET else timeout)
+        last: m.Message | None = None
+        pending: asyncio.Task[r.Messages] | None = None
+        try:
+            batch = await self.call("start_execution", request, r.Messages)
+            while True:
+                if not batch.is_last:  # the next batch is under way while this one is used
+                    pending = asyncio.ensure_future(self.call("next_messages", r.Named(message.id), r.Messages))
+                for last in batch.messages:
+                    self.interceptors.notify(last)
+                    yield last
+                if pending is None:
+                    return
+                work, pending = pending, None
+                batch = await work
+        except WorkerDied as problem:
+            if last is None or not isinstance(last, _FINAL):
+                yield _make_loss_message(message.id, problem)
+        finally:
+            if pending is not None:
+                pending.cancel()
+                await asyncio.wait([pending])
+            if not isinstance(last, _FINAL) and self._link.loss is None:
+                with contextlib.suppress(WorkerDied, Closed):
+                    await self._control("stop_execution", r.Named(message.id), type(None))
+
+    async def run(
+        self,
+        code: str,
+        *,
+        timeout: float | None = UNSET,
+        transaction: m.TransactionPolicy = "commit_always",
+        allow_input: bool | None = None,
+        on_message: Callable[[m.Message], None] | None = None,
+    ) -> ExecutionResult:
+        limit = None if timeout is UNSET else timeout
+        if on_message is None and not self.interceptors.stats:
+            request = r.Run(code, timeout is not UNSET, limit, transaction, allow_input)
+            try:
+                return await self.call("run", request, ExecutionResult)
+            except WorkerDied as problem:
+                if problem.cause.kind != "node-lost":
+                    raise
+                return _make_loss_result(m.new_id(), problem)
+        message = m.ExecuteMessage(code=code, transaction_policy=transaction, allow_input=allow_input)
+        return await self._collect(message, timeout, on_message)
+
+    async def input_response(self, input_id: str, data: str = "", *, eof: bool = False) -> bool:
+        message = m.InputResponseMessage(input_id=input_id, data=data, eof=eof)
+        return await self._control("respond", r.Send(message), bool)
+
+    async def interrupt(self, *, force_restart: bool = False) -> InterruptResult:
+        result = await self._control("interrupt", r.Named(), InterruptResult)
+        if result.state == "lost" and force_restart:
+            await self.restart()
+        return result
+
+    async def cancel(self, execution_id: str, grace: float = 0.5) -> InterruptResult:
+        return await self._control("cancel", r.Cancel(execution_id, grace), InterruptResult)
+
+    # -- inspection
+
+    async def namespace(self) -> tuple[m.NamespaceEntry, ...]:
+        return await self._control("namespace", r.Named(), tuple[m.NamespaceEntry, ...])
+
+    async def complete(self, code: str) -> tuple[str, ...]:
+        return await self._control("complete", r.Named(code), tuple[str, ...])
+
+    async def heartbeat(self) -> m.HeartbeatMessage:
+        return await self._control("heartbeat", r.Named(), m.HeartbeatMessage)
+
+    def usage(self) -> WorkerUsage:
+        return self._usage
+
+    async def measure(self) -> WorkerUsage:
+        """Ask the node for the resources of the worker now; :meth:`usage` returns them from then on."""
+        self._usage = await self._control("measure", r.Named(), WorkerUsage)
+        return self._usage
+
+    async def refresh(self) -> None:
+        """Ask the node for the state of the session; :attr:`info` is that state from then on."""
+        self._info = msgspec.convert(await self._control("describe", r.Named(), dict[str, Any]), SessionInfo)
+
+    # -- snapshots
+
+    async def snapshot(self) -> SnapshotPoint:
+        return await self.call("snapshot", r.Named(), SnapshotPoint)
+
+    async def rollback(self, point: SnapshotPoint) -> None:
+        await self.call("use_point", r.Point("rollback", point.id, point.hazards), type(None))
+
+    async def drop(self, point: SnapshotPoint) -> None:
+        await self.call("use_point", r.Point("drop", point.id, point.hazards), type(None))
+
+    async def fork(self) -> "RemoteWorkerSession":
+        return type(self)(self.config, self._link, await self.call("fork", r.Named(), r.Leased))
+
+    async def checkpoint(self, name: str = "") -> Checkpoint:
+        return await self.call("checkpoint", r.Named(name), Checkpoint)
+
+    async def restore(self, checkpoint: Checkpoint | bytes, *, clear_existing: bool = True) -> RestoreResult:
+        data = checkpoint if isinstance(checkpoint, bytes) else checkpoint.data
+        return await self.call("restore", r.Restore(data, clear_existing), RestoreResult)
+
+    async def capture(
+        self,
+        known: WorkspaceManifest | Collection[bytes] = (),
+        *,
+        max_bytes: int = DEFAULT_WORKSPACE_BYTES,
+        timeout: float = 60.0,
+    ) -> Capture:
+        manifest = known.encode() if isinstance(known, WorkspaceManifest) else None
+        digests = () if isinstance(known, WorkspaceManifest) else tuple(known)
+        name = await self.call("start_capture", r.StartCapture(manifest, digests, max_bytes, timeout), str)
+        return RemoteCapture(self, name)
+
+    async def restore_workspace(
+        self,
+        manifest: WorkspaceManifest | bytes,
+        fetch: Callable[[bytes], Awaitable[bytes]],
+        *,
+        max_bytes: int = DEFAULT_WORKSPACE_BYTES,
+        timeout: float | None = None,
+    ) -> WorkspaceReport:
+        try:
+            decoded = manifest if isinstance(manifest, WorkspaceManifest) else WorkspaceManifest.decode(manifest)
+            decoded.check()
+        except InvalidManifest as problem:
+            raise WorkspaceRefused(problem.kind, str(problem)) from problem
+        if decoded.size > max_bytes:
+            raise WorkspaceRefused("too-large", f"it has {decoded.size} bytes; the limit is {max_bytes}")
+        await self._send_chunks(sorted(decoded.digests), fetch)
+        request = r.RestoreWorkspace(decoded.encode(), max_bytes, timeout)
+        return await self.call("restore_workspace", request, WorkspaceReport)
+
+    async def _send_chunks(self, digests: list[bytes], fetch: Callable[[bytes], Awaitable[bytes]]) -> None:
+        """Read the chunks, verify each, and send them. The node learns of the workspace only what it is to restore."""
+        places = asyncio.Semaphore(_PARALLEL_FETCHES)
+
+        async def get(digest: bytes) -> tuple[bytes, bytes]:
+            async with places:
+                stored = await fetch(digest)
+                if not isinstance(stored, bytes | bytearray | memoryview):
+                    raise WorkspaceRefused("missing", f"the chunk {digest.hex()[:16]} is not stored")
+                await asyncio.to_thread(decode_chunk, digest, bytes(stored))
+                return digest, bytes(stored)
+
+        for start in range(0, len(digests), _PARALLEL_FETCHES):
+            some = await asyncio.gather(*map(get, digests[start : start + _PARALLEL_FETCHES]))
+            await self.call("put_chunks", r.PutChunks(some), type(None))
+
+    # -- messages
+
+    def add_message_interceptor(self, interceptor: Interceptor) -> None:
+        """Call ``interceptor`` with the messages of executions, when they arrive here."""
+        self.interceptors.add(interceptor)
+
+    async def send_message(self, message: m.Message) -> None:
+        await self._control("send", r.Send(cast(m.AnyMessage, message)), type(None))
+
+    async def receive_message(
+        self, message_type: type[m.Message] | None = None, timeout: float | None = None
+    ) -> m.Message:
+        tag = None if message_type is None else message_type.__struct_config__.tag
+        return await self.call("receive", r.Receive(tag, timeout), m.AnyMessage)  # type: ignore[arg-type]
+
+    # -- moving
+
+    async def move(self, lease: Callable[[], Awaitable[tuple[NodeLink, r.Leased]]]) -> WorkspaceReport:
+        """Continue in a worker on another node, which ``lease`` gets, with these variables and files.
+
+        Calls wait meanwhile, and one that runs is waited for. Snapshots end with the worker they were taken in. What
+        could not be moved is in the report.
+        """
+        async with self._moving:
+            backoff = Backoff(initial=0.01, maximum=0.2)
+            while self._calls:  # noqa: ASYNC110 - no further call starts
+                await asyncio.sleep(backoff.next_delay())
+            chunks: dict[bytes, bytes] = {}
+            name, _ = await self._link.call(
+                self.session_id, "start_capture", r.StartCapture(None, (), DEFAULT_WORKSPACE_BYTES, 60.0), str
+            )
+            while True:
+                batch, _ = await self._link.call(self.session_id, "next_chunks", r.Named(name), r.CaptureBatch)
+                chunks.update(batch.chunks)
+                if batch.manifest is not None:
+                    break
+            link, leased = await lease()
+            target = RemoteWorkerSession(self.config, link, leased)
+
+            async def fetch(digest: bytes) -> bytes:
+                return chunks[digest]
+
+            try:
+                report = await target.restore_workspace(batch.manifest, fetch)
+            except BaseException:
+                link.tell("release", leased.session_id)
+                raise
+            self._link.tell("release", self.session_id)
+            self._link, self.session_id, self._info = link, leased.session_id, target._info
+            return report
+
+    async def _collect(
+        self, message: m.ExecuteMessage, timeout: float | None, on_message: Callable[[m.Message], None] | None
+    ) -> ExecutionResult:
+        collector = ResultCollector(message.id, display_limit=self.config.display_limit)
+        stream = self.execute(message, timeout)
+        try:
+            async for one in stream:
+                if on_message is not None:
+                    on_message(one)
+                if isinstance(one, _FINAL):
+                    return collector.build(one)
+                collector.add(one, len(m.encode(one)))
+        except ExecutionTimeout as problem:
+            return collector.build_timed_out(problem)
+        finally:
+            await stream.aclose()  # type: ignore[attr-defined]
+        raise Closed("the stream of the execution ended without a result")
+
+
+def _make_loss_message(execution_id: str, problem: WorkerDied) -> m.ErrorMessage:
+    return m.ErrorMessage(
+        exception_type="WorkerDied",
+        exception_message=str(problem),
+        execution_id=execution_id,
+        state="lost",
+        cause=problem.cause.kind,
+        timestamp=time.time(),
+    )
+
+
+def _make_loss_result(execution_id: str, problem: WorkerDied) -> ExecutionResult:
+    error = _make_loss_message(execution_id, problem)
+    return ExecutionResult(execution_id, error=error, state="lost", reason=str(problem.cause))
