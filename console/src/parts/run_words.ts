@@ -1,0 +1,125 @@
+/** Events of runs in words. */
+
+import type { Json, JsonObject, RunEvent } from "../api/types";
+import { summarize } from "../text";
+import { describeItem } from "./items";
+
+export type EventKind = "model" | "tool" | "agent" | "wait" | "run" | "data" | "trouble";
+
+export interface EventWords {
+  kind: EventKind;
+  title: string;
+  text: string;
+}
+
+export function describeEvent(event: RunEvent): EventWords {
+  const { type, data } = event;
+  const trouble = data.error ? summarize(JSON.stringify(data.error), 200) : "";
+  if (trouble) return { kind: "trouble", title: readType(type), text: trouble };
+  switch (type) {
+    case "model.answered":
+      return { kind: "model", title: "Model", text: `${describeItems(data.items)}${describeUsage(data.usage)}` };
+    case "calls.started":
+      return { kind: "tool", title: "Calls start", text: `${count(data.call_ids)} under way` };
+    case "calls.made":
+      return { kind: "tool", title: "Tools", text: `${describeCalls(data.calls)} ${describeItems(data.items)}`.trim() };
+    case "calls.checked":
+      return { kind: "tool", title: "Calls checked", text: describeCalls(data.calls) };
+    case "approval.requested":
+      return { kind: "wait", title: "Approval requested", text: summarize(String(data.tool), 80) };
+    case "approval.decided":
+      return {
+        kind: "wait",
+        title: "Approval decided",
+        text: `${String(data.verdict)} by ${summarize(String(data.by), 60)}`,
+      };
+    case "agent.handed_over":
+      return { kind: "agent", title: "Handoff", text: summarize(String(data.agent ?? describeItems(data.items)), 120) };
+    case "agent.nested":
+      return { kind: "agent", title: "Nested run", text: summarize(String(data.agent), 120) };
+    case "input.taken":
+    case "input.staged":
+      return { kind: "data", title: "Input", text: describeItems(data.items) };
+    case "run.queued":
+      return { kind: "run", title: "Queued", text: typeof data.input === "string" ? summarize(data.input) : "" };
+    case "run.waiting":
+      return { kind: "wait", title: "Waits", text: readReason(data) };
+    case "run.failed":
+      return { kind: "trouble", title: "Failed", text: readReason(data) };
+    case "run.taken_over":
+    case "run.lease_lost":
+      return { kind: "trouble", title: readType(type), text: readReason(data) };
+    default: {
+      const kind: EventKind = type.startsWith("run.") ? "run" : "data";
+      return { kind, title: readType(type), text: readReason(data) };
+    }
+  }
+}
+
+function readType(type: string): string {
+  const words = type.replace(/^step\./, "").replace(/[._]/g, " ");
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+function readReason(data: JsonObject): string {
+  const reason = data.reason;
+  if (typeof reason === "object" && reason !== null && !Array.isArray(reason))
+    return summarize(String(reason.message ?? ""), 200);
+  const shown = Object.entries(data).filter(([name, value]) => typeof value === "string" && name !== "status");
+  return summarize(shown.map(([name, value]) => `${name} ${String(value)}`).join(", "), 160);
+}
+
+function describeItems(items: Json | undefined): string {
+  if (!Array.isArray(items)) return "";
+  const shown = items.slice(0, 4).map((item) => {
+    const { who, text, kind } = describeItem(item as JsonObject);
+    return kind === "assistant" || kind === "output" ? summarize(text, 160) : `${who} ${summarize(text, 120)}`;
+  });
+  return shown.join(" · ") + (items.length > 4 ? ` and ${items.length - 4} more` : "");
+}
+
+function describeCalls(calls: Json | undefined): string {
+  if (!Array.isArray(calls)) return "";
+  return calls
+    .map((call) => {
+      const { tool, status } = (call ?? {}) as JsonObject;
+      return `${summarize(String(tool), 60)} ${String(status)}`;
+    })
+    .join(", ");
+}
+
+function describeUsage(usage: Json | undefined): string {
+  const { input, output } = readUsage(usage);
+  return input + output > 0 ? ` (${input} + ${output} tokens)` : "";
+}
+
+function count(list: Json | undefined): number {
+  return Array.isArray(list) ? list.length : 0;
+}
+
+export interface Usage {
+  requests: number;
+  input: number;
+  output: number;
+}
+
+export function readUsage(usage: Json | undefined): Usage {
+  const found = (typeof usage === "object" && usage !== null && !Array.isArray(usage) ? usage : {}) as JsonObject;
+  return {
+    requests: Number(found.requests ?? 0) || 0,
+    input: Number(found.input_tokens ?? 0) || 0,
+    output: Number(found.output_tokens ?? 0) || 0,
+  };
+}
+
+export function addUsage(events: readonly RunEvent[]): Usage {
+  const total = { requests: 0, input: 0, output: 0 };
+  for (const event of events) {
+    if (event.type !== "model.answered") continue;
+    const one = readUsage(event.data.usage);
+    total.requests += one.requests;
+    total.input += one.input;
+    total.output += one.output;
+  }
+  return total;
+}

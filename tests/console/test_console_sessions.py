@@ -1,0 +1,95 @@
+"""Sessions in a real browser: list, search, conversation, branches, rewinding, compaction, deletion."""
+
+from browser import needs_chromium
+from console.conftest import needs_console
+
+pytestmark = [needs_chromium, needs_console]
+
+
+def read_texts(server, session_id):
+    items = server.http.get(f"/sessions/{session_id}/items").json()["items"]
+    return [item["content"] if isinstance(item["content"], str) else item["content"][0]["text"] for item in items]
+
+
+def test_a_message_starts_a_run_and_the_answer_appears(page, server):
+    page.server.post("/sessions", {"session_id": "talk"})
+    page.open("#/sessions")
+    page.click("td a", "talk")
+    page.fill(".send textarea", "Good morning")
+    page.click(".send button", "Send")
+    page.wait_for(".entry-assistant", "You said: Good morning")
+    page.take_pictures("session")
+    assert page.list_violations() == []
+
+
+def test_sessions_are_found_by_their_names_and_by_what_was_said(page, server, request):
+    server.start_run("The saucer is chipped", request.node.name)
+    page.open("#/sessions")
+    page.wait_for("td a", request.node.name)
+    page.take_pictures("sessions")
+    assert page.list_violations() == []
+    page.click(".search input[type=checkbox]")
+    page.fill(".search input[type=search]", "chipped")
+    page.click(".search button")
+    page.wait_for(".hits", "The saucer is chipped")
+    page.click(".hits a", request.node.name)
+    page.wait_for(".entry-user", "chipped")
+
+
+def test_a_message_is_edited_in_a_branch_and_the_session_stays(page, server, request):
+    server.start_run("Good morning", request.node.name)
+    page.open(f"#/sessions/{request.node.name}")
+    page.click(".entry-user button", "edit")
+    page.fill("#edited", "Good night")
+    page.click(".decision button", "Branch")
+    page.wait_for(".entry-assistant", "You said: Good night")
+    assert request.node.name not in page.driver.current_url
+    assert read_texts(server, request.node.name) == ["Good morning", "You said: Good morning"]
+
+
+def test_a_session_is_compacted_after_a_look_and_restored(page, server, request):
+    session_id = request.node.name
+    server.start_run("Good morning", session_id)
+    server.start_run("Good evening", session_id)
+    page.open(f"#/sessions/{session_id}")
+    page.wait_for(".entry-user", "Good evening")
+    page.click(".actions button", "Compact")
+    page.fill("#keep", "2")
+    page.wait_for(".preview .entry-user", "Good morning")
+    page.fill("#summary", "They greeted each other.")
+    page.take_pictures("compaction")
+    page.click(".compaction button", "Compact")
+    page.wait_for(".entry", "They greeted each other.")
+    page.wait_for(".filters", "generation 0 (4 items)")
+    assert any("They greeted" in text for text in read_texts(server, session_id))
+    page.click(".actions button", "Undo")
+    page.wait_for(".entry-user", "Good morning")
+    assert read_texts(server, session_id)[0] == "Good morning"
+
+
+def test_a_session_is_rewound_and_deleted(page, server, request):
+    session_id = request.node.name
+    server.start_run("Good morning", session_id)
+    page.open(f"#/sessions/{session_id}")
+    page.click(".actions button", "Rewind")
+    prompt = page.driver.switch_to.alert
+    prompt.send_keys("1")
+    prompt.accept()
+    page.wait_for("header", "1 items")
+    assert read_texts(server, session_id) == ["Good morning"]
+    page.click(".actions button", "Delete")
+    page.driver.switch_to.alert.accept()
+    page.wait_for("h1", "Sessions")
+    assert server.http.get(f"/sessions/{session_id}").status_code == 404
+
+
+def test_hostile_items_are_shown_and_do_nothing(page, server, request):
+    text = "<script>document.title='owned'</script>[a](javascript:alert(1))\u202e\x00" + "y" * 400_000
+    items = [{"role": "user", "content": text}, {"role": "assistant", "content": text}, {"type": "<b>odd", "x": [None]}]
+    server.post(f"/sessions/{request.node.name}/items", {"items": items})
+    page.open(f"#/sessions/{request.node.name}")
+    page.wait_for(".entry-user", "<script>")
+    page.wait_for(".entry-assistant", "javascript:alert")
+    assert page.find_all("main script, main iframe, .transcript a") == []
+    assert "owned" not in page.driver.title
+    page.take_pictures("hostile-session")
