@@ -63,6 +63,10 @@ async def test_a_page_writes_and_hears_an_answer(server):
         assert len(heard) > 1000
         words = "".join(one["delta"] for one in messages if one["type"] == "transcript_delta")
         assert words == "We are open until six."
+        [question] = next(one["items"] for one in messages if one["type"] == "history_updated" and one["items"])
+        assert question["content"][0]["text"] == "When do you close?"
+        times = [one["at"] for one in messages]
+        assert times == sorted(times)
         numbers = [one["number"] for one in messages]
         assert numbers == sorted(numbers)
         [listed] = (await server.sign_in("ann").get("/calls")).json()

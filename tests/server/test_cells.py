@@ -153,6 +153,32 @@ async def test_an_owner_has_a_limited_number_of_open_cells(tmp_path, pool):
         assert service.cells.get("talk", cell["cell_id"]).info.status == "failed"
 
 
+async def test_what_ended_cells_keep_is_limited_and_listings_are_short(tmp_path, pool):
+    limits = Limits(ended_cell_bytes=1_000_000)
+    async with open_server(f"sqlite:///{tmp_path / 'app.db'}", python=pool, limits=limits) as server:
+        await server.sign_in("ann").post("/sessions", {"session_id": "talk"})
+        async with Client(server.url, token="ann") as client:
+            python = client.python("talk")
+            cells = [await python.run("print('x' * 150_000)") for _ in range(5)]
+            cells.append(await python.run("'short'"))
+            kept = await python.cells()
+            assert [cell.cell_id for cell in kept] == [cell.cell_id for cell in cells[-len(kept) :]]
+            assert 1 < len(kept) < 6
+            assert [cell.result and cell.result["repr"] for cell in kept] == [None] * (len(kept) - 1) + ["'short'"]
+            assert (
+                len(
+                    (await server.sign_in("ann").get(f"/sessions/talk/workspace/cells/{kept[0].cell_id}")).json()[
+                        "result"
+                    ]["stdout"]
+                )
+                == 150_001
+            )
+            large = await python.run("print('x' * 2_000_000) #" + "c" * 100_000)
+            (only,) = await python.cells()
+            assert (only.cell_id, only.result, len(only.source)) == (large.cell_id, None, 5000)
+        await server.app.state.service.close()
+
+
 @pytest.mark.parametrize(
     ("content", "kind", "status"),
     [
@@ -187,6 +213,20 @@ async def test_an_upload_above_the_limit_is_refused(tmp_path, pool):
         await ann.post("/sessions", {"session_id": "talk"})
         answer = await ann.http.post("/sessions/talk/workspace/files", files={"file": ("a", b"x" * 1000)})
         assert (answer.status_code, answer.json()["code"]) == (413, "body-too-large")
+
+
+async def test_a_reader_who_comes_late_is_told_what_was_dropped(server, python):
+    cell = await python.start("for n in range(4):\n    print(n, 'x' * 900_000, flush=True)")
+    await cell.wait()
+    path = f"/sessions/talk/workspace/cells/{cell.cell_id}/events"
+    async with server.sign_in("ann").http.stream("GET", path) as answer:
+        events = [event async for event in parse_events(answer.aiter_lines())]
+    numbers = [int(number) for number, _, _ in events]
+    first, kind, data = events[0]
+    assert kind == "dropped"
+    assert data["count"] == int(first) >= 1
+    assert numbers == list(range(numbers[0], numbers[-1] + 1))
+    assert events[-1][1] == "end"
 
 
 async def test_many_readers_see_the_same(python):

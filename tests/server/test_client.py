@@ -2,9 +2,10 @@
 
 import pytest
 
-from factories.server import make_agent
+from factories.server import make_agent, open_server
 from standfast import (
     ApprovalSettled,
+    FunctionModel,
     HistoryMoved,
     InvalidInput,
     NotFound,
@@ -12,7 +13,7 @@ from standfast import (
     Runner,
 )
 from standfast.client import Client, ServerUnreachable
-from standfast.server import Forbidden, Unauthenticated
+from standfast.server import Forbidden, Limits, Unauthenticated
 
 
 @pytest.fixture
@@ -39,6 +40,23 @@ async def test_a_run_is_started_approved_and_awaited(ann, eve):
     assert seen == list(range(1, (await run.info()).steps + 1))
     assert (await run.state())["$schemaVersion"]
     assert [one.run_id for one in await ann.runs(status="completed")] == [run.id]
+
+
+# What str.splitlines takes for line ends. Only those of HTTP separate events.
+LINE_ENDS = "\x0b \x0c \x1c \x1d \x1e \x85 \u2028 \u2029 \r \n"
+
+
+async def test_what_a_model_says_does_not_end_the_lines_of_an_event_or_an_export(ann, server):
+    said = "".join(f'{end}data: {{"forged": true}}{end}{end}id: 99{end}' for end in LINE_ENDS.split(" ")) * 3000
+    server.runtime.agents["desk"].model = FunctionModel(lambda _: said)
+    run = await ann.start("desk", "hi", session_id="lines")
+    assert (await run.wait()).final_output == said
+    events = [event async for event in run.events()]
+    assert all("forged" not in event.data for event in events)
+    assert said in [event.data["items"][0]["content"][0]["text"] for event in events if event.type == "model.answered"]
+    exported = [line async for line in await ann.store.export("lines")]
+    copy = await ann.store.import_([exported[0].replace('"lines"', '"copy"'), *exported[1:]])
+    assert await copy.get_items() == await ann.session("lines").get_items()
 
 
 async def test_a_fork_belongs_to_the_same_owner(ann, server):
@@ -126,3 +144,16 @@ async def test_approvals_are_followed_through_their_changes(ann, eve):
     foreign = ann.follow_approvals()
     assert (await anext(foreign)).approval.run_id == other.id
     await foreign.aclose()
+
+
+async def test_a_client_that_sends_too_much_waits_and_goes_on(tmp_path):
+    limits = Limits(requests_per_second=4)  # and 20 at once
+    async with open_server(f"sqlite:///{tmp_path / 'app.db'}", limits=limits) as server:
+        ann = server.sign_in("ann")
+        while (await ann.get("/info")).status_code == 200:
+            pass
+        async with Client(server.url, token="ann") as client:
+            run = await client.start("desk", "hi")
+            assert (await run.wait()).final_output == "hello there"
+            await client.session("s").add_items([{"role": "user", "content": "hi"}])
+            assert len(await client.session("s").get_items()) == 1

@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import logging
 
 import pytest
 
 from factories.server import open_server
+from standfast.base.text import make_visible
+from standfast.server.logs import configure_logging
 from standfast.server.service import Limits
 
 HELLO = {"items": [{"role": "user", "content": "hello"}]}
@@ -47,7 +50,7 @@ async def test_of_two_owners_who_create_a_session_at_once_one_succeeds(server, w
         }[way]
         return await person.post(path, body)
 
-    for number in range(10):
+    for number in range(5):
         session_id = f"new-{number}"
         answers = await asyncio.gather(*(create(name, session_id) for name in owners))
         accepted = [name for name, one in zip(owners, answers, strict=True) if one.status_code == 201]
@@ -186,3 +189,52 @@ async def test_a_body_that_does_not_go_on_is_given_up():
         assert answer.startswith("HTTP/1.1 408 ")
         assert "body-too-slow" in answer
         assert (await server.sign_in("ann").get("/runs")).json()["items"] == []
+
+
+@pytest.mark.parametrize("number", [10**30, -(10**30), -1, 2**63])
+async def test_numbers_that_no_database_has_are_refused(server, number):
+    ann, olga = server.sign_in("ann"), server.sign_in("olga")
+    run = (await ann.post("/runs", {"agent": "desk", "input": "refund", "session_id": "s"})).json()["run_id"]
+    await ann.read_events(run, until="pause")
+    answers = [
+        await ann.get("/sessions/s/view", generation=number),
+        await ann.get("/sessions/s/items", generation=number),
+        await ann.get(f"/runs/{run}/step", at=number),
+        await ann.get("/sessions/s/workspace", at=number),
+        await ann.post(f"/runs/{run}/fork", {"at": number}),
+        await ann.post("/sessions/s/rewind", {"to": number}),
+        await ann.post("/sessions/s/restore", {"generation": number}),
+    ]
+    assert {answer.status_code for answer in answers} <= {400, 404, 422}
+    limits = [
+        await ann.get("/sessions/s/compaction", keep_last=number),
+        await olga.post("/runs/prune", {"keep": number, "older_than": float(number)}),
+        await olga.post("/workspaces/prune", {"keep": number, "max_mb": float(number)}),
+        await ann.get("/sessions", since=number),
+    ]
+    assert {answer.status_code for answer in limits} <= {200, 400, 422}
+    assert (await ann.get(f"/runs/{run}")).status_code == 200
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+async def test_nothing_in_a_log_is_obeyed_by_a_terminal(as_json, capsys):
+    said = "red \x1b[41m \x9b2J \x7f \u202e00005 zero\u200bwidth"
+    logs = [logging.getLogger(name) for name in ("standfast", "uvicorn.error")]
+    before = [(list(log.handlers), list(log.filters), log.level, log.propagate) for log in logs]
+    try:
+        configure_logging(as_json=as_json)
+        for name in ("standfast.server", "uvicorn.error"):
+            try:
+                raise RuntimeError(said)
+            except RuntimeError:
+                logging.getLogger(name).exception("failed: %s", said, extra={"who": said})
+    finally:
+        for log, (handlers, filters, level, propagate) in zip(logs, before, strict=True):
+            log.handlers[:], log.filters[:], log.propagate = handlers, filters, propagate
+            log.setLevel(level)
+    printed = capsys.readouterr().err
+    assert make_visible(printed, multiline=True) == printed
+    assert "00005" in printed
+    if as_json:
+        entries = [json.loads(line) for line in printed.splitlines()]
+        assert [said in entry["exception"] and entry["who"] == said for entry in entries] == [True, True]

@@ -3,57 +3,38 @@
 import asyncio
 import json
 import os
-import re
 import signal
 import sys
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
+from factories.issuer import AUDIENCE
+from factories.proxy import CuttingProxy
+from factories.serve_process import AGENTS, list_children, start_server
+from standfast import StandfastError
 from standfast.cli.commands.serve import run_workers
 from standfast.client import Client
+from standfast.client.runs import RemoteRun
 from standfast.server.process import listen
 
-AGENTS = Path(__file__).parent / "speaker.py"
+WORDS = [f"word{number}" for number in range(30)]
 
 
-class ServeProcess:
-    """A running ``standfast serve`` and the URL that it printed."""
-
-    def __init__(self, process, url, token):
-        self.process, self.url, self.token = process, url, token
-
-    @property
-    def client(self):
-        return Client(self.url, token=self.token)
-
-    def list_children(self):
-        return list_children(self.process.pid)
-
-
-def list_children(pid):
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-@asynccontextmanager
-async def start_server(store, *options):
-    arguments = ["-m", "standfast", "serve", str(AGENTS), "--store", store, "--port", "0", "--lease", "3", *options]
+async def test_cells_of_users_are_refused_with_several_processes(tmp_path):
+    """A request for a cell would reach any of them."""
+    arguments = ["-m", "standfast", "serve", str(AGENTS), "--store", f"sqlite:///{tmp_path / 'app.db'}"]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        sys.executable, *arguments, "--port", "0", "--python", "--workers", "2", stderr=asyncio.subprocess.PIPE
     )
-    errors = asyncio.ensure_future(process.stderr.read())
     try:
-        line = (await process.stdout.readline()).decode()
-        found = re.fullmatch(r"(http://[^/]+)/\?token=(\S+)\n", line)
-        assert found, (line, await errors)
-        yield ServeProcess(process, *found.groups())
+        _, errors = await asyncio.wait_for(process.communicate(), 120)
     finally:
         if process.returncode is None:
             process.terminate()
-        await process.wait()
-        await errors
-        process._transport.close()
+            await process.wait()
+    assert process.returncode == 2
+    assert b"--python" in errors
+    assert b"--workers 1" in errors
 
 
 @pytest.fixture
@@ -68,7 +49,7 @@ async def test_a_run_is_served_and_its_words_arrive_once(store):
         events = [event async for event in run.events(until="end")]
         assert [event.seq for event in events if not event.live] == list(range(1, (await run.info()).steps + 1))
         words = [event.data["delta"] for event in events if event.live and "delta" in event.data]
-        assert "".join(words).split() == [f"word{number}" for number in range(30)]
+        assert "".join(words).split() == WORDS
 
 
 async def test_draining_ends_streams_and_another_server_continues_the_run(store):
@@ -114,6 +95,39 @@ async def test_a_killed_process_of_several_is_replaced_and_no_event_is_lost(stor
         assert received == list(range(1, info.steps + 1))
 
 
+@pytest.mark.parametrize("victim", ["driver", "reader"])
+async def test_of_two_servers_on_postgresql_either_is_killed_in_mid_stream(postgres_tables_url, victim):
+    """A balancer in front of both sends the reader to the one that is left."""
+    token = "t" * 40
+    async with (
+        start_server(postgres_tables_url, token=token) as driver,
+        start_server(postgres_tables_url, token=token) as reader,
+        CuttingProxy(reader.port, lambda: lambda seen: False).listen() as balancer,
+        Client(balancer.url, token=token) as client,
+        driver.client as starter,
+    ):
+        run_id = (await starter.start("speaker", "talk")).id
+        received = []
+
+        async def read():
+            async for event in RemoteRun(client, run_id).events(until="end"):
+                received.append(event)
+
+        reading = asyncio.ensure_future(read())
+        while sum(event.live for event in received) < 5:
+            await asyncio.sleep(0.01)
+        killed, left = (driver, reader) if victim == "driver" else (reader, driver)
+        balancer.target = left.port
+        killed.process.kill()
+        await reading
+        info = await client.get_run_info(run_id)
+    assert info.status == "completed"
+    assert [event.seq for event in received if not event.live] == list(range(1, info.steps + 1))
+    if victim == "reader":  # no word is lost or repeated; a response that died with its driver is asked for again
+        words = "".join(event.data["delta"] for event in received if event.live and "delta" in event.data)
+        assert words.split() == WORDS
+
+
 async def test_processes_end_when_the_command_is_cancelled(store):
     loop = asyncio.get_running_loop()
     with listen("127.0.0.1", 0) as listener:
@@ -129,6 +143,35 @@ async def test_processes_end_when_the_command_is_cancelled(store):
         finally:
             for sig in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(sig)
+
+
+async def test_tokens_of_an_identity_provider_are_accepted(store, issuer):
+    options = ("--oidc-issuer", issuer.url, "--oidc-audience", AUDIENCE, "--oidc-role", "desk=approver")
+    token = issuer.sign(roles=["staff", "desk"])
+    async with start_server(store, *options) as server, Client(server.url, token=token) as person:
+        info = await person.info()
+        assert (info.subject, info.owner, info.role) == ("oidc:u1", "u1", "approver")
+        async with server.client as local:  # the token of this machine counts as well
+            assert (await local.info()).role == "admin"
+        async with Client(server.url, token=issuer.sign(roles=["staff"])) as other:
+            with pytest.raises(StandfastError) as refused:
+                await other.info()
+        assert refused.value.code == "role-missing"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--oidc-issuer", "https://login.example.com"],
+        ["--oidc-audience", "here"],
+        ["--oidc-issuer", "https://login.example.com", "--oidc-audience", "here", "--oidc-role", "approver"],
+        ["--oidc-issuer", "https://login.example.com", "--oidc-audience", "here", "--oidc-role", "desk=boss"],
+    ],
+)
+async def test_incomplete_options_of_an_identity_provider_are_refused(store, command_process, tmp_path, options):
+    words = ("-m", "standfast", "serve", str(AGENTS), "--store", store, "--port", "0", *options)
+    ended = await asyncio.to_thread(command_process.run, *words, directory=tmp_path, environment=dict(os.environ))
+    assert ended.returncode == 2, ended.stderr
 
 
 async def test_an_address_of_other_machines_needs_the_names_of_its_hosts(store):

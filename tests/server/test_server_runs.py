@@ -1,5 +1,7 @@
 """Durable runs over HTTP."""
 
+from factories.server import parse_events
+
 
 async def test_a_run_is_started_and_read_to_its_end(server):
     ann = server.sign_in("ann")
@@ -79,3 +81,28 @@ async def test_what_the_body_must_not_have_is_refused(server):
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid-input")
     assert "owner" in answer.json()["detail"]
     assert (await ann.get("/runs")).json()["items"] == []
+
+
+async def test_a_run_is_started_and_read_in_one_request(server):
+    ann = server.sign_in("ann")
+    request = {"json": {"agent": "desk", "input": "hi"}, "headers": {"accept": "text/event-stream"}}
+    async with ann.http.stream("POST", "/runs", **request) as response:
+        events = [event async for event in parse_events(response.aiter_lines())]
+    assert response.status_code == 201
+    assert response.headers["location"].startswith("/runs/")
+    stored = [number for number, kind, _ in events if kind not in ("model.delta", "end")]
+    assert stored == [str(number) for number in range(1, events[-1][2]["steps"] + 1)]
+
+
+async def test_a_run_whose_first_reader_leaves_goes_on(server):
+    ann = server.sign_in("ann")
+    request = {"json": {"agent": "desk", "input": "refund"}, "headers": {"accept": "text/event-stream"}}
+    async with ann.http.stream("POST", "/runs", **request) as response:
+        run_id = response.headers["location"].removeprefix("/runs/")
+    assert (await ann.read_events(run_id, until="pause"))[-1][2]["status"] == "waiting"
+
+
+async def test_a_start_that_is_refused_is_no_stream(server):
+    ann = server.sign_in("ann")
+    answer = await ann.post("/runs", {"agent": "nobody", "input": "hi"}, accept="text/event-stream")
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")

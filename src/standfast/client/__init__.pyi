@@ -1,3 +1,4 @@
+from standfast.client.administration import RemoteAdmin as RemoteAdmin
 from standfast.client.client import Client as Client
 from standfast.client.errors import ServerError as ServerError
 from standfast.client.errors import ServerUnreachable as ServerUnreachable

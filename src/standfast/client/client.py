@@ -2,11 +2,13 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, cast
 
 from standfast.base.ids import new_id
 from standfast.base.items import Item
+from standfast.client.administration import RemoteAdmin
 from standfast.client.connection import Connection, make_path
 from standfast.client.event_stream import follow_approvals
 from standfast.client.runs import RemoteRun
@@ -19,16 +21,20 @@ from standfast.runtime.types import (
     ApprovalStatus,
     CancelMode,
     OnBusy,
+    PruneReport,
     RunInfo,
     RunOutcome,
     RunStatus,
     Verdict,
 )
-from standfast.server.types import AgentInfo, Page, ServerInfo
+from standfast.server.answers import Overview, RunStepView
+from standfast.server.types import AgentInfo, DecisionResult, NamedDecision, Page, ServerInfo, ToolInfo
+from standfast.store.records import WorkspaceRecord
+from standfast.workspaces.retention import RetentionReport
 
 
 class Client:
-    """A runtime behind HTTP. Requests that can be repeated safely are, while the server is away for a moment.
+    """A runtime behind HTTP. While the server cannot be reached, requests that are safe to repeat are sent again.
 
     Errors are the exceptions that a :class:`Runtime` raises, found by their codes.
     """
@@ -37,6 +43,8 @@ class Client:
         self.connection = Connection(url, token=token, timeout=timeout)
         self.store = RemoteStore(self)
         """The sessions of the server."""
+        self.admin = RemoteAdmin(self.connection)
+        """The keys, the audit log, the workers and the calls of the server."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -50,8 +58,12 @@ class Client:
         await self.connection.close()
 
     async def info(self) -> ServerInfo:
-        """Return the version of the server, and who this client is for it."""
+        """Return the version of the server, and the principal that this client is authenticated as."""
         return cast(ServerInfo, await self.connection.request("GET", "/info", ServerInfo))
+
+    async def overview(self) -> Overview:
+        """Return the numbers of runs by status, the oldest approval, and the health of the store."""
+        return cast(Overview, await self.connection.request("GET", "/overview", Overview))
 
     async def agents(self) -> list[AgentInfo]:
         """Return the agents that runs can start with."""
@@ -126,8 +138,24 @@ class Client:
     async def resume(self, run_id: str, *, accept_changes: bool = False, agent: str | None = None) -> RemoteRun:
         return await self._act("resume", run_id, {"accept_changes": accept_changes, "agent": agent})
 
-    async def fork(self, run_id: str, *, at: int | None = None, session_id: str | None = None) -> RemoteRun:
-        return await self._act("fork", run_id, {"at": at, "session_id": session_id})
+    async def fork(
+        self,
+        run_id: str,
+        *,
+        at: int | None = None,
+        session_id: str | None = None,
+        input: str | list[Item] | None = None,
+        outputs: dict[str, str] | None = None,
+        agent: str | None = None,
+    ) -> RemoteRun:
+        """Start a new run from a step of another one, with other input, outputs or agent: see :meth:`Runtime.fork`."""
+        body = {"at": at, "session_id": session_id, "input": input, "outputs": outputs, "agent": agent}
+        return await self._act("fork", run_id, body)
+
+    async def step(self, run_id: str, *, at: int | None = None) -> RunStepView:
+        """Return what a run had done by the step ``at``, with the variables and files of its Python then."""
+        path = make_path("runs", run_id, "step")
+        return cast(RunStepView, await self.connection.request("GET", path, RunStepView, params={"at": at}))
 
     async def _act(self, action: str, run_id: str, body: dict[str, Any]) -> RemoteRun:
         path = make_path("runs", run_id, action)
@@ -136,6 +164,11 @@ class Client:
 
     async def delete(self, run_id: str) -> None:
         await self.connection.request("DELETE", make_path("runs", run_id))
+
+    async def prune(self, *, older_than: timedelta | float | None = None, keep: int | None = None) -> PruneReport:
+        """Delete ended runs of all owners, as :meth:`Runtime.prune` does."""
+        body = {"older_than": to_seconds(older_than), "keep": keep}
+        return cast(PruneReport, await self.connection.request("POST", "/runs/prune", PruneReport, body=body))
 
     # --- approvals ----------------------------------------------------------------------------------
 
@@ -187,6 +220,18 @@ class Client:
         path = make_path("approvals", approval_id)
         return cast(Approval, await self.connection.request("POST", path, Approval, body=body))
 
+    async def decide_each(self, decisions: Sequence[NamedDecision]) -> list[DecisionResult]:
+        """Decide several approvals, one after the other; each has a result of its own."""
+        found: list[DecisionResult] = await self.connection.request(
+            "POST", "/approvals/decide", list[DecisionResult], body=list(decisions)
+        )
+        return found
+
+    async def find_tool(self, approval_id: str) -> ToolInfo:
+        """Return the tool that the call of an approval is for, with the schema of its arguments."""
+        path = make_path("approvals", approval_id, "tool")
+        return cast(ToolInfo, await self.connection.request("GET", path, ToolInfo))
+
     # --- workspaces ---------------------------------------------------------------------------------
 
     async def workspace(self, name: str, *, at: int | None = None) -> RemoteWorkspace:
@@ -197,8 +242,29 @@ class Client:
         """Return the Python of a session; nothing is sent. The server must allow it: ``standfast serve --python``."""
         return RemotePython(self.connection, session_id)
 
+    async def workspaces(self, *, limit: int = 50, after: str | None = None) -> list[WorkspaceRecord]:
+        """Return the workspaces of all owners by key, those after this key."""
+        params = {"limit": limit, "after": after}
+        page: Page[WorkspaceRecord] = await self.connection.request(
+            "GET", "/workspaces", Page[WorkspaceRecord], params=params
+        )
+        return page.items
+
+    async def prune_workspaces(
+        self, *, older_than: timedelta | float | None = None, keep: int | None = None, max_mb: float | None = None
+    ) -> RetentionReport:
+        """Drop old checkpoints of all workspaces, as :meth:`Runtime.prune_workspaces` does."""
+        body = {"older_than": to_seconds(older_than), "keep": keep, "max_mb": max_mb}
+        return cast(
+            RetentionReport, await self.connection.request("POST", "/workspaces/prune", RetentionReport, body=body)
+        )
+
     # --- sessions -----------------------------------------------------------------------------------
 
     def session(self, session_id: str) -> RemoteSession:
         """Return the session with this id; nothing is sent."""
         return RemoteSession(self, session_id)
+
+
+def to_seconds(age: timedelta | float | None) -> float | None:
+    return age.total_seconds() if isinstance(age, timedelta) else age

@@ -20,6 +20,8 @@ except ImportError:  # pragma: no cover - without the extra
 T = TypeVar("T")
 
 _UNAVAILABLE = (502, 503, 504)
+_TOO_MANY = 429
+_LONGEST_WAIT = 10.0
 _MAX_ATTEMPTS = 6
 
 
@@ -31,7 +33,12 @@ class Connection:
             raise InvalidInput(f"the URL of a server begins with http:// or https://, got {url!r}")
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         self.http = httpx2.AsyncClient(
-            base_url=url.rstrip("/"), headers=headers, timeout=timeout, follow_redirects=False, trust_env=False
+            base_url=url.rstrip("/"),
+            headers=headers,
+            timeout=timeout,
+            follow_redirects=False,
+            trust_env=False,
+            verify=url.startswith("https:"),  # reading the certificate authorities takes as long as ten requests
         )
 
     async def close(self) -> None:
@@ -52,7 +59,8 @@ class Connection:
     ) -> Any:
         """Send a request and return its answer as ``kind``; ``bytes`` is the answer as it is.
 
-        With ``is_repeatable`` it is sent again while the server cannot be reached or is not ready.
+        With ``is_repeatable`` it is sent again while the server cannot be reached or is not ready. Any request that was
+        refused because there were too many is sent again after the seconds that the server names.
         """
         sent = ({} if files else {"content-type": "application/json"}) | (headers or {})
         data = content if body is msgspec.UNSET else msgspec.json.encode(body)
@@ -66,8 +74,12 @@ class Connection:
                 if is_last:
                     raise ServerUnreachable(f"{self.http.base_url}: {describe(problem)}") from problem
             else:
-                if answer.status_code not in _UNAVAILABLE or is_last:
+                wait = get_wait(answer)
+                if attempt == _MAX_ATTEMPTS or (wait is None and (answer.status_code not in _UNAVAILABLE or is_last)):
                     return decode_answer(answer, kind)
+                if wait is not None:
+                    await asyncio.sleep(wait)
+                    continue
             await asyncio.sleep(backoff.next_delay())
         raise AssertionError("unreachable")
 
@@ -80,7 +92,26 @@ class Connection:
         async with self.http.stream("GET", path, params=params, headers=headers, timeout=timeout) as answer:
             if answer.status_code != 200:
                 raise make_error(parse_problem(answer.status_code, await answer.aread()))
-            yield answer.aiter_lines()
+            yield split_lines(answer.aiter_bytes())
+
+
+async def split_lines(parts: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    """Yield the lines of a body. Only LF ends a line: JSON may contain what ends lines elsewhere, such as U+2028."""
+    line: list[bytes] = []
+    async for part in parts:
+        *ends, rest = part.split(b"\n")
+        for end in ends:
+            yield b"".join([*line, end]).decode()
+            line.clear()
+        line.append(rest)
+    if last := b"".join(line):
+        yield last.decode()
+
+
+def get_wait(answer: Any) -> float | None:
+    """Return the seconds after which a request can be repeated that was one too many: it has changed nothing."""
+    value = answer.headers.get("retry-after", "") if answer.status_code == _TOO_MANY else ""
+    return min(float(value), _LONGEST_WAIT) if value.isdigit() else None
 
 
 def decode_answer(answer: Any, kind: Any) -> Any:

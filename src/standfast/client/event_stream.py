@@ -15,8 +15,9 @@ from standfast.client.connection import Connection, describe, make_path
 from standfast.client.errors import ServerUnreachable
 from standfast.runtime.types import Approval, ApprovalChange, Event
 
-_MAX_FAILURES = 30
-"""Connections in a row without an event, after which the server counts as lost: a few minutes."""
+MAX_FAILURES = 30
+"""Connections in a row without an event or a sign of life, after which the server counts as lost: a few minutes."""
+RETRIED_STATUSES = (429, 502, 503, 504)
 
 
 @dataclass(frozen=True)
@@ -37,16 +38,19 @@ async def follow_stream(
         try:
             async with aclosing(read_events(connection, path, params, seen)) as events:  # type: ignore[type-var]
                 async for event in events:
+                    failures = 0
+                    backoff.reset()
+                    if event is None:
+                        continue
                     if event.name == "end":
                         return
-                    seen, failures = event.id or seen, 0
-                    backoff.reset()
+                    seen = event.id or seen
                     yield event
         except (httpx2.TransportError, ServerUnreachable) as problem:
-            if failures >= _MAX_FAILURES:
+            if failures >= MAX_FAILURES:
                 raise ServerUnreachable(f"{path} cannot be read: {describe(problem)}") from problem
         except StandfastError as problem:
-            if getattr(problem, "status", None) not in (502, 503, 504):
+            if getattr(problem, "status", None) not in RETRIED_STATUSES:
                 raise
         failures += 1
         await asyncio.sleep(backoff.next_delay())
@@ -54,13 +58,15 @@ async def follow_stream(
 
 async def read_events(
     connection: Connection, path: str, params: dict[str, Any], after: str | None
-) -> AsyncIterator[StreamEvent]:
-    """Yield the events of one connection."""
+) -> AsyncIterator[StreamEvent | None]:
+    """Yield the events of one connection, and ``None`` for a comment, by which the server shows that it is there."""
     headers = {} if after is None else {"last-event-id": after}
     async with connection.stream(path, params=params, headers=headers) as lines:
         fields: dict[str, str] = {}
         async for line in lines:
-            if line:
+            if line.startswith(":"):
+                yield None
+            elif line:
                 name, _, value = line.partition(": ")
                 fields[name] = value
             elif "data" in fields:

@@ -1,7 +1,7 @@
 """A session on a server. It can be used wherever a session is expected, for example in ``Runner.run``."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from standfast.base.errors import NotFound
 from standfast.base.ids import new_id
@@ -11,6 +11,7 @@ from standfast.history.integrity import IntegrityReport
 from standfast.history.search import SearchHit
 from standfast.history.session import SessionABC, SessionSettings
 from standfast.history.store import StoredSessionInfo
+from standfast.server.answers import CompactionPreview, SessionView
 from standfast.server.types import SessionItems
 from standfast.store.records import EMPTY_HEAD, Generation, Head
 
@@ -37,7 +38,7 @@ class RemoteSession(SessionABC):
             result: SessionItems = await self._client.connection.request(
                 "GET", f"{self._path}/items", SessionItems, params=params
             )
-        except NotFound:  # a session that nobody has written to is empty
+        except NotFound:  # a session without any write is empty
             return SessionItems(items=[], head=EMPTY_HEAD)
         return result
 
@@ -95,6 +96,35 @@ class RemoteSession(SessionABC):
             "GET", "/sessions/search", list[SearchHit], params=params
         )
         return found
+
+    async def view(self, *, generation: int | None = None) -> SessionView:
+        """Return every item, and for those that a model does not see, the reason."""
+        params = {"generation": generation}
+        return cast(
+            SessionView,
+            await self._client.connection.request("GET", f"{self._path}/view", SessionView, params=params),
+        )
+
+    async def preview_compaction(self, *, keep_last: int | None = None) -> CompactionPreview:
+        """Return the items that :meth:`compact` would replace."""
+        params = {"keep_last": keep_last}
+        return cast(
+            CompactionPreview,
+            await self._client.connection.request("GET", f"{self._path}/compaction", CompactionPreview, params=params),
+        )
+
+    async def compact(
+        self, summary: str | None = None, *, keep_last: int | None = None, expected: Head | None = None
+    ) -> Head:
+        """Replace the oldest items by a summary; without one the server makes it, if it can."""
+        return await self._change("compaction", {"summary": summary, "keep_last": keep_last}, expected)
+
+    async def undo_compaction(self) -> Head:
+        """Show the items again that the latest compaction replaced, followed by those that were added since."""
+        info: StoredSessionInfo = await self._client.connection.request(
+            "DELETE", f"{self._path}/compaction", StoredSessionInfo
+        )
+        return info.head
 
     async def check(self) -> IntegrityReport:
         report: IntegrityReport = await self._client.connection.request("GET", f"{self._path}/check", IntegrityReport)

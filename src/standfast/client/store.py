@@ -8,6 +8,7 @@ from standfast.client.sessions import RemoteSession
 from standfast.history.deletion import DeletedSession, RunsOfSession
 from standfast.history.search import SearchHit
 from standfast.history.store import StoredSessionInfo
+from standfast.server.answers import ListedSession
 from standfast.server.types import Page
 
 if TYPE_CHECKING:
@@ -25,12 +26,19 @@ class RemoteStore:
         return RemoteSession(self._client, session_id)
 
     async def sessions(
-        self, *, owner: str | None = None, query: str | None = None, limit: int = 50, after: str | None = None
-    ) -> list[StoredSessionInfo]:
-        """List sessions, the most recently changed first."""
-        params = {"owner": owner, "query": query, "limit": limit, "after": after}
-        page: Page[StoredSessionInfo] = await self._client.connection.request(
-            "GET", "/sessions", Page[StoredSessionInfo], params=params
+        self,
+        *,
+        owner: str | None = None,
+        query: str | None = None,
+        limit: int = 50,
+        after: str | None = None,
+        since: float | None = None,
+        stats: bool = False,
+    ) -> list[ListedSession]:
+        """List sessions, the most recently changed first, with their sizes if ``stats`` is set."""
+        params = {"owner": owner, "query": query, "limit": limit, "after": after, "since": since}
+        page: Page[ListedSession] = await self._client.connection.request(
+            "GET", "/sessions", Page[ListedSession], params=params | {"stats": stats or None}
         )
         return page.items
 

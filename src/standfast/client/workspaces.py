@@ -108,7 +108,7 @@ class RemotePython:
         return await cell.info()
 
     async def cells(self) -> list[CellInfo]:
-        """Return the cells that run, and the latest that have ended."""
+        """Return the cells that run, and the latest that have ended, without long results."""
         return cast(list[CellInfo], await self._connection.request("GET", f"{self._path}/cells", list[CellInfo]))
 
     async def write_files(self, files: Mapping[str, bytes]) -> None:

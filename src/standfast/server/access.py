@@ -1,4 +1,4 @@
-"""The rules of access: which role an endpoint needs for the data of one's own owner, and for those of others."""
+"""The rules of access: the role that an endpoint needs for the data of the principal's owner, and of other owners."""
 
 import msgspec
 

@@ -2,6 +2,8 @@
 
 import base64
 import hashlib
+from collections.abc import Callable
+from functools import cached_property
 from html import escape
 from typing import Any
 
@@ -26,8 +28,12 @@ _POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; frame-ancestor
 class ApiPage:
     """Answers with the page of an OpenAPI document."""
 
-    def __init__(self, document: dict[str, Any]) -> None:
-        self.html = render(document)
+    def __init__(self, describe: Callable[[], dict[str, Any]]) -> None:
+        self._describe = describe
+
+    @cached_property
+    def html(self) -> str:
+        return render(self._describe())
 
     async def __call__(self, request: Request) -> Response:
         return HTMLResponse(self.html, headers={"content-security-policy": _POLICY})

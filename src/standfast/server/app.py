@@ -1,5 +1,6 @@
 """The ASGI application: all endpoints, behind checks of hosts and origins."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from standfast.runtime.runtime import Runtime
 from standfast.server import metrics
 from standfast.server.api_page import ApiPage
 from standfast.server.auth.principals import Authenticator
+from standfast.server.console_pages import ConsolePages
 from standfast.server.endpoints import Endpoint
 from standfast.server.openapi import build_openapi
 from standfast.server.origin_checks import OriginChecks
@@ -23,10 +25,15 @@ from standfast.server.resources import (
     agents,
     approvals,
     cells,
+    compaction,
+    fleet,
     health,
     keys,
+    overview,
     runs,
+    session_views,
     sessions,
+    workers,
     workspaces,
 )
 from standfast.server.resources import (
@@ -34,7 +41,6 @@ from standfast.server.resources import (
 )
 from standfast.server.routing import make_routes
 from standfast.server.service import Limits, Service
-from standfast.server.sign_in import SignIn
 
 if TYPE_CHECKING:
     from standfast.server.calls.call import CallSource
@@ -43,11 +49,16 @@ if TYPE_CHECKING:
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     *agents.endpoints,
+    *fleet.endpoints,
+    *overview.endpoints,
     *sessions.endpoints,
+    *session_views.endpoints,
+    *compaction.endpoints,
     *runs.endpoints,
     *approvals.endpoints,
     *workspaces.endpoints,
     *cells.endpoints,
+    *workers.endpoints,
     *call_endpoints.endpoints,
     *health.endpoints,
     *keys.endpoints,
@@ -71,14 +82,14 @@ def create_app(
     only, so that a page of another site cannot reach the server by a name of its own. Decisions and denied requests are
     recorded in the audit log of the store. ``calls`` are realtime agents that pages can call, or functions that make a
     :class:`RealtimeRunner` for each call. With ``python``, users run code of their own in the workspaces of their
-    sessions, in workers of that pool: its sandbox is all that holds it.
+    sessions, in workers of that pool: only its sandbox confines that code.
 
     The runtime, its agents and the pools stay the caller's. Set ``app.state.service.draining`` to end all streams,
     calls and cells before the server stops; ``app.state.service.close()`` does so, and waits for the cells.
     """
     authenticators = tuple(auth) if isinstance(auth, Sequence) else (auth,)
     if not authenticators:
-        raise InvalidInput("auth must have at least one authenticator: a server without one would obey anybody")
+        raise InvalidInput("auth must have at least one authenticator: without one, anyone could send requests")
     service = Service(
         runtime,
         authenticators,
@@ -87,24 +98,28 @@ def create_app(
         python=python,
         call_sources=calls or {},
     )
-    document = build_openapi(ENDPOINTS)
-    encoded = msgspec.json.encode(document)
-
-    async def show_openapi(request: Request) -> Response:
-        return Response(encoded, media_type="application/json")
-
     app = Starlette(
         routes=[
             *make_routes(service, ENDPOINTS),
             Route("/openapi.json", show_openapi),
-            Route("/docs", ApiPage(document).__call__),
-            Route("/", SignIn(authenticators, "/docs").__call__),
+            Route("/docs", ApiPage(describe_api).__call__),
+            *ConsolePages(authenticators).routes,
         ],
         exception_handlers={404: answer_unknown_path, 405: answer_unknown_method},
     )
     app.add_middleware(OriginChecks, allowed_hosts=tuple(allowed_hosts))
     app.state.service = service
     return app
+
+
+@functools.cache
+def describe_api() -> dict[str, Any]:
+    """Return the OpenAPI document, which is made when it is asked for: most processes never are."""
+    return build_openapi(ENDPOINTS)
+
+
+async def show_openapi(request: Request) -> Response:
+    return Response(msgspec.json.encode(describe_api()), media_type="application/json")
 
 
 async def answer_unknown_path(request: Request, error: Any) -> Response:

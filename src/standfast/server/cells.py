@@ -25,6 +25,8 @@ _log = get_logger(__name__)
 MAX_ENDED = 200
 """Ended cells whose results are kept in this process."""
 MAX_LOG_BYTES = 2_000_000
+MAX_LISTED_BYTES = 20_000
+"""Of the code and the result of a cell in a listing. Longer ones are left out."""
 _SHOWN = ("output", "display", "input", "result", "error")
 
 
@@ -45,6 +47,7 @@ class RunningCell:
         self.status: Literal["queued", "running", "waiting", "done", "failed"] = "queued"
         self._session: WorkerSession | None = None
         self._result: dict[str, Any] | None = None
+        self._result_size = 0
         self._notes: list[str] = []
         self._code: str | None = None
         self._detail: str | None = None
@@ -66,6 +69,20 @@ class RunningCell:
             code=self._code,
             detail=self._detail,
         )
+
+    @property
+    def summary(self) -> CellInfo:
+        """The cell as it is listed: without a long result, and with the beginning of long code."""
+        info = self.info
+        if self.size <= MAX_LISTED_BYTES:
+            return info
+        source = info.source[: MAX_LISTED_BYTES // 4]
+        return msgspec.structs.replace(info, result=None, source=source, shortened=True)
+
+    @property
+    def size(self) -> int:
+        """About how much an ended cell keeps, in bytes."""
+        return len(self.new.code) + self._result_size + self.log.size
 
     @property
     def has_ended(self) -> bool:
@@ -109,6 +126,7 @@ class RunningCell:
         else:
             call = work.result()
             self._result = make_jsonable(msgspec.to_builtins(call.result, enc_hook=str, builtin_types=(bytes,)))
+            self._result_size = len(msgspec.json.encode(self._result))
             self._notes, self.status = list(call.notes), "done"
 
     def _fail(self, error: BaseException) -> None:
@@ -135,10 +153,11 @@ class RunningCell:
 
 
 class CellRegister:
-    """The cells of this process: all that run, and the latest that have ended."""
+    """The cells of this process: all that run, and the latest that have ended, as far as ``max_bytes`` go."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._cells: dict[str, RunningCell] = {}
+        self._max_bytes = max_bytes
 
     def start(self, cell: RunningCell, python: "SessionPython", stop: asyncio.Event) -> None:
         self._cells[cell.cell_id] = cell
@@ -148,9 +167,13 @@ class CellRegister:
     def _note_end(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("cell %s failed", task.get_name(), exc_info=error)
-        ended = [cell.cell_id for cell in self._cells.values() if cell.has_ended]
-        for cell_id in ended[: max(0, len(ended) - MAX_ENDED)]:
-            del self._cells[cell_id]
+        ended = [cell for cell in self._cells.values() if cell.has_ended]
+        size = sum(cell.size for cell in ended)
+        for place, cell in enumerate(ended[:-1]):
+            if len(ended) - place <= MAX_ENDED and size <= self._max_bytes:
+                break
+            size -= cell.size
+            del self._cells[cell.cell_id]
 
     def get(self, session_id: str, cell_id: str) -> RunningCell:
         cell = self._cells.get(cell_id)

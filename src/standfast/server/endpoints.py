@@ -17,7 +17,7 @@ Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
 class Endpoint:
     """One operation of the API.
 
-    ``rule`` is ``None`` for the few endpoints that anybody may use. Paths with ``{session_id}``, ``{run_id}``,
+    ``rule`` is ``None`` for the few endpoints that need no credential. Paths with ``{session_id}``, ``{run_id}``,
     ``{approval_id}`` or ``{workspace}`` are loaded and checked against the rule before ``handle`` is called. ``body``
     is the type of the request's JSON, or :class:`bytes` for anything else, ``query`` that of its parameters,
     ``result`` that of the answer.
@@ -38,6 +38,8 @@ class Endpoint:
     """Whether the session of the path may be missing: it is created, for the owner of the principal."""
     has_key: bool = False
     """Whether ``Idempotency-Key`` is understood."""
+    can_stream: bool = False
+    """Whether ``Accept: text/event-stream`` gets the events of what was made instead of the answer."""
 
     @property
     def name(self) -> str:

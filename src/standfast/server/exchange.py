@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import quote, unquote
@@ -13,6 +14,7 @@ from starlette.websockets import WebSocket
 from standfast.base.errors import InvalidInput, NotFound, StandfastError
 from standfast.history.stored_session import StoredSession
 from standfast.runtime.handle import RunHandle
+from standfast.runtime.queries import RunQueries
 from standfast.runtime.runtime import Runtime
 from standfast.runtime.types import Approval, RunInfo
 from standfast.server.access import Forbidden, Rule
@@ -24,26 +26,30 @@ from standfast.server.service import Service
 from standfast.server.types import Upload
 from standfast.store.records import Head
 
+MIN_BODY_RATE = 1000.0
+"""Bytes per second that a body must have on average, so that a byte now and then does not hold a connection."""
 _ETAG = re.compile(r'"([0-9]{1,18})-([0-9]{1,18})"')
 
 
 class Hidden(NotFound):
-    """It exists, and the principal may not know it: the answer is that of something that does not exist."""
+    """The principal may not see the object. The response is the same as for an object that does not exist."""
 
 
 class Exchange:
-    """A request and what was found out about it. Handlers get it, and return the result."""
+    """A request, its principal and what its path names. Handlers get it and return the result."""
 
     run: RunHandle
     run_info: RunInfo
     session_id: str
     approval: Approval
     owner: str | None = None
-    """That of the session which the path names, or which what it names belongs to."""
+    """The owner of the session that the path names, or of the session of the run or approval that it names."""
 
     def __init__(self, service: Service, endpoint: Endpoint, request: Request | WebSocket) -> None:
         self.service, self.endpoint, self.request = service, endpoint, request
         self.runtime: Runtime = service.runtime
+        self.reads: RunQueries = service.runtime
+        """What the principal may see; on a database that separates owners, nothing else is there."""
         self.path = {name: unquote(value) for name, value in request.path_params.items()}
         self._principal: Principal | None = None
         self.body: Any = None
@@ -77,6 +83,12 @@ class Exchange:
         if match is None:
             raise InvalidInput(f'If-Match must be the ETag of the session, for example "7-12", not {value!r}')
         return Head(int(match[1]), int(match[2]))
+
+    @property
+    def wants_events(self) -> bool:
+        """Whether the client accepts events only."""
+        accepted = self.request.headers.get("accept", "").partition(";")[0].strip().lower()
+        return self.endpoint.can_stream and accepted == "text/event-stream"
 
     def tag_head(self, head: Head) -> None:
         """Send the head as the ETag of the response."""
@@ -112,22 +124,31 @@ class Exchange:
             return
         if self.principal.role < min(rule.own, rule.foreign):
             raise Forbidden(f"{self.endpoint.name} needs the role {rule.own.name.lower()}")
+        self.reads = await self.service.narrow(self.owner_filter)
         if "run_id" in self.path:
             await self._load_run(self.path["run_id"])
         if "approval_id" in self.path:
-            self.approval = await self.runtime.approval(self.path["approval_id"])
-            await self._require_access("approval", self.approval.id, self.approval.session_id)
+            await self._load_approval(self.path["approval_id"])
         if "session_id" in self.path:
             self.session_id = self.path["session_id"]
             if self.endpoint.creates_session:
                 await self.require_access_or_absence(self.session_id)
             else:
                 await self._require_access("session", self.session_id, self.session_id)
+                if self.reads is not self.runtime:
+                    await self.reads.store.describe(self.session_id)
 
     async def _load_run(self, run_id: str) -> None:
-        self.run = await self.runtime.run(run_id)
-        self.run_info = await self.run.info()
+        self.run, self.run_info = await self.runtime.run_with_info(run_id)
         await self._require_access("run", run_id, self.run_info.session_id)
+        if self.reads is not self.runtime:
+            self.run, self.run_info = await self.reads.run_with_info(run_id)
+
+    async def _load_approval(self, approval_id: str) -> None:
+        self.approval = await self.runtime.approval(approval_id)
+        await self._require_access("approval", approval_id, self.approval.session_id)
+        if self.reads is not self.runtime:
+            self.approval = await self.reads.approval(approval_id)
 
     async def require_access_or_absence(self, session_id: str) -> str:
         """Check the access to a session that may not exist yet, and return its owner, or whose it would be."""
@@ -146,7 +167,7 @@ class Exchange:
 
     @property
     def session(self) -> StoredSession:
-        session = self.runtime.session(self.session_id, owner=self.principal.owner)
+        session = self.reads.session(self.session_id, owner=self.principal.owner)
         session.claims = self.owner_filter is not None
         return session
 
@@ -183,12 +204,14 @@ class Exchange:
         too_large = BodyTooLarge(f"the body has more than {limit:,} bytes")
         if length.isdigit() and int(length) > limit:
             raise too_large
-        size = 0
+        size, pause, began = 0, self.service.limits.body_pause, time.monotonic()
         try:
             assert isinstance(self.request, Request)  # noqa: S101 - a WebSocket has no body
             parts = aiter(self.request.stream())
-            while (part := await asyncio.wait_for(anext(parts, None), self.service.limits.body_pause)) is not None:
+            while (part := await asyncio.wait_for(anext(parts, None), pause)) is not None:
                 size += len(part)
+                if time.monotonic() - began > pause + size / MIN_BODY_RATE:
+                    raise TimeoutError
                 if size > limit:
                     raise too_large
                 yield part

@@ -12,7 +12,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as one JSON object with its extra fields."""
+    """Formats a record as one JSON object with its extra fields. Foreign characters are escaped as JSON allows."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, Any] = {
@@ -24,7 +24,7 @@ class JsonFormatter(logging.Formatter):
         entry |= {name: value for name, value in vars(record).items() if name not in _STANDARD and value is not None}
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(entry, enc_hook=str).decode()
+        return make_visible(msgspec.json.encode(entry, enc_hook=str).decode())
 
 
 class LineFormatter(logging.Formatter):
@@ -35,7 +35,7 @@ class LineFormatter(logging.Formatter):
 
 
 class RefusedSockets(logging.Filter):
-    """Drops what uvicorn says about a WebSocket that was refused with an answer: that is no error."""
+    """Drops the error that uvicorn logs for a WebSocket that was refused with a response."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.msg != "ASGI callable returned without completing handshake."

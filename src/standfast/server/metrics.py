@@ -1,7 +1,6 @@
 """``/metrics``: what the server and its runtime do, for Prometheus."""
 
 import time
-from collections.abc import AsyncIterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +13,14 @@ from standfast.server.access import OPERATE
 from standfast.server.endpoints import EndpointTable
 
 if TYPE_CHECKING:
+    from standfast.runtime.queries import RunQueries
+    from standfast.runtime.types import RunStatus
     from standfast.server.exchange import Exchange
 
 endpoints = EndpointTable()
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-COUNTED_STATUSES = ("queued", "running", "waiting", "failed")
+COUNTED_STATUSES: tuple["RunStatus", ...] = ("queued", "running", "waiting", "failed")
 MAX_COUNTED = 10_000
 """Runs with one status are counted up to this number, so that a scrape costs little."""
 
@@ -42,6 +43,7 @@ class ServerMetrics:
             registry=self.registry,
             buckets=_BUCKETS,
         )
+        self.open_streams = 0
         self.streams = Gauge("standfast_event_streams", "Open event streams.", registry=self.registry)
         self.denied = Counter("standfast_denied_requests", "Denied requests.", ("code",), registry=self.registry)
         self.runs = Gauge(
@@ -54,6 +56,21 @@ class ServerMetrics:
             "standfast_approval_oldest_seconds", "Age of the oldest pending approval.", registry=self.registry
         )
         self.executing = Gauge("standfast_runs_executing", "Runs that this process executes.", registry=self.registry)
+        self.queued = Gauge(
+            "standfast_queue_ready", "Runs that wait for a runtime with capacity.", ("agent",), registry=self.registry
+        )
+        self.behind = Gauge(
+            "standfast_queue_behind", "Runs that wait for another of their session.", ("agent",), registry=self.registry
+        )
+        self.oldest_queued = Gauge(
+            "standfast_queue_oldest_seconds", "Wait of the oldest ready run.", ("agent",), registry=self.registry
+        )
+        self.runtimes = Gauge("standfast_runtimes", "Live runtimes that execute runs.", registry=self.registry)
+        self.capacity = Gauge(
+            "standfast_runtime_capacity",
+            "Runs that live runtimes with a limit execute at most.",
+            registry=self.registry,
+        )
         self.pool = Gauge(
             "standfast_pool_sessions", "Sessions of worker pools by state.", ("state",), registry=self.registry
         )
@@ -61,25 +78,42 @@ class ServerMetrics:
     @contextmanager
     def count_stream(self) -> Any:
         self.streams.inc()
+        self.open_streams += 1
         try:
             yield
         finally:
             self.streams.dec()
+            self.open_streams -= 1
 
     def observe(self, endpoint: str, status: int, seconds: float) -> None:
         self.requests.labels(endpoint, status).inc()
         self.seconds.labels(endpoint).observe(seconds)
 
 
-async def iterate_pages(exchange: "Exchange", status: str) -> AsyncIterator[int]:
-    """Yield the sizes of the pages of runs with this status."""
+async def count_runs(runtime: "RunQueries", status: "RunStatus", *, owner: str | None = None) -> int:
+    """Return the number of runs with this status, at most :data:`MAX_COUNTED`."""
     after, counted = None, 0
     while counted < MAX_COUNTED:
-        page = await exchange.runtime.runs(status=status, limit=1000, after=after)  # type: ignore[arg-type]
-        yield len(page)
+        page = await runtime.runs(status=status, owner=owner, limit=1000, after=after)
+        counted += len(page)
         if len(page) < 1000:
-            return
-        after, counted = page[-1], counted + len(page)
+            break
+        after = page[-1]
+    return counted
+
+
+async def count_queues(exchange: "Exchange") -> None:
+    """Set what an autoscaler needs: how many runs wait, since when, and how many could be executed."""
+    metrics, alive = exchange.service.metrics, [one for one in await exchange.runtime.runtimes() if one.is_alive]
+    metrics.runtimes.set(len(alive))
+    metrics.capacity.set(sum(one.max_runs or 0 for one in alive))
+    for gauge in (metrics.queued, metrics.behind, metrics.oldest_queued):
+        gauge.clear()
+    for queue in await exchange.runtime.queues():
+        name = queue.agent or queue.queue
+        metrics.queued.labels(name).set(queue.ready)
+        metrics.behind.labels(name).set(queue.behind)
+        metrics.oldest_queued.labels(name).set(queue.oldest_wait)
 
 
 @endpoints.add("GET", "/metrics", OPERATE, media_type="text/plain")
@@ -88,10 +122,11 @@ async def get_metrics(exchange: "Exchange") -> Response:
     metrics = exchange.service.metrics
     with suppress(StandfastError):  # the rest is of use while the store is away
         for status in COUNTED_STATUSES:
-            metrics.runs.labels(status).set(sum([size async for size in iterate_pages(exchange, status)]))
+            metrics.runs.labels(status).set(await count_runs(exchange.runtime, status))
         pending = await exchange.runtime.approvals(status="pending", limit=MAX_COUNTED)
         metrics.approvals.set(len(pending))
         metrics.oldest.set(max(0.0, time.time() - pending[0].requested_at) if pending else 0.0)
+        await count_queues(exchange)
     metrics.executing.set(exchange.runtime.count_executing())
     for pool in exchange.service.pools:
         for state, count in pool.info().items():

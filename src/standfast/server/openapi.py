@@ -94,6 +94,8 @@ def describe_responses(endpoint: Endpoint, schemas: dict[int, Any]) -> dict[str,
     problem = {"description": "An error", "content": {"application/problem+json": {"schema": schemas[id(Problem)]}}}
     if is_described(endpoint.result):
         content = {"application/json": {"schema": schemas[id(endpoint.result)]}}
+        if endpoint.can_stream:
+            content["text/event-stream"] = {"schema": {"type": "string"}}
         return {str(endpoint.status): {"description": endpoint.summary, "content": content}, "default": problem}
     if endpoint.media_type != "application/json":
         content = {endpoint.media_type: {"schema": {"type": "string"}}}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from standfast.server.problems import RequestError, WrongHost, WrongOrigin, make_problem, make_response
@@ -16,6 +16,7 @@ SECURITY_HEADERS = {
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
     "cache-control": "no-store",
 }
+_RAW_HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 
 SINGLE_HEADERS = ("host", "origin", "authorization")
 
@@ -69,9 +70,8 @@ def get_site(origin: str) -> str | None:
 def _add_headers(send: Send) -> Send:
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in SECURITY_HEADERS.items():
-                headers.setdefault(name, value)
+            names = {name for name, _ in message["headers"]}
+            message["headers"].extend(header for header in _RAW_HEADERS if header[0] not in names)
         await send(message)
 
     return send_with_headers

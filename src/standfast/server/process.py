@@ -10,11 +10,14 @@ import uvicorn
 from starlette.applications import Starlette
 
 from standfast.base.log import get_logger
+from standfast.server.request_heads import HEAD_SECONDS, limit_heads
 
 _log = get_logger(__name__)
 
 DRAIN_TIMEOUT = 20.0
 """Seconds that open requests get to end after their streams were closed."""
+MAX_SOCKET_MESSAGE = 1_000_000
+"""Bytes of one message of a WebSocket."""
 
 
 class DrainingServer(uvicorn.Server):
@@ -71,10 +74,19 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def run_server(app: Starlette, listener: socket.socket, *, drain_delay: float = 0.0, **options: Any) -> None:
+async def run_server(
+    app: Starlette,
+    listener: socket.socket,
+    *,
+    drain_delay: float = 0.0,
+    head_seconds: float = HEAD_SECONDS,
+    **options: Any,
+) -> None:
     """Serve the app on a listening socket until SIGTERM or SIGINT, and return when everything has ended."""
     config = uvicorn.Config(
         app,
+        http=limit_heads(head_seconds),
+        ws_max_size=MAX_SOCKET_MESSAGE,
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -82,7 +94,6 @@ async def run_server(app: Starlette, listener: socket.socket, *, drain_delay: fl
         proxy_headers=False,
         timeout_graceful_shutdown=int(DRAIN_TIMEOUT),
         timeout_keep_alive=75,
-        h11_max_incomplete_event_size=65_536,
         limit_concurrency=None,
         **options,
     )

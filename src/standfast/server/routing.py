@@ -18,6 +18,7 @@ from standfast.server.auth.principals import Unauthenticated
 from standfast.server.endpoints import WEBSOCKET, Endpoint
 from standfast.server.exchange import Exchange, Hidden
 from standfast.server.problems import Draining, RateLimited, make_problem, make_response
+from standfast.server.request_spans import trace_request
 from standfast.server.service import Service
 
 _log = get_logger(__name__)
@@ -61,10 +62,13 @@ def _make_handler(service: Service, methods: dict[str, Endpoint]) -> Any:
         request.state.endpoint = endpoint
         exchange = Exchange(service, endpoint, request)
         began = time.perf_counter()
-        try:
-            response = await answer(exchange)
-        except Exception as error:  # noqa: BLE001 - every error becomes a problem document
-            response = await refuse(exchange, error)
+        with trace_request(request, endpoint) as span:
+            try:
+                response = await answer(exchange)
+            except Exception as error:  # noqa: BLE001 - every error becomes a problem document
+                response = await refuse(exchange, error)
+            span.status = response.status_code
+            span.attributes.update({f"standfast.{name}": value for name, value in exchange.path.items()})
         response.headers["x-request-id"] = request.state.request_id
         seconds = time.perf_counter() - began
         service.metrics.observe(endpoint.name, response.status_code, seconds)
@@ -93,7 +97,7 @@ async def admit(exchange: Exchange) -> None:
     service, endpoint = exchange.service, exchange.endpoint
     try:
         await exchange.authenticate()
-    finally:  # guesses are limited, too
+    finally:  # failed attempts count against the limit, too
         limit_rate(exchange)
     if endpoint.rule is not None:
         exchange.request.state.subject = exchange.principal.subject

@@ -1,13 +1,16 @@
 """What all requests of one server share."""
 
 import asyncio
+import math
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from standfast.runtime.queries import RunQueries
 from standfast.runtime.runtime import Runtime
 from standfast.server.auth.audit import Audit
 from standfast.server.auth.principals import Authenticator, Principal
@@ -19,6 +22,12 @@ if TYPE_CHECKING:
     from standfast.server.calls.call import Call, CallSource
     from standfast.workers.pool import SessionPool
     from standfast.workers.python_sessions import PythonSessions
+    from standfast.workers.session import SandboxReport
+
+
+SECURITY_CHECK_INTERVAL = 10.0
+"""Seconds after which the server looks again whether the database separates owners."""
+MAX_NARROWED = 1000
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +47,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The most cells of one owner that run or wait at a time, in one process."""
     cell_seconds: float = 3600.0
     """The longest timeout of a cell."""
+    ended_cell_bytes: int = 64_000_000
+    """What the ended cells of a process keep together: code, messages and results. The last one is always kept."""
     heartbeat: float = 15.0
     """Seconds between two comments in an event stream without events."""
 
@@ -59,17 +70,46 @@ class Service:
     """The realtime agents that can be called, by name."""
     calls: "dict[str, Call]" = field(default_factory=dict)
     """The calls under way in this process."""
-    cells: CellRegister = field(default_factory=CellRegister)
+    cells: CellRegister = field(init=False)
     """The cells that people run in this process."""
     metrics: ServerMetrics = field(default_factory=ServerMetrics)
     audit: Audit = field(init=False)
     rate_limiter: RateLimiter = field(init=False)
     denial_limiter: RateLimiter = field(init=False)
+    _sandboxes: "dict[int, asyncio.Future[SandboxReport]]" = field(default_factory=dict)
+    _skipped_denials: Counter[str] = field(default_factory=Counter)
+    _narrowed: dict[str, RunQueries] = field(default_factory=dict)
+    _is_protected: bool = False
+    _looked_at: float = -math.inf
 
     def __post_init__(self) -> None:
         self.rate_limiter = RateLimiter(self.limits.requests_per_second)
         self.denial_limiter = RateLimiter(1.0)
         self.audit = Audit(self.runtime.store)
+        self.cells = CellRegister(self.limits.ended_cell_bytes)
+
+    async def narrow(self, owner: str | None) -> RunQueries:
+        """Return the data of an owner, separated by the database if it can do that. ``None`` stands for all owners."""
+        if owner is None:
+            return self.runtime
+        if time.monotonic() >= self._looked_at + SECURITY_CHECK_INTERVAL:
+            self._is_protected, self._looked_at = await self.runtime.has_row_security(), time.monotonic()
+            self._narrowed.clear()
+        if not self._is_protected:
+            return self.runtime
+        if owner not in self._narrowed:
+            if len(self._narrowed) >= MAX_NARROWED:
+                self._narrowed.clear()
+            self._narrowed[owner] = self.runtime.scoped(owner)
+        return self._narrowed[owner]
+
+    async def probe_sandbox(self, pool: "SessionPool") -> "SandboxReport":
+        """Return which sandbox the workers of a pool get here. Workers are started once to find out."""
+        from standfast.workers.session import probe_sandbox
+
+        if id(pool) not in self._sandboxes:
+            self._sandboxes[id(pool)] = asyncio.ensure_future(probe_sandbox(pool.config.session))
+        return await asyncio.shield(self._sandboxes[id(pool)])
 
     async def close(self) -> None:
         """End all streams, calls and cells, and return when no cell runs."""
@@ -77,9 +117,17 @@ class Service:
         await self.cells.wait()
 
     async def record_audit(self, action: str, principal: Principal | None, facts: dict[str, Any]) -> None:
-        """Write to the audit log; denied requests of one sender at most once a second, the others are counted."""
-        if action == "denied" and self.denial_limiter.take(
-            principal.subject if principal else str(facts.get("address"))
-        ):
-            return
+        """Write to the audit log.
+
+        Of many denied requests of one sender, one a second is written, with the number of those that were skipped
+        before it.
+        """
+        if action == "denied":
+            sender = principal.subject if principal else str(facts.get("address"))
+            if self.denial_limiter.take(sender):
+                if len(self._skipped_denials) < MAX_NARROWED or sender in self._skipped_denials:
+                    self._skipped_denials[sender] += 1
+                return
+            if skipped := self._skipped_denials.pop(sender, 0):
+                facts = facts | {"skipped": skipped}
         await self.audit.record(action, principal, facts)

@@ -117,6 +117,21 @@ class ForkRequest(Input, frozen=True, kw_only=True):
     session_id: str | None = None
 
 
+class RunForkRequest(ForkRequest, frozen=True, kw_only=True):
+    """Where to fork a run, and what is different: its input, outputs of tools by call id, or the agent."""
+
+    input: str | list[Item] | None = None
+    outputs: dict[str, str] | None = None
+    agent: str | None = None
+
+
+class RunPruneRequest(Input, frozen=True, kw_only=True):
+    """Which ended runs to delete: those that ended this many seconds ago, and those not among the latest ``keep``."""
+
+    older_than: float | None = None
+    keep: int | None = None
+
+
 # --- approvals ------------------------------------------------------------------------------------------
 
 
@@ -189,7 +204,11 @@ class NewCell(Input, frozen=True, kw_only=True):
 
 
 class CellInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell. ``result`` is what it produced, once it has ended; ``code`` is that of an error which kept it from it."""
+    """A cell. ``result`` is what it produced, once it has ended; ``code`` is that of an error which kept it from it.
+
+    In a listing, cells with much code or a long result are ``shortened``: their ``source`` is cut, and the result left
+    out.
+    """
 
     cell_id: str
     session_id: str
@@ -201,6 +220,7 @@ class CellInfo(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
     code: str | None = None
     detail: str | None = None
+    shortened: bool = False
 
 
 class CellInput(Input, frozen=True, kw_only=True):
@@ -253,10 +273,15 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionListing(Listing, frozen=True, kw_only=True):
-    """Which sessions to list, the most recently changed first. ``query`` is part of their id or metadata."""
+    """Which sessions to list, the most recently changed first. ``query`` is part of their id or metadata.
+
+    ``since`` is a time in seconds since 1970: those that were not changed after it are left out.
+    """
 
     query: str | None = None
     owner: str | None = None
+    since: float | None = None
+    stats: bool = False
 
 
 class NewSession(Input, frozen=True, kw_only=True):
@@ -348,7 +373,10 @@ class AuditListing(Listing, frozen=True, kw_only=True):
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The server, and who the client is for it."""
+    """The server, and the principal that the client is authenticated as.
+
+    ``runs_python`` is whether users run code of their own here, and ``realtime_agents`` are those that can be called.
+    """
 
     version: str
     started_at: float
@@ -356,6 +384,8 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     role: str
     owner: str
+    runs_python: bool = False
+    realtime_agents: list[str] = []
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from jwt.exceptions import PyJWTError
 
 from standfast.base.errors import InvalidInput
 from standfast.base.log import get_logger
+from standfast.base.redirects import get_url_opener
 from standfast.server.auth.credentials import IssuerUnavailable
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -31,13 +32,6 @@ COOLDOWN_SECONDS = 10.0
 _MIN_RSA_BITS = 2048
 _MAX_KEYS = 100
 _log = get_logger(__name__)
-
-
-class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Lets every redirect fail: an issuer names its documents by their own addresses."""
-
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        return None
 
 
 class IssuerKeys:
@@ -58,7 +52,7 @@ class IssuerKeys:
         there are no keys that are young enough.
         """
         if self.is_older_than(REFRESH_SECONDS) or self.pick(key_id) is None:
-            async with self.lock:  # whoever waited finds what the first one fetched
+            async with self.lock:  # those that waited find the keys that the first one fetched
                 if self.is_older_than(REFRESH_SECONDS) or self.pick(key_id) is None:
                     await self.refresh()
         if self.is_older_than(MAX_KEY_AGE):
@@ -119,10 +113,9 @@ def parse_key(entry: Any) -> PyJWK | None:
 def fetch_json(address: str) -> dict[str, Any]:
     """Fetch a JSON object: no redirects, not too big, and not too slow."""
     deadline = time.monotonic() + FETCH_TIMEOUT
-    opener = urllib.request.build_opener(NoRedirects)
     request = urllib.request.Request(address, headers={"Accept": "application/json"})  # noqa: S310 - checked by callers
     try:
-        with opener.open(request, timeout=FETCH_TIMEOUT) as response:
+        with get_url_opener().open(request, timeout=FETCH_TIMEOUT) as response:
             parts: list[bytes] = []
             while part := response.read1(65536):
                 parts.append(part)

@@ -26,7 +26,7 @@ from standfast.store.operations import PutDocument
 from standfast.store.records import DocumentRecord
 
 KIND, USES_KIND = "api-key", "api-key-use"
-# Uses are documents of their own, so that noting one never meets a revocation.
+# The last use is a document of its own, so that writing it never conflicts with a revocation.
 USE_INTERVAL = 60.0
 """Seconds between two writes of the time at which a key was last used."""
 CACHE_SECONDS = 3.0
@@ -41,15 +41,25 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     """A key without its secret. Times are seconds since 1970."""
 
     id: str
+    """The public part of the key."""
     name: str
+    """What the key is for."""
     role: str
+    """The role of its principal."""
     owner: str
+    """The owner of the sessions that it may use."""
     created_at: float
+    """When it was created."""
     created_by: str
+    """The subject that created it."""
     expires_at: float | None = None
+    """When it expires; ``None`` is never."""
     revoked_at: float | None = None
+    """When it was revoked, if it was."""
     revoked_by: str | None = None
+    """The subject that revoked it."""
     last_used_at: float | None = None
+    """When it was last used, to the minute."""
 
 
 class NewApiKey(msgspec.Struct, frozen=True):
@@ -171,7 +181,7 @@ class ApiKeys:
         return Principal(subject=f"key:{key.id}", role=parse_role(key.role), owner=key.owner, method="key")
 
     async def find(self, key_id: str) -> StoredKey | None:
-        """Return what the store has about a key, or had some seconds ago."""
+        """Return what the store has about a key, or had at most :data:`CACHE_SECONDS` ago."""
         now = self.clock()
         cached = self._cache.get(key_id)
         if cached is None or not 0 <= now - cached.at < CACHE_SECONDS:

@@ -43,7 +43,7 @@ class LoopbackToken:
         return len(token) <= MAX_CREDENTIAL_LENGTH and hmac.compare_digest(digest(token), digest(self.token))
 
     async def authenticate(self, headers: Mapping[str, str]) -> Principal | None:
-        """Return the principal if the token is in ``headers``. Any other token may be meant for someone else."""
+        """Return the principal if the token is in ``headers``. Any other token may be for another authenticator."""
         for token in (get_bearer_token(headers), get_cookie(headers, self.cookie_name)):
             if token is not None and self.accepts(token):
                 return self.principal

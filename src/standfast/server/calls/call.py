@@ -1,4 +1,4 @@
-"""A call: one realtime session, and the sockets that speak for it one after the other."""
+"""A call: one realtime session, and the WebSockets of its page, one at a time."""
 
 import asyncio
 import time
@@ -12,10 +12,11 @@ from standfast.base.errors import InvalidInput, StandfastError
 from standfast.base.ids import new_id
 from standfast.history.session import Session
 from standfast.realtime.agent import RealtimeAgent
-from standfast.realtime.events import RealtimeHistoryUpdated
+from standfast.realtime.events import RealtimeHistoryAdded, RealtimeHistoryUpdated
 from standfast.realtime.model import RealtimePlaybackTracker
 from standfast.realtime.runner import RealtimeRunner
 from standfast.realtime.session import RealtimeSession
+from standfast.server.answers import CallInfo
 from standfast.server.auth.principals import Principal, Role
 from standfast.server.calls.message_log import MessageLog
 from standfast.server.calls.messages import (
@@ -37,17 +38,6 @@ MAX_AUDIO_BYTES = 500_000
 """Of one binary message: about ten seconds."""
 
 CallSource: TypeAlias = RealtimeAgent[Any] | Callable[[], RealtimeRunner]
-
-
-class CallInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A call under way in this process. ``connected`` is whether its page is there."""
-
-    call_id: str
-    agent: str
-    session_id: str
-    subject: str
-    connected: bool
-    started_at: float
 
 
 class Call:
@@ -103,11 +93,17 @@ class Call:
 
     async def _log_events(self, events: Any) -> None:
         changes = HistoryChanges()
+        message: dict[str, Any] | None
         async for event in events:
-            is_history = isinstance(event, RealtimeHistoryUpdated)
-            message = changes.describe(event.history) if is_history else describe_event(event)
+            match event:
+                case RealtimeHistoryUpdated():
+                    message = changes.describe(event.history)
+                case RealtimeHistoryAdded():
+                    message = changes.add(event.item)
+                case _:
+                    message = describe_event(event)
             if message is not None:
-                self.log.append(message)
+                self.log.append(message | {"at": round(time.time() - self.started_at, 3)})
 
     async def _wait_for_absence(self) -> None:
         """Return when no page has been connected for a while."""
@@ -123,7 +119,7 @@ class Call:
             self._detached.clear()
 
     async def serve(self, socket: WebSocket, principal: Principal, *, after: int) -> None:
-        """Speak with the page of a principal until it goes away. A new page replaces the one before."""
+        """Serve the page of a principal until it disconnects. A new page replaces the one before."""
         previous, self._socket = self._socket, socket
         self._attached.set()
         if previous is not None:

@@ -32,6 +32,11 @@ class MessageLog:
         self._changed = asyncio.Event()
         self.closed = False
 
+    @property
+    def size(self) -> int:
+        """The bytes of the messages that are kept."""
+        return self._bytes
+
     def append(self, content: dict[str, Any]) -> None:
         """Add a message; its ``number`` is added to it."""
         self._count += 1
@@ -66,11 +71,18 @@ class MessageLog:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def follow(self, after: int = 0, *, with_audio: bool = True) -> AsyncIterator[LoggedMessage]:
-        """Yield the kept messages with a number above ``after``, then new ones, until the log is closed."""
+    async def follow(
+        self, after: int = 0, *, with_audio: bool = True, with_drops: bool = False
+    ) -> AsyncIterator[LoggedMessage]:
+        """Yield the kept messages with a number above ``after``, then new ones, until the log is closed.
+
+        With ``with_drops``, a message ``dropped`` stands for those that are not kept any more, with their ``count``.
+        """
         while True:
             changed = self._changed
             for message in [message for message in self._messages if message.number > after]:
+                if with_drops and message.number > after + 1:
+                    yield make_drop_message(after, message.number - 1)
                 after = message.number
                 if with_audio or not message.is_audio:
                     yield message
@@ -78,3 +90,9 @@ class MessageLog:
                 if self.closed:
                     return
                 await changed.wait()
+
+
+def make_drop_message(after: int, last: int) -> LoggedMessage:
+    """Return the message for those with the numbers above ``after`` up to ``last``."""
+    content = {"type": "dropped", "count": last - after, "number": last}
+    return LoggedMessage(last, "dropped", msgspec.json.encode(content))

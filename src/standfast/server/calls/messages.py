@@ -1,4 +1,4 @@
-"""What a page and a call say to each other: JSON messages, and the caller's audio as binary ones."""
+"""The messages between a page and a call: JSON, and the caller's audio as binary messages."""
 
 import base64
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from standfast.realtime.items import RealtimeItem
 
 
 class Text(msgspec.Struct, frozen=True, tag="text", forbid_unknown_fields=True):
-    """Something that the caller writes."""
+    """A text message from the caller."""
 
     text: str
 
@@ -58,6 +58,11 @@ class HistoryChanges:
         self._known = {item.item_id: item for item in history}
         items = [item.model_dump(mode="json") for item in changed]
         return {"type": "history_updated", "items": items, "removed": sorted(removed)}
+
+    def add(self, item: RealtimeItem) -> dict[str, Any]:
+        """Return the message about a new item."""
+        self._known[item.item_id] = item
+        return {"type": "history_updated", "items": [item.model_dump(mode="json")], "removed": []}
 
 
 def describe_event(event: AnyRealtimeEvent) -> dict[str, Any] | None:

@@ -12,9 +12,18 @@ from standfast.runtime.types import Approval, ApprovalChange
 from standfast.server.access import DECIDE, READ_RUNS
 from standfast.server.endpoints import EndpointTable
 from standfast.server.exchange import Exchange
+from standfast.server.resources.agents import describe_tool
 from standfast.server.resources.pages import choose_owner, make_page, validate_page_size
 from standfast.server.streams import RETRY, EventStream, format_event
-from standfast.server.types import ApprovalEvents, ApprovalListing, Decision, DecisionResult, NamedDecision, Page
+from standfast.server.types import (
+    ApprovalEvents,
+    ApprovalListing,
+    Decision,
+    DecisionResult,
+    NamedDecision,
+    Page,
+    ToolInfo,
+)
 
 endpoints = EndpointTable()
 
@@ -24,7 +33,7 @@ async def list_approvals(exchange: Exchange) -> Page[Approval]:
     """List approvals, the oldest first."""
     query = exchange.query
     size = validate_page_size(exchange, query.limit)
-    found = await exchange.runtime.approvals(
+    found = await exchange.reads.approvals(
         status=query.status,
         run_id=query.run_id,
         session_id=query.session_id,
@@ -43,7 +52,7 @@ async def follow_approvals(exchange: Exchange) -> StreamingResponse:
     """
     after = exchange.request.headers.get("last-event-id") or exchange.query.after
     owner = choose_owner(exchange, exchange.query.owner)
-    changes = exchange.runtime.follow_approvals(after=after, owner=owner)
+    changes = exchange.reads.follow_approvals(after=after, owner=owner)
     return EventStream(exchange.service, format_changes(changes))
 
 
@@ -75,6 +84,12 @@ async def get_approval(exchange: Exchange) -> Approval:
     return exchange.approval
 
 
+@endpoints.add("GET", "/approvals/{approval_id}/tool", READ_RUNS, result=ToolInfo)
+async def get_approval_tool(exchange: Exchange) -> ToolInfo:
+    """Show the tool of an approval with the schema of its arguments, for a form."""
+    return describe_tool(await exchange.reads.find_tool(exchange.approval.id))
+
+
 @endpoints.add("POST", "/approvals/{approval_id}", DECIDE, body=Decision, result=Approval)
 async def decide_approval(exchange: Exchange) -> Approval:
     """Decide an approval, once, and resume its run. The decider is the authenticated principal.
@@ -100,7 +115,7 @@ async def decide(exchange: Exchange, approval: Approval, decision: Decision) -> 
             always=decision.always,
         )
     except ApprovalSettled:
-        current = await exchange.runtime.approval(approval.id)
+        current = await exchange.reads.approval(approval.id)
         if is_repetition(current, decision, subject):
             return current
         await exchange.service.record_audit("decision refused", exchange.principal, facts | {"status": current.status})

@@ -8,7 +8,8 @@ from starlette.websockets import WebSocket
 from standfast.base.errors import NotFound
 from standfast.base.ids import new_id
 from standfast.server.access import DECIDE, READ_RUNS, WRITE
-from standfast.server.calls.call import Call, CallInfo
+from standfast.server.answers import CallInfo
+from standfast.server.calls.call import Call
 from standfast.server.calls.messages import Decide
 from standfast.server.endpoints import EndpointTable
 from standfast.server.exchange import Exchange, Hidden
@@ -31,7 +32,8 @@ async def start_call(exchange: Exchange) -> None:
 
     The page sends the caller's audio as binary messages (16 bit, mono, 24 kHz) and JSON messages: `text`, `interrupt`,
     `played`, `decide`, `hang_up`. It gets JSON messages with numbers: `call` first, then audio, transcripts, tools,
-    approvals, interruptions. The conversation is written to its session.
+    approvals, interruptions, each with `at`, the seconds since the call began. The conversation is written to its
+    session.
     """
     query, service = exchange.query, exchange.service
     source = service.call_sources.get(query.agent)

@@ -1,14 +1,13 @@
-"""``/sessions/{id}/workspace/cells`` and files, and ``/workers``: run code in the workspaces of sessions."""
+"""``/sessions/{id}/workspace/cells`` and files: run code in the workspaces of sessions."""
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.responses import StreamingResponse
 
 from standfast.base.errors import InvalidInput, Unsupported
-from standfast.server.access import OPERATE, READ_RUNS, WRITE
+from standfast.server.access import READ_RUNS, WRITE
 from standfast.server.cells import RunningCell
 from standfast.server.endpoints import EndpointTable
 from standfast.server.exchange import Exchange
@@ -38,7 +37,7 @@ MAX_UPLOADED_FILES = 1000
 async def start_cell(exchange: Exchange) -> CellInfo:
     """Run code in the variables and files of a session, after the calls of its runs that are under way.
 
-    It runs whether anybody reads its events or not. When it has ended, it has made a version of the workspace.
+    It runs whether its events are read or not, and makes a version of the workspace when it ends.
     """
     service, new = exchange.service, exchange.body
     python = open_python(exchange)
@@ -53,8 +52,11 @@ async def start_cell(exchange: Exchange) -> CellInfo:
 
 @endpoints.add("GET", f"{_WORKSPACE}/cells", READ_RUNS, result=list[CellInfo])
 async def list_cells(exchange: Exchange) -> list[CellInfo]:
-    """List the cells that people run in a session, and the latest that have ended, of this process."""
-    return [cell.info for cell in exchange.service.cells.list(exchange.session_id)]
+    """List the cells that people run in a session, and the latest that have ended, of this process.
+
+    Long code is cut here, and a long result left out.
+    """
+    return [cell.summary for cell in exchange.service.cells.list(exchange.session_id)]
 
 
 @endpoints.add("GET", _CELL, READ_RUNS, result=CellInfo)
@@ -67,12 +69,13 @@ async def get_cell(exchange: Exchange) -> CellInfo:
 async def follow_cell(exchange: Exchange) -> StreamingResponse:
     """Stream what a cell prints and shows, from its beginning: `output`, `display`, `input`, `result`, `error`.
 
-    `Last-Event-ID`, or `after`, continues after the event with that number. The last event is `end`.
+    `Last-Event-ID`, or `after`, continues after the event with that number. An event `dropped` stands for `count` of a
+    long output that are not kept any more. The last event is `end`.
     """
     cell, after = find_cell(exchange), read_position(exchange).after
 
     async def format_messages() -> AsyncIterator[bytes]:
-        async for message in cell.log.follow(after):
+        async for message in cell.log.follow(after, with_drops=True):
             yield format_event(message.data, event=message.kind, number=message.number)
 
     return EventStream(exchange.service, format_messages())
@@ -119,12 +122,6 @@ async def upload_files(exchange: Exchange) -> list[str]:
 async def remove_file(exchange: Exchange) -> None:
     """Remove a file of a workspace. Earlier versions keep it."""
     await open_python(exchange).remove_file(exchange.query.path)
-
-
-@endpoints.add("GET", "/workers", OPERATE, result=list[dict[str, Any]])
-async def list_pools(exchange: Exchange) -> list[dict[str, Any]]:
-    """Show the worker pools of this process: how many sessions they have, and in which states."""
-    return [dict(pool.info()) for pool in exchange.service.pools]
 
 
 def open_python(exchange: Exchange) -> SessionPython:

@@ -44,7 +44,7 @@ async def find_store_problem(exchange: Exchange) -> str | None:
 
 @endpoints.add("GET", "/info", READ, result=ServerInfo)
 async def get_info(exchange: Exchange) -> ServerInfo:
-    """Show the version of the server, and who the client is for it."""
+    """Show the version of the server, and the principal that the client is authenticated as."""
     service, principal = exchange.service, exchange.principal
     return ServerInfo(
         version=__version__,
@@ -53,4 +53,6 @@ async def get_info(exchange: Exchange) -> ServerInfo:
         subject=principal.subject,
         role=principal.role.name.lower(),
         owner=principal.owner,
+        runs_python=service.python is not None,
+        realtime_agents=sorted(service.call_sources),
     )

@@ -8,32 +8,36 @@ from starlette.responses import StreamingResponse
 
 from standfast.base.ids import new_id
 from standfast.runs.config import DEFAULT_MAX_TURNS
-from standfast.runtime.types import RunInfo, RunOutcome
-from standfast.server.access import READ_RUNS, WRITE
+from standfast.runtime.types import PruneReport, RunInfo, RunOutcome
+from standfast.server.access import OPERATE, READ_RUNS, WRITE
+from standfast.server.answers import RunStepView
 from standfast.server.endpoints import EndpointTable
 from standfast.server.exchange import Exchange
 from standfast.server.resources.pages import choose_owner, make_page, validate_page_size
-from standfast.server.streams import EventStream, read_position, stream_run
+from standfast.server.resources.workspaces import describe_workspace
+from standfast.server.streams import EventStream, StreamPosition, read_position, stream_run
 from standfast.server.types import (
     CancelRequest,
     EventListing,
-    ForkRequest,
     NewRun,
     Page,
     ResumeRequest,
+    RunForkRequest,
     RunListing,
+    RunPruneRequest,
     StepQuery,
 )
 
 endpoints = EndpointTable()
 
 
-@endpoints.add("POST", "/runs", WRITE, body=NewRun, result=RunInfo, status=201, has_key=True)
-async def start_run(exchange: Exchange) -> RunInfo:
+@endpoints.add("POST", "/runs", WRITE, body=NewRun, result=RunInfo, status=201, has_key=True, can_stream=True)
+async def start_run(exchange: Exchange) -> RunInfo | StreamingResponse:
     """Start a run. It is stored when the answer arrives, and continues whether its events are read or not.
 
     The same request with the same `Idempotency-Key` gives the same run. Its session belongs to the owner of the
-    credential.
+    credential. With `Accept: text/event-stream` the answer is the stream of its events until its end; the header
+    `Location` names the run, whose `/events` continue a stream that was cut.
     """
     new, key = exchange.body, exchange.idempotency_key
     session_id = new.session_id or (new_id("session") if key is None else make_session_id(key))
@@ -49,7 +53,10 @@ async def start_run(exchange: Exchange) -> RunInfo:
         owner=owner,
     )
     exchange.headers["location"] = f"{exchange.request.scope.get('root_path', '')}/runs/{run.id}"
-    return await run.info()
+    if not exchange.wants_events:
+        return await run.info()
+    seen = run if exchange.reads is exchange.runtime else await exchange.reads.run(run.id)
+    return EventStream(exchange.service, stream_run(exchange.service, seen, StreamPosition(), until="end"), status=201)
 
 
 def make_session_id(key: str) -> str:
@@ -62,7 +69,7 @@ async def list_runs(exchange: Exchange) -> Page[RunInfo]:
     """List runs, the latest first."""
     query = exchange.query
     size = validate_page_size(exchange, query.limit)
-    found = await exchange.runtime.runs(
+    found = await exchange.reads.runs(
         status=query.status,
         session_id=query.session_id,
         owner=choose_owner(exchange, query.owner),
@@ -97,13 +104,15 @@ async def follow_run(exchange: Exchange) -> StreamingResponse:
     after that number: nothing is lost and nothing is repeated. A stream that is complete ends with the event `end`.
     """
     position = read_position(exchange)
-    return EventStream(exchange.service, stream_run(exchange.run, position, until=exchange.query.until))
+    return EventStream(
+        exchange.service, stream_run(exchange.service, exchange.run, position, until=exchange.query.until)
+    )
 
 
 @endpoints.add("GET", "/runs/{run_id}/state", READ_RUNS, query=StepQuery, result=dict[str, Any])
 async def get_state(exchange: Exchange) -> dict[str, Any]:
     """Show a run as a portable state, as it is now or as it was after a step."""
-    state = await exchange.runtime.state(exchange.run.id, at=exchange.query.at)
+    state = await exchange.reads.state(exchange.run.id, at=exchange.query.at)
     return state.to_json()
 
 
@@ -122,15 +131,44 @@ async def resume_run(exchange: Exchange) -> RunInfo:
     return await run.info()
 
 
-@endpoints.add("POST", "/runs/{run_id}/fork", WRITE, body=ForkRequest, result=RunInfo, status=201)
+@endpoints.add("GET", "/runs/{run_id}/step", READ_RUNS, query=StepQuery, result=RunStepView)
+async def get_step(exchange: Exchange) -> RunStepView:
+    """Show what a run had done by a step: items, calls, usage, variables and files. A step is the id of an event."""
+    step = await exchange.reads.step(exchange.run.id, at=exchange.query.at)
+    if step.workspace is None or not step.workspace_version:
+        return RunStepView(run=step)
+    workspace = await exchange.reads.workspace(step.workspace, at=step.workspace_version)
+    return RunStepView(run=step, workspace=describe_workspace(workspace))
+
+
+@endpoints.add("POST", "/runs/{run_id}/fork", WRITE, body=RunForkRequest, result=RunInfo, status=201)
 async def fork_run(exchange: Exchange) -> RunInfo:
-    """Start a new run from a step of this one, in a fork of its session."""
+    """Start a new run from a step of this one, in a fork of its session.
+
+    With `input` it begins where this one began, with another input. `outputs` replaces outputs of tools that no model
+    has seen at that step, and `agent` continues with another agent.
+    """
     body = exchange.body
     if body.session_id is not None:  # whose it is by then, the commit of the fork checks again
         await exchange.require_access_or_absence(body.session_id)
-    owner = exchange.owner or exchange.principal.owner
-    run = await exchange.runtime.fork(exchange.run.id, at=body.at, session_id=body.session_id, owner=owner)
+    run = await exchange.runtime.fork(
+        exchange.run.id,
+        at=body.at,
+        session_id=body.session_id,
+        owner=exchange.owner or exchange.principal.owner,
+        input=body.input,
+        outputs=body.outputs,
+        agent=body.agent,
+    )
     return await run.info()
+
+
+@endpoints.add("POST", "/runs/prune", OPERATE, body=RunPruneRequest, result=PruneReport)
+async def prune_runs(exchange: Exchange) -> PruneReport:
+    """Delete runs that ended long ago, of all owners. Without a limit, none is deleted."""
+    report = await exchange.runtime.prune(older_than=exchange.body.older_than, keep=exchange.body.keep)
+    await exchange.service.record_audit("runs pruned", exchange.principal, {"deleted": len(report.deleted)})
+    return report
 
 
 @endpoints.add("DELETE", "/runs/{run_id}", WRITE)

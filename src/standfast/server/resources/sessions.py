@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 from starlette.responses import StreamingResponse
 
 from standfast.base.errors import AlreadyExists
@@ -13,9 +14,11 @@ from standfast.history.integrity import IntegrityReport
 from standfast.history.search import SearchHit
 from standfast.history.store import StoredSessionInfo
 from standfast.server.access import MANAGE, READ, WRITE
+from standfast.server.answers import ListedSession
 from standfast.server.endpoints import EndpointTable
 from standfast.server.exchange import Exchange
 from standfast.server.resources.pages import choose_owner, make_page, validate_page_size
+from standfast.server.resources.session_views import measure_session
 from standfast.server.types import (
     DeleteQuery,
     ForkRequest,
@@ -36,15 +39,19 @@ from standfast.store.records import Generation
 endpoints = EndpointTable()
 
 
-@endpoints.add("GET", "/sessions", READ, query=SessionListing, result=Page[StoredSessionInfo])
-async def list_sessions(exchange: Exchange) -> Page[StoredSessionInfo]:
-    """List sessions, the most recently changed first."""
+@endpoints.add("GET", "/sessions", READ, query=SessionListing, result=Page[ListedSession])
+async def list_sessions(exchange: Exchange) -> Page[ListedSession]:
+    """List sessions, the most recently changed first. `stats` adds their sizes, which costs reading them."""
     query = exchange.query
     size = validate_page_size(exchange, query.limit)
-    found = await exchange.runtime.store.sessions(
+    listed = await exchange.reads.store.sessions(
         owner=choose_owner(exchange, query.owner), query=query.query, limit=size + 1, after=query.after
     )
-    return make_page(found, size, lambda info: info.cursor)
+    found = [info for info in listed if query.since is None or info.updated_at >= query.since]
+    page = make_page(found, size, lambda info: info.cursor)
+    if not query.stats:
+        return Page([ListedSession(**msgspec.structs.asdict(info)) for info in page.items], page.next)
+    return Page([await measure_session(exchange, info) for info in page.items], page.next)
 
 
 @endpoints.add("POST", "/sessions", WRITE, body=NewSession, result=StoredSessionInfo, status=201)
@@ -54,7 +61,7 @@ async def create_session(exchange: Exchange) -> StoredSessionInfo:
     await exchange.require_access_or_absence(session_id)
     if await exchange.runtime.store.backend.get_session(session_id) is not None:
         raise AlreadyExists("session", session_id)
-    return await exchange.runtime.store.annotate(
+    return await exchange.reads.store.annotate(
         session_id, exchange.body.metadata, owner=exchange.principal.owner, claim=True
     )
 
@@ -65,17 +72,17 @@ async def search_sessions(exchange: Exchange) -> list[SearchHit]:
     query, size = exchange.query, validate_page_size(exchange, exchange.query.limit)
     if query.session_id is not None:
         await exchange.require_access_or_absence(query.session_id)
-        return await exchange.runtime.session(query.session_id).search(query.q, limit=size)
-    return await exchange.runtime.store.search(query.q, owner=choose_owner(exchange, query.owner), limit=size)
+        return await exchange.reads.session(query.session_id).search(query.q, limit=size)
+    return await exchange.reads.store.search(query.q, owner=choose_owner(exchange, query.owner), limit=size)
 
 
 @endpoints.add("POST", "/sessions/import", WRITE, body=bytes, result=StoredSessionInfo, status=201)
 async def import_session(exchange: Exchange) -> StoredSessionInfo:
     """Create a session from an export, JSON Lines, in one transaction. It belongs to the owner of the credential."""
     parts = [part async for part in exchange.read_parts(exchange.service.limits.upload_bytes)]
-    lines = b"".join(parts).decode("utf-8", "surrogateescape").splitlines()
+    lines = b"".join(parts).decode("utf-8", "surrogateescape").split("\n")
     session = await exchange.runtime.store.import_(lines, owner=exchange.principal.owner)
-    return await exchange.runtime.store.describe(session.session_id)
+    return await exchange.reads.store.describe(session.session_id)
 
 
 @endpoints.add("GET", "/sessions/{session_id}", READ, result=StoredSessionInfo)
@@ -86,7 +93,7 @@ async def get_session(exchange: Exchange) -> StoredSessionInfo:
 
 async def describe_changed(exchange: Exchange) -> StoredSessionInfo:
     """Return the description of the session, with its head as the ETag of the response."""
-    info = await exchange.runtime.store.describe(exchange.session_id)
+    info = await exchange.reads.store.describe(exchange.session_id)
     exchange.tag_head(info.head)
     return info
 
@@ -94,7 +101,7 @@ async def describe_changed(exchange: Exchange) -> StoredSessionInfo:
 @endpoints.add("PATCH", "/sessions/{session_id}", WRITE, body=SessionChange, result=StoredSessionInfo)
 async def change_session(exchange: Exchange) -> StoredSessionInfo:
     """Merge metadata into those of a session."""
-    return await exchange.runtime.store.annotate(exchange.session_id, exchange.body.metadata)
+    return await exchange.reads.store.annotate(exchange.session_id, exchange.body.metadata)
 
 
 @endpoints.add("PUT", "/sessions/{session_id}/owner", MANAGE, body=OwnerChange, result=StoredSessionInfo)
@@ -152,7 +159,7 @@ async def pop_item(exchange: Exchange) -> list[Item]:
 @endpoints.add("DELETE", "/sessions/{session_id}/items", WRITE)
 async def clear_session(exchange: Exchange) -> None:
     """Delete all items of a session with its earlier generations."""
-    await exchange.session.clear_session()
+    await exchange.runtime.session(exchange.session_id).clear_session()
 
 
 @endpoints.add(
@@ -186,7 +193,7 @@ async def fork_session(exchange: Exchange) -> StoredSessionInfo:
     if body.session_id is not None:
         await exchange.require_access_or_absence(body.session_id)
     child = await exchange.session.fork(at=body.at, session_id=body.session_id or new_id("session"))
-    return await exchange.runtime.store.describe(child.session_id)
+    return await exchange.reads.store.describe(child.session_id)
 
 
 @endpoints.add("GET", "/sessions/{session_id}/check", READ, result=IntegrityReport)
@@ -198,7 +205,7 @@ async def check_session(exchange: Exchange) -> IntegrityReport:
 @endpoints.add("GET", "/sessions/{session_id}/export", READ, media_type="application/jsonl")
 async def export_session(exchange: Exchange) -> StreamingResponse:
     """Download a session as JSON Lines."""
-    lines: Any = await exchange.runtime.store.export(exchange.session_id)
+    lines: Any = await exchange.reads.store.export(exchange.session_id)
 
     async def encode() -> AsyncIterator[bytes]:
         async for line in lines:
