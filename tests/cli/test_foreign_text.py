@@ -3,7 +3,9 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -122,6 +124,50 @@ def test_sessions_are_shown_and_searched_without_obeying_them(
     assert [json.loads(line) for line in exported.splitlines()][1:]
     piped("sessions", "import", "-", "--as", "copy", stdin=exported)
     assert json.loads(piped("sessions", "show", "copy", "--json"))["items"] == TURN
+
+
+ANSWERS = {
+    "busy": (409, {"code": "session-busy", "detail": ATTACK}),
+    "busy run": (409, {"code": "session-busy", "detail": ATTACK, "facts": {"run_id": ATTACK, "session_id": ATTACK}}),
+    "moved": (409, {"code": "history-moved", "detail": ATTACK, "title": ATTACK}),
+    "unknown": (400, {"code": ATTACK, "detail": ATTACK}),
+    "no problem": (500, ATTACK),
+    "no answer": (200, {ATTACK: [ATTACK]}),
+}
+
+
+@pytest.fixture
+def foreign_server() -> Iterator[ThreadingHTTPServer]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, content = ANSWERS[self.server.answer]  # type: ignore[attr-defined]
+            fields = {"type": "about:blank", "title": "", "status": status, "request_id": ATTACK}
+            body = json.dumps(content if status == 200 or isinstance(content, str) else fields | content).encode()
+            self.send_response(status, "re\x1b[41mason")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_what_a_server_answers_is_an_error_that_is_shown_without_obeying_it(
+    foreign_server: ThreadingHTTPServer, piped: Callable[..., str], answer: str
+) -> None:
+    foreign_server.answer = answer  # type: ignore[attr-defined]
+    url = f"http://127.0.0.1:{foreign_server.server_address[1]}"
+    for words in (("sessions", "list"), ("runs", "show", "run_1"), ("--debug", "approvals", "list")):
+        printed = piped("--server", url, *words, code=None)
+        assert UNSAFE.findall(printed) == []
+        assert "error:" in printed
+        assert "Traceback" not in printed or "--debug" in words
 
 
 def test_output_of_a_worker_is_escaped_unless_it_is_asked_for_raw(

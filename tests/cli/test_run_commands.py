@@ -1,5 +1,6 @@
 """``standfast run``, ``chat``, ``runs`` and ``approvals`` on one store."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -7,6 +8,8 @@ import signal
 from pathlib import Path
 
 import pytest
+
+from standfast import Agent, FunctionModel, Runtime, open_store
 
 AGENT = f"{Path(__file__).parent / 'cashier.py'}:cashier"
 
@@ -105,6 +108,20 @@ def test_a_run_is_shown_with_its_events(run_json, standfast, waiting):
     assert len(later.stdout.splitlines()) == 1
 
 
+def test_a_run_that_has_not_started_shows_how_to_execute_it(standfast, url, waiting):
+    run_id = asyncio.run(queue_run(url))
+    shown = standfast("runs", "show", run_id)
+    assert f"standfast runs resume {run_id} --agent AGENT" in shown.stderr
+    assert "queued" in shown.stdout
+
+
+async def queue_run(url):
+    """Start a run in the session of the waiting run, and return its id."""
+    cashier = Agent("cashier", model=FunctionModel(lambda request: "later"))
+    async with Runtime.open(url, agents=[cashier]) as rt:
+        return (await rt.start("cashier", "hello", session_id="user-7")).id
+
+
 def test_a_waiting_run_is_cancelled_and_forked(run_json, waiting):
     made = run_json("runs", "fork", waiting["run_id"])
     assert made["parent"] == waiting["run_id"]
@@ -143,6 +160,24 @@ def test_a_run_cancelled_while_waiting_requests_approval_again_when_resumed(run_
 def test_the_newest_runs_are_listed_first(run_json):
     ids = [run_json("run", "hello", "--agent", AGENT)["run_id"] for _ in range(3)]
     assert [run["id"] for run in run_json("runs", "list", "-n", "2")] == [ids[2], ids[1]]
+
+
+def test_runs_and_approvals_are_listed_by_owner(run_json, url, waiting):
+    asyncio.run(set_owner(url, "user-7", "ann"))
+    run_json("run", "hello", "--agent", AGENT)
+    assert [run["id"] for run in run_json("runs", "list", "--owner", "ann")] == [waiting["run_id"]]
+    assert [one["id"] for one in run_json("approvals", "list", "--owner", "ann")] == [waiting["id"]]
+    assert run_json("runs", "list", "--owner", "bob") == run_json("approvals", "list", "--owner", "bob") == []
+
+
+def test_a_listing_of_approvals_that_is_cut_says_so(standfast, waiting):
+    assert "--limit shows more" in standfast("approvals", "list", "--limit", "1").stderr
+    assert "--limit" not in standfast("approvals", "list").stderr
+
+
+async def set_owner(url, session_id, owner):
+    async with open_store(url) as store:
+        await store.set_owner(session_id, owner)
 
 
 def test_edited_arguments_require_the_agent_that_validates_them(standfast, waiting):

@@ -3,8 +3,12 @@
 import asyncio
 import json
 import os
+from importlib.metadata import Distribution
+
+import pytest
 
 import standfast as package
+from standfast.cli.commands.doctor import find_source
 from standfast.workers import WorkerSession
 
 
@@ -82,8 +86,8 @@ async def test_running_workers_are_listed(run_json):
         await session.run("1")
         listed = await asyncio.to_thread(run_json, "workers", "list")
     own, roles = {os.getpid()}, []
-    for process in listed:  # Oldest first; other programs on this machine may have workers, too.
-        if process["parent"] in own:
+    while found := [one for one in listed if one["parent"] in own and one["pid"] not in own]:
+        for process in found:  # other programs on this machine may have workers, too
             own.add(process["pid"])
             roles.append(process["role"])
             assert process["memory_mb"] > 0
@@ -98,6 +102,14 @@ def test_the_doctor_reports_the_sandbox_and_the_extras(run_json, standfast):
     assert report["extras"]["cli"] == {"installed": True, "missing": [], "for": "the command line"}
     assert "sandbox level" in standfast("doctor").stdout
     assert run_json("workers", "doctor")["level"] == report["sandbox"]["level"]
+
+
+@pytest.mark.parametrize("is_clone", [True, False])
+def test_the_doctor_names_the_clone_that_standfast_was_installed_from(is_clone, tmp_path):
+    facts = {"url": tmp_path.as_uri(), "dir_info": {"editable": True}}
+    (tmp_path / "METADATA").write_text("Name: standfast\nVersion: 0.1.0\n")
+    (tmp_path / "direct_url.json").write_text(json.dumps(facts if is_clone else {"url": "https://host/x.whl"}))
+    assert find_source(Distribution.at(tmp_path)) == (str(tmp_path) if is_clone else "standfast")
 
 
 def test_the_version(run_json, standfast):

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from standfast import open_store
+from standfast import Agent, Runtime, open_store, python_tool
+from standfast.testing import ScriptedModel, assistant_message, function_call
 from standfast.workers import PoolConfig, PythonSessions, SessionPool
 
 
@@ -47,3 +48,21 @@ def test_files_of_a_version_are_listed_and_restored(run_json, standfast, worked,
 def test_old_checkpoints_are_pruned(run_json, worked):
     report = run_json("workspaces", "prune", "--keep", "1", "--yes")
     assert (report["dropped"], report["kept"]) == (1, 1)
+
+
+def test_an_encrypted_workspace_is_shown_with_the_key(run_json, standfast, url, monkeypatch):
+    key = "a key of good length, number one"
+
+    async def work() -> None:
+        async with SessionPool(PoolConfig(min_idle=0, max_sessions=1)) as pool:
+            call = function_call("run_python", {"code": "x = 1; open('a.txt', 'w').close()"}, call_id="c1")
+            model = ScriptedModel([[call], [assistant_message("done")]])
+            agent = Agent("analyst", tools=[python_tool(pool)], model=model)
+            async with Runtime.open(url, agents=[agent], encryption_key=key) as runtime:
+                await (await runtime.start("analyst", "go", session_id="s")).wait()
+
+    asyncio.run(work())
+    assert standfast("workspaces", "show", "s").exit_code != 0
+    monkeypatch.setenv("STANDFAST_ENCRYPTION_KEY", key)
+    assert "x" in {one["name"] for one in run_json("workspaces", "show", "s")["variables"]}
+    assert [one["path"] for one in run_json("workspaces", "files", "s")] == ["a.txt"]

@@ -9,10 +9,20 @@ from contextlib import contextmanager
 from typing import Annotated, Any, Self
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from standfast import __version__
 from standfast.cli.commands._output import AsJson, CommandPrinter, Tracebacks
+
+describe_type = TyperOption.display_type_rich
+
+
+def describe_value_type(option: TyperOption, ctx: Any) -> str | None:
+    """Return the type of an option's value for its help; a flag has no value."""
+    return None if option.is_bool_flag else describe_type(option, ctx)
+
+
+TyperOption.display_type_rich = describe_value_type  # type: ignore[method-assign, assignment]
 
 
 class LazyCommand(TyperCommand):
@@ -62,7 +72,9 @@ class Standfast(LazyGroup):
             "standfast.cli.commands.demo:demo",
             "Show a payment that survives a killed process, and an interrupted call.",
         ),
+        ("new", "standfast.cli.commands.new:new", "Write a small project with an agent, a test and a README."),
         ("serve", "standfast.cli.commands.serve:serve", "Serve agents over HTTP."),
+        ("work", "standfast.cli.commands.work:work", "Execute the runs of agents in this process, and nothing else."),
         ("chat", "standfast.cli.commands.chat:chat", "Talk to an agent."),
         ("run", "standfast.cli.commands.chat:run", "Run an agent on one input."),
         (
@@ -83,9 +95,10 @@ class Standfast(LazyGroup):
         (
             "export",
             "standfast.cli.commands.exports:app",
-            "Write sessions in the format of another framework.",
+            "Write sessions in the format of another framework, and runs as pages.",
         ),
         ("runs", "standfast.cli.commands.runs:app", "List, show, resume, cancel and fork durable runs."),
+        ("usage", "standfast.cli.commands.usage:usage", "Add up requests and tokens by owner, session, model or day."),
         ("approvals", "standfast.cli.commands.approvals:app", "List and decide pending approvals."),
         ("workers", "standfast.cli.commands.workers:app", "Run Python in sandboxed workers."),
         (
@@ -93,6 +106,7 @@ class Standfast(LazyGroup):
             "standfast.cli.commands.workspaces:app",
             "Show and prune the variables and files of conversations.",
         ),
+        ("fleet", "standfast.cli.commands.fleet:app", "Show and start what runs on many machines."),
         ("keys", "standfast.cli.commands.keys:app", "Create, list and revoke the API keys of a server."),
         ("owners", "standfast.cli.commands.owners:app", "Let PostgreSQL keep the data of owners apart."),
         ("audit", "standfast.cli.commands.audit:app", "Show and prune the audit log of a server."),
@@ -160,23 +174,28 @@ def version(as_json: AsJson = False) -> None:
 def main() -> None:
     """Run ``standfast``. With ``--json``, usage errors are printed as JSON, too."""
     words = move_debug_first(sys.argv[1:])
-    with log_failures_only_in_debug_mode():
+    with log_failures_only_in_debug_mode(words):
         sys.exit(run_command(words))
 
 
 @contextmanager
-def log_failures_only_in_debug_mode() -> Iterator[None]:
-    """Report a failed run in one line: its traceback is logged only with ``--debug``."""
+def log_failures_only_in_debug_mode(words: list[str]) -> Iterator[None]:
+    """Report a failed run in one line: its traceback is logged only with ``--debug``.
+
+    Take-overs of runs are logged by processes that serve others; elsewhere the run itself shows them.
+    """
+    names = ["standfast.failures", *([] if {"work", "serve"} & set(words[:2]) else ["standfast.takeovers"])]
 
     def is_logged(record: logging.LogRecord) -> bool:
         return Tracebacks.enabled
 
-    log = logging.getLogger("standfast.failures")
-    log.addFilter(is_logged)
+    for name in names:
+        logging.getLogger(name).addFilter(is_logged)
     try:
         yield
     finally:
-        log.removeFilter(is_logged)
+        for name in names:
+            logging.getLogger(name).removeFilter(is_logged)
 
 
 def run_command(words: list[str]) -> int | None:

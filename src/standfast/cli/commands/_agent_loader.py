@@ -11,18 +11,22 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from inspect import isfunction
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from standfast.agents.agent import Agent
 from standfast.base.errors import InvalidInput, NotFound, StandfastError
+from standfast.cli.commands._call_loader import find_call_sources
 from standfast.cli.commands._errors import get_first_line
 from standfast.cli.commands._output import show_status
 from standfast.models.interface import Model
 from standfast.models.local.model import LocalModel
 from standfast.models.local.server import find_model_file
+
+if TYPE_CHECKING:
+    from standfast.server.calls.call import CallSource
 
 AgentOption = Annotated[
     str | None,
@@ -54,13 +58,25 @@ async def open_agent(name: str | None, model: str | None = None) -> AsyncIterato
         yield await choose_model(agent, model, stack)
 
 
-async def load_agents(names: Iterable[str], stack: AsyncExitStack, model: str | None = None) -> list[Agent[Any]]:
-    """Load the agents at these places; a file or module without an attribute stands for all of its agents."""
+async def load_agents(
+    names: Iterable[str],
+    stack: AsyncExitStack,
+    model: str | None = None,
+    calls: "dict[str, CallSource] | None" = None,
+) -> list[Agent[Any]]:
+    """Load the agents at these places; a file or module without an attribute stands for all of its agents.
+
+    Its realtime agents are added to ``calls``.
+    """
     loaded: dict[int, Agent[Any]] = {}
     for name in names:
         source, _, attribute = name.partition(":")
         module = None if attribute else load_file(Path(source)) if source.endswith(".py") else load_module(source)
         several = list(find_agents(vars(module)).values()) if module is not None else []
+        if module is not None and calls is not None and (found := find_call_sources(module)):
+            calls |= found
+            if not several:
+                continue
         for agent in several or [await load_agent(name, stack)]:
             loaded[id(agent)] = agent
     return [await choose_model(agent, model, stack) for agent in loaded.values()]

@@ -120,8 +120,10 @@ def format_error(error: Exception) -> str:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, UnicodeError):
         return f"{get_first_line(error)}: set PYTHONUTF8=1, or a locale with UTF-8"
-    if isinstance(error, SessionBusy) and error.run_id is not None:
-        return f"session {error.session_id!r} is held by another run: see `standfast runs show {error.run_id}`"
+    # The error of a server may lack what this version says with it.
+    if isinstance(error, SessionBusy) and getattr(error, "run_id", None) is not None:
+        held = f"session {getattr(error, 'session_id', '')!r} is held by another run"
+        return f"{held}: see `standfast runs show {error.run_id}`"
     if isinstance(error, StoreUnavailable) and "://" in str(error):
         return f"{get_first_line(error)} (is the server running, and is --store right?)"
     if isinstance(error, WrongKey | SessionEncrypted):

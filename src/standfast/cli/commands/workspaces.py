@@ -11,9 +11,8 @@ from standfast.base.errors import InvalidInput
 from standfast.cli.commands._errors import command
 from standfast.cli.commands._output import AsJson, CommandPrinter, escape, format_time
 from standfast.cli.commands._prompt import Yes, confirm
-from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, require_existing_store
+from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_runtime, require_existing_store
 from standfast.cli.commands.runs import parse_age
-from standfast.runtime.runtime import Runtime
 from standfast.workspaces.retention import iterate_workspaces
 from standfast.workspaces.view import Workspace
 
@@ -37,7 +36,7 @@ async def list_(
     standfast workspaces list --json
     """
     rows: list[dict[str, Any]] = []
-    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
+    async with open_runtime(require_existing_store(store)) as rt:
         async for record in iterate_workspaces(rt.store.backend):
             if len(rows) == limit:
                 break
@@ -54,7 +53,7 @@ async def show(
 
     standfast workspaces show user-7 --at 3
     """
-    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
+    async with open_runtime(require_existing_store(store)) as rt:
         found = await rt.workspace(workspace, at=at)
         versions = [asdict(one) async for one in found.history()]
     output = CommandPrinter(as_json)
@@ -78,7 +77,7 @@ async def files(
 
     standfast workspaces files user-7
     """
-    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
+    async with open_runtime(require_existing_store(store)) as rt:
         found = await rt.workspace(workspace, at=at)
     CommandPrinter(as_json).print_table(("path", "size"), [asdict(one) for one in found.files], empty="no files")
 
@@ -98,7 +97,7 @@ async def restore(
     """
     if directory.exists() and any(directory.iterdir()):
         raise InvalidInput(f"{directory} is not empty: name a new directory")
-    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
+    async with open_runtime(require_existing_store(store)) as rt:
         found = await rt.workspace(workspace, at=at)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for file in found.files:
@@ -129,7 +128,7 @@ async def prune(
     standfast workspaces prune --keep 20 --yes
     """
     age = None if older_than is None else parse_age(older_than)
-    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
+    async with open_runtime(require_existing_store(store)) as rt:
         confirm("Drop the checkpoints that are older or more than that?", yes=yes)
         report = await rt.prune_workspaces(older_than=age, keep=keep, max_mb=max_mb)
     text = f"dropped {report.dropped} checkpoints and {report.blobs} blobs, kept {report.kept} checkpoints"
