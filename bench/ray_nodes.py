@@ -1,0 +1,153 @@
+"""A Ray cluster of several nodes on this machine: each is a process group with an address of its own on loopback."""
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+STORE_BYTES = 80_000_000
+NETWORK = f"127.{os.getpid() // 200 % 250 + 1}.{os.getpid() % 200 + 1}"
+"""The first numbers of the addresses of this process's nodes: clusters with the same ones get in each other's way."""
+HEAD = f"{NETWORK}.2"
+STARTUP_SECONDS = 120.0
+PORTS = 400
+"""How many ports the workers of a node may use."""
+
+
+def make_environment() -> dict[str, str]:
+    """Return the environment of Ray's processes: no proxies, no usage statistics."""
+    own = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    return own | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_enable_metrics_collection": "0", "PYTHONDONTWRITEBYTECODE": ""}
+
+
+def end_with_parent() -> None:
+    """Have the node end in order if the process that has started it is killed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+class RayNode:
+    """``ray start --block`` in a process group of its own. ``kill`` ends all of it at once, as a power cut would."""
+
+    def __init__(
+        self,
+        *,
+        address: str,
+        head: str | None = None,
+        port: int | None = None,
+        labels: Mapping[str, str] | None = None,
+        resources: Mapping[str, float] | None = None,
+        prefix: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        log: Path | None = None,
+    ) -> None:
+        self.address = address
+        self.port = find_port(address) if port is None and head is None else port
+        role = [f"--address={head}"] if head else ["--head", f"--port={self.port}", "--include-dashboard=false"]
+        options = [f"--node-ip-address={address}", "--num-cpus=2", f"--object-store-memory={STORE_BYTES}"]
+        options += [f"--labels={','.join(f'{key}={value}' for key, value in (labels or {}).items())}"] if labels else []
+        options += [f"--resources={json.dumps(dict(resources or {}))}"] if resources else []
+        command = [*prefix, str(Path(sys.executable).with_name("ray")), "start", *role, *options]
+        with open(log or os.devnull, "ab") as output:
+            self.process = subprocess.Popen(
+                [*command, "--disable-usage-stats", "--block"],
+                env=make_environment() | dict(environment or {}),
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
+
+    @property
+    def cluster_address(self) -> str:
+        return f"{self.address}:{self.port}"
+
+    def list_processes(self) -> list[int]:
+        """Return all processes of the node: those of its session, however deep they are."""
+        own = os.getsid(self.process.pid) if self.process.poll() is None else self.process.pid
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if os.getsid(int(entry.name)) == own:
+                        found.append(int(entry.name))
+                except (ProcessLookupError, PermissionError):
+                    continue
+        return found
+
+    def signal(self, number: int) -> None:
+        """Send a signal to every process of the node."""
+        for pid in self.list_processes():
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue
+
+    def kill(self) -> None:
+        while pids := [pid for pid in self.list_processes() if pid != self.process.pid]:
+            for pid in pids:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+class RayCluster:
+    """A head and further nodes, each with an address of its own. Ray does not take 127.0.0.1 literally."""
+
+    def __init__(self, nodes: int = 1, *, head_options: Mapping[str, object] | None = None) -> None:
+        self.log = Path(tempfile.mkdtemp(prefix="standfast-ray-")) / "nodes.log"
+        self.head = RayNode(address=HEAD, log=self.log, **(head_options or {}))  # type: ignore[arg-type]
+        self.nodes: list[RayNode] = []
+        self._next = 3
+        wait_for_port(HEAD, self.head.port or 0)
+        for _ in range(nodes):
+            self.add_node()
+
+    @property
+    def address(self) -> str:
+        return self.head.cluster_address
+
+    def add_node(self, **options: object) -> RayNode:
+        node = RayNode(address=f"{NETWORK}.{self._next}", head=self.address, log=self.log, **options)  # type: ignore[arg-type]
+        self._next += 1
+        self.nodes.append(node)
+        return node
+
+    def kill_node(self, node: RayNode) -> None:
+        self.nodes.remove(node)
+        node.kill()
+
+    def close(self) -> None:
+        for node in [*self.nodes, self.head]:
+            node.kill()
+
+
+def find_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_port(address: str, port: int) -> None:
+    deadline = time.monotonic() + STARTUP_SECONDS
+    while True:
+        try:
+            socket.create_connection((address, port), timeout=1.0).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
