@@ -20,8 +20,10 @@ PARTS = ("output", "error", "requests")
 KNOWN_DIFFERENCES = {
     "agent_as_tool": "the wording of the input schema of an agent as a tool",
     "agent_as_tool_extractor": "the wording of the input schema of an agent as a tool",
+    "agent_tool_stream": "the wording of the input schema of an agent as a tool",
     "agents_as_tools_conditional": "the wording of the input schema of an agent as a tool",
     "customer_service": "the wording of the recommended prompt for handoffs",
+    "decisions": "the wording of the input schema of an agent as a tool",
     "financial_research": "the wording of the input schema of an agent as a tool",
 }
 # Ids that a library makes itself, which differ from run to run.
@@ -94,6 +96,8 @@ def _normalize(value: Any) -> Any:
     """Return the value without ids of the libraries, and without fields that are null or empty."""
     if isinstance(value, dict):
         parts = {name: _normalize(part) for name, part in _drop_wording(value).items()}
+        if isinstance(parts.get("include"), list):
+            parts["include"] = sorted(parts["include"])  # openai-agents has a set there
         return {name: part for name, part in parts.items() if part not in (None, [], {})}
     if isinstance(value, list):
         return [_normalize(part) for part in value]

@@ -3,10 +3,17 @@
 What they do on openai-agents is recorded by ``make programs``, which runs them on both libraries.
 """
 
+import re
 from typing import Any
 
+import agents
 import pytest
 from compat.programs_check import KNOWN_DIFFERENCES, PROGRAMS, find_differences, read_record, run_on
+
+
+def test_every_public_name_is_used_by_a_program() -> None:
+    words = {word for path in PROGRAMS.glob("*.py") for word in re.findall(r"\w+", path.read_text())}
+    assert set(agents.__all__) - words == set()
 
 
 @pytest.fixture(scope="module")

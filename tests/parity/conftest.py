@@ -9,13 +9,13 @@ import pytest
 
 
 class Library:
-    """The names of one of the two packages, with those of its test kit, its MCP part and its traces."""
+    """The names of one of the two packages, with those of its packages."""
 
     def __init__(self, package: str) -> None:
         self.package = package
 
     def __getattr__(self, name: str) -> Any:
-        for part in ("", ".testing", ".mcp", ".tracing", ".realtime", ".extensions.memory"):
+        for part in ("", ".testing", ".mcp", ".tracing", ".realtime", ".voice", ".extensions.memory"):
             module = importlib.import_module(self.package + part)
             if hasattr(module, name):
                 return getattr(module, name)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from openai import OpenAIError
 from openai.types.responses import (
     Response,
     ResponseCompletedEvent,
@@ -171,3 +172,24 @@ async def test_an_agent_tool_can_be_called_by_hand(lib: Any) -> None:
     context = context_class(None, tool_name="ask", tool_call_id="c", tool_arguments=arguments)
     assert await tool.on_invoke_tool(context, arguments) == "inner"
     assert len(events) == 11
+
+
+def test_settings_of_a_wrong_type_are_refused(lib: Any) -> None:
+    for wrong in ({"tool_choice": 5}, {"metadata": 5}, {"truncation": "none"}, {"verbosity": "loud"}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            lib.ModelSettings(**wrong)
+
+
+async def test_missing_credentials_are_an_error_of_the_openai_package(
+    lib: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_ADMIN_KEY", raising=False)
+    with pytest.raises(OpenAIError, match="OPENAI_API_KEY"):
+        lib.OpenAIProvider().get_model("gpt-4.1")
+
+
+def test_audio_of_another_type_is_refused(lib: Any) -> None:
+    numpy = pytest.importorskip("numpy")
+    with pytest.raises(lib.UserError):
+        lib.AudioInput(buffer=numpy.zeros(3, dtype=numpy.int32)).to_base64()

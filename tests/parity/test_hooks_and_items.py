@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from openai.types.responses import ResponseFunctionWebSearch
+
 
 def make_hooks(lib: Any, name: str, log: list[str]) -> Any:
     class Hooks(lib.AgentHooks):  # type: ignore[misc]
@@ -94,3 +96,13 @@ async def test_a_tool_sees_its_call_as_an_object_in_a_loaded_run(lib: Any) -> No
     state.approve(state.get_interruptions()[0])
     assert (await lib.Runner.run(outer, state)).final_output == "done"
     assert set(seen) == {("c0", "ask"), ("c1", "look")}
+
+
+async def test_a_call_of_a_hosted_tool_alone_is_not_the_answer(lib: Any) -> None:
+    search = ResponseFunctionWebSearch(
+        id="w", type="web_search_call", status="completed", action={"type": "search", "query": "q"}
+    )
+    model = lib.ScriptedModel([[search], [lib.assistant_message("found")]])
+    result = await lib.Runner.run(lib.Agent(name="a", model=model, tools=[lib.WebSearchTool()]), "x")
+    assert result.final_output == "found"
+    assert [item.type for item in result.new_items] == ["tool_call_item", "message_output_item"]

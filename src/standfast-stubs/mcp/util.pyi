@@ -8,3 +8,4 @@ from standfast.mcp import ToolFilterCallable as ToolFilterCallable
 from standfast.mcp import ToolFilterContext as ToolFilterContext
 from standfast.mcp import ToolFilterStatic as ToolFilterStatic
 from standfast.mcp import create_static_tool_filter as create_static_tool_filter
+from standfast.mcp.http import HttpClientFactory as HttpClientFactory

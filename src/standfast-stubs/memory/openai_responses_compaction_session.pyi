@@ -1,4 +1,8 @@
 from standfast.history import OpenAIResponsesCompactionSession as OpenAIResponsesCompactionSession
 from standfast.history.openai.compaction import DEFAULT_THRESHOLD as DEFAULT_THRESHOLD
 from standfast.history.openai.compaction import OpenAIResponsesCompactionMode as OpenAIResponsesCompactionMode
+from standfast.history.openai.compaction import is_over_threshold as is_over_threshold
+from standfast.history.openai.compaction import select_candidates as select_candidates
 DEFAULT_COMPACTION_THRESHOLD = DEFAULT_THRESHOLD
+default_should_trigger_compaction = is_over_threshold
+select_compaction_candidate_items = select_candidates

@@ -2,3 +2,6 @@ from standfast.models import OpenAIResponsesModel as OpenAIResponsesModel
 from standfast.models import OpenAIResponsesWSModel as OpenAIResponsesWSModel
 from standfast.models import OpenAIResponsesWebSocketOptions as OpenAIResponsesWebSocketOptions
 from standfast.models import ResponsesWebSocketError as ResponsesWebSocketError
+from standfast.models.openai.converters import ConvertedTools as ConvertedTools
+from standfast.models.openai.converters import ResponsesConverter as ResponsesConverter
+Converter = ResponsesConverter

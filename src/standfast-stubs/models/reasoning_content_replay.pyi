@@ -1,3 +1,4 @@
 from standfast.models import ReasoningContentReplayContext as ReasoningContentReplayContext
 from standfast.models import ShouldReplayReasoningContent as ShouldReplayReasoningContent
+from standfast.models.openai.chat_conversion import ReasoningContentSource as ReasoningContentSource
 from standfast.models.openai.chat_conversion import default_should_replay_reasoning_content as default_should_replay_reasoning_content

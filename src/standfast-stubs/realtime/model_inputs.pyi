@@ -9,3 +9,4 @@ from standfast.realtime import RealtimeModelSendToolOutput as RealtimeModelSendT
 from standfast.realtime import RealtimeModelSendUserInput as RealtimeModelSendUserInput
 from standfast.realtime import RealtimeModelUserInput as RealtimeModelUserInput
 from standfast.realtime import RealtimeModelUserInputMessage as RealtimeModelUserInputMessage
+from standfast.realtime.model import RealtimeModelInputImageContent as RealtimeModelInputImageContent

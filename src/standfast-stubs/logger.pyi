@@ -1,0 +1,2 @@
+from standfast.base.log import log as log
+logger = log

@@ -1,0 +1,2 @@
+from standfast.models.openai.converters import ChatConverter as ChatConverter
+Converter = ChatConverter

@@ -1,0 +1,1 @@
+from standfast import __version__ as __version__
