@@ -33,6 +33,10 @@ AREAS = {
     "the level `locked`": ["tests/security/test_locked_level.py"],
     "arguments of calls, and edited ones": ["tests/tool_calls/test_arguments.py"],
     "messages and outputs of MCP servers": ["tests/mcp/test_message_limits.py"],
+    "requests against a server, also for what belongs to others": [
+        "tests/server/test_hostile_requests.py",
+        "tests/server/test_cells.py",
+    ],
     "redirects of clients with keys and conversations": [
         "tests/security/test_redirects.py",
         "tests/realtime/test_websocket_redirects.py",

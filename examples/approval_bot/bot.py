@@ -108,15 +108,9 @@ class Bot:
         """Post the events of a run until it has ended, whichever process drives it."""
         thread = str((await run.info()).session_id)
         seen = (await self._get_metadata(thread)).get(run.id, 0)
-        while True:
-            async for event in run.events(after=seen):
-                if event.seq is not None:
-                    seen = event.seq
-                    await self.rt.store.annotate(thread, {**await self._post(thread, event), run.id: seen})
-            if (await run.info()).status in ("completed", "failed", "cancelled"):
-                return
-            while (await run.info()).steps == seen:  # it waits for a decision
-                await asyncio.sleep(0.1)
+        async for event in run.events(after=seen, until="end"):
+            if event.seq is not None:
+                await self.rt.store.annotate(thread, {**await self._post(thread, event), run.id: event.seq})
 
     async def _get_metadata(self, thread: str) -> dict[str, Any]:
         try:

@@ -5,8 +5,8 @@
     python examples/call_centre/call_centre.py --model gpt-4.1-mini    another text model (`local` is the embedded one)
     python examples/call_centre/call_centre.py --openai                a real voice, with OPENAI_API_KEY
 
-It runs one call. The caller writes, the agents speak: with espeak-ng if it is installed, else with tones. Without an
-option they follow fixed rules, offline. Afterwards a text agent continues the same session:
+It runs one call. The caller writes, the agents speak. Without an option they follow fixed rules, offline. To talk to
+them yourself, start the page beside it, ``call_page.py``. Afterwards a text agent continues the same session:
 
     standfast chat examples/call_centre/call_centre.py --session caller-7 --store sqlite:///calls.db
 
@@ -40,6 +40,7 @@ from standfast import (
 )
 from standfast.models import ModelRequest
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner, RealtimeSession
+from standfast.realtime.local import EspeakTTS, TextToSpeech, TextToSpeechFailed, ToneTTS
 
 CALLER = [
     "Hello, my last bill seems too high.",
@@ -48,6 +49,10 @@ CALLER = [
     "Thank you. And the router blinks red.",
 ]
 WRITTEN_QUESTION = "How much did I get back on the telephone?"
+CONFIG: Any = {
+    "guardrails_settings": {"debounce_text_length": 20, "hold_back_audio": True, "message": "Say no card numbers."},
+    "tool_execution": {"approval_timeout": 60},
+}
 
 
 @function_tool
@@ -98,6 +103,14 @@ billing.handoffs = [technical]
 technical.handoffs = [billing]
 
 
+def create_tts() -> TextToSpeech:
+    """Speak with espeak-ng, which comes with the extra ``examples``, or with tones without it."""
+    try:
+        return EspeakTTS()
+    except TextToSpeechFailed:
+        return ToneTTS()
+
+
 def choose_step(request: ModelRequest) -> str | dict[str, object]:
     """A text model without an API key: choose the next step from the last item and the available tools."""
     tools = {tool.name for tool in request.tools}
@@ -109,6 +122,8 @@ def choose_step(request: ModelRequest) -> str | dict[str, object]:
         return str(last["output"])
     if "card numbers" in question:
         return "I may not say card numbers aloud. It is on your bill."
+    if "without a transcript" in question:
+        return "I hear that you speak, but these fixed rules understand only what you write."
     target = "technical" if "blinks" in question else "billing"
     if f"transfer_to_{target}" in tools:
         return FunctionModel.call(f"transfer_to_{target}")
@@ -122,11 +137,7 @@ def choose_step(request: ModelRequest) -> str | dict[str, object]:
 async def run_call(history: Session, *, model: Any, lines: list[str], approve: Any) -> bytes:
     """Run a call and return the audio of the agents, 16-bit mono PCM at 24 kHz."""
     audio = bytearray()
-    config: Any = {
-        "guardrails_settings": {"debounce_text_length": 20, "hold_back_audio": True, "message": "Say no card numbers."},
-        "tool_execution": {"approval_timeout": 60},
-    }
-    session = await RealtimeRunner(front, model=model, config=config).run(session=history)
+    session = await RealtimeRunner(front, model=model, config=CONFIG).run(session=history)
     async with session:
         for line in lines:
             print(f"caller: {line}")
@@ -197,7 +208,7 @@ async def main() -> None:
         text_model = LocalModel() if arguments.model == "local" else MultiProvider().get_model(arguments.model)
     model = None
     if not arguments.openai:
-        model = LocalRealtimeModel(text_model or FunctionModel(choose_step), pace=arguments.pace)
+        model = LocalRealtimeModel(text_model or FunctionModel(choose_step), tts=create_tts(), pace=arguments.pace)
     print(f"Model: {'OpenAI realtime' if arguments.openai else arguments.model or 'fixed rules, no key needed'}\n")
     async with open_store(arguments.store) as store:
         history = store.session("caller-7")

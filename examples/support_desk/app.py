@@ -7,145 +7,61 @@
 Ask for a refund of order A7, approve it, and kill the server with ``kill -9`` during the refund. Start it again: the
 page reconnects and asks whether the refund happened, which only a person can find out.
 
-Points of interest:
+The whole server is :func:`standfast.server.create_app`, mounted at ``/api``, beside the files of the page:
 
-- ``POST /runs`` starts a durable run. Sent twice with one ``key``, it starts once.
-- ``GET /runs/{id}/events`` streams server-sent events. Their ids are the sequence numbers of the run's events, so that
-  a browser resumes where it stopped: by ``Last-Event-ID`` or by ``?after=``.
-- ``POST /approvals/{id}`` decides: approve, approve with edited arguments, reject; for a call that may have happened,
-  report that it has, or have it made again.
+- ``POST /api/runs`` starts a durable run. Sent twice with one ``Idempotency-Key``, it starts once.
+- ``GET /api/runs/{id}/events`` streams its events. A browser resumes where it stopped.
+- ``POST /api/approvals/{id}`` decides: approve, approve with edited arguments, reject; for a call that may have
+  happened, report that it has, or have it made again.
 
-There is no login. Add one before you expose the app, and take ``by`` from it.
+There is no login: whoever reaches this machine may do everything. Pass another ``auth`` before you expose the app.
 """
 
 import argparse
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import FrameType
+from typing import Any
+from urllib.parse import unquote
 
 import uvicorn
 from desk import make_agent
-from fastapi import Depends, FastAPI, Header, Request
-from fastapi.responses import JSONResponse
-from fastapi.sse import EventSourceResponse, ServerSentEvent
-from fastapi.staticfiles import StaticFiles
-from pydantic import BaseModel
-from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
 
-from standfast import (
-    Approval,
-    ApprovalSettled,
-    InvalidInput,
-    KeyReused,
-    LocalModel,
-    NotFound,
-    RunHandle,
-    Runtime,
-    StandfastError,
-)
+from standfast import LocalModel, Runtime
+from standfast.server import Principal, Role, create_app
 
 STATIC = Path(__file__).parent / "static"
-HTTP_STATUS = {NotFound: 404, ApprovalSettled: 409, KeyReused: 409, InvalidInput: 422}
-
-RETRY_MS = 500
-"""The delay after which a browser reconnects to a lost server."""
 
 
-class NewRun(BaseModel):
-    conversation: str
-    text: str
-    key: str
+class Visitors:
+    """Believes the name that the page sends, which decisions are recorded with."""
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Principal:
+        name = unquote(headers.get("x-person", "")) or "anonymous"
+        return Principal(subject=name, role=Role.OPERATOR, owner="desk", method="none")
 
 
-class Decision(BaseModel):
-    decision: Literal["approve", "reject", "done", "again"]
-    by: str
-    arguments: dict[str, Any] | None = None
-    message: str | None = None
-    output: str | None = None
+class DeskServer(uvicorn.Server):
+    """Ends the streams of open pages before it stops; they reconnect to the next server."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.config.app.state.service.draining.set()  # type: ignore[union-attr]
+        super().handle_exit(sig, frame)
 
 
-def runtime(request: Request) -> Runtime:
-    return request.app.state.runtime
-
-
-async def get_run(run_id: str, rt: Annotated[Runtime, Depends(runtime)]) -> RunHandle:
-    return await rt.run(run_id)
-
-
-RuntimeDependency = Annotated[Runtime, Depends(runtime)]
-RunDependency = Annotated[RunHandle, Depends(get_run)]
-
-
-def make_app(folder: Path, *, model: Any = None, lease: float = 5.0) -> FastAPI:
-    """Build the web app; its store and its ledger are in ``folder``."""
+async def serve(folder: Path, port: int, *, model: Any = None, lease: float = 5.0) -> None:
+    """Serve the desk; its store and its ledger are in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        agents = [make_agent(folder / "refunds.txt", model)]
-        async with Runtime.open(f"sqlite:///{folder / 'desk.db'}", agents=agents, lease=lease) as rt:
-            app.state.runtime = rt
-            yield
-
-    app = FastAPI(title="Support desk", lifespan=lifespan)
-    app.state.stopping = lambda: False
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
-
-    @app.exception_handler(StandfastError)
-    async def handle_error(request: Request, error: StandfastError) -> JSONResponse:
-        status = next((status for kind, status in HTTP_STATUS.items() if isinstance(error, kind)), 500)
-        return JSONResponse({"code": error.code, "detail": str(error)}, status)
-
-    @app.post("/runs", status_code=202)
-    async def start(new: NewRun, rt: RuntimeDependency) -> dict[str, str]:
-        run = await rt.start("desk", new.text, session_id=new.conversation, key=new.key)
-        return {"run_id": run.id}
-
-    @app.get("/runs")
-    async def runs(conversation: str, rt: RuntimeDependency) -> list[dict[str, Any]]:
-        return [{"run_id": run.run_id, "status": run.status} for run in await rt.runs(session_id=conversation)]
-
-    @app.get("/runs/{run_id}/events", response_class=EventSourceResponse)
-    async def events(
-        run: RunDependency, after: int = 0, last_event_id: Annotated[int | None, Header()] = None
-    ) -> AsyncIterator[ServerSentEvent]:
-        seen = after if last_event_id is None else last_event_id
-        yield ServerSentEvent(comment="reconnect delay", retry=RETRY_MS)
-        while True:
-            async for event in run.events(after=seen):
-                seen = event.seq or seen  # deltas of a model have no number
-                number = None if event.seq is None else str(event.seq)
-                yield ServerSentEvent(id=number, data={"type": event.type, "data": event.data})
-            info = await run.info()
-            if info.status in ("completed", "failed", "cancelled"):
-                yield ServerSentEvent(event="end", data={"status": info.status})
-                return
-            while (await run.info()).steps == seen:  # it waits for a decision, which another process may receive
-                if app.state.stopping():
-                    return  # the browser reconnects to the next server
-                await asyncio.sleep(0.25)
-
-    @app.get("/approvals")
-    async def approvals(rt: RuntimeDependency, conversation: str | None = None) -> list[dict[str, Any]]:
-        return [
-            approval_to_json(approval) for approval in await rt.approvals(status="pending", session_id=conversation)
-        ]
-
-    @app.post("/approvals/{approval_id}")
-    async def decide(approval_id: str, decision: Decision, rt: RuntimeDependency) -> dict[str, Any]:
-        details = decision.model_dump(exclude={"decision"})
-        return approval_to_json(await rt.decide(approval_id, decision.decision, **details))
-
-    app.mount("/", StaticFiles(directory=STATIC, html=True))
-    return app
-
-
-def approval_to_json(approval: Approval) -> dict[str, Any]:
-    names = ("id", "kind", "status", "run_id", "agent", "tool", "arguments", "edited", "decided_by", "message")
-    return {name: getattr(approval, name) for name in names}
+    agents = [make_agent(folder / "refunds.txt", model)]
+    async with Runtime.open(f"sqlite:///{folder / 'desk.db'}", agents=agents, lease=lease, live=True) as runtime:
+        api = create_app(runtime, auth=Visitors())
+        app = Starlette(routes=[Mount("/api", api), Mount("/", StaticFiles(directory=STATIC, html=True))])
+        app.state.service = api.state.service
+        await DeskServer(uvicorn.Config(app, host="127.0.0.1", port=port, timeout_graceful_shutdown=5)).serve()
 
 
 def main() -> None:
@@ -159,11 +75,7 @@ def main() -> None:
     arguments = options.parse_args()
     print(f"Model: {arguments.model or 'fixed rules, no key needed'}. Store: {arguments.folder}/desk.db", flush=True)
     model = LocalModel() if arguments.model == "local" else arguments.model
-    app = make_app(arguments.folder, model=model, lease=arguments.lease)
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=arguments.port, timeout_graceful_shutdown=1))
-    app.state.stopping = lambda: server.should_exit
-    with suppress(KeyboardInterrupt):
-        server.run()
+    asyncio.run(serve(arguments.folder, arguments.port, model=model, lease=arguments.lease))
 
 
 if __name__ == "__main__":

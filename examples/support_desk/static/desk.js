@@ -1,8 +1,9 @@
 // The page is built from the events of the server: it looks the same after a reload or a crash of the server.
 const el = (id) => document.getElementById(id);
-const ask = async (path, body) => {
-  const options = body && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
-  const response = await fetch(path, options);
+const ask = async (path, body, headers) => {
+  const type = { "Content-Type": "application/json" };
+  const options = body && { method: "POST", headers: { ...type, ...headers }, body: JSON.stringify(body) };
+  const response = await fetch(`/api${path}`, options);
   const data = await response.json();
   if (!response.ok) throw new Error(typeof data.detail === "string" ? data.detail : JSON.stringify(data.detail));
   return data;
@@ -38,7 +39,7 @@ const call = (item) => {
 };
 
 function follow(runId) {
-  const source = new EventSource(`/runs/${runId}/events`);
+  const source = new EventSource(`/api/runs/${runId}/events`);
   // Each run has its own list: messages that are sent while an earlier run works or waits appear below it.
   const lines = document.createElement("ol");
   el("log").append(lines);
@@ -82,10 +83,9 @@ function follow(runId) {
   };
   // The browser reconnects by itself and sends the id of the last event.
   source.onerror = () => (el("connection").textContent = "connection lost, trying again …");
-  source.onmessage = (message) => {
-    const event = JSON.parse(message.data);
-    show[event.type]?.(event.data);
-  };
+  for (const [type, display] of Object.entries(show)) {
+    source.addEventListener(type, (message) => display(JSON.parse(message.data).data));
+  }
   return new Promise((resolve) => source.addEventListener("end", () => {
     source.close();
     resolve();
@@ -97,9 +97,10 @@ el("say").addEventListener("submit", async (event) => {
   event.preventDefault();
   const text = el("text").value.trim();
   if (!text) return;
-  if (unsent?.text !== text) unsent = { conversation, text, key: crypto.randomUUID() };
+  if (unsent?.text !== text) unsent = { text, key: crypto.randomUUID() };
   try {
-    const { run_id } = await ask("/runs", unsent);
+    const run = { agent: "desk", input: text, session_id: conversation };
+    const { run_id } = await ask("/runs", run, { "Idempotency-Key": unsent.key });
     unsent = null;
     el("text").value = "";
     follow(run_id);
@@ -113,7 +114,7 @@ el("say").addEventListener("submit", async (event) => {
 async function showQuestions() {
   let pending;
   try {
-    pending = await ask("/approvals");
+    pending = (await ask("/approvals?status=pending")).items;
   } catch {
     return; // the server is unreachable; repeated when it is back
   }
@@ -149,13 +150,13 @@ function question(approval) {
     htmlFor: word.id, textContent: uncertain ? "Its result, if it happened" : "Reason, if you reject",
   });
   const decide = async (decision) => {
-    const made = { decision, by: el("by").value || "somebody" };
+    const made = { decision };
     if (decision === "reject" && word.value) made.message = word.value;
     if (decision === "done") made.output = word.value || "It happened.";
     try {
       const edited = decision === "approve" && !uncertain && given ? changed(card, given) : null;
       if (edited) made.arguments = edited;
-      await ask(`/approvals/${approval.id}`, made);
+      await ask(`/approvals/${approval.id}`, made, { "X-Person": encodeURIComponent(el("by").value) });
       await showQuestions();
     } catch (problem) {
       card.querySelector(".problem").textContent = problem.message;
@@ -188,7 +189,8 @@ function changed(card, given) {
 async function begin() {
   showQuestions();
   setInterval(() => showQuestions().catch(() => {}), 3000); // other conversations may request approvals
-  for (const run of await ask(`/runs?conversation=${encodeURIComponent(conversation)}`)) {
+  const { items } = await ask(`/runs?session_id=${encodeURIComponent(conversation)}`);
+  for (const run of items.reverse()) { // the latest is listed first
     const ended = follow(run.run_id);
     if (["completed", "failed", "cancelled"].includes(run.status)) await ended; // a browser has few connections
   }
