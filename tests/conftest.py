@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["pytester", "standfast.testing.leaks", "servers", "redis_server", "telemetry", "commands"]
+pytest_plugins = ["pytester", "parallel", "standfast.testing.leaks", "servers", "redis_server", "telemetry", "commands"]
 
 # Nothing depends on the speed of the machine.
-settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=30)
+settings.register_profile("soak", settings.get_profile("tests"), max_examples=1000)
 settings.load_profile("tests")
 
 TEST_TIMEOUT = 600

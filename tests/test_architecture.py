@@ -25,6 +25,7 @@ LEVELS = {
     "realtime": 6,
     "voice": 6,
     "runtime": 6,
+    "fleet": 7,
     "server": 7,
     "client": 8,
     "cli": 9,
@@ -56,6 +57,7 @@ LIBRARY_USERS = {
     "jsonschema": {"tool_calls"},
     "graphviz": {"agents"},
     "litellm": {"models"},
+    "ray": {"fleet"},
     "any_llm": {"models"},
 }
 
@@ -198,3 +200,13 @@ def test_the_names_of_test_files_are_unique():
     """The folders of the tests are no packages, so that pytest imports every file as a module of the top level."""
     names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))
+
+
+def test_names_of_classes_are_unique() -> None:
+    """A class has one meaning in the whole tree; private ones may share a name."""
+    homes: dict[str, list[str]] = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}

@@ -14,28 +14,37 @@ from pathlib import Path
 from typing import Any
 
 import foreign_resources
+import griffe
 import pytest
 import state_diagrams
+from docstrings import Fields
 from draw_lifecycles import DRAWN, redraw
 from mkdocs.exceptions import BuildError
 
 from commands import CommandProcess
 from doc_pages import NOT_EXECUTED, PAGES, ROOT, Block, Shell, iter_blocks, run_page
+from standfast.runtime._engine.events import EVENT_TYPES
 from test_architecture import LEVELS
 
 SOURCES = ROOT / "src" / "standfast"
 PUBLIC = [
     "agents",
     "client",
+    "fleet",
     "history",
+    "lifecycle",
     "mcp",
     "models",
     "realtime",
     "realtime.local",
     "runs",
     "runtime",
+    "sandbox",
+    "sandbox.capabilities",
     "server",
+    "testing",
     "tracing",
+    "voice",
     "workers",
 ]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -107,9 +116,9 @@ PASTED = [block for block in iter_blocks(ROOT / "README.md") if block.language =
 
 
 @pytest.mark.parametrize("block", PASTED, ids=lambda block: f"line {block.line}")
-def test_the_examples_of_the_readme_can_be_pasted_into_python(block: Block, tmp_path: Path) -> None:
+def test_the_examples_of_the_readme_can_be_pasted_into_python_twice(block: Block, tmp_path: Path) -> None:
     prompt = subprocess.run(
-        [sys.executable, "-m", "asyncio"], input=f"{block.body}\n\nprint('to the end')\n", cwd=tmp_path,
+        [sys.executable, "-m", "asyncio"], input=f"{block.body}\n\n{block.body}\n\nprint('to the end')\n", cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(SOURCES.parent)}, capture_output=True, text=True, timeout=500, check=True,
     )  # fmt: skip
     assert "Error" not in prompt.stderr
@@ -182,6 +191,46 @@ def test_every_public_name_is_in_the_reference(package: str) -> None:
     pairs = re.findall(r"^from (\S+) import (\w+) as", stub, re.M)
     missing = [f"{home}.{name}" for home, name in pairs if home not in shown and f"{home}.{name}" not in shown]
     assert not missing
+
+
+SHOP = '''
+class Order:
+    """An order."""
+
+    number: str
+    amount: float = field(default=1.0, kw_only=True)
+    lines: list[str] = field(default_factory=list)
+    _cache: int = 0
+    note: str = ""
+    """Free text."""
+
+
+class OrderLost(Exception):
+    """The order is gone."""
+
+    code = "order-lost"
+'''
+
+
+def test_fields_without_a_docstring_are_listed_with_types_and_defaults(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    shop = griffe.load("shop", search_paths=[tmp_path], extensions=griffe.load_extensions(Fields()))
+    assert shop["OrderLost"].docstring.value == "The order is gone.\n\n```python\ncode = 'order-lost'\n```"
+    listed = "number: str\namount: float = 1.0\nlines: list[str] = list()"
+    assert shop["Order"].docstring.value == f"An order.\n\n```python\n{listed}\n```"
+
+
+@pytest.mark.parametrize("word", ["deploy", "timeout", "retry", "delete"])
+def test_a_search_finds_a_guide(word: str) -> None:
+    guides = [page for page in PAGES if page.parent.name == "how-to"]
+    assert any(re.search(rf"\b{word}\b", page.read_text(), re.I) for page in guides)
+
+
+def test_every_event_of_a_run_is_explained() -> None:
+    text = (ROOT / "docs" / "how-to" / "run-events.md").read_text()
+    types = {*EVENT_TYPES.values(), *(f"run.{how}" for how in ("started", "continued", "recovered", "suspended"))}
+    types |= {f"run.{status}" for status in ("waiting", "completed", "failed", "cancelled")}
+    assert [name for name in types if f"`{name}`" not in text and not name.startswith("step.")] == []
 
 
 def test_the_readme_names_every_extra() -> None:

@@ -1,12 +1,24 @@
 """Public names are listed once, in the stub beside each package, and resolved on first use."""
 
+import ast
 import importlib
+import inspect
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+
+from standfast import Agent, Approval, Event, ModelSettings, RunConfig, RunContextWrapper, RunInfo, RunOutcome, Usage
+from standfast.base.usage import RequestUsage
+from standfast.history import CorruptItem, IntegrityReport, SearchHit, StoredSessionInfo
+from standfast.history.deletion import DeletedSession
+from standfast.models import ModelResponse
+from standfast.runtime.types import RunProblem, RunStep, StepCall, StepItem
+from standfast.server import ApiKey
+from standfast.workers import ExecutionResult, PoolConfig, SandboxPolicy, SessionConfig, SessionInfo
 
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src"
@@ -98,16 +110,19 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return {name: [line for line in lines if f"{name}_program.py:" in line] for name in programs}
 
 
+@pytest.mark.types
 def test_a_type_checker_knows_the_types_of_a_session(reports: dict[str, list[str]]) -> None:
     report = "\n".join(reports["session"])
     assert 'Revealed type is "standfast.store.records.Head"' in report
     assert report.count("[arg-type]") == 2, report
 
 
+@pytest.mark.types
 def test_the_rules_of_a_function_model_can_be_typed(reports: dict[str, list[str]]) -> None:
     assert reports["model"] == []
 
 
+@pytest.mark.types
 def test_a_type_checker_knows_the_module_paths_of_openai_agents(reports: dict[str, list[str]]) -> None:
     revealed, *wrong = reports["moved"]
     assert 'Revealed type is "standfast.agents.tools.FunctionTool"' in revealed
@@ -115,8 +130,55 @@ def test_a_type_checker_knows_the_module_paths_of_openai_agents(reports: dict[st
     assert all("[arg-type]" in line for line in wrong)
 
 
+@pytest.mark.types
 def test_no_public_name_has_the_type_any(reports: dict[str, list[str]]) -> None:
     names = list_values()
     assert len(reports["names"]) == len(names), "\n".join(reports["names"])
     pairs = zip(names, reports["names"], strict=True)
     assert [name for name, line in pairs if line.endswith('Revealed type is "Any"')] == []
+
+
+def list_undocumented(value: Any, name: str, *, members: bool) -> list[str]:
+    """The class or function and its public members that have no docstring of their own or of a base class."""
+    if not getattr(value, "__module__", "").startswith("standfast"):
+        return []
+    text = value.__doc__ or ""
+    missing = [] if text.strip() and not text.startswith(f"{value.__name__}(") else [name]
+    if members and inspect.isclass(value):
+        own = [
+            key for key, one in vars(value).items() if not key.startswith("_") and (callable(one) or is_property(one))
+        ]
+        missing += [f"{name}.{key}" for key in own if not inspect.getdoc(inspect.getattr_static(value, key))]
+    return missing
+
+
+def is_property(value: Any) -> bool:
+    return isinstance(value, property | classmethod | staticmethod)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_class_and_function_has_a_docstring(package: str) -> None:
+    module = importlib.import_module(package)
+    values = {name: getattr(module, name) for name in module.__all__}
+    checked = {name: one for name, one in values.items() if inspect.isclass(one) or inspect.isfunction(one)}
+    members = package in ("standfast.runtime",)
+    assert [each for name, one in checked.items() for each in list_undocumented(one, name, members=members)] == []
+
+
+FIELDS = (Agent, RunConfig, ModelSettings, SessionConfig, PoolConfig, SandboxPolicy, RunContextWrapper)
+RECORDS = (
+    Approval, ApiKey, CorruptItem, DeletedSession, Event, ExecutionResult, IntegrityReport, ModelResponse, RequestUsage,
+    RunInfo, RunOutcome, RunProblem, RunStep, SearchHit, SessionInfo, StepCall, StepItem, StoredSessionInfo, Usage,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("documented", [*FIELDS, *RECORDS], ids=lambda one: one.__name__)
+def test_every_field_of_the_settings_and_records_is_explained(documented: type) -> None:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(documented))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    followed = zip(tree.body, [*tree.body[1:], None], strict=True)
+    assert [
+        ast.unparse(one.target)
+        for one, text in followed
+        if isinstance(one, ast.AnnAssign) and not (isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant))
+    ] == []

@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
-LOCKS = ["requirements-dev.txt", "requirements-weights.txt"]
+LOCKS = ["requirements-dev.txt", "requirements-weights.txt", "requirements-fleet.txt"]
 COPYLEFT = re.compile(r"GPL|MPL|Mozilla|EUPL|SSPL|not declared", re.IGNORECASE)
 
 
@@ -21,7 +21,7 @@ def read_entries(name: str) -> list[str]:
 
 def read_locked() -> dict[str, list[Requirement]]:
     locked: dict[str, list[Requirement]] = {}
-    for entry in read_entries("requirements-dev.txt"):
+    for entry in (*read_entries("requirements-dev.txt"), *read_entries("requirements-fleet.txt")):
         requirement = Requirement(entry.partition("--hash")[0].strip())
         locked.setdefault(list_licences.normalize(requirement.name), []).append(requirement)
     return locked

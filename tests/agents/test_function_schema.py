@@ -93,6 +93,29 @@ def test_a_recursive_reference_with_siblings_is_not_expanded_forever() -> None:
     assert strict["properties"]["next"] == {"$ref": "#/$defs/Node"}
 
 
+def make_doubling_schema(levels: int) -> dict[str, Any]:
+    """Return a short schema in which each level refers twice to the next."""
+    pairs = {
+        f"L{level}": {
+            "type": "object",
+            "properties": {side: {"$ref": f"#/$defs/L{level + 1}", "description": side} for side in ("left", "right")},
+        }
+        for level in range(levels)
+    }
+    top = {"$ref": "#/$defs/L0", "description": "top"}
+    return {"type": "object", "properties": {"x": top}, "$defs": pairs | {f"L{levels}": {"type": "string"}}}
+
+
+def test_references_that_stand_for_more_and_more_are_not_expanded() -> None:
+    assert to_strict_schema(make_doubling_schema(5))["properties"]["x"]["required"] == ["left", "right"]
+    with pytest.raises(InvalidDeclaration, match="stand for more than 1000000 characters"):
+        to_strict_schema(make_doubling_schema(16))
+    words = {"enum": ["word"] * 1000}
+    wide = {str(number): {"$ref": "#/$defs/W", "description": "one"} for number in range(1000)}
+    with pytest.raises(InvalidDeclaration, match="stand for more than 1000000 characters"):
+        to_strict_schema({"type": "object", "properties": wide, "$defs": {"W": words}})
+
+
 def test_a_mapping_with_arbitrary_keys_cannot_be_strict_and_the_error_has_its_path() -> None:
     def tool(a: int, scores: dict[str, int]) -> None: ...
 
@@ -144,9 +167,6 @@ def test_constraints_and_descriptions_come_from_annotations() -> None:
         """Do it.
 
         Args:
-            a: not this
-            b: not this
-            c: not this
             d: from the docstring
         """
 

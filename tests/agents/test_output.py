@@ -28,7 +28,8 @@ class Box:
 def test_plain_text_has_no_schema(kind: Any) -> None:
     schema = AgentOutputSchema(kind)
     assert schema.is_plain_text()
-    assert schema.validate_json("not json") == "not json"
+    with pytest.raises(ModelBehaviorError):
+        schema.validate_json("not json")
     with pytest.raises(UserError, match="plain text"):
         schema.json_schema()
 

@@ -80,6 +80,15 @@ async def test_an_exception_becomes_a_message_for_the_model() -> None:
     assert await invoke(fails) == "An error occurred while running the tool. Please try again."
 
 
+async def test_a_function_that_raises_stop_iteration_ends() -> None:
+    @function_tool
+    def first() -> str:
+        """Return the first entry."""
+        return str(next(iter(())))
+
+    assert "An error occurred" in await asyncio.wait_for(invoke(first), 60)
+
+
 async def test_invalid_arguments_become_a_message_for_the_model() -> None:
     @function_tool
     def tool(a: int) -> None: ...

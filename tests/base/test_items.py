@@ -16,7 +16,7 @@ from standfast.base.errors import InvalidItem
 from standfast.base.items import decode_item, encode_item, encode_items
 
 
-@pytest.mark.parametrize("examples", [60, pytest.param(2000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("examples", [25, pytest.param(2000, marks=pytest.mark.soak)])
 def test_an_item_is_encoded_as_json_and_decoded_unchanged(examples: int) -> None:
     @settings(derandomize=True, deadline=None, max_examples=examples)
     @given(json_objects)

@@ -13,7 +13,7 @@ from example_processes import start_example
 from ports import free_port, wait_for_port
 
 httpx2 = pytest.importorskip("httpx2")
-pytest.importorskip("fastapi")
+pytest.importorskip("starlette")
 
 
 class DeskClient:
@@ -21,7 +21,9 @@ class DeskClient:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
-        self.http = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", timeout=60, trust_env=False)
+        self.http = httpx2.AsyncClient(
+            base_url=f"http://127.0.0.1:{self.port}/api", timeout=60, trust_env=False, verify=False
+        )
         self._running = AsyncExitStack()
 
     async def start(self) -> None:
@@ -45,21 +47,22 @@ class DeskClient:
         return file.read_text().splitlines() if file.exists() else []
 
     async def send_message(self, text: str, *, key: str = "k1") -> str:
-        response = await self.http.post("/runs", json={"conversation": "user-7", "text": text, "key": key})
-        assert response.status_code == 202, response.text
+        body = {"agent": "desk", "input": text, "session_id": "user-7"}
+        response = await self.http.post("/runs", json=body, headers={"Idempotency-Key": key})
+        assert response.status_code == 201, response.text
         return str(response.json()["run_id"])
 
     async def wait_for_approval(self, kind: str = "approval") -> dict[str, Any]:
         async with asyncio.timeout(60):
             while True:
-                for approval in (await self.http.get("/approvals")).json():
+                for approval in (await self.http.get("/approvals?status=pending")).json()["items"]:
                     if approval["kind"] == kind:
                         return dict(approval)
                 await asyncio.sleep(0.05)
 
     async def decide(self, approval: dict[str, Any], decision: str, **fields: Any) -> Any:
-        body = {"decision": decision, "by": "ann", **fields}
-        return await self.http.post(f"/approvals/{approval['id']}", json=body)
+        path, body = f"/approvals/{approval['id']}", {"decision": decision, **fields}
+        return await self.http.post(path, json=body, headers={"X-Person": "ann"})
 
     async def events(
         self, run_id: str, *, until: str = "end", headers: dict[str, str] | None = None, **query: Any
@@ -77,7 +80,8 @@ class DeskClient:
                 if "data" in fields:
                     data = json.loads(fields["data"])
                     data.setdefault("type", fields.get("event"))
-                    events.append((int(fields["id"]) if "id" in fields else None, data))
+                    number = fields.get("id", "")  # that of a word has a place after the number
+                    events.append((int(number) if number.isdigit() else None, data))
                     if data["type"] == until:
                         break
                 fields = {}

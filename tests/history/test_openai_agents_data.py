@@ -10,17 +10,13 @@ import agents
 import pytest
 from agents.extensions.memory.advanced_sqlite_session import AdvancedSQLiteSession as TheirAdvancedSession
 from agents.extensions.memory.encrypt_session import EncryptedSession as TheirEncryptedSession
-from agents.extensions.memory.redis_session import RedisSession as TheirRedisSession
 from agents.extensions.memory.sqlalchemy_session import SQLAlchemySession as TheirSQLAlchemySession
 from cryptography.fernet import Fernet
-from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from standfast import AdvancedSQLiteSession, EncryptedSession, RedisSession, SQLAlchemySession, SQLiteSession
+from standfast import AdvancedSQLiteSession, EncryptedSession, SQLAlchemySession, SQLiteSession
 from standfast.base.errors import HistoryTampered, WrongKey
-from standfast.base.ids import new_id
 from standfast.history.imports.adoption import adopt
-from standfast.history.store import Store
 
 ITEMS = [
     {"role": "user", "content": "I am Ann. é"},
@@ -157,35 +153,3 @@ async def test_branches_and_usage_come_along(tmp_path: Path) -> None:
     assert [entry["branch_id"] for entry in await again.list_branches()] == ["main", "alt"]
     again.close()
     theirs.close()
-
-
-# --- Redis ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("decode", [False, True])
-async def test_a_session_in_redis_comes_along(redis_url: str, decode: bool) -> None:
-    client = Redis.from_url(redis_url, decode_responses=decode)
-    place: dict[str, Any] = {"redis_client": client, "key_prefix": new_id("prefix")}
-    theirs = TheirRedisSession("ann", **place)
-    await theirs.add_items(ITEMS)  # type: ignore[arg-type]
-    ours = RedisSession("ann", **place)
-    await ours.add_items([{"role": "user", "content": "more"}])
-    assert (await ours.get_items())[:-1] == ITEMS
-    assert await theirs.get_items() == ITEMS
-    assert await RedisSession("ann", **place).get_items(1) == [{"role": "user", "content": "more"}]
-    await ours.clear_session()
-    await Store(ours.backend).delete("ann")
-    assert await RedisSession("ann", **place).get_items() == []
-    assert await theirs.get_items() == ITEMS
-    await client.aclose()
-
-
-async def test_an_encrypted_session_in_redis_comes_along(redis_url: str) -> None:
-    client = Redis.from_url(redis_url)
-    place: dict[str, Any] = {"redis_client": client, "key_prefix": new_id("prefix")}
-    theirs = TheirEncryptedSession("ann", TheirRedisSession("ann", **place), KEYS["text"])
-    await theirs.add_items(ITEMS)  # type: ignore[arg-type]
-    ours = EncryptedSession("ann", RedisSession("ann", **place), KEYS["text"])
-    assert await ours.get_items() == ITEMS
-    assert await theirs.get_items() == ITEMS
-    await client.aclose()

@@ -15,12 +15,16 @@ from standfast.store.memory import MemoryBackend
 from standfast.store.sql.connection import TableNames
 from standfast.store.sqlite.backend import SqliteBackend
 from standfast.testing import FakeClock, PlainSessionContract, SessionContract, SqliteFaults, closing_backend
+from standfast.testing.sessions.changes import ChangeClauses
 from standfast.testing.sessions.contract import StateMachineClauses
+from standfast.testing.sessions.damage import DamageClauses
+from standfast.testing.sessions.plain import ResilienceClauses
+from standfast.testing.sessions.search import SearchClauses
 
 
 class TestOverMemory(SessionContract):
     durable = False
-    examples = 10
+    examples = 4
 
     @pytest.fixture
     def reopen(self, clock: FakeClock):
@@ -71,12 +75,16 @@ class SqliteFixtures:
 
 
 class TestOverSqlite(SqliteFixtures, SessionContract):
-    examples = 10
+    examples = 4
 
 
-class TestOverSqliteWithOtherTableNames(SqliteFixtures, SessionContract):
+class OtherTableNames(SqliteFixtures):
     names = TableNames(sessions="chat_sessions", items="messages")
     examples = 2
+
+
+class TestOverSqliteWithOtherTableNames(OtherTableNames, DamageClauses, SearchClauses, StateMachineClauses):
+    """Only tests that use every table: the statements are those of TestOverSqlite."""
 
     async def test_only_the_configured_names_are_used(self, storage: SqliteBackend, path: Path) -> None:
         session = self.open_session(storage, "s")
@@ -89,13 +97,18 @@ class TestOverSqliteWithOtherTableNames(SqliteFixtures, SessionContract):
 
 
 @pytest.mark.soak
+class TestWholeContractWithOtherTableNames(OtherTableNames, SessionContract):
+    pass
+
+
+@pytest.mark.soak
 class TestManyProgramsOverSqlite(SqliteFixtures, StateMachineClauses):
     examples = 100
 
 
-class TestOverSqliteInMemory(SessionContract):
+class SqliteInMemoryFixtures:
     durable = False
-    examples = 5
+    examples = 2
 
     @pytest.fixture
     def faults(self) -> SqliteFaults:
@@ -108,6 +121,15 @@ class TestOverSqliteInMemory(SessionContract):
     @pytest.fixture
     def failing_after(self, faults: SqliteFaults):
         return faults.fail_after
+
+
+class TestOverSqliteInMemory(SqliteInMemoryFixtures, ResilienceClauses, ChangeClauses, StateMachineClauses):
+    """Only tests that depend on connections: the statements are those of TestOverSqlite."""
+
+
+@pytest.mark.soak
+class TestWholeContractInMemory(SqliteInMemoryFixtures, SessionContract):
+    pass
 
 
 class TestThirdPartySession(PlainSessionContract):

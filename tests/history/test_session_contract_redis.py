@@ -1,12 +1,19 @@
 """The session contract over Redis, on one server and on a cluster."""
 
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from redis_server import redis_cluster_url, redis_url
+from standfast import RedisSession
+from standfast.history.session import SessionSettings
 from standfast.store.redis.backend import RedisBackend
-from standfast.testing import FakeClock, SessionContract, closing_backend
+from standfast.testing import FakeClock, PlainSessionContract, SessionContract, closing_backend
+from standfast.testing.faults import Reopen
 from standfast.testing.sessions.contract import StateMachineClauses
 
 __all__ = ["redis_cluster_url", "redis_url"]
@@ -30,11 +37,27 @@ class RedisClusterFixtures(RedisFixtures):
 
 
 class TestOverRedis(RedisFixtures, SessionContract):
-    examples = 5
+    examples = 2
 
 
 class TestOverRedisCluster(RedisClusterFixtures, SessionContract):
-    examples = 3
+    examples = 2
+
+
+class TestOverKeysOfOpenAIAgents(PlainSessionContract):
+    @pytest.fixture
+    def reopen(self, redis_url: str) -> Reopen:
+        prefix = f"test-{secrets.token_hex(6)}"
+
+        @asynccontextmanager
+        async def reopen() -> AsyncIterator[Any]:
+            async with Redis.from_url(redis_url) as client:
+                yield {"redis_client": client, "key_prefix": prefix}
+
+        return reopen
+
+    def open_session(self, storage: Any, session_id: str, *, settings: SessionSettings | None = None) -> RedisSession:
+        return RedisSession(session_id, session_settings=settings, **storage)
 
 
 @pytest.mark.soak

@@ -44,12 +44,14 @@ class AioSqliteFixtures:
         return lambda: closing_backend(SqlBackend.from_url(f"sqlite+aiosqlite:///{sqlite_tables}", clock=clock))
 
 
-class TestOverAioSqlite(AioSqliteFixtures, SessionContract):
+class TestProgramsOverAioSqlite(AioSqliteFixtures, StateMachineClauses):
+    """The statements are those over PostgreSQL, and the store contract is tested on this driver too."""
+
     examples = 2
 
 
 @pytest.mark.soak
-class TestManyProgramsOverAioSqlite(AioSqliteFixtures, StateMachineClauses):
+class TestOverAioSqlite(AioSqliteFixtures, SessionContract):
     examples = 50
 
 
@@ -63,7 +65,7 @@ class EncryptedSqliteFixtures:
 
 
 class TestEncryptedOverSqlite(EncryptedSqliteFixtures, SessionContract):
-    examples = 4
+    examples = 2
 
 
 @pytest.mark.soak

@@ -422,7 +422,7 @@ class ChannelDriver:
         assert self.readers_done == [n for n in self.called_to_read if n in served]
 
 
-@pytest.mark.parametrize("examples", [40, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("examples", [15, pytest.param(1000, marks=pytest.mark.soak)])
 def test_a_channel_keeps_its_contract_under_any_schedule(examples):
     @settings(max_examples=examples, deadline=None)
     @given(capacity=st.integers(1, 3), steps=schedule(), close_at=st.none() | st.integers(0, 40))

@@ -154,6 +154,9 @@ def handle(method, params):
                 return HANGING
             if "endless_list" in sys.argv:
                 return {"tools": list_tools(), "nextCursor": "again"}
+            if "long_list" in sys.argv:
+                tool = {"name": "wordy", "description": "x" * 2**20, "inputSchema": {"type": "object"}}
+                return {"tools": [tool], "nextCursor": os.urandom(8).hex()}
             return {"tools": list_tools()}
         case "tools/call":
             return call(params)

@@ -202,7 +202,13 @@ async def test_an_invalid_response_affects_only_its_own_call(
         await asyncio.wait({slow})
 
 
-STATUSES = {202: MCPInvalidResponse, 302: MCPCallRefused, 400: MCPUnavailable, 500: MCPCallUncertain}
+STATUSES = {
+    202: MCPInvalidResponse,
+    302: MCPCallRefused,
+    400: MCPUnavailable,
+    408: MCPCallUncertain,
+    500: MCPCallUncertain,
+}
 
 
 @pytest.mark.parametrize(("status", "error"), STATUSES.items())

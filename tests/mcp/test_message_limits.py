@@ -4,16 +4,23 @@ import base64
 import gzip
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+from mcp.shared.message import SessionMessage
+from mcp.types import JSONRPCRequest, JSONRPCResponse
 
 from factories.mcp import PlainHttpServer, ServerLog, stdio_server, wait_until
 from standfast import Agent, Runner
 from standfast.mcp import MCPCallUncertain, MCPInvalidResponse, MCPServerError
 from standfast.mcp._client.message_limits import MessageMeter
+from standfast.mcp._client.requests import ClientSessionServer
 from standfast.testing import ScriptedModel, assistant_message, function_call
+from standfast.testing.virtual_time import run_in_virtual_time
 
 LIMIT = 200_000
 PADDING = " " * (20 * LIMIT)
@@ -122,6 +129,108 @@ async def test_a_message_of_very_many_values_is_refused_before_it_is_parsed(
         code = base64.b64encode(body.encode() + b"\n").decode()
         with pytest.raises(MCPCallUncertain, match="more than 200000 values"):
             await server.call_tool("write_raw", {"code": code})
+
+
+@pytest.mark.parametrize("charset", ["unicode_escape", "utf-7", "utf-16-le", "punycode"])
+async def test_an_event_stream_is_utf_8_whatever_its_server_says(plain_http: PlainHttpServer, charset: str) -> None:
+    """The values would otherwise be counted in other bytes than those that are parsed."""
+    kind = f"text/event-stream; charset={charset}"
+    content = "[" + "1," * 240_000 + "1]"
+    body = (
+        f'{{"jsonrpc": "2.0", "id": {NEXT_ID}, "result": {{"content": [], "structuredContent": {{"x": {content}}}}}}}'
+    )
+    hidden = f"data: {body}\n\n".replace(",", r"\x2c").replace("[", r"\x5b").replace("{", r"\x7b").encode()
+    async with plain_http.server() as server:
+        with pytest.raises(MCPServerError):
+            await server.call_tool("write_raw", raw(hidden, kind))
+        event = json.dumps(json.loads(make_response(NEXT_ID + 1, "süß \u2028 \U0001f34b")), ensure_ascii=False)
+        result = await server.call_tool("write_raw", raw(f"data: {event}\n\n".encode(), kind))
+        assert result.content[0].text == "süß \u2028 \U0001f34b"
+
+
+PARTS = {
+    "output": {"content": [1] * 15_000},
+    "empty parts": {"content": [{}] * 15_000},
+    "messages": {"messages": [{"role": "user", "content": {"type": "text", "text": "x"}}] * 15_000},
+    "resource": {"contents": [1] * 15_000},
+}
+
+
+@pytest.mark.parametrize("result", PARTS.values(), ids=PARTS)
+async def test_a_message_of_very_many_parts_is_refused_before_each_is_checked(
+    plain_http: PlainHttpServer, log: ServerLog, result: Any
+) -> None:
+    """Each part that fits none of the types would be described once per type."""
+    async with plain_http.server() as server:
+        body = json.dumps({"jsonrpc": "2.0", "id": NEXT_ID, "result": result}).encode()
+        with pytest.raises(MCPInvalidResponse, match="more than 10000 parts"):
+            await server.call_tool("write_raw", raw(body))
+        assert (await server.call_tool("stock", {"item": "tea"})).content[0].text == "shop has 3 of tea"
+    async with stdio_server(log) as server:
+        with pytest.raises(MCPInvalidResponse, match="more than 10000 parts"):
+            await server.call_tool("return_raw", {"result": result})
+
+
+async def test_all_pages_of_a_list_together_are_limited_like_a_message(log: ServerLog) -> None:
+    async with stdio_server(log, "long_list") as server:
+        with pytest.raises(MCPInvalidResponse, match="a tool list of more than 8388608 bytes"):
+            await server.list_tools()
+    assert log.count("list") == 8
+
+
+async def test_a_server_with_very_many_tools_is_refused(log: ServerLog, tmp_path: Path) -> None:
+    tools = tmp_path / "tools.json"
+    tools.write_text(json.dumps([{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(12_000)]))
+    async with stdio_server(log, env={"TOOLS": str(tools)}) as server:
+        with pytest.raises(MCPInvalidResponse, match="more than 12000 tools"):
+            await server.list_tools()
+
+
+class UnreadServer(ClientSessionServer):
+    """A server that answers the handshake, and then asks without end and reads nothing."""
+
+    written = 0
+
+    @property
+    def name(self) -> str:
+        return "unread"
+
+    @asynccontextmanager
+    async def create_streams(self) -> AsyncIterator[Any]:
+        to_client, inbox = anyio.create_memory_object_stream[SessionMessage](0)
+        outbox, from_client = anyio.create_memory_object_stream[SessionMessage](0)
+        async with to_client, inbox, outbox, from_client, anyio.create_task_group() as tasks:
+            tasks.start_soon(self.ask, to_client, from_client)
+            yield inbox, outbox
+            tasks.cancel_scope.cancel()
+
+    async def ask(self, to_client: Any, from_client: Any) -> None:
+        handshake = (await from_client.receive()).message
+        version = handshake.params["protocolVersion"]
+        info = {"protocolVersion": version, "capabilities": {}, "serverInfo": {"name": "unread", "version": "1"}}
+        await to_client.send(SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=handshake.id, result=info)))
+        await from_client.receive()  # that the client is ready
+        await from_client.receive()  # the call, which is not answered
+        for number in range(1000):
+            self.written = number
+            await to_client.send(SessionMessage(JSONRPCRequest(jsonrpc="2.0", id=number, method="ping")))
+
+
+def test_a_server_that_asks_without_reading_the_answers_is_not_read_either() -> None:
+    async def call() -> int:
+        async with UnreadServer(client_session_timeout_seconds=60) as server:
+            with pytest.raises(MCPCallUncertain, match="did not answer within 60 seconds"):
+                await server.call_tool("x", {})
+            return server.written
+
+    assert run_in_virtual_time(call()) < 20
+
+
+async def test_a_server_may_ask_often(log: ServerLog) -> None:
+    ping = json.dumps({"jsonrpc": "2.0", "id": "a", "method": "ping"}).encode() + b"\n"
+    async with stdio_server(log) as server:
+        result = await server.call_tool("write_raw", {"code": base64.b64encode(ping * 1000).decode()})
+        assert result.content[0].text == "written"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])

@@ -1,6 +1,8 @@
 """MCP servers in runs: run modes, approvals, filters, names, contents, failures and cancellation."""
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -223,6 +225,25 @@ async def test_read_only_tools_are_idempotent_and_schemas_strict_on_request(log:
     assert tools["refund"].strict_json_schema
     assert tools["refund"].params_json_schema["required"] == ["order", "amount"]
     assert tools["stock"].origin.mcp_server_name == "shop"
+
+
+async def test_a_schema_that_grows_when_it_is_made_strict_is_used_as_it_is(log: ServerLog, tmp_path: Path) -> None:
+    pairs = {
+        f"L{level}": {
+            "type": "object",
+            "properties": {side: {"$ref": f"#/$defs/L{level + 1}", "description": side} for side in ("left", "right")},
+        }
+        for level in range(40)
+    }
+    top = {"$ref": "#/$defs/L0", "description": "top"}
+    schema = {"type": "object", "properties": {"x": top}, "$defs": pairs | {"L40": {"type": "string"}}}
+    tools = tmp_path / "tools.json"
+    tools.write_text(json.dumps([{"name": "grows", "inputSchema": schema}]))
+    async with stdio_server(log, env={"TOOLS": str(tools)}) as server:
+        agent = Agent("clerk", mcp_servers=[server], mcp_config={"convert_schemas_to_strict": True})
+        (found,) = (tool for tool in await agent.get_mcp_tools(None) if tool.name == "grows")
+    assert not found.strict_json_schema
+    assert found.params_json_schema == schema
 
 
 async def test_the_tools_of_several_servers_need_distinct_names(log: ServerLog) -> None:

@@ -32,7 +32,8 @@ from standfast import (
 from standfast.agents import Agent
 from standfast.models import ModelRequest, call_model
 from standfast.models.interface import AttributeDict
-from standfast.models.openai.chat_conversion import ToolNameResolver, items_from_chat_message, to_chat_messages
+from standfast.models.openai.chat_conversion import to_chat_messages
+from standfast.models.openai.chat_output import ToolNameResolver, items_from_choice
 from standfast.models.openai.chat_stream import ChatStreamConverter
 
 
@@ -307,7 +308,7 @@ def test_a_stream_gives_the_same_items_however_it_is_split(
     events = [event for chunk in chunks(*deltas) for event in stream.feed(AttributeDict(chunk))]
     events += stream.finish()
     output = events[-1]["response"]["output"]
-    assert without_ids(output) == without_ids(items_from_chat_message(AttributeDict(message), ToolNameResolver([])))
+    assert without_ids(output) == without_ids(items_from_choice(AttributeDict(message=message), ToolNameResolver([])))
     assert [event["item"] for event in events if event["type"] == "response.output_item.done"] == output
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     opened = [event["output_index"] for event in events if event["type"] == "response.output_item.added"]

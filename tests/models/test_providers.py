@@ -8,6 +8,7 @@ from openai import AsyncOpenAI
 from factories.models import completion, message_item, response
 from model_server import ModelServer, Reply
 from standfast import (
+    Agent,
     LocalModel,
     Model,
     ModelProvider,
@@ -16,14 +17,17 @@ from standfast import (
     OpenAIChatCompletionsModel,
     OpenAIProvider,
     OpenAIResponsesModel,
+    RunConfig,
+    Runner,
     UserError,
+    function_tool,
     set_default_openai_api,
     set_default_openai_client,
     set_default_openai_key,
 )
 from standfast.models import ModelRequest, call_model
 from standfast.models.openai import provider as openai_provider
-from standfast.testing import ScriptedModel
+from standfast.testing import ScriptedModel, assistant_message, function_call
 
 
 @pytest.fixture(autouse=True)
@@ -111,3 +115,19 @@ async def test_a_prefix_selects_the_provider(server: ModelServer, client: AsyncO
     assert multi.get_model("local/") is local
     await multi.aclose()
     assert not client.is_closed()
+
+
+async def test_a_run_asks_its_provider_once_for_each_model_call():
+    class CountingProvider(ModelProvider):
+        def __init__(self) -> None:
+            self.names: list[str | None] = []
+            self.model = ScriptedModel([[function_call("now", {}, call_id="c1")], [assistant_message("noon")]])
+
+        def get_model(self, model_name: str | None) -> Model:
+            self.names.append(model_name)
+            return self.model
+
+    provider = CountingProvider()
+    agent = Agent(name="clock", model="large", tools=[function_tool(lambda: "12:00", name_override="now")])
+    result = await Runner.run(agent, "What time is it?", run_config=RunConfig(model_provider=provider))
+    assert (result.final_output, provider.names) == ("noon", ["large", "large"])

@@ -52,10 +52,8 @@ async def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         await server.communicate()
 
 
-async def test_a_caller_is_answered_and_an_interruption_truncates_the_history(
-    shop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    question = await speak_with_espeak("Excuse me, are you open on Sunday?", tmp_path, monkeypatch)
+async def test_a_caller_is_answered_and_an_interruption_truncates_the_history(shop: int, tmp_path: Path) -> None:
+    question = await speak_with_espeak("Excuse me, are you open on Sunday?")
     audio = write_wav(tmp_path / "caller.wav", make_silence(1500) + question + make_silence(30_000))
     microphone = (
         "--use-fake-ui-for-media-stream",

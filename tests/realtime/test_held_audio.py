@@ -299,7 +299,7 @@ def pieces(chance, whole, least, most):
         at += size
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", [*range(30), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(30, 150))])
 def test_no_audio_is_released_before_its_text_was_checked_in_any_order_of_arrival(seed):
     chance = random.Random(seed)
     text, places = spoken(chance)

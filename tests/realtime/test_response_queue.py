@@ -783,7 +783,7 @@ class ResponseQueueMachine(RuleBasedStateMachine):
 
 
 TestResponseQueueMachine = ResponseQueueMachine.TestCase
-TestResponseQueueMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestResponseQueueMachine.settings = settings(max_examples=15, stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.soak

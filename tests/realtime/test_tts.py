@@ -27,8 +27,8 @@ async def test_a_tone_is_as_long_as_its_word_and_audible():
     assert len(fast.audio) < len(long.audio)
 
 
-async def test_espeak_speaks_every_word_in_whole_milliseconds(tmp_path, monkeypatch):
-    tts = make_espeak_tts(tmp_path, monkeypatch)
+async def test_espeak_speaks_every_word_in_whole_milliseconds():
+    tts = make_espeak_tts()
     words = await tts.synthesize("Well, this is how it sounds.")
     assert [word.text for word in words] == ["Well,", " this", " is", " how", " it", " sounds."]
     assert all(word.audio and len(word.audio) % BYTES_PER_MS == 0 for word in words)
@@ -36,14 +36,15 @@ async def test_espeak_speaks_every_word_in_whole_milliseconds(tmp_path, monkeypa
     assert 1.0 < seconds < 4.0
     faster = await tts.synthesize("Well, this is how it sounds.", speed=1.5)
     assert sum(len(word.audio) for word in faster) / 48_000 < seconds * 0.85
-    assert isinstance(create_default_tts(), EspeakTTS)
 
 
-async def test_without_espeak_tones_are_the_default(monkeypatch):
-    monkeypatch.setenv("PATH", "")
+async def test_the_default_is_espeak_if_it_is_on_the_path_and_tones_otherwise(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
     assert isinstance(create_default_tts(), ToneTTS)
-    with pytest.raises(TextToSpeechFailed, match="install espeak-ng"):
-        EspeakTTS()
+    with pytest.raises(TextToSpeechFailed, match="is not on the PATH: install espeak-ng"):
+        EspeakTTS(program="another-espeak")
+    write_program("exit 0", tmp_path, name="espeak-ng")
+    assert isinstance(create_default_tts(), EspeakTTS)
 
 
 async def test_the_error_of_a_failing_program_is_reported(tmp_path):
@@ -52,8 +53,8 @@ async def test_the_error_of_a_failing_program_is_reported(tmp_path):
         await EspeakTTS(program=program).synthesize("Hello")
 
 
-def write_program(script: str, folder: Path) -> str:
-    program = folder / "program"
+def write_program(script: str, folder: Path, name: str = "program") -> str:
+    program = folder / name
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     return str(program)
@@ -84,8 +85,8 @@ async def test_a_program_that_hangs_is_killed(tmp_path):
         await ImpatientTTS(program=program).synthesize("Hello")
 
 
-async def test_espeak_speaks_any_text_and_takes_no_options_from_it(tmp_path, monkeypatch):
-    tts = make_espeak_tts(tmp_path, monkeypatch)
+async def test_espeak_speaks_any_text_and_takes_no_options_from_it():
+    tts = make_espeak_tts()
     for text in (
         "-w stolen --version",
         'A "quoted" `word`\nand $(another).',

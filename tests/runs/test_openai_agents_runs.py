@@ -124,6 +124,36 @@ async def test_every_version_between_is_read(version: str) -> None:
     assert [item.tool_name for item in state.get_interruptions()] == ["pay"]
 
 
+UNPUBLISHED = {"1.3": ("1.2", "1.4"), "1.7": ("1.6", "1.9"), "1.8": ("1.6", "1.9"), "1.14": ("1.13", "1.15")}
+UNPUBLISHED |= {"1.19": ("1.18", "1.21"), "1.20": ("1.18", "1.21")}
+BETWEEN = [(schema, written) for schema, neighbours in UNPUBLISHED.items() for written in neighbours]
+
+
+@pytest.mark.parametrize("name", ["approval", "nested", "handoff", "session"])
+@pytest.mark.parametrize(("schema", "written"), BETWEEN)
+async def test_versions_that_no_release_writes_are_resumed_as_their_neighbours(
+    schema: str, written: str, name: str
+) -> None:
+    """No release on PyPI writes these schemas, so there can be no golden files of them.
+
+    0.10.1 writes 1.2 and 0.10.2 1.4; 0.13.6 writes 1.6 and 0.14.0 1.9; 0.19.4 writes 1.13 and 0.20.0 1.15; 0.23.1
+    writes 1.18 and 0.24.0 1.21. Programs that were installed from the repository may have written them: runs of the
+    releases before and after are resumed under these numbers.
+    """
+    golden = load(written, name)
+    build, program = PROGRAMS[name]
+    scripts, made = Scripts(standfast, program.scripts, dict(golden["used"])), list[str]()
+    agent = build(standfast, scripts, make_tools(standfast, made))
+    session = SQLiteSession("ann") if program.session else None
+    if session is not None:
+        await session.add_items(golden["before"]["session"])
+    state = await RunState.from_json(agent, golden["state"] | {"$schemaVersion": schema})
+    result, _ = await resume_to_the_end(standfast, agent, state, program, session=session)
+    assert (result.final_output, made) == (golden["resumed"]["final_output"], golden["resumed"]["made"])
+    if session is not None:
+        session.close()
+
+
 async def test_what_cannot_be_carried_on_is_named() -> None:
     item = {"type": "tool_call_item", "raw_item": {"type": "shell_call", "call_id": "s1"}, "agent": {"name": "front"}}
     with pytest.raises(UnreadableState, match="'root' has no tool for its shell_call"):

@@ -200,6 +200,19 @@ async def test_an_uncertain_call_needs_a_word_of_its_own(nested: bool) -> None:
     assert not new.uncertain
 
 
+@pytest.mark.parametrize("nested", [False, True], ids=["plain", "nested"])
+async def test_the_model_is_not_told_that_a_rejected_uncertain_call_was_not_made(nested: bool) -> None:
+    shop = Shop(lose_connection, nested=nested)
+    state = await shop.approved()
+    with pytest.raises(UserError):
+        await Runner.run(shop.agent, state)
+    state = (await Runner.run(shop.agent, state)).to_state()
+    state.reject(state.get_interruptions()[0])
+    await Runner.run(shop.agent, state)
+    assert "not known whether the call had an effect" in shop.model.calls[-1].input[-1]["output"]
+    assert shop.paid == [5]
+
+
 # --- agents that are built anew -------------------------------------------------------------------
 
 

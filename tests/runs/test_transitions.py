@@ -121,7 +121,7 @@ conversations = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 @given(st.data(), conversations, st.integers(1, 4))
 def test_every_run_ends_or_waits_and_never_makes_a_call_twice(data: Any, conversation: Any, max_turns: int) -> None:
     world = World(data)
@@ -154,7 +154,7 @@ def test_every_run_ends_or_waits_and_never_makes_a_call_twice(data: Any, convers
     assert sorted(outputs) == sorted(world.made)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 @given(st.data())
 def test_a_server_has_everything_up_to_the_latest_answer(data: Any) -> None:
     world = World(data)

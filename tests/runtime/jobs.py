@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 from coder_job import coder, make_steps, sandbox_config
-from kill_programs import kill_workers, stubborn_notebook
+from kill_programs import choose_agent, kill_workers, make_notebooks
 from notebook_job import make_program, notebook
 from shop import LEASE, Ledger, agents, echo
 from talker import talker
@@ -30,6 +30,11 @@ COMPACTION = HistoryCompaction(
 )
 
 
+def choose_lease(point: str) -> float:
+    """Return a short lease for a process that is killed. One that counts its commits loses none on a busy machine."""
+    return LEASE if point else 60.0
+
+
 async def charge(url: str, ledger: str, scenario: str, point: str, key: str | None = None) -> None:
     """Drive the run of a scenario to its end, approving what it asks, and die at the point on the way.
 
@@ -40,7 +45,7 @@ async def charge(url: str, ledger: str, scenario: str, point: str, key: str | No
     backend = await open_backend(url)
     counted: Any = CrashingBackend(backend, "" if inside else point)
     known = agents(Ledger(ledger, deadly=inside), scenario)
-    async with Runtime.open(Store(counted), agents=known, lease=LEASE, encryption_key=key) as runtime:
+    async with Runtime.open(Store(counted), agents=known, lease=choose_lease(point), encryption_key=key) as runtime:
         run = await runtime.start("shop", "charge", session_id="s", key="order-7")
         while not await _ended(runtime, run, scenario):
             pass
@@ -134,8 +139,8 @@ async def talk(url: str, go: str, name: str, count: int) -> None:
 
 
 async def charge_once(url: str, go: str, ledger: str, scenario: str) -> None:
-    """Ask for the same run as everybody else, resume it, and wait for it."""
-    async with Runtime.open(url, agents=agents(Ledger(ledger), scenario), lease=LEASE) as runtime:
+    """Ask for the same run as the other processes, resume it, and wait for it. No lease expires on a busy machine."""
+    async with Runtime.open(url, agents=agents(Ledger(ledger), scenario), lease=300) as runtime:
         await _together(go)
         run = await runtime.start("shop", "charge", session_id="s", key="order-7")
         run = await runtime.resume(run.id)
@@ -157,7 +162,7 @@ async def ask_with_compaction(url: str, point: str, key: str | None = None) -> N
     """Ask one question in a long session, and die at the point. In the end it prints how many commits there were."""
     backend = await open_backend(url)
     counted: Any = CrashingBackend(backend, point)
-    options: dict[str, Any] = {"lease": LEASE, "encryption_key": key, "compaction": COMPACTION}
+    options: dict[str, Any] = {"lease": choose_lease(point), "encryption_key": key, "compaction": COMPACTION}
     async with Runtime.open(Store(counted), agents=[echo()], **options) as runtime:
         run = await runtime.start("echo", "the question", session_id="s", key="question-1")
         await run.wait()
@@ -171,7 +176,9 @@ async def compute(url: str, seed: int, length: int, point: str, session_id: str,
     counted: Any = CrashingBackend(backend, point)
     async with (
         SessionPool(PoolConfig(min_idle=0, max_sessions=2)) as pool,
-        Runtime.open(Store(counted), agents=[notebook(pool, make_program(seed, length))], lease=LEASE) as runtime,
+        Runtime.open(
+            Store(counted), agents=[notebook(pool, make_program(seed, length))], lease=choose_lease(point)
+        ) as runtime,
     ):
         run = await runtime.start("notebook", "go", session_id=session_id, key=key)
         await run.wait()
@@ -216,11 +223,11 @@ async def append_late(url: str) -> None:
     await backend.backend.close()
 
 
-async def compute_killed(url: str, seed: int, name: str, folder: str, kills: list[str], point: str) -> None:
-    """Run a random program in a durable run while processes of its workers are killed; die at a commit on the way.
+async def compute_killed(url: str, programs: dict[str, int], folder: str, kills: list[str], point: str) -> None:
+    """Run random programs, by name and number, in durable runs while processes of their workers are killed.
 
-    ``folder`` is where its workers have their directories, and where this is allowed it has a network of its own, as on
-    another machine. Ends when the run does.
+    Dies at a commit on the way. ``folder`` is where its workers have their directories, and where this is allowed it
+    has a network of its own, as on another machine. Ends when the runs do.
     """
     if os.geteuid() == 0:
         assert ctypes.CDLL(None).unshare(0x40000000) == 0  # CLONE_NEWNET
@@ -229,16 +236,22 @@ async def compute_killed(url: str, seed: int, name: str, folder: str, kills: lis
     tempfile.tempdir = folder
     backend = await open_backend(url)
     counted: Any = CrashingBackend(backend, point)
-    killer = asyncio.create_task(kill_workers(random.Random(f"{name} {point}"), kills))
-    async with (
-        SessionPool(PoolConfig(min_idle=0, max_sessions=2)) as pool,
-        Runtime.open(Store(counted), agents=[stubborn_notebook(pool)], lease=LEASE) as runtime,
-    ):
-        run = await runtime.start("notebook", str(seed), session_id=name, key=name, max_turns=200)
+    killer = asyncio.create_task(kill_workers(random.Random(f"{folder} {point}"), kills))
+
+    async def compute(name: str, seed: int) -> None:
+        run = await runtime.start(choose_agent(seed), str(seed), session_id=name, key=name, max_turns=500)
         while (outcome := await run.wait()).status == "waiting":  # too many processes were killed at one step
             run = await runtime.resume(run.id)
+        print("outcome", name, outcome.status, outcome.error or "", flush=True)
+
+    async with (
+        SessionPool(PoolConfig(min_idle=0, max_sessions=len(programs) + 1)) as pool,
+        Runtime.open(Store(counted), agents=make_notebooks(pool), lease=LEASE) as runtime,
+    ):
+        async with asyncio.TaskGroup() as group:
+            for name, seed in programs.items():
+                group.create_task(compute(name, seed))
         killer.cancel()
-        print("outcome", outcome.status, outcome.error or "", flush=True)
     await backend.close()
 
 

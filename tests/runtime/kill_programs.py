@@ -91,11 +91,27 @@ def is_lost(output: str) -> bool:
     return any(mark in output for mark in LOST)
 
 
-def stubborn_notebook(pool: Any) -> Agent[Any]:
-    """An agent that runs the cells of the program of a number, one a turn, and each again until it was not lost.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "notebook": {},
+    "notebook-snapshot": {"live_snapshots": 1},
+    "notebook-snapshots": {"live_snapshots": 2},
+    "notebook-pause": {"durability": "on_pause"},
+}
+"""The agents of the programs, with the settings of their Python sessions."""
 
-    Any process can resume its runs, also those of other attempts.
-    """
+
+def make_notebooks(pool: Any) -> list[Agent[Any]]:
+    """Return the agents, which share a pool. Any process can resume their runs."""
+    # On a busy machine an import may take longer than a call does by default; a call that is cut off differs.
+    return [stubborn_notebook(name, PythonSessions(pool, timeout=600, **given)) for name, given in SETTINGS.items()]
+
+
+def choose_agent(seed: int) -> str:
+    return list(SETTINGS)[seed // 2 % len(SETTINGS)]
+
+
+def stubborn_notebook(name: str, sessions: PythonSessions) -> Agent[Any]:
+    """An agent that runs the cells of the program of a number, one a turn, and each again until it was not lost."""
 
     def answer(call: Any) -> list[Any]:
         program = make_program(int(next(item["content"] for item in call.input if item.get("role") == "user")))
@@ -105,10 +121,8 @@ def stubborn_notebook(pool: Any) -> Agent[Any]:
             return [assistant_message("done")]
         return [function_call("run_python", {"code": program[done][1]}, call_id=f"call{len(outputs)}")]
 
-    steps = [ModelStep.respond(answer) for _ in range(1000)]
-    # On a busy machine an import may take longer than a call does by default; a call that is cut off differs.
-    sessions = PythonSessions(pool, timeout=600)
-    return Agent("notebook", tools=[python_tool(sessions)], model=ScriptedModel(steps))
+    steps = [ModelStep.respond(answer) for _ in range(5000)]
+    return Agent(name, tools=[python_tool(sessions)], model=ScriptedModel(steps))
 
 
 # --- killing ----------------------------------------------------------------------------------------
@@ -117,37 +131,35 @@ def stubborn_notebook(pool: Any) -> Agent[Any]:
 async def kill_workers(choose: random.Random, kinds: list[str]) -> None:
     """Kill processes of these kinds below this one, one after the other, at random moments; print each."""
     for kind in kinds:
-        await asyncio.sleep(choose.random() * 0.15)
-        while (pid := find_process(kind)) is None:  # noqa: ASYNC110 - it depends on other processes
-            await asyncio.sleep(0.001)
+        await asyncio.sleep(choose.random() * 0.04)
+        while not (pids := find_processes(kind)):  # noqa: ASYNC110 - it depends on other processes
+            await asyncio.sleep(0.004)
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(choose.choice(pids), signal.SIGKILL)
             print("killed", kind, flush=True)
 
 
-def find_process(kind: str) -> int | None:
-    """Return a process of this kind: a fork server, a supervisor, a worker, or a fork that writes a checkpoint."""
-    for server in list_children(os.getpid()):
-        if not is_fork_server(server):
-            continue
-        if kind == "server":
-            return server
-        for supervisor in list_children(server):
-            if kind == "supervisor":
-                return supervisor
-            workers = list_children(supervisor)
-            if kind == "worker" and workers:
-                return workers[0]
-            if kind == "twin" and len(workers) > 1:
-                return workers[-1]
-    return None
+def find_processes(kind: str) -> list[int]:
+    """Return the processes of this kind: fork servers, supervisors, workers, or their forks, which write checkpoints
+    or sleep as live snapshots."""
+    servers = [pid for pid in list_children(os.getpid()) if is_fork_server(pid)]
+    if kind == "server":
+        return servers
+    supervisors = [pid for server in servers for pid in list_children(server)]
+    if kind == "supervisor":
+        return supervisors
+    families = [list_children(supervisor) for supervisor in supervisors]
+    if kind == "worker":
+        return [family[0] for family in families if family]
+    return [fork for family in families for fork in family[1:]]
 
 
 def list_children(pid: int) -> list[int]:
     found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += map(int, task.read_text().split())
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += map(int, file.read().split())
     return sorted(found)
 
 

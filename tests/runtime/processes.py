@@ -26,7 +26,7 @@ class Child:
         self.pid, self._reader = pid, reader
         self.status: int | None = None
 
-    async def line(self, seconds: float = 60) -> str | None:
+    async def line(self, seconds: float = 300) -> str | None:
         """Return the next line that it prints, or ``None`` when it has ended."""
         found = (await asyncio.wait_for(self._reader.readline(), seconds)).decode().rstrip("\n")
         if found.startswith("exit "):
@@ -34,7 +34,7 @@ class Child:
             return None
         return found
 
-    async def end(self, seconds: float = 60) -> int:
+    async def end(self, seconds: float = 300) -> int:
         """Wait for its end and return its exit status, negative for a signal."""
         async with asyncio.timeout(seconds):
             while self.status is None:

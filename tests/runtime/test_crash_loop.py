@@ -31,7 +31,7 @@ async def given_up(url: str, tries: Path, place: str) -> dict[str, Any]:
         env={"PYTHONPATH": str(SOURCE), "PATH": ""},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -88,7 +88,7 @@ def test_an_owner_that_is_only_slow_has_not_ended(tmp_path):
         agent = Agent("slow", tools=[hold_up], model=FunctionModel(answer))
         async with Runtime.open(f"sqlite:///{tmp_path / 'app.db'}", agents=[agent], lease=0.2) as runtime:
             run = await runtime.start("slow", "go", session_id="s", key="once")
-            outcome = await asyncio.wait_for(run.wait(), 30)
+            outcome = await asyncio.wait_for(run.wait(), 300)
             assert outcome.final_output == "done", outcome.error
             return await anext(event.data["by"] async for event in run.events() if event.type == "run.lease_lost")
 

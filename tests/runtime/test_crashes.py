@@ -10,7 +10,7 @@ from shop import LEASE, SCENARIOS, Ledger, agents, charged, echo
 
 from factories.history import KEY, numbered_messages
 from factories.runtime import wait_for
-from servers import SHARED, prepare_database
+from servers import name_shared_database, prepare_database
 from standfast import Runtime
 from standfast.testing import assert_replayable
 
@@ -62,7 +62,7 @@ async def finished(url, ledger, scenario, key=None):
     """Let another process finish the run, and hold it to everything that was promised; gives the conversation."""
     async with Runtime.open(url, agents=agents(ledger, scenario), lease=LEASE, encryption_key=key) as runtime:
         run = await runtime.start("shop", "charge", session_id="s", key="order-7")
-        outcome = await wait_for(completed(runtime, run, ledger), 20)
+        outcome = await wait_for(completed(runtime, run, ledger))
         assert outcome.final_output == "done"
         session = runtime.session("s")
         items = await session.get_items()
@@ -103,7 +103,7 @@ class Databases(Files):
 
     def __init__(self, folder, server):
         super().__init__(folder)
-        self.server, self.free = server, [f"{SHARED}_{n}" for n in range(AT_ONCE)]
+        self.server, self.free = server, [f"{name_shared_database()}_{n}" for n in range(AT_ONCE)]
 
     @asynccontextmanager
     async def empty(self):
@@ -166,8 +166,9 @@ async def test_a_kill_at_any_point_of_any_run_costs_nothing_on_a_server(spawn, d
     await every_point(spawn, databases, scenario)
 
 
-async def test_a_kill_at_any_point_of_an_encrypted_run_costs_nothing(spawn, files):
-    await every_point(spawn, files, "approval", key=KEY)
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.soak)])
+async def test_a_kill_of_an_encrypted_run_costs_nothing(spawn, files, step):
+    await every_point(spawn, files, "approval", step=step, key=KEY)
 
 
 async def test_a_kill_of_an_encrypted_run_costs_nothing_on_a_server(spawn, databases):
@@ -196,11 +197,15 @@ async def compacted(spawn, url, point, key):
     return line
 
 
-@pytest.mark.parametrize("key", [None, KEY], ids=["plain", "encrypted"])
-async def test_a_kill_while_a_session_is_compacted_loses_nothing_and_leaves_one_summary(spawn, files, key):
+@pytest.mark.parametrize(
+    ("key", "step"),
+    [(None, 1), (KEY, 4), pytest.param(KEY, 1, marks=pytest.mark.soak)],
+    ids=["plain", "encrypted", "encrypted, every point"],
+)
+async def test_a_kill_while_a_session_is_compacted_loses_nothing_and_leaves_one_summary(spawn, files, key, step):
     async with files.empty() as (url, _):
         number = int(await compacted(spawn, url, "", key))
-    for point in [f"{when}:{n}" for n in range(1, number + 1) for when in ("before", "after")]:
+    for point in [f"{when}:{n}" for n in range(1, number + 1) for when in ("before", "after")][::step]:
         async with files.empty() as (url, _):
             await compacted(spawn, url, point, key)
 

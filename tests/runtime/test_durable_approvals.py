@@ -55,6 +55,30 @@ async def test_an_approved_call_is_made_once_and_the_decision_is_on_record(store
     assert refunds.made == [("7:5", f"{run.id}:c1")]
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"by": 42}, {"by": ["ann"]}, {"message": 5}, {"always": "no"}, {"always": 1}, {"by": b"ann"}], ids=str
+)
+async def test_a_decision_of_another_type_than_declared_is_refused_before_it_is_stored(store_url, wrong):
+    """What is written in a journal must be readable: an id of a user is not always a text."""
+    async with Runtime.open(store_url, agents=[Refunds().agent()]) as runtime:
+        run = await runtime.start("support", "refund 7")
+        await wait_for(run.wait())
+        asked = await only_approval(runtime)
+        with pytest.raises(InvalidDecision, match=next(iter(wrong))):
+            await runtime.decide(asked.id, "approve", **wrong)
+        await runtime.decide(asked.id, "approve", by="42")
+        assert (await wait_for(run.wait())).status == "completed"
+
+
+async def test_a_decision_with_half_a_character_is_stored_with_a_replacement(store_url):
+    async with Runtime.open(store_url, agents=[Refunds().agent()]) as runtime:
+        run = await runtime.start("support", "refund 7")
+        await wait_for(run.wait())
+        decided = await runtime.decide((await only_approval(runtime)).id, "reject", by="a\ud800", message="no \ud83d")
+        assert (decided.decided_by, decided.message) == ("a\ufffd", "no \ufffd")
+        assert (await wait_for(run.wait())).status == "completed"
+
+
 async def test_edited_arguments_are_checked_and_used(store_url):
     refunds = Refunds()
     async with Runtime.open(store_url, agents=[refunds.agent()]) as runtime:

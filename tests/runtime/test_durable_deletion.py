@@ -109,6 +109,16 @@ async def test_a_run_is_deleted_with_its_events_and_approvals(shared_url):
         assert [word for word in WORDS if word in rows] == []
 
 
+async def test_a_standing_decision_keeps_nothing_of_the_call_of_a_deleted_run(shared_url):
+    async with Runtime.open(shared_url, agents=[zoo()]) as runtime:
+        run = await finish_refund(runtime, "bob", always=True)
+        await runtime.store.session("bob").clear_session()
+        await runtime.delete(run.id)
+        rows = await list_rows(shared_url)
+        assert [word for word in WORDS if word in rows] == []
+        assert "always:" in rows
+
+
 async def test_a_run_that_has_not_ended_is_not_deleted(store_url):
     started, ended = asyncio.Event(), asyncio.Event()
 

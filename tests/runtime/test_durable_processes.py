@@ -17,7 +17,7 @@ async def together(spawn, jobs):
     async with AsyncExitStack() as stack:
         children = [await stack.enter_async_context(spawn(name, *arguments)) for name, *arguments in jobs]
         for child in children:
-            assert await child.line(60) == "ready"
+            assert await child.line() == "ready"
         yield children
 
 
@@ -43,7 +43,7 @@ async def test_one_key_from_many_processes_is_one_run(spawn, shared_url, tmp_pat
     jobs = [("charge_once", shared_url, str(go), str(ledger.path), "plain")] * PROCESSES
     async with together(spawn, jobs) as children:
         go.touch()
-        lines = {await child.line(60) for child in children}
+        lines = {await child.line() for child in children}
         assert {await child.end() for child in children} == {0}
     [(run_id, output)] = {tuple(line.split()) for line in lines}
     assert output == "done"
@@ -60,7 +60,7 @@ async def test_many_processes_that_resume_an_approved_run_execute_it_once(spawn,
         async with together(spawn, jobs) as children:
             await runtime.decide(asked.id, "approve")
             go.touch()
-            assert {await child.line(60) for child in children} == {f"{run.id} done"}
+            assert {await child.line() for child in children} == {f"{run.id} done"}
             assert {await child.end() for child in children} == {0}
         assert_replayable(await runtime.store.session("s").get_items())
     assert ledger.lines() == [asked.idempotency_key]
@@ -78,7 +78,7 @@ async def test_of_many_decisions_at_once_one_holds_and_the_others_hear_of_it(spa
         ]
         async with together(spawn, jobs) as children:
             go.touch()
-            lines = [await child.line(60) for child in children]
+            lines = [await child.line() for child in children]
             assert {await child.end() for child in children} == {0}
         [winner] = [job[-1] for job, line in zip(jobs, lines, strict=True) if line == "decided"]
         settled = await runtime.approval(asked.id)

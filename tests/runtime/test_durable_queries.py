@@ -2,8 +2,8 @@
 
 import pytest
 
-from factories.runtime import Refunds, wait_for
-from standfast import InvalidInput, Runtime
+from factories.runtime import Refunds, only_approval, wait_for
+from standfast import InvalidInput, Runtime, open_store
 
 BROKEN = "\ud800"
 
@@ -32,3 +32,18 @@ async def test_what_cannot_be_looked_for_is_refused(store_url):
         ):
             with pytest.raises(InvalidInput):
                 await wait_for(wanted)
+
+
+async def test_the_outcome_has_the_usage_of_all_processes_that_executed_the_run(store_url):
+    agents = [Refunds().agent()]
+    async with open_store(store_url) as store:
+        async with Runtime.open(store, agents=agents) as runtime:
+            run = await runtime.start("support", "refund 7", session_id="s")
+            first = (await wait_for(run.wait())).usage
+        async with Runtime.open(store, agents=agents) as runtime:
+            await runtime.decide((await only_approval(runtime)).id, "approve")
+            run = await runtime.run(run.id)
+            last = (await wait_for(run.wait())).usage
+            answers = [event async for event in run.events() if event.type == "model.answered"]
+    assert (first.requests, last.requests) == (1, 2)
+    assert last.total_tokens == sum(event.data["usage"].get("total", 0) for event in answers)

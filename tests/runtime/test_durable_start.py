@@ -205,6 +205,7 @@ class Coded(Exception):
         (Numbered("slow down"), "429", "slow down"),
         (Wordless(), "error", "Wordless"),
         (Coded("odd"), "error", "odd"),
+        (Numbered(), "429", "Numbered"),
         (ValueError(), "error", "ValueError"),
         (ValueError("half \ud800 of a pair"), "error", "half \ufffd of a pair"),
         (ValueError("x" * 5_000_000), "error", "x" * 10_000 + " [4990000 more characters]"),
@@ -225,6 +226,19 @@ async def test_a_run_that_failed_by_any_error_can_be_read(store_url, error, code
         [failed] = [event async for event in run.events() if event.type == "run.failed"]
         assert failed.data["problem"]["code"] == code
         assert (await runtime.state(run.id)).run_id == run.id
+
+
+async def test_a_model_that_is_cancelled_by_itself_fails_the_run_once(store_url):
+    calls = []
+
+    def cancelled(request):
+        calls.append(request)
+        raise asyncio.CancelledError("by a library")
+
+    async with Runtime.open(store_url, agents=[Agent("support", model=FunctionModel(cancelled))]) as runtime:
+        outcome = await wait_for((await runtime.start("support", "hi")).wait())
+        assert (outcome.status, outcome.error.message) == ("failed", "by a library")
+    assert len(calls) == 1
 
 
 async def test_a_failure_that_was_stored_without_a_code_can_be_read(store_url):

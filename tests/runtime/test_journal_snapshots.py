@@ -85,11 +85,11 @@ async def test_a_run_is_resumed_after_reading_only_the_new_part_of_its_journal(s
         reading = Reading(store.backend)
         async with Runtime.open(Store(reading), agents=[steady(150)]) as runtime:
             run = await runtime.start("steady", "go", session_id="s", max_turns=None)
-            await wait_for(run.wait(), 60)
+            await wait_for(run.wait())
             assert (await run.info()).steps > 700
             reading.rows = 0
             await runtime.decide((await only_approval(runtime)).id, "approve")
-            assert (await wait_for(run.wait(), 60)).final_output == "done"
+            assert (await wait_for(run.wait())).final_output == "done"
             assert reading.rows < 300
 
 
@@ -98,12 +98,12 @@ async def test_a_run_with_lost_or_damaged_or_wrong_snapshots_continues(tmp_path,
     async with open_store(f"sqlite:///{tmp_path / 'app.db'}") as store:
         async with Runtime.open(store, agents=[steady(150)]) as runtime:
             run = await runtime.start("steady", "go", session_id="s", max_turns=None)
-            await wait_for(run.wait(), 60)
+            await wait_for(run.wait())
             before = (await runtime.state(run.id)).to_json()
         async with Runtime.open(Store(Reading(store.backend, folds)), agents=[steady(150)]) as runtime:
             assert (await runtime.state(run.id)).to_json() == before
             await runtime.decide((await only_approval(runtime)).id, "approve")
-            assert (await wait_for((await runtime.run(run.id)).wait(), 60)).final_output == "done"
+            assert (await wait_for((await runtime.run(run.id)).wait())).final_output == "done"
         items = await store.session("s").get_items()
         assert [item["output"] for item in items if "output" in item] == [
             *(f"found {n}" for n in range(150)),
@@ -160,11 +160,11 @@ async def test_a_run_from_snapshots_equals_the_run_from_the_whole_journal_at_eve
         async with Runtime.open(store, agents=[agent]) as runtime:
             session_id = chance.choice(["s", None])
             run = await runtime.start("one", "go", session_id=session_id, max_turns=None, context={"counted": 0})
-            while (await wait_for(run.wait(), 60)).status == "waiting":
+            while (await wait_for(run.wait())).status == "waiting":
                 for asked in await runtime.approvals(status="pending"):
                     await runtime.decide(asked.id, chance.choice(["approve", "reject"]))
             fork = await runtime.fork(run.id, at=chance.randrange(200, 300))
-            while (await wait_for(fork.wait(), 60)).status == "waiting":
+            while (await wait_for(fork.wait())).status == "waiting":
                 for asked in await runtime.approvals(status="pending"):
                     await runtime.decide(asked.id, "approve")
             runs = [run.id, fork.id]

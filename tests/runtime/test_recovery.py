@@ -36,7 +36,7 @@ async def test_a_tool_killed_while_running_is_not_run_again_without_a_decision(s
     assert set(made) == {f"{run.id}:charge0"}
     assert (len(made), output) == {
         "again": (2, "charged 0"),
-        "reject": (1, "Tool execution was not approved."),
+        "reject": (1, "It is not known whether the call had an effect. It was not made again."),
         "done": (1, "receipt 42"),
     }[decision]
 
@@ -54,12 +54,13 @@ async def test_an_uncertain_call_follows_the_policy_of_its_tool(spawn, tmp_path,
     await die_inside(spawn, url, ledger)
     async with Runtime.open(url, agents=agents(ledger, **policy), lease=LEASE) as runtime:
         run = await runtime.start("shop", "charge", session_id="s", key="order-7")
-        outcome = await wait_for(run.wait(), 3 * LEASE)
+        outcome = await wait_for(run.wait())
         assert outcome.status == status
     assert ledger.lines() == [f"{run.id}:charge0"] * effects
 
 
-async def test_an_owner_that_lost_its_lease_writes_that_and_nothing_else(shared_url):
+async def test_an_owner_that_lost_its_lease_writes_that_and_nothing_else(shared_url, caplog):
+    caplog.set_level("INFO", logger="standfast.takeovers")
     begun, gate, ended = asyncio.Event(), asyncio.Event(), []
 
     @function_tool(on_uncertain="retry")
@@ -94,6 +95,9 @@ async def test_an_owner_that_lost_its_lease_writes_that_and_nothing_else(shared_
         assert (await wait_for(run.wait())).final_output == "done"
         written = [event.type async for event in run.events(after=before)]
         assert written[:2] == ["run.lease_lost", "run.recovered"]
+    logged = [record.getMessage() for record in caplog.records if record.getMessage().startswith(f"run {run.id} of ")]
+    assert "its lease expired, and another runtime executes it now" in logged[0]
+    assert "taken over by runtime" in logged[1]
 
 
 async def _until_passed(events):

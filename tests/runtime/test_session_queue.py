@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from factories.runtime import Refunds, only_approval, repeat, reply, text_agent, tool_calls, wait_for, wait_until
+from factories.runtime import Refunds, only_approval, repeat, reply, text_agent, tool_calls, wait_for
 from standfast import Agent, RunEnded, Runtime, SessionBusy, function_tool
 from standfast.history.store import Store
 from standfast.runtime._engine.control import StartRequest
@@ -27,10 +27,12 @@ def echo(name="support"):
     return Agent(name, model=model)
 
 
-def slow(gate, name="support", then="finished"):
-    """An agent whose first answer needs the gate to open."""
+def slow(gate, name="support", then="finished", asked=None):
+    """An agent whose first answer needs the gate to open; ``asked`` is set when its model is asked for it."""
 
     async def answer(call):
+        if asked is not None:
+            asked.set()
         await gate.wait()
         return [assistant_message(then)]
 
@@ -41,7 +43,7 @@ def slow(gate, name="support", then="finished"):
 async def test_concurrent_starts_on_one_session_run_one_after_the_other(store_url, count):
     async with Runtime.open(store_url, agents=[echo()]) as runtime:
         runs = await asyncio.gather(*(runtime.start("support", f"m{n}", session_id="s") for n in range(count)))
-        outcomes = await wait_for(asyncio.gather(*(run.wait() for run in runs)), 120)
+        outcomes = await wait_for(asyncio.gather(*(run.wait() for run in runs)))
         assert {outcome.status for outcome in outcomes} == {"completed"}
         items = await runtime.store.session("s").get_items()
         order = [info.run_id for info in await runtime.runs(limit=100)]
@@ -142,18 +144,11 @@ async def test_a_run_that_waits_for_a_person_keeps_its_session(store_url):
         assert (await runtime.store.session("s").check()).ok
 
 
-def taken(run):
-    async def look():
-        return (await run.info()).steps >= 3
-
-    return look
-
-
 async def test_interrupting_cancels_the_other_run_and_keeps_what_it_did(store_url):
-    gate = asyncio.Event()
-    async with Runtime.open(store_url, agents=[slow(gate)]) as runtime:
+    gate, asked = asyncio.Event(), asyncio.Event()
+    async with Runtime.open(store_url, agents=[slow(gate, asked=asked)]) as runtime:
         first = await runtime.start("support", "one", session_id="s")
-        await wait_until(taken(first))
+        await wait_for(asked.wait())  # the second answer needs no gate
         second = await runtime.start("support", "two", session_id="s", on_busy="interrupt")
         assert (await wait_for(second.wait())).final_output == "answer 0"
         assert (await first.wait()).status == "cancelled"
@@ -162,11 +157,13 @@ async def test_interrupting_cancels_the_other_run_and_keeps_what_it_did(store_ur
 
 
 async def test_rolling_back_takes_the_other_run_out_of_the_session(store_url):
-    gate = asyncio.Event()
-    async with Runtime.open(store_url, agents=[slow(gate), text_agent("hello", name="greeter")]) as runtime:
+    gate, asked = asyncio.Event(), asyncio.Event()
+    async with Runtime.open(
+        store_url, agents=[slow(gate, asked=asked), text_agent("hello", name="greeter")]
+    ) as runtime:
         await wait_for((await runtime.start("greeter", "hi", session_id="s")).wait())
         first = await runtime.start("support", "one", session_id="s")
-        await wait_until(taken(first))
+        await wait_for(asked.wait())  # the second answer needs no gate
         second = await runtime.start("support", "two", session_id="s", on_busy="rollback")
         assert (await wait_for(second.wait())).status == "completed"
         items = await runtime.store.session("s").get_items()

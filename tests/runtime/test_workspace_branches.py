@@ -100,6 +100,32 @@ async def test_a_rewound_session_has_the_workspace_of_its_items(shared_url, pool
         assert await see(runtime, "s") == "None False"
 
 
+async def test_forks_of_what_was_rewound_have_its_variables_although_ids_of_calls_recur(shared_url, pool):
+    """Models may use an id again: the calls of these runs all have the same one."""
+
+    def mark(number: int) -> Agent[Any]:
+        code = f"n = {number}; open('log', 'w').write('{number}')"
+        steps = [tool_calls(("run_python", {"code": code}, "c0")), reply("done")]
+        return Agent(f"mark-{number}", tools=[python_tool(pool)], model=ScriptedModel(steps))
+
+    async with Runtime.open(shared_url, agents=[mark(1), mark(2), mark(3), look(pool)]) as runtime:
+        session = runtime.store.session("s")
+        runs = []
+        for number in (1, 2, 3):
+            runs.append(await finish(await runtime.start(f"mark-{number}", "go", session_id="s")))
+            if number < 3:
+                await session.rewind(0)
+        for number, run in enumerate(runs, start=1):
+            await runtime.fork(run.id, session_id=f"run-{number}")
+            assert await see(runtime, f"run-{number}") == f"{number} {number}"
+        for number, generation in enumerate(await session.generations(), start=1):
+            await session.fork(generation=generation.number, session_id=f"part-{number}")
+            assert await see(runtime, f"part-{number}") == f"{number} {number}"
+        first = (await session.generations())[0].number
+        await session.restore(first)
+        assert await see(runtime, "s") == "3 3"  # the third call is run again after the first
+
+
 async def test_a_fork_survives_its_parent(shared_url, pool):
     async with Runtime.open(shared_url, agents=[counter(pool, COUNT), look(pool)]) as runtime:
         await finish(await runtime.start("counter", "go", session_id="s"))
@@ -148,6 +174,27 @@ async def test_a_run_that_is_rolled_back_takes_its_workspace_back(shared_url, po
         await finish(await runtime.start("counter", "go", session_id="s"))
         run = await runtime.start("waiting", "go", session_id="s")
         assert (await wait_for(run.wait())).status == "waiting"
+        other = await runtime.start("look", "look", session_id="s", on_busy="rollback")
+        assert await last_output(await finish(other)) == "1 1"
+
+
+async def test_forks_and_rollbacks_after_a_summary_keep_the_variables_that_it_stands_for(shared_url, pool):
+    steps = [tool_calls(("asks", {"code": COUNT}, "a1")), reply("done")]
+    ask = Agent("ask", tools=[python_tool(pool, name="asks", needs_approval=True)], model=ScriptedModel(steps))
+    agents = [counter(pool, COUNT), look(pool), ask]
+    async with Runtime.open(shared_url, agents=agents) as runtime:
+        await finish(await runtime.start("counter", "go", session_id="s"))
+        session = runtime.store.session("s")
+        await session.replace_items([{"role": "user", "content": "The log was begun."}])
+        run = await finish(await runtime.start("look", "look", session_id="s"))
+        assert await last_output(run) == "1 1"
+        [made] = [event.seq async for event in run.events() if event.type == "calls.made"]
+        fork = await finish(await runtime.fork(run.id, at=made - 2, session_id="earlier"))
+        assert await last_output(fork) == "1 1"
+        await session.rewind(2)
+        assert await see(runtime, "s") == "1 1"
+        waiting = await runtime.start("ask", "go", session_id="s")
+        assert (await wait_for(waiting.wait())).status == "waiting"
         other = await runtime.start("look", "look", session_id="s", on_busy="rollback")
         assert await last_output(await finish(other)) == "1 1"
 

@@ -1,20 +1,24 @@
 """Kill hosts, workers, supervisors, fork servers and checkpointing forks at any moment: variables and files agree.
 
-Each attempt is a random program in a durable run. Processes are killed while it runs, it is resumed by other processes
-with other pools and directories, and in the end its outputs are those of an undisturbed run, or the events of the run
-name what could not be kept. ``make soak`` goes on where it stopped the last time, until ``STANDFAST_SOAK_KILLS``
-(10,000) processes were killed or ``STANDFAST_SOAK_MINUTES`` (60) have passed.
+Each attempt is a random program in a durable run. Several of them share a process, which is killed while processes
+below it are killed one after the other; others resume the runs, with other pools and directories. In the end the
+outputs of each are those of an undisturbed run, or its events name what could not be kept. ``make soak`` goes on where
+it stopped the last time, until ``STANDFAST_SOAK_KILLS`` (10,000) processes were killed or ``STANDFAST_SOAK_MINUTES``
+(60) have passed.
 """
 
 import asyncio
+import hashlib
 import os
 import random
 import re
 import shutil
+import sqlite3
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +26,14 @@ import pytest
 from kill_programs import is_lost, make_program
 
 from standfast import Runtime
+from standfast.runtime.types import RunInfo
+from standfast.workspaces.retention import sweep_blobs
 
 NOTES = ("[the Python session was restored", "[the variables and files could not be saved")
-PROGRAMS = 200
-BATCH = 8  # most of the time each of them waits for a lease to expire
-KINDS = ("worker", "worker", "supervisor", "server", "twin", "twin")
+PROGRAMS = 400
+PROGRAMS_DIGEST = hashlib.sha256(repr([make_program(seed) for seed in range(PROGRAMS)]).encode()).hexdigest()
+BATCH = 8
+KINDS = ("worker", "worker", "worker", "supervisor", "supervisor", "server", "twin", "twin", "twin")
 
 
 def normalize(text: str) -> str:
@@ -43,64 +50,83 @@ class Arena:
         self.expected: dict[int, list[str]] = {}
         self.kills: Counter[str] = Counter()
 
-    async def compute(self, seed: int, name: str, life: int, kills: list[str], point: str) -> str:
-        """Run one process to its end or death; return the status of the run that it has printed."""
-        folder, status = self.folder / f"{name}-{life}", ""
-        async with self.spawn("compute_killed", self.url, seed, name, str(folder), kills, point) as child:
-            while (line := await child.line(120)) is not None:
+    async def compute(self, programs: dict[str, int], life: str, kills: list[str], point: str) -> list[str]:
+        """Run one process to its end or death; return the names of the runs that have ended, which it has printed."""
+        folder, ended = self.folder / life, list[str]()
+        async with self.spawn("compute_killed", self.url, programs, str(folder), kills, point) as child:
+            while (line := await child.line(300)) is not None:
                 word, _, what = line.partition(" ")
                 self.kills.update([what] if word == "killed" else [])
-                status = what.strip() if word == "outcome" else status
-            assert child.status in (0, -9), (seed, name, life, kills, point)
+                if word == "outcome":
+                    name, status, *_ = what.split()
+                    assert status == "completed", (life, line)
+                    ended.append(name)
+            assert child.status in (0, -9), (life, kills, point)
             self.kills.update(["host"] if child.status == -9 else [])
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-        return status
+        return ended
 
-    async def read(self, name: str) -> tuple[list[str], set[str]]:
+    async def read(self, runtime: Runtime, name: str) -> tuple[list[str], set[str]]:
         """Return the outputs of the calls that were made, and the names that could not be kept."""
         outputs: list[str] = []
         restored: list[dict[str, Any]] = []
-        async with Runtime.open(self.url) as runtime:
-            [info] = await runtime.runs(session_id=name)
-            async for event in (await runtime.run(info.run_id)).events():
-                outputs += [item["output"] for item in event.data.get("items", ()) if "output" in item]
-                restored += [event.data] if event.type == "workspace.restored" else []
-            for report in restored:
-                assert not report["differs"] or report["unkept"], f"{name}: {report} {outputs}"
-                assert not report["missing"], f"{name}: {report} {outputs}"
-                assert not report["refused"], f"{name}: {report} {outputs}"
-            await runtime.store.delete(name)
+        info: RunInfo
+        [info] = await runtime.runs(session_id=name)
+        assert info.status == "completed", info
+        async for event in (await runtime.run(info.run_id)).events():
+            outputs += [item["output"] for item in event.data.get("items", ()) if "output" in item]
+            restored += [event.data] if event.type == "workspace.restored" else []
+        for report in restored:
+            assert not report["differs"] or report["unkept"], f"{name}: {report} {outputs}"
+            assert not report["missing"], f"{name}: {report} {outputs}"
+            assert not report["refused"], f"{name}: {report} {outputs}"
         unkept = {one for report in restored for one in report["unkept"]}
         return [normalize(output) for output in outputs if not is_lost(output)], unkept
 
-    async def compute_expected(self, seed: int) -> list[str]:
-        name = f"expected-{seed}"
-        status = await self.compute(seed, name, 0, [], "")
-        assert status == "completed", (seed, status)
-        return (await self.read(name))[0]
+    async def compute_expected(self, seeds: Iterable[int]) -> None:
+        programs = {f"expected-{seed}": seed for seed in sorted(set(seeds)) if seed not in self.expected}
+        if programs:
+            await self.compute(programs, "expected", [], "")
+            async with Runtime.open(self.url) as runtime:
+                for name, seed in programs.items():
+                    self.expected[seed], _ = await self.read(runtime, name)
+            await self.delete(programs)
 
-    async def attempt(self, number: int) -> None:
-        """Run one program through several lives and deaths, and compare."""
-        choose, seed, name = random.Random(number), number % PROGRAMS, f"attempt-{number}"
-        if seed not in self.expected:
-            self.expected[seed] = await self.compute_expected(seed)
-        expected = self.expected[seed]
-        for life in range(choose.randint(2, 5)):
-            kills = choose.choices(KINDS, k=choose.randint(1, 4))
-            point = f"{choose.choice(['before', 'after'])}:{choose.randint(2, 40)}"
-            await self.compute(seed, name, life, kills, point)
-        status = await self.compute(seed, name, 9, [], "")
-        assert status == "completed", (name, status)
-        outputs, unkept = await self.read(name)
-        program = make_program(seed)
+    async def delete(self, names: Iterable[str]) -> None:
+        """Delete the sessions with their runs and workspaces: no content is left behind."""
+        async with Runtime.open(self.url) as runtime:
+            for name in names:
+                await runtime.store.delete(name)
+            await sweep_blobs(runtime.store.backend, before=time.time() + 60)
+        if self.url.startswith("sqlite"):
+            with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"))) as raw:
+                assert raw.execute("SELECT COUNT(*) FROM standfast_blob_data").fetchone() == (0,)
+                assert raw.execute("SELECT COUNT(*) FROM standfast_checkpoints").fetchone() == (0,)
+
+    async def attempt(self, numbers: range) -> None:
+        """Run programs through several lives and deaths of their process, and compare."""
+        programs = {f"attempt-{number}": number % PROGRAMS for number in numbers}
+        await self.compute_expected(programs.values())
+        choose, rest = random.Random(numbers[0]), dict(programs)
+        for life in range(choose.randint(3, 5)):
+            kills = choose.choices(KINDS, k=choose.randint(10, 60))
+            point = f"{choose.choice(['before', 'after'])}:{choose.randint(2, 100) * choose.choice([1, len(numbers)])}"
+            for name in await self.compute(rest, f"{numbers[0]}-{life}", kills, point):
+                del rest[name]
+            if not rest:
+                break
+        else:
+            await self.compute(rest, f"{numbers[0]}-last", [], "")
+        async with Runtime.open(self.url) as runtime:
+            for name, seed in programs.items():
+                self.compare(name, seed, *await self.read(runtime, name))
+        await self.delete(programs)
+
+    def compare(self, name: str, seed: int, outputs: list[str], unkept: set[str]) -> None:
+        program, expected = make_program(seed), self.expected[seed]
         assert len(outputs) == len(expected) == len(program), (name, outputs, expected)
         for (depends, code), wanted, found in zip(program, expected, outputs, strict=True):
             assert found == wanted or depends in unkept, (name, seed, code, wanted, found, unkept, outputs, expected)
-
-    async def attempt_all(self, numbers: Iterable[int]) -> None:
-        async with asyncio.TaskGroup() as group:
-            for number in numbers:
-                group.create_task(self.attempt(number))
 
 
 @pytest.fixture
@@ -112,14 +138,19 @@ def arena(shared_url, spawn):
 
 
 async def test_killed_processes_change_nothing(arena):
-    await arena.attempt_all((4, 5))
+    await arena.attempt(range(4, 8))
     assert arena.kills.total()
 
 
 @pytest.mark.soak
 async def test_thousands_of_killed_processes_change_nothing(arena, request):
-    """The numbers of attempts and kills are kept in pytest's cache: the next run goes on from there."""
+    """The numbers of attempts and kills are kept in pytest's cache: the next run goes on from there.
+
+    So are the outputs of undisturbed runs, as long as the programs are the same.
+    """
     cache, name = request.config.cache, f"standfast/kills/{arena.url.partition(':')[0]}"
+    expected: dict[str, list[str]] = cache.get(f"standfast/kills-expected/{PROGRAMS_DIGEST}", {})
+    arena.expected = {int(seed): outputs for seed, outputs in expected.items()}
     target = int(os.environ.get("STANDFAST_SOAK_KILLS", "10000")) // 2  # for each of two databases
     until = time.monotonic() + 60 * float(os.environ.get("STANDFAST_SOAK_MINUTES", "60")) / 2
     before = cache.get(name, {"attempts": 0, "kills": {}})
@@ -128,7 +159,8 @@ async def test_thousands_of_killed_processes_change_nothing(arena, request):
     arena.kills.update(before["kills"])
     done = before["attempts"]
     while time.monotonic() < until and arena.kills.total() < target:
-        await arena.attempt_all(range(done, done + BATCH))
+        await arena.attempt(range(done, done + BATCH))
         done += BATCH
         cache.set(name, {"attempts": done, "kills": dict(arena.kills)})
+        cache.set(f"standfast/kills-expected/{PROGRAMS_DIGEST}", arena.expected)
     print(f"{arena.url.partition(':')[0]}: {done} attempts, {arena.kills.total()} kills {dict(arena.kills)}")

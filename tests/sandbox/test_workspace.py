@@ -1,5 +1,6 @@
 """Workspaces on this machine: files, commands, snapshots, and what they cannot reach."""
 
+import dataclasses
 import io
 import subprocess
 import tarfile
@@ -34,7 +35,8 @@ from standfast.sandbox import (
     WorkspaceArchiveWriteError,
     WorkspaceReadNotFoundError,
 )
-from standfast.sandbox.errors import LocalFileReadError
+from standfast.sandbox.errors import InvalidCompressionSchemeError, LocalFileReadError
+from standfast.workers.shell import SHELL_POLICY
 
 
 async def read(session, path):
@@ -287,21 +289,25 @@ def make_zip(name, content=b"x"):
 
 async def test_archives_are_extracted_within_limits():
     async with await create() as session:
-        await session.extract("in", make_tar("a/b"))
-        await session.extract("in", make_zip("c/d", b"y"))
+        await session.extract("in/one.tar.gz", make_tar("a/b"))
+        await session.extract("in/two.zip", make_zip("c/d", b"y"))
         assert (await read(session, "in/a/b"), await read(session, "in/c/d")) == (b"x", b"y")
+        assert await read(session, "in/two.zip") == make_zip("c/d", b"y").read()
+        escaping = make_zip("../out")
         for bad in (
             make_tar("../out"),
             make_tar("/out"),
             make_tar("l", kind=tarfile.SYMTYPE, target="/etc"),
-            make_zip("../out"),
+            escaping,
             io.BytesIO(b"nonsense"),
         ):
-            with pytest.raises((WorkspaceArchiveWriteError, InvalidManifestPathError)):
-                await session.extract("in", bad)
+            with pytest.raises(WorkspaceArchiveWriteError):
+                await session.extract("in/bad.tar" if bad is not escaping else "in/bad.zip", bad)
+        with pytest.raises(InvalidCompressionSchemeError):
+            await session.extract("in/unknown", io.BytesIO(b"nonsense"))
         for bomb in (make_tar("z", bytes(100_000)), make_zip("z", bytes(100_000))):
             with pytest.raises(WorkspaceArchiveWriteError, match="more than 1000 bytes"):
-                await session.extract("in", bomb, archive_limits=SandboxArchiveLimits(max_extracted_bytes=1000))
+                await session.extract("in/bomb", bomb, archive_limits=SandboxArchiveLimits(max_extracted_bytes=1000))
 
 
 async def test_what_a_local_sandbox_does_not_have_is_refused():
@@ -341,3 +347,31 @@ async def test_a_worker_that_is_killed_ends_the_command_with_an_error():
     async with await create() as session:
         with pytest.raises(ExecTransportError):
             await session.exec("kill -9 -1; sleep 600")
+
+
+def small_client():
+    return UnixLocalSandboxClient(policy=dataclasses.replace(SHELL_POLICY, disk_mb=16))
+
+
+FILL = "head -c 12000000 /dev/urandom > large && echo kept > small && ln small again && sha256sum large"
+
+
+async def test_a_session_without_a_snapshot_ends_whatever_its_disk_holds():
+    async with await small_client().create() as session:
+        assert (await session.exec("head -c 64000000 /dev/zero > large; ls large")).stdout == b"large\n"
+
+
+async def test_a_workspace_that_takes_most_of_its_disk_is_kept_and_restored(tmp_path):
+    client = small_client()
+    async with await client.create(snapshot=LocalSnapshotSpec(base_path=tmp_path)) as session:
+        digest = (await session.exec(FILL)).stdout
+    async with await client.resume(session.state) as resumed:
+        done = await resumed.exec("sha256sum large && cat small again && ls -A")
+    assert done.stdout == digest + b"kept\nkept\nagain\nlarge\nsmall\n"
+
+
+async def test_an_archive_that_does_not_fit_is_refused_with_the_reason(tmp_path):
+    async with await UnixLocalSandboxClient().create(snapshot=LocalSnapshotSpec(base_path=tmp_path)) as session:
+        await session.exec("head -c 30000000 /dev/zero > large")
+    with pytest.raises(WorkspaceArchiveWriteError, match="No space left"):
+        await (await small_client().resume(session.state)).start()

@@ -148,7 +148,7 @@ def is_running(name):
 
 async def test_processes_of_code_that_timed_out_are_ended(launch):
     session = await launch()
-    result = await session.run(LEAVE, timeout=1.0)
+    result = await session.run(LEAVE, timeout=2.0)
     assert (result.timed_out, result.state) == (True, "preserved")
     assert (await session.run(PIDS, timeout=60)).value == []
     assert (await session.run("x", timeout=60)).value == 5
@@ -172,10 +172,10 @@ async def test_snapshots_survive_when_the_processes_of_stopped_code_are_ended(la
     session = await launch()
     await session.run("x = 1")
     points = [await session.snapshot(), await session.snapshot()]
-    assert (await session.run(LEAVE, timeout=1.0)).timed_out
+    assert (await session.run(LEAVE, timeout=2.0)).timed_out
     await session.rollback(points[1])
     assert (await session.run("x", timeout=60)).value == 1
-    assert (await session.run(LEAVE, timeout=1.0)).timed_out
+    assert (await session.run(LEAVE, timeout=2.0)).timed_out
     await session.rollback(points[0])
     assert (await session.run("x", timeout=60)).value == 1
     for point in points:
@@ -195,7 +195,7 @@ async def test_a_rollback_returns_when_the_process_it_replaces_has_ended(launch)
 async def test_a_stopped_transaction_leaves_no_process(launch):
     session = await launch()
     await session.run("x = 1")
-    result = await session.run(LEAVE, timeout=1.0, transaction="rollback_on_failure")
+    result = await session.run(LEAVE, timeout=2.0, transaction="rollback_on_failure")
     assert (result.timed_out, result.state) == (True, "preserved")
     assert (await session.run(PIDS, timeout=60)).value == []
     assert (await session.run("x", timeout=60)).value == 1
@@ -206,7 +206,7 @@ async def test_processes_of_a_fork_of_the_session_are_not_ended(launch):
     twin = await session.fork()
     try:
         await twin.run("import subprocess; child = subprocess.Popen(['sleep', '600'])", timeout=60)
-        assert (await session.run(LEAVE, timeout=1.0)).timed_out
+        assert (await session.run(LEAVE, timeout=2.0)).timed_out
         assert (await twin.run("child.poll() is None", timeout=60)).value is True
     finally:
         await twin.terminate()

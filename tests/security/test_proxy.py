@@ -1,8 +1,12 @@
 """The proxy of workers with listed hosts: which names, ports and addresses it connects to, and how many at once."""
 
 import asyncio
+import gc
 import logging
+import shutil
 import socket
+import subprocess
+import sys
 import threading
 from contextlib import asynccontextmanager
 
@@ -86,7 +90,8 @@ async def get(port: int, url: str, *headers: str) -> int:
     "address",
     ["127.0.0.1", "::ffff:127.0.0.1", "0.0.0.0", "::1", "::", "10.1.2.3", "192.168.1.1", "172.16.0.1", "169.254.169.254",
      "fe80::1", "fd00::1", "224.0.0.1", "ff02::1", "100.64.0.1", "2002:7f00:1::", "64:ff9b::7f00:1",
-     "::127.0.0.1", "fec0::1", "64:ff9b:1::7f00:1", "::ffff:0:127.0.0.1", "192.0.0.8", "192.88.99.1", "3fff::1"],
+     "::127.0.0.1", "fec0::1", "64:ff9b:1::7f00:1", "::ffff:0:127.0.0.1", "192.0.0.8", "192.88.99.1", "3fff::1",
+     "100.100.100.200", "fd00:ec2::254", "192.0.0.192", "168.63.129.16", "2001:0:7f00:1::", "5f00::1", "255.255.255.255"],
 )  # fmt: skip
 async def test_a_name_that_leads_to_an_address_that_is_not_public_is_refused(names, address):
     names.table["api.attacker.example"] = [address]
@@ -150,6 +155,13 @@ async def test_the_server_receives_the_host_that_was_checked(names, upstream, he
         "GET http://HOST/ HTTP/1.1\r\nHost : other.example\r\n\r\n",
         "GET http://HOST/ HTTP/1.1\r\nX: 1\r\n folded\r\n\r\n",
         "GET http://HOST/\tx HTTP/1.1\nHost: other.example\r\n\r\n",
+        "GET http://HOST/\x0bx HTTP/1.1\r\n\r\n",
+        "GET http://HOST/\t HTTP/1.1\r\n\r\n",
+        "G\x0cET http://HOST/ HTTP/1.1\r\n\r\n",
+        "GET http://other.example[::1]:80/ HTTP/1.1\r\n\r\n",
+        "CONNECT HOST/x HTTP/1.1\r\n\r\n",
+        "CONNECT other.example@HOST HTTP/1.1\r\n\r\n",
+        "CONNECT HOST?x HTTP/1.1\r\n\r\n",
         "GET http://HOST/ HTTP/2.0\r\n\r\n",
         "GET ftp://HOST/ HTTP/1.1\r\n\r\n",
         "GET /path HTTP/1.1\r\nHost: HOST\r\n\r\n",
@@ -167,6 +179,54 @@ async def test_a_tunnel_carries_both_directions(names, upstream):
     async with open_proxy(f"localhost:{upstream.port}") as port:
         reply = await send(port, f"CONNECT localhost:{upstream.port} HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n")
     assert reply.startswith(b"HTTP/1.1 200 Connection established\r\n\r\nHTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize("host", ["a..attacker.example", f"{'a' * 64}.attacker.example", ".attacker.example"])
+async def test_a_name_that_cannot_be_looked_up_is_refused_without_a_line_in_the_log(caplog, host):
+    async with open_proxy("*.attacker.example") as port:
+        assert await get(port, f"http://{host}/") == 502
+        assert (await send(port, f"CONNECT {host}:443 HTTP/1.1\r\n\r\n")).split()[1] == b"502"
+    gc.collect()  # a task whose exception nobody has retrieved is logged when it is collected
+    assert caplog.records == []
+
+
+_OWN_ADDRESS_PROGRAM = """
+import asyncio, socket, subprocess, sys
+from standfast.workers._host.proxy import HttpProxy
+
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+subprocess.run(["ip", "address", "add", "93.184.216.34/32", "dev", "lo"], check=True)
+
+async def get(entry):
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    async with HttpProxy.open(listener.detach(), (entry,)):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET http://93.184.216.34/ HTTP/1.1\\r\\n\\r\\n")
+        status = (await reader.read()).split()[1].decode()
+        writer.close()
+        return status
+
+async def answer(reader, writer):
+    await reader.readuntil(b"\\r\\n\\r\\n")
+    writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n")
+    writer.close()
+
+async def main():
+    async with await asyncio.start_server(answer, "0.0.0.0", 80):
+        print(await get("*"), await get("93.184.216.34"))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None or shutil.which("ip") is None, reason="needs unshare and ip")
+def test_a_public_address_of_the_machine_itself_must_be_listed():
+    command = ["unshare", "--user", "--map-root-user", "--net", sys.executable, "-c", _OWN_ADDRESS_PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if "unshare failed" in done.stderr:
+        pytest.skip("this machine has no user namespaces")
+    assert done.stdout.split() == ["403", "200"], done.stderr
 
 
 def count_descriptors() -> int:

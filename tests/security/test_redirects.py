@@ -1,6 +1,7 @@
 """No client that has a key or a conversation follows a redirect to another address."""
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -8,7 +9,9 @@ from typing import Any
 import pytest
 
 from standfast import Agent, OpenAIConversationsSession, OpenAIProvider, RunConfig, Runner
+from standfast.client import Client
 from standfast.mcp import MCPServerSse, MCPServerStreamableHttp
+from standfast.sandbox import HttpProxySink, SandboxSessionStartEvent
 from standfast.tracing.export import BackendSpanExporter
 from standfast.voice import OpenAIVoiceModelProvider, StreamedAudioInput, STTModelSettings, TTSModelSettings
 
@@ -88,6 +91,16 @@ async def list_tools(url: str, kind: Any) -> None:
         await server.list_tools()
 
 
+async def post_event(url: str) -> None:
+    event = SandboxSessionStartEvent(session_id=uuid.uuid4(), seq=1, op="exec", span_id="s", data={"words": WORDS})
+    await HttpProxySink(url, headers={"X-Key": SECRET}).handle(event)
+
+
+async def start_run(url: str) -> None:
+    async with Client(url, token=SECRET) as client:
+        await client.start("a", WORDS)
+
+
 async def export_trace(url: str) -> None:
     class FakeSpan:
         tracing_api_key = None
@@ -109,6 +122,8 @@ CLIENTS: dict[str, Callable[[str], Awaitable[None]]] = {
     "mcp": lambda url: list_tools(url, MCPServerStreamableHttp),
     "mcp-sse": lambda url: list_tools(url, MCPServerSse),
     "traces": export_trace,
+    "server": start_run,
+    "sandbox-events": post_event,
 }
 
 

@@ -10,6 +10,8 @@ from damage import damage_memory, damage_sqlite
 from standfast.store.memory import MemoryBackend
 from standfast.store.sqlite.backend import SqliteBackend
 from standfast.testing import FakeClock, SqliteFaults, StoreContract, closing_backend
+from standfast.testing.store.atomicity import LifetimeClauses
+from standfast.testing.store.concurrency import ConcurrencyClauses
 from standfast.testing.store.contract import RandomCommitClauses
 
 
@@ -61,7 +63,7 @@ class SqliteFileFixtures:
 
 
 class TestSqliteFile(SqliteFileFixtures, StoreContract):
-    examples = 8
+    examples = 3
 
 
 @pytest.mark.soak
@@ -69,9 +71,11 @@ class TestRandomCommitsOnSqlite(SqliteFileFixtures, RandomCommitClauses):
     examples = 200
 
 
-class TestSqliteInMemory(StoreContract):
+class TestSqliteInMemory(ConcurrencyClauses, LifetimeClauses, RandomCommitClauses):
+    """Only tests that depend on connections, and random ones: the statements are those of TestSqliteFile."""
+
     durable = False
-    examples = 4
+    examples = 3
 
     @pytest.fixture
     def faults(self) -> SqliteFaults:

@@ -3,14 +3,14 @@
 import asyncio
 import os
 import socket
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import asyncpg
 import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from servers import dsn
+from servers import CUT_OTHERS, dsn
 from standfast.store.links import LinkUnavailable
 from standfast.store.sqlite.socket_link import SocketLink, get_link_folder
 from standfast.store.urls import open_backend
@@ -162,10 +162,7 @@ async def test_a_connection_that_is_cut_is_made_again(postgres_tables_url):
         async with open_end(postgres_tables_url, "one") as (one, _), open_end(postgres_tables_url, "two") as (_, two):
             one.send("two", b"before")
             await two.get(1)
-            await admin.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE pid <> pg_backend_pid() AND datname = current_database()"
-            )
+            await admin.execute(CUT_OTHERS)
             await two.until(lambda self: None in self.losses)
             async with asyncio.timeout(60):
                 while two.received[-1] != ("one", b"after"):  # it may be connecting itself
@@ -208,3 +205,18 @@ async def test_nothing_is_left_behind_by_a_link_to_a_file(tmp_path):
     assert not opening.cancelled() or not folder.exists()
     if not opening.cancelled():
         await opening.result().close()
+
+
+@pytest.mark.parametrize("ticks", range(5))
+async def test_a_connection_that_arrives_while_a_link_closes_is_closed_with_it(tmp_path, ticks):
+    path = str(tmp_path / "app.db")
+    link = await SocketLink.open(path, "runtime_1", Listener())
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.setblocking(False)
+        raw.connect(os.fspath(get_link_folder(path) / "runtime_1"))
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        await link.close()
+        async with asyncio.timeout(60):
+            with suppress(ConnectionResetError):
+                assert await asyncio.get_running_loop().sock_recv(raw, 1) == b""

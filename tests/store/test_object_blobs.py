@@ -20,8 +20,10 @@ def list_objects(objects: Any) -> list[str]:
     return sorted(one["path"] for page in obstore.list(objects) for one in page)
 
 
-# The library starts its threads with the first request and keeps them.
-obstore.put(open_objects("memory:///"), "warm-up", b"")
+@pytest.fixture(scope="module", autouse=True)
+def object_store_threads() -> None:
+    """The library starts its threads with the first request and keeps them."""
+    obstore.put(open_objects("memory:///"), "warm-up", b"")
 
 
 async def test_a_blob_is_stored_once() -> None:

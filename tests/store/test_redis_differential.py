@@ -191,13 +191,13 @@ COMMON = settings(
 )
 
 
-@settings(COMMON, max_examples=10)
+@settings(COMMON, max_examples=4)
 @given(program=programs_on_one_server)
 async def test_one_server_matches_the_reference(redis_url: str, program: list[tuple[float, list[Move]]]) -> None:
     await compare(redis_url, program)
 
 
-@settings(COMMON, max_examples=10)
+@settings(COMMON, max_examples=4)
 @given(program=programs_on_a_cluster)
 async def test_a_cluster_matches_the_reference(redis_cluster_url: str, program: list[tuple[float, list[Move]]]) -> None:
     await compare(redis_cluster_url, program)

@@ -11,6 +11,7 @@ import sqlalchemy
 from sqlalchemy.pool import NullPool
 from test_sqlalchemy_contract import list_stored_items
 
+from factories.migrations import list_undo_statements
 from servers import dsn
 from standfast import InvalidInput, NotFound, OutsideScope, Store, Unsupported, open_store
 from standfast.store.operations import (
@@ -28,6 +29,7 @@ from standfast.store.operations import (
     SaveRun,
     Splice,
 )
+from standfast.store.sql import schema
 from standfast.store.sqlalchemy.backend import SqlBackend
 from standfast.store.sqlalchemy.row_security import ENTER_SCOPE, SCOPED_ROLE
 from standfast.testing import FakeClock, closing_backend
@@ -387,15 +389,8 @@ async def test_protection_can_be_switched_off_and_on_again(backend: SqlBackend) 
 
 async def test_tables_of_a_later_version_are_protected_with_the_others(backend: SqlBackend, user_url: str) -> None:
     async with backend.engine.begin() as connection:
-        await connection.execute(sqlalchemy.text("DROP TABLE standfast_documents, standfast_counters"))
-        await connection.execute(sqlalchemy.text("ALTER TABLE standfast_approvals DROP COLUMN changed"))
-        await connection.execute(sqlalchemy.text("DELETE FROM standfast_schema WHERE name LIKE 'documents%'"))
-        await connection.execute(
-            sqlalchemy.text(
-                "DELETE FROM standfast_schema WHERE version > (SELECT max(version) FROM standfast_schema"
-                " WHERE name = 'rewriting_encrypted_runs_on_postgresql')"
-            )
-        )
+        for statement in list_undo_statements(schema.DOCUMENTS, "postgresql"):
+            await connection.execute(sqlalchemy.text(statement))
     async with closing_backend(SqlBackend.from_url(user_url)) as later:
         assert await later.has_row_security()
         await later.commit(PutDocument(kind="k", key="a", data=b""))

@@ -8,6 +8,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from factories.migrations import list_undo_statements
 from servers import dsn
 from standfast import RunShared
 from standfast.store.backend import Backend
@@ -22,21 +23,6 @@ from standfast.testing.store.fixtures import append, read_data
 
 ACTIVE = ("queued", "woken", "running", "waiting", "blocked")
 INDEX = "standfast_runs_by_session_status"
-CHANGES_INDEX = "standfast_approvals_by_change"
-LATER_INDEXES = (INDEX, "standfast_approvals_by_expiry", "standfast_runs_by_parent", CHANGES_INDEX)
-LATER_COLUMNS = (
-    ("standfast_links", "held"),
-    ("standfast_runs", "parent"),
-    ("standfast_runs", "seal"),
-    ("standfast_approvals", "changed"),
-)
-LATER_TABLES = tuple(
-    f"standfast_{name}"
-    for name in ("workspaces", "versions", "checkpoints", "blobs", "blob_data", "documents", "counters")
-)
-BEFORE = schema.MIGRATIONS.index(schema.RUNS_BY_SESSION_STATUS)  # the newest version without the index
-BEFORE_PARENTS = schema.MIGRATIONS.index(schema.RUN_PARENTS)
-BEFORE_DOCUMENTS = schema.MIGRATIONS.index(schema.DOCUMENTS)
 
 
 def make_ended_runs(first: int, last: int) -> list[SaveRun]:
@@ -88,13 +74,8 @@ async def test_a_file_of_an_earlier_version_gets_the_index(tmp_path: Path) -> No
     async with closing_backend(SqliteBackend(path)) as backend:
         await backend.commit(*make_ended_runs(0, 2))
     with closing(sqlite3.connect(path)) as raw, raw:
-        for index in LATER_INDEXES:
-            raw.execute(f"DROP INDEX {index}")
-        for table, column in LATER_COLUMNS:
-            raw.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-        for table in LATER_TABLES:
-            raw.execute(f"DROP TABLE {table}")
-        raw.execute("DELETE FROM standfast_schema WHERE version >= ?", (BEFORE + 1,))
+        for statement in list_undo_statements(schema.RUNS_BY_SESSION_STATUS, "sqlite"):
+            raw.execute(statement)
     async with closing_backend(SqliteBackend(path)) as backend:
         assert len(await backend.list_runs(status=None, session_id="s", limit=9, after=0)) == 2
         await backend.commit(*make_ended_runs(2, 3))
@@ -108,13 +89,8 @@ async def test_a_database_of_an_earlier_version_gets_the_index(postgres_url: str
         await backend.commit(*make_ended_runs(0, 2))
     admin = await asyncpg.connect(dsn(postgres_url))
     try:
-        for index in LATER_INDEXES:
-            await admin.execute(f"DROP INDEX {index}")
-        for table, column in LATER_COLUMNS:
-            await admin.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-        for table in LATER_TABLES:
-            await admin.execute(f"DROP TABLE {table}")
-        await admin.execute("DELETE FROM standfast_schema WHERE version >= $1", BEFORE + 1)
+        for statement in list_undo_statements(schema.RUNS_BY_SESSION_STATUS, "postgresql"):
+            await admin.execute(statement)
         async with closing_backend(await open_backend(postgres_url)) as backend:
             assert len(await backend.list_runs(status=("completed",), session_id="s", limit=9, after=0)) == 2
         assert await admin.fetchval("SELECT 1 FROM pg_indexes WHERE indexname = $1", INDEX)
@@ -127,11 +103,10 @@ async def test_open_programs_go_on_while_another_migrates(postgres_url: str) -> 
     async with closing_backend(await open_backend(postgres_url)) as backend:
         admin = await asyncpg.connect(dsn(postgres_url))
         try:
-            await admin.execute("DROP TABLE standfast_documents, standfast_counters")
-            await admin.execute("ALTER TABLE standfast_approvals DROP COLUMN changed")
+            for statement in list_undo_statements(schema.DOCUMENTS, "postgresql"):
+                await admin.execute(statement)
             for name in ("put_document(jsonb, bytea[], double precision)", "delete_document(jsonb)"):
                 await admin.execute(f"DROP FUNCTION standfast_commit_{name}")
-            await admin.execute("DELETE FROM standfast_schema WHERE version > $1", BEFORE_DOCUMENTS)
         finally:
             await admin.close()
         migrated = asyncio.Event()
@@ -160,14 +135,8 @@ async def test_a_fork_that_an_earlier_version_stored_keeps_its_parent(tmp_path: 
     async with closing_backend(SqliteBackend(path)) as backend:
         await backend.commit(*make_forked_runs())
     with closing(sqlite3.connect(path)) as raw, raw:
-        for index in ("standfast_runs_by_parent", CHANGES_INDEX):
-            raw.execute(f"DROP INDEX {index}")
-        raw.execute("ALTER TABLE standfast_approvals DROP COLUMN changed")
-        raw.execute("ALTER TABLE standfast_runs DROP COLUMN parent")
-        for table in LATER_TABLES:
-            raw.execute(f"DROP TABLE {table}")
-        raw.execute("ALTER TABLE standfast_runs DROP COLUMN seal")
-        raw.execute("DELETE FROM standfast_schema WHERE version > ?", (BEFORE_PARENTS,))
+        for statement in list_undo_statements(schema.RUN_PARENTS, "sqlite"):
+            raw.execute(statement)
     async with closing_backend(SqliteBackend(path)) as backend:
         await check_parent_is_kept(backend)
 
@@ -177,12 +146,8 @@ async def test_a_fork_that_an_earlier_version_stored_on_a_server_keeps_its_paren
         await backend.commit(*make_forked_runs())
     admin = await asyncpg.connect(dsn(postgres_url))
     try:
-        await admin.execute("ALTER TABLE standfast_runs DROP COLUMN parent")
-        await admin.execute("ALTER TABLE standfast_approvals DROP COLUMN changed")
-        for table in LATER_TABLES:
-            await admin.execute(f"DROP TABLE {table}")
-        await admin.execute("ALTER TABLE standfast_runs DROP COLUMN seal")
-        await admin.execute("DELETE FROM standfast_schema WHERE version > $1", BEFORE_PARENTS)
+        for statement in list_undo_statements(schema.RUN_PARENTS, "postgresql"):
+            await admin.execute(statement)
     finally:
         await admin.close()
     async with closing_backend(await open_backend(postgres_url)) as backend:

@@ -17,7 +17,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 import standfast
 from factories.store import Program, dump, programs, try_commit
-from servers import dsn
+from servers import CUT_OTHERS, OTHERS, dsn
+from standfast import open_store
 from standfast.base.errors import (
     Closed,
     HistoryMoved,
@@ -82,7 +83,7 @@ COMMON = settings(
 )
 
 
-@settings(COMMON, max_examples=10)
+@settings(COMMON, max_examples=3)
 @given(program=programs)
 async def test_a_random_program_matches_the_reference(
     backend: SqlBackend, clock: FakeClock, program: list[Any]
@@ -134,7 +135,6 @@ async def until(connection: asyncpg.Connection, condition: str) -> None:
             await asyncio.sleep(0.005)
 
 
-OTHERS = "pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 WAITING = f"SELECT count(*) > 0 FROM {OTHERS} AND wait_event_type = 'Lock'"
 
 
@@ -219,7 +219,7 @@ async def test_a_killed_server_process_is_reported_and_replaced(
             await rival.execute("SELECT 1 FROM standfast_sessions FOR UPDATE")
             writing = asyncio.create_task(backend.commit(Splice(session_id="s", add=(b"b",))))
             await until(admin, WAITING)
-            await admin.execute(f"SELECT pg_terminate_backend(pid) FROM {OTHERS} AND wait_event_type = 'Lock'")
+            await admin.execute(f"{CUT_OTHERS} AND wait_event_type = 'Lock'")
             with pytest.raises(StoreUnavailable, match="postgresql"):
                 await writing
         assert await read_items(backend, "s") == [b"a"]
@@ -237,7 +237,7 @@ async def test_an_idle_connection_that_was_lost_is_replaced(postgres_tables_url:
         )
         await backend.commit(Splice(session_id="s", add=(b"a",)))
         await asyncio.gather(*(backend.read("s") for _ in range(4)))
-        await admin.execute(f"SELECT pg_terminate_backend(pid) FROM {OTHERS} AND backend_type = 'client backend'")
+        await admin.execute(f"{CUT_OTHERS} AND backend_type = 'client backend'")
         await until(admin, f"SELECT count(*) = 0 FROM {OTHERS} AND backend_type = 'client backend'")
         async with asyncio.timeout(20):
             while not all(connection.is_closed() for connection in opened):  # noqa: ASYNC110 - the driver does not tell
@@ -464,6 +464,12 @@ async def test_a_newer_schema_is_left_untouched(postgres_url: str) -> None:
         with pytest.raises(SchemaTooNew) as newer:
             await backend.commit(Splice(session_id="s", add=(b"b",)))
         assert newer.value.found == 99
+
+
+async def test_the_address_that_hosting_services_give_is_one_of_postgresql(postgres_tables_url: str) -> None:
+    async with open_store(postgres_tables_url.replace("postgresql+asyncpg://", "postgres://")) as store:
+        await store.session("s").add_items([{"role": "user", "content": "hello"}])
+        assert [one.session_id for one in await store.sessions()] == ["s"]
 
 
 @pytest.mark.parametrize("url", ["nonsense", "warehouse://x/y", "postgresql+psycopg2://x/y", "sqlite+pysqlite://"])

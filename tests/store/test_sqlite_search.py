@@ -102,7 +102,7 @@ class TestConcurrentWriters:
 
         async with closing_backend(SqliteBackend(path, connect=partial(sqlite3.connect, factory=Overtaken))) as backend:
             await Store(backend).session("s").add_items(make_items("word"))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(120):
                 assert await search(Store(backend), "word") == [("s", 1), ("s", 0)]
 
     async def test_concurrent_indexing_by_two_processes_indexes_everything_once(self, path: Path) -> None:

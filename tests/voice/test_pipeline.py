@@ -51,9 +51,9 @@ async def test_sentences_are_spoken_in_order():
     pipeline = make_pipeline(workflow, spoken=spoken)
     events = await collect(await pipeline.run(SILENCE))
     assert events == ["turn_started", [1, 2, 3], [4], "turn_ended", "session_ended"]
-    texts = [call.text for call in pipeline._tts_model.calls]
+    texts = [call.text for call in pipeline.tts_model.calls]
     assert texts == ["This is the first sentence here.", "And this is another one."]
-    assert workflow.transcriptions == ["hello"]
+    assert workflow.transcriptions == ("hello",)
 
 
 async def test_audio_has_the_type_size_and_form_that_the_settings_ask_for():
@@ -79,7 +79,7 @@ async def test_every_turn_of_streamed_audio_is_answered_after_the_greeting():
     events = await collect(await pipeline.run(audio))
     turns = [["turn_started", [number], "turn_ended"] for number in range(3)]
     assert events == [*turns[0], *turns[1], *turns[2], "session_ended"]
-    assert (workflow.transcriptions, session.closed) == (["one", "two"], True)
+    assert (workflow.transcriptions, session.closed) == (("one", "two"), True)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ async def test_an_agent_talks_over_several_turns_and_hands_off():
     pipeline = make_pipeline(workflow, spoken=spoken, sessions=[["weather?", "en espanol"]])
     await collect(await pipeline.run(StreamedAudioInput()))
     assert heard == ["weather?", "en espanol"]
-    assert [call.text for call in pipeline._tts_model.calls] == ["It is sunny.", "Hola. Buenos dias a todos."]
+    assert [call.text for call in pipeline.tts_model.calls] == ["It is sunny.", "Hola. Buenos dias a todos."]
     assert [item.get("content") for item in second.model.calls[0].input if item.get("role") == "user"] == heard
 
 

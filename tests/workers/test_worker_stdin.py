@@ -158,7 +158,7 @@ async def test_an_input_request_of_a_thread_ends_with_its_execution(session):
     async for message in session.execute(ExecuteMessage(code=code), timeout=60):
         if isinstance(message, InputMessage):
             await session.files.write("asked", "")
-    assert (await session.run("thread.join(5); got", timeout=60)).value == ["EOFError"]
+    assert (await session.run("thread.join(60); got", timeout=60)).value == ["EOFError"]
 
 
 async def test_an_input_request_of_a_thread_does_not_block_an_interrupt(session):

@@ -1,7 +1,9 @@
 """Storage that fails while variables and files are saved or restored: the error has a name, and nothing is lost."""
 
 import asyncio
+import os
 import random
+import signal
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -12,16 +14,21 @@ import asyncpg
 import obstore
 import pytest
 
-from servers import dsn
+from factories.workers import list_child_pids
+from servers import CUT_OTHERS, dsn
 from standfast import Store, open_store
 from standfast.base.errors import StoreUnavailable
 from standfast.store.object_blobs import open_objects
 from standfast.store.sqlite.backend import SqliteBackend
-from standfast.workers import PoolConfig, PythonSessions, SessionConfig, SessionPool
-
-obstore.put(open_objects("memory:///"), "warm-up", b"")  # the library starts its threads once and keeps them
+from standfast.workers import PoolConfig, PythonSessions, SessionConfig, SessionPool, SessionState
 
 LARGE = "import random; big = random.Random(1).randbytes(3_000_000); n += 1; n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def object_store_threads() -> None:
+    """The library starts its threads with the first request and keeps them."""
+    obstore.put(open_objects("memory:///"), "warm-up", b"")
 
 
 @pytest.fixture
@@ -83,7 +90,6 @@ async def test_an_object_store_that_fails_costs_a_call_and_no_content(tmp_path: 
 
 async def test_connections_that_are_cut_lose_no_version(postgres_tables_url: str, pool: SessionPool) -> None:
     admin = await asyncpg.connect(dsn(postgres_tables_url))
-    others = "datname = current_database() AND pid <> pg_backend_pid()"
     choose, seen = random.Random(3), []
     async with open_store(postgres_tables_url) as store:
         sessions = PythonSessions(pool, store=store)
@@ -91,7 +97,7 @@ async def test_connections_that_are_cut_lose_no_version(postgres_tables_url: str
         for _ in range(12):
             call = asyncio.create_task(run(sessions, "n += 1; big = bytes([n]) * 2_000_000; n"))
             await asyncio.wait([call], timeout=choose.random() * 0.05)
-            await admin.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}")
+            await admin.execute(CUT_OTHERS)
             with suppress(StoreUnavailable):
                 seen.append(int((await call).splitlines()[-1]))
         await run(sessions, "n += 1")
@@ -110,7 +116,7 @@ async def test_on_pause_writes_no_checkpoint_until_it_is_asked_to(tmp_path: Path
     async with open_store(f"sqlite:///{tmp_path / 'app.db'}") as store:
         for code, expected, note in (
             ("n = 1; n", "1", ""),
-            ("n += 1; n", "2", "1 earlier calls were run again"),
+            ("n += 1; n", "2", "1 earlier call was run again"),
             ("n += 1; n", "3", "2 earlier calls were run again"),
         ):
             sessions = PythonSessions(pool, store=store, durability="on_pause")
@@ -149,6 +155,39 @@ async def test_a_cell_that_ends_each_worker_when_it_is_run_again_is_given_up(tmp
         second.close()
 
 
+def list_children(pid: int) -> list[int]:
+    with suppress(OSError):
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+async def kill_supervisors(pool: SessionPool, count: int) -> None:
+    """Kill the supervisor of a session that runs code, and that of the session after it, and so on."""
+    while count:
+        await asyncio.sleep(0.001)
+        if any(info.state is SessionState.BUSY for _, info in pool.list_sessions()):
+            for supervisor in [pid for server in list_child_pids() for pid in list_children(server)]:
+                os.kill(supervisor, signal.SIGKILL)
+                count -= 1
+
+
+async def test_a_cell_whose_supervisor_is_killed_again_and_again_is_not_given_up(
+    tmp_path: Path, pool: SessionPool
+) -> None:
+    async with open_store(f"sqlite:///{tmp_path / 'app.db'}") as store:
+        first = PythonSessions(pool, store=store, durability="on_pause")
+        for code in ("n = 1", "for _ in range(3_000_000): n += 1", "n += 1"):
+            await run(first, code)
+        first.close()
+        second = PythonSessions(pool, store=store)
+        killer = asyncio.create_task(kill_supervisors(pool, 5))
+        text = await run(second, "n")
+        await killer
+        assert text.splitlines()[-1] == "3000002"
+        assert "all variables and files are as they were" in text
+        second.close()
+
+
 async def test_the_model_is_told_which_calls_gave_another_output(tmp_path, pool):
     async with open_store(f"sqlite:///{tmp_path / 'app.db'}") as store:
         first = PythonSessions(pool, store=store, durability="on_pause")
@@ -160,3 +199,78 @@ async def test_the_model_is_told_which_calls_gave_another_output(tmp_path, pool)
         assert "2 of them gave a different output (calls 2, 4)" in text
         assert text.splitlines()[-1] == "2"
         second.close()
+
+
+async def test_closing_a_pool_leaves_no_task_that_still_saves(tmp_path: Path) -> None:
+    path = tmp_path / "app.db"
+    async with open_store(f"sqlite:///{path}") as store:
+        before = asyncio.all_tasks()
+        async with SessionPool(PoolConfig(min_idle=0, max_sessions=1, drain_timeout=0.1)) as pool:
+            sessions = PythonSessions(pool, store=store)
+            for number in range(3):  # the last versions are saved one after the other
+                await sessions.run(f"n = {number}", key="talk")
+            other = sqlite3.connect(path, isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")  # no checkpoint can be written
+        left = asyncio.all_tasks() - before
+        other.close()
+        assert not left
+        again = SessionPool(PoolConfig(min_idle=0, max_sessions=1))
+        async with again:
+            assert (await run(PythonSessions(again, store=store), "n")).splitlines()[-1] == "2"
+
+
+DEADLY = """
+import os
+def end():
+    if "DEADLY" in os.environ: os._exit(1)
+class Deadly:
+    def __reduce__(self): return end, ()
+deadly = Deadly()
+"""
+
+
+async def test_variables_that_end_each_worker_which_loads_them_are_made_again(
+    tmp_path: Path, pool: SessionPool
+) -> None:
+    deadly = SessionConfig(environment={"DEADLY": "1"})
+    async with (
+        open_store(f"sqlite:///{tmp_path / 'app.db'}") as store,
+        SessionPool(PoolConfig(session=deadly, min_idle=0, max_sessions=3)) as elsewhere,
+    ):
+        first = PythonSessions(pool, store=store)
+        for code in ("n = 1", DEADLY, "n += 1", "n += 1"):
+            await run(first, code)
+            await first.save("talk")
+        first.close()
+        second = PythonSessions(elsewhere, store=store)
+        text = await run(second, "n, type(deadly).__name__")
+        assert text.splitlines()[-1] == "(3, 'Deadly')"
+        assert "earlier calls were run again" in text
+        second.close()
+
+
+async def test_a_name_that_is_no_text_costs_only_itself(tmp_path: Path, pool: SessionPool) -> None:
+    async with open_store(f"sqlite:///{tmp_path / 'app.db'}") as store:
+        first = PythonSessions(pool, store=store)
+        await run(first, r"globals()['\ud800'] = 1; globals()[7] = 1; n = 1")
+        await first.save("talk")
+        first.close()
+        second = PythonSessions(pool, store=store)
+        text = await run(second, "n")
+        assert "could not be kept: '\\ud800', 7" in text
+        assert text.splitlines()[-1] == "1"
+        second.close()
+
+
+async def test_a_store_that_is_closed_before_the_last_checkpoint_is_no_reason_to_warn(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = (
+        "import time\nclass Slow:\n    def __reduce__(self): return time.sleep, (time.sleep(0.3) or 0,)\nslow = Slow()"
+    )
+    async with (
+        SessionPool(PoolConfig(min_idle=0, max_sessions=1)) as pool,
+        open_store(f"sqlite:///{tmp_path / 'app.db'}") as store,
+    ):
+        await run(PythonSessions(pool, store=store), slow)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == []

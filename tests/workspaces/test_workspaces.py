@@ -196,7 +196,7 @@ async def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_is_used(
         second = PythonSessions(pool, store=store)
         text = await run(second, "x[0], len(x)")
         assert text.splitlines()[-1] == "(1, 1000)"
-        assert "1 earlier calls were run again" in text
+        assert "1 earlier call was run again" in text
         second.close()
 
 
@@ -260,7 +260,7 @@ async def test_nothing_is_run_again_where_code_could_act_on_the_world(url: str, 
         second = PythonSessions(pool, store=store)
         text = await run(second, "x")
         assert text.splitlines()[-1] == "1"
-        assert "the effects of 1 earlier calls are lost" in text
+        assert "the effects of 1 earlier call are lost" in text
         second.close()
 
 
@@ -280,4 +280,20 @@ async def test_a_version_that_was_changed_is_refused_by_name(url: str, pool: Ses
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as raw, raw:
             raw.execute("UPDATE standfast_versions SET data = ? WHERE version = 2", (before,))
         assert (await run(second, "x")).splitlines()[-1] == "1"
+        second.close()
+
+
+async def test_code_has_priority_over_the_checkpoint_that_is_written_meanwhile(url, pool):
+    code = (
+        "import os\nclass Priority:\n    def __reduce__(self): return int, (os.nice(0),)\n"
+        "found = Priority(); own = os.nice(0)"
+    )
+    async with open_store(url) as store:
+        first = PythonSessions(pool, store=store)
+        await first.run(code, key="talk")
+        await first.save("talk")
+        first.close()
+        second = PythonSessions(pool, store=store)
+        text = (await second.run("found > own or own == 19", key="talk")).as_text()
+        assert text.splitlines()[-1] == "True"
         second.close()
