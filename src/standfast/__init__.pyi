@@ -265,12 +265,14 @@ from standfast.runtime import ApprovalSettled as ApprovalSettled
 from standfast.runtime import Event as Event
 from standfast.runtime import InvalidDecision as InvalidDecision
 from standfast.runtime import PruneReport as PruneReport
+from standfast.runtime import QueueInfo as QueueInfo
 from standfast.runtime import RekeyReport as RekeyReport
 from standfast.runtime import RunActive as RunActive
 from standfast.runtime import RunEnded as RunEnded
 from standfast.runtime import RunHandle as RunHandle
 from standfast.runtime import RunInfo as RunInfo
 from standfast.runtime import RunKeyReused as RunKeyReused
+from standfast.runtime import RuntimeInfo as RuntimeInfo
 from standfast.runtime import RunTampered as RunTampered
 from standfast.runtime import RunOutcome as RunOutcome
 from standfast.runtime import Runtime as Runtime

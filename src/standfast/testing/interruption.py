@@ -9,8 +9,9 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
+from standfast.runtime.types import NOTICE_KIND
 from standfast.store.backend import Backend
-from standfast.store.operations import Op, OpResult, RenewLease
+from standfast.store.operations import DeleteDocument, Op, OpResult, PutDocument, RenewLease
 
 T = TypeVar("T")
 
@@ -102,8 +103,8 @@ class CrashingBackend:
     """A backend whose process is killed (SIGKILL) around its n-th commit.
 
     ``point`` is ``before:n`` or ``after:n``, counted from 1; with an empty string the process is not killed. Renewals
-    of leases depend on the clock and are not counted. Open a runtime on ``Store(CrashingBackend(backend, point))`` in
-    its own process. ``commit_count`` is the number of commits so far.
+    of leases and the notices of runtimes depend on the clock and are not counted. Open a runtime on
+    ``Store(CrashingBackend(backend, point))`` in its own process. ``commit_count`` is the number of commits so far.
     """
 
     def __init__(self, backend: Backend, point: str = "") -> None:
@@ -116,7 +117,7 @@ class CrashingBackend:
         self.commit_count = 0
 
     async def commit(self, *ops: Op) -> list[OpResult]:
-        if all(isinstance(op, RenewLease) for op in ops):
+        if all(depends_on_clock(op) for op in ops):
             return await self.backend.commit(*ops)
         self.commit_count += 1
         due = self.commit_count == self.crash_commit
@@ -129,3 +130,8 @@ class CrashingBackend:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.backend, name)
+
+
+def depends_on_clock(op: Op) -> bool:
+    is_notice = isinstance(op, PutDocument | DeleteDocument) and op.kind == NOTICE_KIND
+    return is_notice or isinstance(op, RenewLease)

@@ -225,13 +225,8 @@ class ScriptedModel(Model):
             tracing, previous_response_id, conversation_id, prompt, streamed=False,
         )  # fmt: skip
         step = await self._take_step(call)
-        return ModelResponse(
-            [wrap_attributes(item) for item in step.output],
-            self._make_usage(step),
-            step.response_id,
-            step.request_id,
-            step.raw_usage,
-        )
+        items, usage = [wrap_attributes(item) for item in step.output], self._make_usage(step)
+        return ModelResponse(items, usage, step.response_id, step.request_id, step.raw_usage)
 
     async def stream_response(
         self,
@@ -314,9 +309,8 @@ class ScriptedModel(Model):
 
 def assistant_message(text: str, *, item_id: str = "scripted-message") -> TResponseOutputItem:
     """Return a message item as a model produces it."""
-    return AttributeDict(
-        id=item_id, type="message", role="assistant", status="completed", content=[make_text_part(text)]
-    )
+    content = [make_text_part(text)]
+    return AttributeDict(id=item_id, content=content, role="assistant", status="completed", type="message")
 
 
 def function_call(
@@ -329,7 +323,7 @@ def function_call(
 ) -> TResponseOutputItem:
     """Return a function call item as a model produces it. Arguments given as a string are used unchanged."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, separators=(",", ":"))
-    call = AttributeDict(id=item_id or call_id, type="function_call", call_id=call_id, name=name, arguments=text)
+    call = AttributeDict(arguments=text, call_id=call_id, name=name, type="function_call", id=item_id or call_id)
     if namespace is not None:
         call["namespace"] = namespace
     return call

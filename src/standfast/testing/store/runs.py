@@ -13,6 +13,7 @@ from standfast.store.operations import (
     AppendJournal,
     CheckFence,
     LeaseHeld,
+    MoveBehind,
     ReleaseLease,
     RenewLease,
     SaveRun,
@@ -74,6 +75,64 @@ class RunClauses(StoreFixtures):
         assert [run.run_id for run in found] == ["z", "a", "m"]
         rest = await run_backend.list_runs(status=None, session_id=None, limit=1, after=found[0].order)
         assert [run.run_id for run in rest] == ["a"]
+
+    @staticmethod
+    async def list_claimed(backend: Backend, *queues: str, limit: int = 9, after: str | None = None) -> list[str]:
+        return [run.run_id for run in await backend.list_claimable(queues=queues, limit=limit, after=after)]
+
+    async def test_runs_to_claim_are_listed_in_turns_of_their_shares(self, run_backend: Backend) -> None:
+        for name in ("a1", "a2", "a3", "b1", "c1", "b2"):
+            save = make_run(name, status="queued")
+            await run_backend.commit(replace(save, queue="q", share=name[0]))
+        assert await self.list_claimed(run_backend, "q") == ["a1", "b1", "c1", "a2", "b2", "a3"]
+        assert await self.list_claimed(run_backend, "q", after="a") == ["b1", "c1", "a1", "b2", "a2", "a3"]
+        assert await self.list_claimed(run_backend, "q", after="z", limit=2) == ["a1", "b1"]
+        assert await self.list_claimed(run_backend, "q", after="b", limit=1) == ["c1"]
+        assert await self.list_claimed(run_backend, "other") == []
+        assert await self.list_claimed(run_backend) == []
+
+    async def test_runs_to_claim_are_listed_by_priority_and_status(self, run_backend: Backend) -> None:
+        for name, queue, status, priority in (
+            ("low", "q", "queued", -1),
+            ("first", "q", "queued", 0),
+            ("ended", "q", "completed", 9),
+            ("held", "q", "running", 9),
+            ("next", "q", "next", 0),
+            ("again", "q", "woken", 0),
+            ("high", "p", "queued", 5),
+            ("foreign", "r", "queued", 7),
+        ):
+            await run_backend.commit(replace(make_run(name, status=status), queue=queue, priority=priority))
+        await run_backend.commit(replace(make_run("behind", status="queued"), queue="q", priority=9))
+        await run_backend.commit(MoveBehind(run_id="behind", behind=True), MoveBehind(run_id="none", behind=True))
+        assert await self.list_claimed(run_backend, "q", "p") == ["high", "again", "next", "first", "low"]
+        assert await self.list_claimed(run_backend, "q", "p", limit=2) == ["high", "again"]
+        before = await run_backend.get_run("behind")
+        await run_backend.commit(MoveBehind(run_id="behind", behind=False))
+        assert await self.list_claimed(run_backend, "q", limit=1) == ["behind"]
+        assert before is not None
+        assert await run_backend.get_run("behind") == replace(before, behind=False)
+
+    async def test_a_run_keeps_its_place_in_the_queue_unless_it_is_given_another(self, run_backend: Backend) -> None:
+        await run_backend.commit(replace(make_run("r"), queue="q", priority=3, share="ann"))
+        await run_backend.commit(SaveRun(run_id="r", expected=1, status="queued", data=b"{}"))
+        run = await run_backend.get_run("r")
+        assert run is not None
+        assert (run.queue, run.priority, run.share) == ("q", 3, "ann")
+        await run_backend.commit(SaveRun(run_id="r", expected=2, status="queued", data=b"{}", queue="p", priority=1))
+        [run] = await run_backend.list_claimable(queues=["p"], limit=1, after=None)
+        assert (run.queue, run.priority, run.share) == ("p", 1, "ann")
+
+    async def test_the_depth_of_queues_is_counted(self, run_backend: Backend, clock: FakeClock) -> None:
+        oldest = clock.now
+        for name, status in (("a", "queued"), ("b", "queued"), ("c", "queued"), ("d", "running")):
+            await run_backend.commit(replace(make_run(name, status=status), queue="q"))
+            clock.advance(10)
+        await run_backend.commit(MoveBehind(run_id="c", behind=True))
+        await run_backend.commit(replace(make_run("e", status="woken"), queue="p"))
+        depths = {(one.queue, one.behind): (one.count, one.oldest_at) for one in await run_backend.list_queue_depths()}
+        assert await run_backend.list_waiting_queues() == ["p", "q"]
+        assert depths == {("p", False): (1, oldest + 40), ("q", False): (2, oldest), ("q", True): (1, oldest + 20)}
 
     async def test_runs_are_listed_newest_first(self, run_backend: Backend) -> None:
         for name in ("z", "a", "m"):
