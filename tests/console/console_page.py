@@ -66,6 +66,9 @@ class ConsolePage:
             shown = self.read_text("body")[:3000]
             raise AssertionError(f"no {selector} with {text!r} on {self.driver.current_url}: {shown}") from None
 
+    def wait_for_script(self, script: str) -> None:
+        WebDriverWait(self.driver, WAIT_SECONDS, poll_frequency=0.05).until(lambda driver: driver.execute_script(script))
+
     def wait_until_gone(self, selector: str) -> None:
         WebDriverWait(self.driver, WAIT_SECONDS).until(
             lambda driver: not driver.find_elements(By.CSS_SELECTOR, selector)

@@ -128,7 +128,8 @@ def test_a_tool_of_a_call_is_decided_while_another_person_watches(page, other_pa
 def test_a_call_goes_on_after_a_lost_connection_and_in_another_view(page):
     page.driver.execute_script(
         "window.sockets = []; const Real = WebSocket; window.WebSocket = class extends Real {"
-        "constructor(...all) { super(...all); window.sockets.push(this) } }"
+        "constructor(...all) { super(...all); window.sockets.push(this);"
+        "this.addEventListener('message', () => { window.isConnectedAgain = window.sockets.length === 2 }) } }"
     )
     page.driver.execute_script("location.hash = '#/calls'")
     page.wait_for("option[value=cashier]")
@@ -139,6 +140,8 @@ def test_a_call_goes_on_after_a_lost_connection_and_in_another_view(page):
     page.wait_for("h1 .tag", "connection lost")
     page.click("nav a", "Overview")
     page.wait_for("h1", "Overview")
+    page.wait_for_script("return window.isConnectedAgain")
+    assert page.driver.current_url.endswith("#/overview")
     page.driver.back()
     page.wait_for("h1 .status", "running")
     write(page, "My cup is broken.")

@@ -89,12 +89,14 @@ export class LiveCall {
   }
 
   private open(message: JsonObject): void {
-    const age = this.callId === null ? 0 : Math.max(0, Date.now() - Number(message.started_at) * 1000);
+    const isNew = this.callId === null;
+    const age = isNew ? 0 : Math.max(0, Date.now() - Number(message.started_at) * 1000);
     if (this.state.value.kind === "connecting") this.startedAt = performance.now() - age;
     this.callId = String(message.call_id);
     this.sessionId = String(message.session_id);
     this.state.set({ kind: "open" });
-    this.onCall(this.callId);
+    // A call that is connected again must not take the person away from what they are looking at.
+    if (isNew) this.onCall(this.callId);
   }
 
   private lose(socket: WebSocket, code: number): void {
