@@ -67,7 +67,9 @@ class ConsolePage:
             raise AssertionError(f"no {selector} with {text!r} on {self.driver.current_url}: {shown}") from None
 
     def wait_for_script(self, script: str) -> None:
-        WebDriverWait(self.driver, WAIT_SECONDS, poll_frequency=0.05).until(lambda driver: driver.execute_script(script))
+        WebDriverWait(self.driver, WAIT_SECONDS, poll_frequency=0.05).until(
+            lambda driver: driver.execute_script(script)
+        )
 
     def wait_until_gone(self, selector: str) -> None:
         WebDriverWait(self.driver, WAIT_SECONDS).until(

@@ -131,7 +131,8 @@ class Event:
 
     Events of a streaming model response are ``live``: they have no ``seq`` and are not stored. Their ``position`` is
     their place among the live events, see :meth:`RunHandle.events`. A live event of type ``model.gap`` stands for
-    ``data["missed"]`` others that did not reach the reader; the complete response follows as always.
+    ``data["missed"]`` others that did not reach the reader, or for an unknown number if that is None; the complete
+    response follows as always.
     """
 
     seq: int | None

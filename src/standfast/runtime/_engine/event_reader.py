@@ -31,17 +31,22 @@ MAX_BATCH = 64
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """An entry as an event, with its mark. After one that ``settles`` it, nothing of a response is live."""
+    """An entry as an event, with its mark. After one that ``settles`` it, nothing of a response is live.
+
+    One that ``completes`` a response comes after the live events of that response.
+    """
 
     event: Event
     mark: EntryMark | None
     settles: bool
+    completes: bool
 
 
 def load_event(run_id: str, row: LogEntry) -> StoredEvent:
     entry = decode_row(row)
-    settles = not entry.route and isinstance(entry.content, ModelAnswered | Finished | RunStopped)
-    return StoredEvent(make_event(run_id, row, entry), entry.mark, settles)
+    completes = not entry.route and isinstance(entry.content, ModelAnswered)
+    settles = completes or (not entry.route and isinstance(entry.content, Finished | RunStopped))
+    return StoredEvent(make_event(run_id, row, entry), entry.mark, settles, completes)
 
 
 class SharedJournal:
@@ -205,13 +210,22 @@ class EventReader:
             if mark is None and self._is_held(self._rows[0]):
                 return
             row = self._rows[0]
+            if mark is None and self._lacks_notice(row):
+                yield from self._report_gap(row)
             yield self._take()
             if mark is not None and row.mark == mark:
                 return
 
     def _drain_to_seq(self, seq: int) -> Iterator[Event]:
+        """Yield the fetched entries up to this one, all of them of earlier drivers whose notice did not come."""
         while self._rows and (self._rows[0].event.seq or 0) <= seq:
+            yield from self._report_gap(self._rows[0])
             yield self._take()
+
+    def _report_gap(self, row: StoredEvent) -> Iterator[Event]:
+        """Yield the event for live events that may be missing before this entry, because its notice did not come."""
+        if row.completes and row.mark is not None and (row.event.seq or 0) > self._history:
+            yield Event(None, self._run_id, "model.gap", {"missed": None}, row.event.at, live=True)
 
     def _take(self) -> Event:
         row = self._rows.popleft()
@@ -231,6 +245,9 @@ class EventReader:
     def has_next(self) -> bool:
         """Return whether an entry was fetched that need not be held back."""
         return bool(self._rows) and not self._is_held(self._rows[0])
+
+    def _lacks_notice(self, row: StoredEvent) -> bool:
+        return row.mark is not None and self._ctx.subscriptions.lacks_notice(self._run_id, row.mark)
 
     def _is_held(self, row: StoredEvent) -> bool:
         subscriptions = self._ctx.subscriptions

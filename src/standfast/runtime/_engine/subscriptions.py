@@ -148,10 +148,12 @@ class RunSubscriptions:
 
     def expects_notice(self, run_id: str, mark: EntryMark) -> bool:
         """Return whether another process is about to announce the entry with this mark: live events may come first."""
+        return self.lacks_notice(run_id, mark) and mark[0] > self.channels[run_id].silent_token
+
+    def lacks_notice(self, run_id: str, mark: EntryMark) -> bool:
+        """Return whether another process, to which there is a link, has not announced the entry with this mark."""
         channel = self.channels.get(run_id)
         if channel is None or channel.is_driven_here or self.relay is None or not self.relay.is_open:
-            return False
-        if mark[0] <= channel.silent_token:
             return False
         return channel.stream is None or mark > channel.stream.mark
 
