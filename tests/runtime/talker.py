@@ -65,7 +65,7 @@ class Talker(RequestModel):
 
 
 def talker(folder: str | Path, **options: Any) -> Agent[Any]:
-    @function_tool
+    @function_tool(idempotent=True)
     async def look() -> str:
         return "seen"
 
