@@ -22,7 +22,7 @@ from standfast.runtime._engine.subscriptions import RunSubscription
 from standfast.runtime.types import Event
 from standfast.store.records import LogEntry
 
-HOLD_SECONDS = 0.5
+HOLD_SECONDS = 1.0
 """How long an entry is held back for the notice of its driver. A driver that was waited for in vain is not again."""
 MAX_SHARED = 1024
 MAX_BATCH = 64
