@@ -138,6 +138,7 @@ class EventReader:
         self._after_position, self._seq, self._fetched = after_position, after, after
         self._history = 0
         self._last_mark: EntryMark = (0, 0)
+        self._noticed: EntryMark = (0, 0)
         self._settled: EntryMark = (0, 0)
         self._rows: deque[StoredEvent] = deque()
         self._held_until: float | None = None
@@ -163,6 +164,7 @@ class EventReader:
             return self._drain(None)
         missed, self._subscription.missed = self._subscription.missed, 0
         message = self._subscription.pending.popleft()
+        self._noticed = max(self._noticed, message.mark)
         if message.event is None:
             return await self._read_notice(message)
         if self._is_stale(message):
@@ -210,31 +212,32 @@ class EventReader:
             if mark is None and self._is_held(self._rows[0]):
                 return
             row = self._rows[0]
-            if mark is None and self._lacks_notice(row):
-                yield from self._report_gap(row)
-            yield self._take()
+            yield from self._take()
             if mark is not None and row.mark == mark:
                 return
 
     def _drain_to_seq(self, seq: int) -> Iterator[Event]:
-        """Yield the fetched entries up to this one, all of them of earlier drivers whose notice did not come."""
         while self._rows and (self._rows[0].event.seq or 0) <= seq:
-            yield from self._report_gap(self._rows[0])
-            yield self._take()
+            yield from self._take()
 
-    def _report_gap(self, row: StoredEvent) -> Iterator[Event]:
-        """Yield the event for live events that may be missing before this entry, because its notice did not come."""
-        if row.completes and row.mark is not None and (row.event.seq or 0) > self._history:
-            yield Event(None, self._run_id, "model.gap", {"missed": None}, row.event.at, live=True)
-
-    def _take(self) -> Event:
+    def _take(self) -> Iterator[Event]:
+        """Yield the next entry, after a gap if live events of its response may be missing."""
         row = self._rows.popleft()
+        if row.completes and self._lacks_notice(row):
+            yield Event(None, self._run_id, "model.gap", {"missed": None}, row.event.at, live=True)
         self._seq, self._held_until = row.event.seq or self._seq, None
         if row.mark is not None:
             self._last_mark = max(self._last_mark, row.mark)
             if row.settles:
                 self._settled = max(self._settled, row.mark)
-        return row.event
+        yield row.event
+
+    def _lacks_notice(self, row: StoredEvent) -> bool:
+        """Return whether another process wrote the entry and no message that it sent afterwards has arrived."""
+        if row.mark is None or (row.event.seq or 0) <= self._history:
+            return False
+        arrived = self._noticed[0] == row.mark[0] and self._noticed >= row.mark
+        return not arrived and self._ctx.subscriptions.is_linked_driver(self._run_id, row.mark[0])
 
     # --- entries that are held back -------------------------------------------------------------
 
@@ -245,9 +248,6 @@ class EventReader:
     def has_next(self) -> bool:
         """Return whether an entry was fetched that need not be held back."""
         return bool(self._rows) and not self._is_held(self._rows[0])
-
-    def _lacks_notice(self, row: StoredEvent) -> bool:
-        return row.mark is not None and self._ctx.subscriptions.lacks_notice(self._run_id, row.mark)
 
     def _is_held(self, row: StoredEvent) -> bool:
         subscriptions = self._ctx.subscriptions

@@ -148,14 +148,16 @@ class RunSubscriptions:
 
     def expects_notice(self, run_id: str, mark: EntryMark) -> bool:
         """Return whether another process is about to announce the entry with this mark: live events may come first."""
-        return self.lacks_notice(run_id, mark) and mark[0] > self.channels[run_id].silent_token
-
-    def lacks_notice(self, run_id: str, mark: EntryMark) -> bool:
-        """Return whether another process, to which there is a link, has not announced the entry with this mark."""
         channel = self.channels.get(run_id)
-        if channel is None or channel.is_driven_here or self.relay is None or not self.relay.is_open:
+        if channel is None or channel.is_driven_here or not self.is_linked or mark[0] <= channel.silent_token:
             return False
         return channel.stream is None or mark > channel.stream.mark
+
+    def is_linked_driver(self, run_id: str, token: int) -> bool:
+        """Return whether the driver with this token sends its live events from another process."""
+        channel = self.channels.get(run_id)
+        is_here = channel is not None and channel.is_driven_here and channel.stream and channel.stream.token == token
+        return self.is_linked and not is_here
 
     @property
     def is_linked(self) -> bool:
