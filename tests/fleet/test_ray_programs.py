@@ -50,11 +50,11 @@ def test_the_program_of_the_how_to_runs_on_a_cluster(cluster, tmp_path):
 
 
 def test_ray_starts_processes_that_execute_runs_and_replaces_them(cluster, tmp_path):
-    (tmp_path / "shop.py").write_text(read_program("shop.py"))
+    (tmp_path / "packing.py").write_text(read_program("packing.py"))
     environment = make_program_environment(cluster.address)
     store = f"sqlite:///{tmp_path}/app.db"
     start = (
-        "import asyncio, sys; from shop import packer; from standfast import Agent, Runtime\n"
+        "import asyncio, sys; from packing import packer; from standfast import Agent, Runtime\n"
         "async def main():\n"
         f"    async with Runtime.open({store!r}, agents=[packer], max_runs=1) as runtime:\n"
         "        run = await runtime.start('packer', sys.argv[1], key=sys.argv[1])\n"
@@ -62,7 +62,7 @@ def test_ray_starts_processes_that_execute_runs_and_replaces_them(cluster, tmp_p
         "print(asyncio.run(main()))"
     )
     assert run([sys.executable, "-c", start, "first"], tmp_path, environment).returncode == 0
-    up = ["fleet", "up", str(tmp_path / "shop.py") + ":packer", "--replicas", "2", "--max-runs", "3", "--store", store]
+    up = ["fleet", "up", str(tmp_path / "packing.py") + ":packer", "--replicas", "2", "--max-runs", "3", "--store", store]
     run_command(tmp_path, environment, *up)
     try:
         found = wait_for_runtimes(tmp_path, environment, store, set())
