@@ -79,6 +79,7 @@ class RayNode:
         """Start the node again if it has ended by itself: on a busy machine, Ray's 30 seconds to start are too few."""
         if self.process.poll() is None:
             return False
+        self.kill()
         self.process = self._start()
         return True
 

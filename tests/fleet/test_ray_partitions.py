@@ -14,15 +14,9 @@ from bench.ray_network import Network, can_make_networks
 from bench.ray_nodes import RayCluster, make_environment
 
 import standfast
-from factories.fleet import NEEDS_RAY
+from factories.fleet import NEEDS_RAY, SOON, is_running
 
 SOURCE = Path(standfast.__file__).parent.parent
-SOON = {
-    "RAY_health_check_period_ms": "500",
-    "RAY_health_check_timeout_ms": "1000",
-    "RAY_health_check_failure_threshold": "4",
-}
-"""How the head notices within seconds that it does not hear of a node."""
 pytestmark = [
     NEEDS_RAY,
     pytest.mark.skipif(not can_make_networks(), reason="needs root, iproute2 and network namespaces"),
@@ -72,13 +66,6 @@ def list_descendants(pid):
     for one in found:
         found += children.get(one, [])
     return found
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def test_a_conversation_continues_elsewhere_while_its_node_is_cut_off_and_after_that(cluster, program):
