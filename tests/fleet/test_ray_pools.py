@@ -261,6 +261,21 @@ async def test_a_session_that_cannot_be_moved_stays_and_the_others_are_moved(mak
             await pool.refresh()
 
 
+async def test_a_conversation_whose_session_was_given_up_by_its_node_continues_in_another(make_pool):
+    """The pool was paused, or cut off, for longer than the node waits for it; here the node is told to forget it."""
+    pool = await make_pool(PoolConfig(session=CONFIG.session, min_idle=0, max_sessions=3, drain_timeout=1.0))
+    sessions = PythonSessions.for_pool(pool)
+    await sessions.run("x = 1", key="ann")
+    [session] = pool._sessions.values()
+    await session.link.control("", "leave", None, type(None))
+    lost = await sessions.run("x", key="ann")
+    assert (lost.result.state, lost.result.error.cause) == ("lost", "node-lost")
+    assert not session.is_alive
+    again = await sessions.run("'x' in dir()", key="ann")
+    assert (again.result.value, again.carried_over) == (False, "nothing")
+    assert len(pool.list_sessions()) == 1
+
+
 async def test_a_lease_that_is_cancelled_or_times_out_leaves_nothing_on_the_node(make_pool):
     pool = await make_pool(PoolConfig(session=CONFIG.session, min_idle=0, max_sessions=3, drain_timeout=1.0))
     for milliseconds in range(0, 60, 3):
