@@ -228,7 +228,7 @@ async def test_a_node_that_is_drained_gives_its_conversations_to_another(make_po
 
 
 async def test_output_that_streams_while_its_node_is_drained_is_complete(make_pool):
-    pool = await make_pool(PoolConfig(session=CONFIG.session, min_idle=0, max_sessions=4, drain_timeout=1.0))
+    pool = await make_pool(PoolConfig(session=CONFIG.session, min_idle=0, max_sessions=5, drain_timeout=1.0))
     async with pool.acquire(60) as session:
         left = session.node_id
         stream = session.execute(ExecuteMessage(code="for n in range(3000): print(f'{n:01000}')"), timeout=120)

@@ -24,17 +24,21 @@ trap
 
 
 async def main(address: str) -> None:
-    async with RayPool(PoolConfig(min_idle=0, max_sessions=4, drain_timeout=1), address=address) as pool:
-        async with pool.acquire(120) as one, pool.acquire(120) as two:
-            assert (await one.run(CODE)).ok
-            assert (await one.run("raise TrapError('trap')")).error is not None
-            checkpoint = await one.checkpoint()
-            await two.restore(checkpoint)
-            async with await one.capture() as capture:
-                chunks = {digest: data async for digest, data in capture}
-            await two.restore_workspace(capture.manifest, lambda digest: asyncio.sleep(0, chunks[digest]))
-            twin = await one.fork()
-            await twin.terminate()
+    config = PoolConfig(min_idle=0, max_sessions=4, drain_timeout=1)
+    async with (
+        RayPool(config, address=address) as pool,
+        pool.acquire(120) as one,
+        pool.acquire(120) as two,
+    ):
+        assert (await one.run(CODE)).ok
+        assert (await one.run("raise TrapError('trap')")).error is not None
+        checkpoint = await one.checkpoint()
+        await two.restore(checkpoint)
+        async with await one.capture() as capture:
+            chunks = {digest: data async for digest, data in capture}
+        await two.restore_workspace(capture.manifest, lambda digest: asyncio.sleep(0, chunks[digest]))
+        twin = await one.fork()
+        await twin.terminate()
     print("done")
 
 

@@ -416,11 +416,18 @@ class RayPool(SessionPool):
             "starting": 0,
             "leased": len(self._sessions),
             "waiting": self._waiting,
-            "nodes": {report.node_id: msgspec.to_builtins(report) for report in reports},
+            "nodes": {
+                node_id: self._describe(link, link.report) for node_id, link in self._links.items() if link.report
+            },
             "unusable": dict(self._unusable),
             "problem": self._problem,
             "metrics": dict(self.metrics),
         }
+
+    @staticmethod
+    def _describe(link: NodeLink, report: NodeReport) -> dict[str, Any]:
+        facts: dict[str, Any] = msgspec.to_builtins(report)
+        return {**facts, "address": link.node.address, "leased": max(link.leased, report.leased)}
 
     def list_sessions(self) -> list[tuple[str, SessionInfo]]:
         return [("leased", session.info) for session in self._sessions.values()]
