@@ -26,6 +26,7 @@ from standfast.runtime._engine.live_relay import LiveRelay
 from standfast.runtime._engine.presence import Presence
 from standfast.runtime._engine.recovery import RecoveryLoop
 from standfast.runtime._engine.run_cipher import RunCipher
+from standfast.runtime._engine.schedule_loop import ScheduleLoop
 from standfast.runtime._engine.scheduler import Scheduler
 from standfast.runtime._engine.subscriptions import RunSubscriptions
 from standfast.store.urls import open_backend
@@ -71,6 +72,9 @@ async def hold_runtime(
             claims, presence = ClaimLoop(scheduler), Presence(scheduler)
             scheduler.on_runnable, relay.on_runnable = claims.wake, claims.wake_soon
             if graphs:
+                schedules = ScheduleLoop(scheduler)
+                ctx.on_schedule_changed = schedules.wake
+                scope.start(schedules.run(), name="standfast schedules")
                 scope.start(claims.run(), name="standfast claims")
                 scope.start(presence.run(), name="standfast presence")
             scope.start(relay.run(opened), name="standfast live events")

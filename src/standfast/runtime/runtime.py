@@ -27,6 +27,7 @@ from standfast.runtime._engine.scheduler import Scheduler
 from standfast.runtime.handle import RunHandle
 from standfast.runtime.lifetime import hold_runtime
 from standfast.runtime.queries import RunQueries
+from standfast.runtime.schedules import Schedules
 from standfast.runtime.types import (
     Approval,
     CancelMode,
@@ -186,6 +187,11 @@ class Runtime(RunQueries):
     def is_encrypted(self) -> bool:
         """Whether the runtime has a key, and so reads and writes encrypted runs and sessions."""
         return self._ctx.cipher is not None
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules of the store: runs that start at given times."""
+        return Schedules(self._ctx, self._ctx.on_schedule_changed)
 
     async def queues(self) -> list[QueueInfo]:
         """Return the queues in which runs wait, one for each agent."""

@@ -114,6 +114,50 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether it is encrypted and this runtime cannot read it: only its ids, status and times are known."""
 
 
+class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Runs of an agent that start at given times; see :class:`Schedules`. Times are in seconds since 1970."""
+
+    name: str
+    """The name, under which it is replaced."""
+    agent: str
+    """The name of the agent."""
+    input: str | list[Item]
+    """The input of each run."""
+    cron: str | None = None
+    """When it comes due, in five fields."""
+    every: float | None = None
+    """Or: the seconds from one time to the next."""
+    timezone: str = "UTC"
+    """The time zone in which ``cron`` is read."""
+    session_id: str | None = None
+    """The session that all its runs share."""
+    owner: str | None = None
+    """The owner of the sessions of its runs."""
+    max_turns: int | None = None
+    """The most turns of a run."""
+    overlap: bool = False
+    """Whether a run starts while the last one has not ended."""
+    created_at: float
+    """When it was made."""
+    next_at: float | None = None
+    """When the next run starts. None: it is paused."""
+    last_at: float | None = None
+    """The time for which the last run was started."""
+    last_run_id: str | None = None
+    """The last run."""
+    skipped: int = 0
+    """How many times were skipped because the last run had not ended, since one was not."""
+    problem: RunProblem | None = None
+    """Why no run could be started at the last time."""
+    locked: bool = False
+    """Whether it is encrypted and this runtime cannot read it: only its name is known."""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no runs are started."""
+        return self.next_at is None
+
+
 @dataclass(frozen=True)
 class ApprovalChange:
     """An approval after it was requested, decided, withdrawn or has expired; ``approval.status`` says which.

@@ -118,6 +118,8 @@ class RuntimeContext:
     recovery_paused_until: float = 0.0
     """On the monotonic clock. Set when the store's clock has jumped ahead, until live owners have renewed their leases.
     """
+    on_schedule_changed: Callable[[], None] = lambda: None
+    """Called when this runtime has changed a schedule."""
     workspace_executors: dict[tuple[tuple[str, Any], ...], "WorkspaceExecutor"] = field(default_factory=dict)
 
     @property

@@ -131,8 +131,8 @@ def build_request(
     )
 
 
-async def start_run(scheduler: Scheduler, request: StartRequest) -> str:
-    """Create the run, start it if its session is free, and return its id."""
+async def start_run(scheduler: Scheduler, request: StartRequest, *ops: Op) -> str:
+    """Create the run in one commit with ``ops``, start it if its session is free, and return its id."""
     backend = scheduler.ctx.backend
     run_id, *others = make_run_ids(scheduler.ctx, request.key)
     for one in (run_id, *others) if request.key is not None else ():
@@ -144,7 +144,7 @@ async def start_run(scheduler: Scheduler, request: StartRequest) -> str:
     if request.on_busy == "reject" and request.session_id is not None:
         await _reject_if_busy(scheduler, run_id, request.session_id)
     try:
-        await backend.commit(*labels, *request.build_ops(run_id, queue=queue, share=share))
+        await backend.commit(*labels, *request.build_ops(run_id, queue=queue, share=share), *ops)
     except StoreUnavailable:
         if await backend.get_run(run_id) is None:
             raise

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable
 from standfast.base.errors import (
     ApprovalMoved,
     BlobsMissing,
+    DocumentMoved,
     JournalMoved,
     NotFound,
     WorkspaceMoved,
@@ -27,6 +28,13 @@ from standfast.runtime._engine.run_cipher import (
     locate_snapshot,
     require_unlocked,
 )
+from standfast.runtime._engine.schedule_records import (
+    SCHEDULE_KIND,
+    decode_schedule,
+    encode_schedule,
+    iterate_schedules,
+    require_readable,
+)
 from standfast.runtime._engine.workspace_cipher import WorkspaceCipher, make_name
 from standfast.runtime.errors import RunTampered
 from standfast.runtime.types import RekeyReport
@@ -35,6 +43,7 @@ from standfast.store.operations import (
     DropCheckpoint,
     Op,
     PutBlob,
+    PutDocument,
     RewriteRun,
     RewriteVersions,
     SaveApproval,
@@ -50,7 +59,7 @@ _UNREADABLE = (WrongKey, RunTampered, WorkspaceRefused)
 
 
 async def rekey_store(backend: Backend, cipher: RunCipher) -> RekeyReport:
-    """Rewrite the encrypted approvals, workspaces and runs of a store; report those that cannot be read."""
+    """Rewrite the encrypted approvals, workspaces, runs and schedules of a store; report those that cannot be read."""
     rekey = Rekey(backend, cipher)
     approvals = 0
     async for approval in _iter_approvals(backend):
@@ -65,6 +74,8 @@ async def rekey_store(backend: Backend, cipher: RunCipher) -> RekeyReport:
         async for one in _iter_runs(backend)
         if await rekey.attempt(rekey.rewrite_run(one.run_id), one.run_id)
     ]
+    async for schedule in iterate_schedules(backend):
+        await rekey.attempt(rekey.rewrite_schedule(schedule.key), f"schedule {schedule.key}")
     return RekeyReport(tuple(runs), approvals, tuple(workspaces), rekey.failed)
 
 
@@ -135,6 +146,20 @@ class Rekey:
             try:
                 await self.encrypting.commit(make_approval_op(opened))
             except ApprovalMoved:
+                continue
+            return True
+        return False
+
+    async def rewrite_schedule(self, name: str) -> bool:
+        while (document := await self.backend.get_document(SCHEDULE_KIND, name)) is not None:
+            if self.is_current(document.data):
+                return False
+            data = encode_schedule(require_readable(decode_schedule(document, self.cipher)), self.cipher)
+            try:
+                await self.backend.commit(
+                    PutDocument(kind=SCHEDULE_KIND, key=name, data=data, expected=document.revision)
+                )
+            except DocumentMoved:
                 continue
             return True
         return False
