@@ -133,9 +133,7 @@ async def test_a_time_is_skipped_while_the_last_run_has_not_ended(clockwork):
 
 async def test_cron_is_read_in_its_time_zone_also_when_clocks_change(clockwork):
     async with clockwork.open() as runtime:
-        schedule = await runtime.schedules.set(
-            "report", "echo", "write", cron="30 9 * * 1-5", timezone="Europe/Berlin"
-        )
+        schedule = await runtime.schedules.set("report", "echo", "write", cron="30 9 * * 1-5", timezone="Europe/Berlin")
         monday = datetime(2026, 3, 30, 7, 30, tzinfo=UTC).timestamp()  # 9:30 there, since clocks were set ahead
         assert schedule.next_at == monday
         utc = await runtime.schedules.set("report", "echo", "write", cron="0 13 * * *")

@@ -38,6 +38,7 @@ from standfast.runtime.types import (
     RuntimeInfo,
     Verdict,
 )
+from standfast.runtime.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from standfast.workers.pool import SessionPool
@@ -192,6 +193,11 @@ class Runtime(RunQueries):
     def schedules(self) -> Schedules:
         """The schedules of the store: runs that start at given times."""
         return Schedules(self._ctx, self._ctx.on_schedule_changed)
+
+    @property
+    def webhooks(self) -> Webhooks:
+        """The webhooks of the store: servers that are told when runs stop and approvals change."""
+        return Webhooks(self._ctx)
 
     async def queues(self) -> list[QueueInfo]:
         """Return the queues in which runs wait, one for each agent."""

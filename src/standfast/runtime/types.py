@@ -158,6 +158,55 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.next_at is None
 
 
+class Webhook(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that is told of events; see :class:`Webhooks`."""
+
+    id: str
+    """Its id."""
+    url: str | None
+    """Where requests are sent. None: it is encrypted and this runtime cannot read it."""
+    events: list[str]
+    """The types of the events."""
+    private: bool
+    """Whether the server may be in a network that is not the Internet."""
+    created_at: float
+    """When it was made, in seconds since 1970."""
+
+
+class NewWebhook(msgspec.Struct, frozen=True, kw_only=True):
+    """A webhook that was just made, with the secret that signs its requests."""
+
+    webhook: Webhook
+    """The webhook."""
+    secret: str
+    """Its secret, which is shown this once."""
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """An event for a webhook, and how its last attempt ended. Times are in seconds since 1970."""
+
+    id: str
+    """The id of the message, which each attempt has as ``webhook-id``."""
+    webhook_id: str
+    """The webhook."""
+    event: str
+    """The type of the event."""
+    body: str
+    """What is sent, as JSON."""
+    created_at: float
+    """When the event happened."""
+    status: Literal["pending", "delivered", "failed"] = "pending"
+    """Whether it was accepted, or given up."""
+    attempts: int = 0
+    """How often it was sent."""
+    next_at: float | None = None
+    """When it is sent next."""
+    response_status: int | None = None
+    """The HTTP status of the last answer."""
+    problem: str | None = None
+    """Why the last attempt failed."""
+
+
 @dataclass(frozen=True)
 class ApprovalChange:
     """An approval after it was requested, decided, withdrawn or has expired; ``approval.status`` says which.

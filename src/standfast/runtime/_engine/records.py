@@ -267,10 +267,15 @@ def decode_entry(data: bytes) -> JournalEntry:
 
 def decode_header(record: RunRecord) -> RunHeader:
     require_unlocked(record)
+    return decode_header_data(record.data)
+
+
+def decode_header_data(data: bytes) -> RunHeader:
+    """Return the header of decrypted bytes."""
     try:
-        return _header_decoder.decode(record.data)
+        return _header_decoder.decode(data)
     except msgspec.ValidationError:
-        return _header_decoder.decode(_repair_problem(record.data))
+        return _header_decoder.decode(_repair_problem(data))
 
 
 def _repair_problem(data: bytes) -> bytes:
