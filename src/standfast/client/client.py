@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, cast
 from standfast.base.ids import new_id
 from standfast.base.items import Item
 from standfast.client.administration import RemoteAdmin
+from standfast.client.automation import RemoteSchedules, RemoteWebhooks
 from standfast.client.connection import Connection, make_path
 from standfast.client.event_stream import follow_approvals
 from standfast.client.runs import RemoteRun
@@ -45,6 +46,10 @@ class Client:
         """The sessions of the server."""
         self.admin = RemoteAdmin(self.connection)
         """The keys, the audit log, the workers and the calls of the server."""
+        self.schedules = RemoteSchedules(self.connection)
+        """The schedules of the server."""
+        self.webhooks = RemoteWebhooks(self.connection)
+        """The webhooks of the server."""
 
     async def __aenter__(self) -> Self:
         return self

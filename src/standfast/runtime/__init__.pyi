@@ -1,6 +1,6 @@
 from standfast.runtime.types import Approval as Approval
 from standfast.runtime.types import ApprovalChange as ApprovalChange
-from standfast.runtime.types import Delivery as Delivery
+from standfast.runtime.types import WebhookDelivery as WebhookDelivery
 from standfast.runtime.types import Event as Event
 from standfast.runtime.types import NewWebhook as NewWebhook
 from standfast.runtime.types import PruneReport as PruneReport

@@ -23,7 +23,7 @@ from standfast.runtime._engine.context import (
 from standfast.runtime._engine.encrypting_backend import encrypt_backend
 from standfast.runtime._engine.leases import LeaseRenewer
 from standfast.runtime._engine.live_relay import LiveRelay
-from standfast.runtime._engine.outbox import Outbox
+from standfast.runtime._engine.outbox import WebhookOutbox
 from standfast.runtime._engine.presence import Presence
 from standfast.runtime._engine.recovery import RecoveryLoop
 from standfast.runtime._engine.run_cipher import RunCipher
@@ -57,7 +57,7 @@ async def hold_runtime(
         shutdown = ShutdownFlag()
         cipher = None if codec is None else RunCipher(codec.keyring)
         subscriptions = RunSubscriptions()
-        outbox = Outbox(opened, is_encrypted=cipher is not None)
+        outbox = WebhookOutbox(opened, is_encrypted=cipher is not None)
         backend: Any = RetryingBackend(encrypt_backend(opened, cipher), shutdown, subscriptions, outbox)
         renewer = LeaseRenewer(backend, ttl=lease)
         ctx = RuntimeContext(backend, graphs, renewer, config, lease, approval_ttl, shutdown=shutdown)

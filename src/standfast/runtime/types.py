@@ -182,7 +182,7 @@ class NewWebhook(msgspec.Struct, frozen=True, kw_only=True):
     """Its secret, which is shown this once."""
 
 
-class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+class WebhookDelivery(msgspec.Struct, frozen=True, kw_only=True):
     """An event for a webhook, and how its last attempt ended. Times are in seconds since 1970."""
 
     id: str

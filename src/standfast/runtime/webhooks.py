@@ -27,7 +27,7 @@ from standfast.runtime._engine.webhook_records import (
     iterate_webhooks,
 )
 from standfast.runtime._engine.webhook_sender import SECRET_PREFIX
-from standfast.runtime.types import Delivery, NewWebhook, Webhook
+from standfast.runtime.types import NewWebhook, Webhook, WebhookDelivery
 from standfast.store.operations import DeleteDocument
 
 MIN_SECRET_BYTES, MAX_SECRET_BYTES = 24, 64
@@ -88,7 +88,7 @@ class Webhooks:
         async for document in iterate_documents(backend, LOG_KIND, after=f"{webhook_id} ", before=f"{webhook_id}!"):
             await backend.commit(DeleteDocument(kind=LOG_KIND, key=document.key))
 
-    async def deliveries(self, webhook_id: str) -> Sequence[Delivery]:
+    async def deliveries(self, webhook_id: str) -> Sequence[WebhookDelivery]:
         """Return the deliveries of a webhook, latest first: those to be sent, and the last hundred that are over."""
         await self._check_exists(webhook_id)
         backend = self._ctx.backend
@@ -100,7 +100,7 @@ class Webhooks:
         found = [one for one in due if one.webhook_id == webhook_id] + over
         return sorted(found, key=lambda one: one.created_at, reverse=True)
 
-    async def resend(self, webhook_id: str, delivery_id: str) -> Delivery:
+    async def resend(self, webhook_id: str, delivery_id: str) -> WebhookDelivery:
         """Send a delivery again, with its ``webhook-id``, beginning now."""
         now = await self._ctx.backend.get_time()
         for delivery in await self.deliveries(webhook_id):
@@ -111,7 +111,7 @@ class Webhooks:
                 return await self._add(again)
         raise NotFound("delivery", delivery_id, hint="; only deliveries that are over can be sent again")
 
-    async def send_test(self, webhook_id: str) -> Delivery:
+    async def send_test(self, webhook_id: str) -> WebhookDelivery:
         """Send an event of type ``test``, to see whether its server accepts it."""
         await self._check_exists(webhook_id)
         now = await self._ctx.backend.get_time()
@@ -122,7 +122,7 @@ class Webhooks:
             self._ctx.outbox.forget()
             self._ctx.outbox.on_added()
 
-    async def _add(self, delivery: Delivery) -> Delivery:
+    async def _add(self, delivery: WebhookDelivery) -> WebhookDelivery:
         await self._ctx.backend.commit(build_due_op(delivery))
         self._on_changed()
         return delivery

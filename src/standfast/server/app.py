@@ -24,6 +24,7 @@ from standfast.server.problems import RequestError, make_problem, make_response
 from standfast.server.resources import (
     agents,
     approvals,
+    automation,
     cells,
     compaction,
     fleet,
@@ -62,6 +63,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *call_endpoints.endpoints,
     *health.endpoints,
     *keys.endpoints,
+    *automation.endpoints,
     *metrics.endpoints,
 )
 

@@ -29,7 +29,7 @@ from standfast.store.operations import Op, OpResult, SaveApproval
 from standfast.store.records import ApprovalRecord, RunRecord
 
 if TYPE_CHECKING:
-    from standfast.runtime._engine.outbox import Outbox
+    from standfast.runtime._engine.outbox import WebhookOutbox
     from standfast.workspaces.executor import WorkspaceExecutor
 
 T = TypeVar("T")
@@ -63,7 +63,11 @@ class RetryingBackend:
     """
 
     def __init__(
-        self, backend: Backend, shutdown: ShutdownFlag, subscriptions: RunSubscriptions, outbox: "Outbox | None" = None
+        self,
+        backend: Backend,
+        shutdown: ShutdownFlag,
+        subscriptions: RunSubscriptions,
+        outbox: "WebhookOutbox | None" = None,
     ) -> None:
         self._backend, self._shutdown, self._subscriptions = backend, shutdown, subscriptions
         self._outbox = outbox
@@ -125,7 +129,7 @@ class RuntimeContext:
     recovery_paused_until: float = 0.0
     """On the monotonic clock. Set when the store's clock has jumped ahead, until live owners have renewed their leases.
     """
-    outbox: "Outbox | None" = None
+    outbox: "WebhookOutbox | None" = None
     """Adds the deliveries of webhooks to commits."""
     on_schedule_changed: Callable[[], None] = lambda: None
     """Called when this runtime has changed a schedule."""

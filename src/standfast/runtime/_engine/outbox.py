@@ -12,7 +12,7 @@ from standfast.base.ids import new_id
 from standfast.base.time import Clock, system_clock
 from standfast.runtime._engine.records import STOPPED_STATUSES, RunStopped, decode_header_data
 from standfast.runtime._engine.webhook_records import StoredWebhook, build_due_op, iterate_webhooks
-from standfast.runtime.types import Approval, Delivery
+from standfast.runtime.types import Approval, WebhookDelivery
 from standfast.store.backend import Backend
 from standfast.store.operations import AppendJournal, Op, SaveApproval, SaveRun
 
@@ -27,7 +27,7 @@ TEST_EVENT = "test"
 _STOP_KIND = RunStopped.__struct_config__.tag
 
 
-class Outbox:
+class WebhookOutbox:
     """Knows the webhooks, and which events a commit contains."""
 
     def __init__(self, backend: Backend, *, is_encrypted: bool) -> None:
@@ -100,8 +100,8 @@ class Outbox:
                 self._webhooks = [webhook async for _, webhook in iterate_webhooks(self._backend)]
 
 
-def make_delivery(webhook_id: str, event: str, data: dict[str, Any], *, at: float) -> Delivery:
+def make_delivery(webhook_id: str, event: str, data: dict[str, Any], *, at: float) -> WebhookDelivery:
     """Return a delivery that is due now. Its body says what happened and to what, and nothing of the content."""
     moment = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     body = msgspec.json.encode({"type": event, "timestamp": moment, "data": data}).decode()
-    return Delivery(id=new_id("msg"), webhook_id=webhook_id, event=event, body=body, created_at=at, next_at=at)
+    return WebhookDelivery(id=new_id("msg"), webhook_id=webhook_id, event=event, body=body, created_at=at, next_at=at)

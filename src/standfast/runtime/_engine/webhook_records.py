@@ -12,7 +12,7 @@ import msgspec
 from standfast.base.errors import WrongKey
 from standfast.runtime._engine.run_cipher import MAGIC, RunCipher
 from standfast.runtime.errors import RunTampered
-from standfast.runtime.types import Delivery, Webhook
+from standfast.runtime.types import Webhook, WebhookDelivery
 from standfast.store.backend import Backend
 from standfast.store.operations import PutDocument
 from standfast.store.records import DocumentRecord
@@ -82,7 +82,7 @@ async def iterate_documents(backend: Backend, kind: str, **bounds: Any) -> Async
         after = page[-1].key
 
 
-def build_due_op(delivery: Delivery) -> PutDocument:
+def build_due_op(delivery: WebhookDelivery) -> PutDocument:
     """Return the operation that stores a delivery whose next attempt is at ``next_at``."""
     # The first attempt is due at once, also if the clock of this process is ahead of the store's.
     due = (delivery.next_at or 0.0) if delivery.attempts else 0.0
@@ -90,13 +90,13 @@ def build_due_op(delivery: Delivery) -> PutDocument:
     return PutDocument(kind=DUE_KIND, key=key, data=msgspec.json.encode(delivery), expected=0)
 
 
-def build_log_op(delivery: Delivery) -> PutDocument:
+def build_log_op(delivery: WebhookDelivery) -> PutDocument:
     key = f"{delivery.webhook_id} {format_time(delivery.created_at)} {delivery.id}"
     return PutDocument(kind=LOG_KIND, key=key, data=msgspec.json.encode(delivery))
 
 
-def decode_delivery(document: DocumentRecord) -> Delivery:
-    return msgspec.json.decode(document.data, type=Delivery)
+def decode_delivery(document: DocumentRecord) -> WebhookDelivery:
+    return msgspec.json.decode(document.data, type=WebhookDelivery)
 
 
 def format_time(at: float) -> str:

@@ -28,7 +28,7 @@ from standfast.runtime._engine.webhook_records import (
     iterate_documents,
     iterate_webhooks,
 )
-from standfast.runtime.types import Delivery
+from standfast.runtime.types import WebhookDelivery
 from standfast.store.operations import DeleteDocument
 from standfast.store.records import DocumentRecord
 
@@ -96,7 +96,13 @@ class WebhookSender:
         if target is None:
             return False  # for a runtime with the key
         async with places:
-            claimed = replace(delivery, attempts=delivery.attempts + 1, next_at=now + CLAIM_SECONDS)
+            claimed = replace(
+                delivery,
+                attempts=delivery.attempts + 1,
+                next_at=now + CLAIM_SECONDS,
+                response_status=None,
+                problem=None,
+            )
             claim = build_due_op(claimed)
             try:
                 await backend.commit(remove, claim)
@@ -131,7 +137,7 @@ class WebhookSender:
 
 
 async def send(
-    target: WebhookTarget, delivery: Delivery, timestamp: int, *, private: bool
+    target: WebhookTarget, delivery: WebhookDelivery, timestamp: int, *, private: bool
 ) -> tuple[int | None, str | None]:
     """Send a delivery once; return the status of the answer, and what went wrong. Redirects are not followed."""
     import httpx2
