@@ -140,12 +140,12 @@ async def test_snapshots_forks_checkpoints_and_files(session):
     await session.run("data = [1]")
     point = await session.snapshot()
     await session.run("data.append(2)")
-    twin = await session.fork()
+    fork = await session.fork()
     checkpoint = await session.checkpoint()
     await session.rollback(point)
     assert (await session.run("data")).value == [1]
-    assert (await twin.run("data")).value == [1, 2]
-    await twin.terminate()
+    assert (await fork.run("data")).value == [1, 2]
+    await fork.terminate()
     await session.drop(point)
     assert (await session.restore(checkpoint)).kept == ("data",)
     assert (await session.run("data")).value == [1, 2]

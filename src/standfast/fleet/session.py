@@ -353,9 +353,9 @@ class RemoteWorkerSession(WorkerSession):
             try:
                 report = await target.restore_workspace(batch.manifest, fetch)
             except BaseException:
-                link.tell("release", leased.session_id)
+                link.notify("release", leased.session_id)
                 raise
-            self._link.tell("release", self.session_id)
+            self._link.notify("release", self.session_id)
             self._link, self.session_id, self._info = link, leased.session_id, target._info
             return report
 

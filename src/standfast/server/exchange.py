@@ -90,7 +90,7 @@ class Exchange:
         accepted = self.request.headers.get("accept", "").partition(";")[0].strip().lower()
         return self.endpoint.can_stream and accepted == "text/event-stream"
 
-    def tag_head(self, head: Head) -> None:
+    def set_etag(self, head: Head) -> None:
         """Send the head as the ETag of the response."""
         self.headers["etag"] = f'"{head.version}-{head.length}"'
 
@@ -124,7 +124,7 @@ class Exchange:
             return
         if self.principal.role < min(rule.own, rule.foreign):
             raise Forbidden(f"{self.endpoint.name} needs the role {rule.own.name.lower()}")
-        self.reads = await self.service.narrow(self.owner_filter)
+        self.reads = await self.service.scope_to(self.owner_filter)
         if "run_id" in self.path:
             await self._load_run(self.path["run_id"])
         if "approval_id" in self.path:

@@ -88,7 +88,7 @@ class Service:
         self.audit = Audit(self.runtime.store)
         self.cells = CellRegister(self.limits.ended_cell_bytes)
 
-    async def narrow(self, owner: str | None) -> RunQueries:
+    async def scope_to(self, owner: str | None) -> RunQueries:
         """Return the data of an owner, separated by the database if it can do that. ``None`` stands for all owners."""
         if owner is None:
             return self.runtime

@@ -44,7 +44,7 @@ class NodeLink:
         work = self._control.remote(self._client, session_id, method, encode(request))
         return self._decode(await self._receive(work), kind)
 
-    def tell(self, method: str, request: Any) -> None:
+    def notify(self, method: str, request: Any) -> None:
         """Send a control call without waiting for its answer."""
         if self.loss is None:
             self._control.remote(self._client, "", method, encode(request))
@@ -67,12 +67,12 @@ class NodeLink:
         except Exception as problem:
             if not is_loss(problem):
                 raise
-            self.lose(str(problem).strip().splitlines()[0])
+            self.mark_lost(str(problem).strip().splitlines()[0])
             raise WorkerDied(self.loss or Cause("node-lost", "")) from None
         finally:
             self._waiting.discard(answered)
 
-    def lose(self, detail: str) -> None:
+    def mark_lost(self, detail: str) -> None:
         """Note that the node, or its actor, is gone."""
         if self.loss is None:
             self.loss = Cause("node-lost", f"node {self.node.node_id[:12]} at {self.node.address} is lost: {detail}")

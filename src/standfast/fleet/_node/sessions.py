@@ -69,7 +69,7 @@ class ServedSession:
 
     def __init__(self, session: WorkerSession, client: str) -> None:
         self.session, self.client = session, client
-        self.is_twin = False
+        self.is_fork = False
         self._executions: dict[str, _Execution] = {}
         self._captures: dict[str, Capture] = {}
         self._staged: dict[bytes, bytes] = {}

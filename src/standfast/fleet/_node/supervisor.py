@@ -34,9 +34,9 @@ _SWEEP_INTERVAL = 1.0
 class NodeSupervisor:
     """Runs in the actor. Everything happens on one event loop; control calls come in on another and are passed on."""
 
-    def __init__(self, config: bytes, node_id: str, stays: bool) -> None:
+    def __init__(self, config: bytes, node_id: str, detached: bool) -> None:
         self._config = decode_config(config)
-        self._node_id, self._stays = node_id, stays
+        self._node_id, self._is_detached = node_id, detached
         self._pool = SessionPool(self._config)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started: asyncio.Task[None] | None = None
@@ -128,9 +128,9 @@ class NodeSupervisor:
         return r.Leased(session.session_id, describe_info(session.info))
 
     async def _fork(self, served: ServedSession) -> r.Leased:
-        twin = await served.session.fork()
-        leased = self._add(twin, served.client)
-        self._sessions[twin.session_id].is_twin = True
+        fork = await served.session.fork()
+        leased = self._add(fork, served.client)
+        self._sessions[fork.session_id].is_fork = True
         return leased
 
     async def _do_release(self, client: str, data: bytes) -> None:
@@ -141,12 +141,12 @@ class NodeSupervisor:
     async def _release(self, served: ServedSession) -> None:
         del self._sessions[served.session.session_id]
         await served.close()
-        if served.is_twin:
+        if served.is_fork:
             await served.session.terminate()
         else:
             self._pool.release(served.session)
 
-    async def _do_greet(self, client: str, data: bytes) -> NodeReport:
+    async def _do_renew(self, client: str, data: bytes) -> NodeReport:
         """Note that the pool is alive, and describe the node."""
         await self._ensure_started()
         return self._report()
@@ -197,7 +197,7 @@ class NodeSupervisor:
             for client, seen_at in list(self._clients.items()):
                 if seen_at + CLIENT_TIMEOUT < now:
                     await self._forget(client)
-            if not self._stays and not self._clients and self._last_client_at + IDLE_EXIT < now:
+            if not self._is_detached and not self._clients and self._last_client_at + IDLE_EXIT < now:
                 await self._end()
 
     async def _forget(self, client: str) -> None:

@@ -162,7 +162,7 @@ class LiveRelay:
             for watcher in self._list_watchers(run_id, live=False):
                 self._link.send(watcher, encode(Changed(run_id, stopped)))
 
-    def tell_runnable(self) -> None:
+    def announce_runnable(self) -> None:
         """Send a hint, and further ones of the next moment as one at its end."""
         if self._link is None:
             return
@@ -174,7 +174,7 @@ class LiveRelay:
     def _end_hint(self) -> None:
         self._hint_handle = None
         if self._has_hint:
-            self.tell_runnable()
+            self.announce_runnable()
 
     def _list_watchers(self, run_id: str, *, live: bool) -> list[str]:
         now, watchers = time.monotonic(), self._watchers.get(run_id, {})

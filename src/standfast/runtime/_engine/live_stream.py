@@ -46,10 +46,6 @@ class LiveStream:
         """How many live events of the current response are no longer kept."""
         self._size = 0
 
-    @property
-    def first_kept(self) -> int:
-        return self.kept[0].number if self.kept else self.next_number
-
     def add(self, message: StreamMessage, *, keep_settled: bool) -> None:
         """Add the next message. With ``keep_settled``, earlier responses are kept too, as far as there is room."""
         self.next_number, self.mark, self.base = message.number + 1, message.mark, message.base

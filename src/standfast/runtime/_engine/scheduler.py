@@ -206,7 +206,7 @@ class Scheduler:
         if self.ctx.closing or run_id in self.executors or run_id in self._claiming or is_locked(record):
             return False
         if not self.has_capacity():
-            self.ctx.subscriptions.tell_runnable()
+            self.ctx.subscriptions.announce_runnable()
             return False
         self._claiming.add(run_id)
         try:
@@ -235,7 +235,7 @@ class Scheduler:
             if self.has_agent(record):
                 await self.claim(record)
             else:
-                self.ctx.subscriptions.tell_runnable()
+                self.ctx.subscriptions.announce_runnable()
 
     async def start_next(self, session_id: str | None) -> None:
         """Start the next queued run of a session, if the session is free, or offer it to all runtimes.
@@ -256,7 +256,7 @@ class Scheduler:
             if has_agent:
                 self.on_runnable()
             if not has_agent or not self.has_capacity():
-                self.ctx.subscriptions.tell_runnable()
+                self.ctx.subscriptions.announce_runnable()
 
     def has_agent(self, record: RunRecord) -> bool:
         """Return whether this runtime can read the run and has its agent."""
@@ -283,4 +283,4 @@ class Scheduler:
             executor.suspend()
         if tasks:
             await asyncio.wait(tasks, timeout=SHUTDOWN_GRACE)
-            self.ctx.subscriptions.tell_runnable()
+            self.ctx.subscriptions.announce_runnable()
