@@ -11,7 +11,7 @@ import msgspec
 from standfast.base.errors import Closed, NotFound
 from standfast.base.ids import new_id
 from standfast.base.log import get_logger
-from standfast.server.calls.message_log import MessageLog
+from standfast.server.message_log import MessageLog
 from standfast.server.problems import make_problem
 from standfast.server.types import CellInfo, NewCell
 
