@@ -21,7 +21,6 @@ from standfast.store.backend import Backend
 from standfast.store.operations import AppendJournal, MoveBehind, Op, RequireVersion, SaveRun
 from standfast.store.records import RunRecord
 
-
 CLAIMABLE_STATUSES = ("woken", "running", *QUEUED_STATUSES)
 
 
