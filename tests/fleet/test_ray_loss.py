@@ -88,7 +88,7 @@ CELLS = [
 ]
 
 
-async def test_a_durable_run_goes_on_by_itself_on_another_node(cluster, nodes, tmp_path):
+async def test_a_durable_run_continues_on_another_node(cluster, nodes, tmp_path):
     pool, requests, killed = nodes, [], []
 
     def decide(request):
@@ -148,7 +148,7 @@ async def test_a_call_under_way_is_made_again_from_the_state_before_it(cluster, 
         sessions.close()
 
 
-async def test_callers_wait_for_a_cluster_that_is_lost_and_go_on_with_the_next(tmp_path):
+async def test_callers_wait_while_the_cluster_is_lost_and_continue_with_the_next(tmp_path):
     """A cluster of its own, whose head ends, and which begins again at the same address."""
     import ray
 

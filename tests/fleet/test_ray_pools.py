@@ -90,7 +90,7 @@ async def test_input_is_answered_while_the_code_runs(session):
     assert answers[-1].value == "ANN"
 
 
-async def test_an_interrupt_overtakes_a_flood_of_output_that_nobody_reads(session):
+async def test_an_interrupt_overtakes_unread_output(session):
     await session.run("kept = 1")
     stream = session.execute(ExecuteMessage(code="while True: print('flood' * 100)"), timeout=60)
     async for message in stream:
@@ -184,7 +184,7 @@ async def test_errors_have_their_class_and_their_fields(session):
         await session.files.read("../../etc/passwd")
 
 
-async def test_the_end_of_a_worker_is_told_with_its_cause(session):
+async def test_the_end_of_a_worker_is_reported_with_its_cause(session):
     result = await session.run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert result.state == "lost"
     assert not session.is_alive

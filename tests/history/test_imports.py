@@ -36,7 +36,7 @@ def outcomes(report: dict[str, CopiedSession]) -> dict[str, tuple[str, int]]:
     return {name: (entry.outcome, entry.items) for name, entry in report.items()}
 
 
-async def test_a_file_is_copied_extended_and_taken_back(tmp_path: Path) -> None:
+async def test_an_import_of_a_file_can_be_repeated_and_undone(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     url, target = f"sqlite:///{path}", f"sqlite:///{tmp_path}/new.db"
     ann, bob = agents.SQLiteSession("ann", path), agents.SQLiteSession("bob", path)

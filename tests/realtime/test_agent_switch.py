@@ -117,7 +117,7 @@ async def test_of_several_handoffs_in_one_response_the_first_wins_and_the_others
         assert not answers["c2"].start_response
 
 
-async def test_a_handoff_that_hangs_does_not_hold_up_those_of_the_agents_after_it():
+async def test_a_hanging_handoff_does_not_delay_handoffs_of_later_agents():
     never = asyncio.Event()
 
     async def hang(context):
@@ -153,7 +153,7 @@ async def test_a_handoff_after_a_failed_one_is_performed():
 
 
 @pytest.mark.parametrize("how", ["handoff", "update"])
-async def test_a_transition_that_the_model_refuses_leaves_the_old_agent_in_place(how):
+async def test_the_agent_stays_if_the_model_refuses_a_transition(how):
     model = ScriptedRealtimeModel(
         [RealtimeStep(Update, error=SettingsRejected({"message": "bad voice"}))], strict=False
     )
@@ -216,7 +216,7 @@ async def test_a_program_that_stops_waiting_does_not_leave_a_transition_half_don
         await heard.wait_for("agent_changed")
 
 
-async def test_a_handoff_and_an_update_tell_the_model_the_same():
+async def test_a_handoff_and_an_update_send_the_same_settings():
     base = {"voice": "ash", "tracing": {"workflow_name": "Telephone", "metadata": {"line": "7"}}}
     other = RealtimeAgent(name="other", instructions=lambda context, agent: "now", tools=[a_tool], handoffs=[B, C])
     told = []
@@ -291,7 +291,7 @@ async def test_a_handoff_that_leads_nowhere_is_answered_with_an_error():
         await wait_until(lambda: get_sent_inputs(model, Output))
 
 
-async def test_hooks_hear_of_a_handoff():
+async def test_hooks_are_called_for_a_handoff():
     told = []
 
     class Watch(RunHooks):
@@ -346,7 +346,7 @@ async def test_a_handoff_after_a_concurrent_update_is_skipped():
 
 
 @in_virtual_time
-async def test_the_next_change_waits_until_a_given_up_one_is_taken_back():
+async def test_the_next_change_waits_until_an_abandoned_one_is_reverted():
     restored = asyncio.Event()
 
     class Stuck(ScriptedRealtimeModel):

@@ -61,7 +61,7 @@ def test_a_change_inside_a_change_is_refused(how):
 
 
 @pytest.mark.parametrize("what", ["update_agent", "send_message", "interrupt"])
-def test_an_entry_does_not_wait_for_itself(what):
+def test_entering_a_session_does_not_wait_for_itself(what):
     @in_virtual_time
     async def scenario():
         arguments = {"update_agent": [B], "send_message": ["hello"], "interrupt": []}[what]
@@ -131,7 +131,7 @@ def test_the_old_settings_are_restored_after_any_error_of_a_switch(error):
 
 
 @pytest.mark.parametrize("how", ["hangs", "fails"])
-def test_a_model_that_does_not_take_the_old_settings_back_does_not_keep_the_next_change(how):
+def test_a_model_that_refuses_the_old_settings_does_not_block_the_next_change(how):
     @in_virtual_time
     async def scenario():
         class Stuck(ScriptedRealtimeModel):
@@ -285,7 +285,7 @@ async def steps(count):
 
 
 @pytest.mark.parametrize("connects", [True, False])
-def test_a_change_that_is_asked_for_during_the_entry_waits_for_its_end(connects):
+def test_a_change_requested_while_the_session_opens_waits_until_it_is_open(connects):
     @in_virtual_time
     async def scenario():
         may = asyncio.Event()
@@ -311,7 +311,7 @@ def test_a_change_that_is_asked_for_during_the_entry_waits_for_its_end(connects)
 
 
 @in_virtual_time
-async def test_a_change_that_a_call_waits_for_is_not_held_up_by_the_next_call():
+async def test_a_change_that_a_call_waits_for_is_not_blocked_by_the_next_call():
     @function_tool
     async def change() -> str:
         await session.update_agent(B)

@@ -49,7 +49,7 @@ def guarded(*guardrails, **settings):
 
 @pytest.mark.parametrize(("settings", "seconds"), [({}, DEFAULT_TIMEOUT), ({"timeout": 2.0}, 2.0)])
 @in_virtual_time
-async def test_audio_on_which_there_is_no_verdict_is_not_heard_and_the_answer_ends(settings, seconds, caplog):
+async def test_unchecked_audio_is_not_released_and_the_answer_ends(settings, seconds, caplog):
     async with guarded(hanging(), hold_back_audio=True, **settings) as (session, model, heard):
         done = RealtimeModelAudioDoneEvent("i1", 0, response_id="r1")
         await model.emit(response_started(), audio_chunk(), text_delta("hello"), audio_chunk(), done, response_ended())
@@ -70,7 +70,7 @@ async def test_audio_on_which_there_is_no_verdict_is_not_heard_and_the_answer_en
 
 @pytest.mark.parametrize("texts", [[], [GREETING]])
 @in_virtual_time
-async def test_the_server_gets_how_much_of_it_was_heard(texts):
+async def test_the_server_is_sent_how_much_was_heard(texts):
     model = LocalRealtimeModel([GREETING], tts=ToneTTS(), pace=None)
     agent = RealtimeAgent(name="host", output_guardrails=[hanging(*texts)])
     async with open_scripted_session(agent, model, guardrails_settings=EAGER) as (session, _, heard):
@@ -84,7 +84,7 @@ async def test_the_server_gets_how_much_of_it_was_heard(texts):
 
 
 @in_virtual_time
-async def test_an_item_that_the_server_added_meanwhile_is_deleted_there():
+async def test_an_item_that_the_server_added_in_the_meantime_is_deleted_on_the_server():
     async with guarded(hanging(), hold_back_audio=True, timeout=2.0) as (_session, model, heard):
         await model.emit(response_started(), audio_chunk(), text_delta("hello"), response_ended())
         await model.drop()
@@ -97,7 +97,7 @@ async def test_an_item_that_the_server_added_meanwhile_is_deleted_there():
 
 
 @in_virtual_time
-async def test_words_that_a_later_look_found_good_are_heard_although_an_earlier_one_was_never_answered():
+async def test_text_that_a_later_check_passed_is_released_although_an_earlier_check_hangs():
     async with guarded(hanging("hello"), **EAGER) as (session, model, heard):
         await model.emit(
             response_started(), text_delta("hello"), text_delta(" you"), audio_chunk(5000), response_ended()
@@ -108,7 +108,7 @@ async def test_words_that_a_later_look_found_good_are_heard_although_an_earlier_
 
 
 @in_virtual_time
-async def test_what_was_found_good_before_the_guardrail_hung_stays_heard():
+async def test_text_that_passed_before_the_guardrail_hung_stays_heard():
     async with guarded(hanging("hello you"), **EAGER) as (_, model, heard):
         await model.emit(
             response_started(),
@@ -123,7 +123,7 @@ async def test_what_was_found_good_before_the_guardrail_hung_stays_heard():
 
 @pytest.mark.parametrize("held", [True, False])
 @in_virtual_time
-async def test_the_other_guardrails_are_asked_all_the_same(held):
+async def test_the_other_guardrails_still_run(held):
     async with guarded(hanging(), discreet, hold_back_audio=held, timeout=2.0) as (_session, model, heard):
         await model.emit(response_started(), audio_chunk(), text_delta("secret"), response_ended())
         tripped = await heard.wait_for("guardrail_tripped")
@@ -133,7 +133,7 @@ async def test_the_other_guardrails_are_asked_all_the_same(held):
 
 
 @in_virtual_time
-async def test_a_guardrail_that_raises_has_no_say_and_the_audio_is_heard():
+async def test_a_guardrail_that_raises_is_skipped_and_the_audio_is_released():
     @output_guardrail
     async def broken(context, agent, output):
         raise TimeoutError("the program's own")
@@ -145,7 +145,7 @@ async def test_a_guardrail_that_raises_has_no_say_and_the_audio_is_heard():
 
 
 @in_virtual_time
-async def test_a_guardrail_may_be_given_all_the_time_in_the_world():
+async def test_a_guardrail_may_run_without_a_timeout():
     @output_guardrail
     async def thorough(context, agent, output):
         await asyncio.sleep(1000)

@@ -51,7 +51,7 @@ def creates(server):
 
 
 @pytest.mark.parametrize("held", [False, True])
-async def test_after_three_refusals_in_a_row_no_other_answer_is_asked_for(held):
+async def test_after_three_trips_in_a_row_no_other_answer_is_requested(held):
     config = {"guardrails_settings": {"hold_back_audio": held}}
     async with RealtimeServer([BAD] * 9) as server, open_websocket_session(server, AGENT, **config) as (session, heard):
         await session.send_message("Tell me.")
@@ -65,7 +65,7 @@ async def test_after_three_refusals_in_a_row_no_other_answer_is_asked_for(held):
         assert get_texts(session).count("guardrail triggered: discretion") == 2
 
 
-async def test_refusals_with_calls_of_tools_in_between_are_in_a_row():
+async def test_trips_separated_by_tool_calls_count_as_in_a_row():
     turns = [BAD, CallTool("look"), BAD, CallTool("look"), BAD, CallTool("look"), BAD]
     async with RealtimeServer(turns) as server, open_websocket_session(server, AGENT) as (session, heard):
         await session.send_message("Tell me.")
@@ -75,7 +75,7 @@ async def test_refusals_with_calls_of_tools_in_between_are_in_a_row():
 
 
 @pytest.mark.parametrize("way", ["in writing", "speaking"])
-async def test_the_next_word_of_the_user_starts_anew(way):
+async def test_input_of_the_user_resets_the_trip_count(way):
     hears = ScriptedTranscriber(["Please?"])
     turns = [BAD] * 4 + ["I must not say that."]
     async with (
@@ -93,7 +93,7 @@ async def test_the_next_word_of_the_user_starts_anew(way):
 
 
 @in_virtual_time
-async def test_an_answer_that_was_let_through_starts_anew():
+async def test_an_answer_that_passes_resets_the_trip_count():
     model = LocalRealtimeModel([BAD, BAD, "Well.", BAD, BAD, "That is all."], pace=None)
     config = {"model_settings": {"turn_detection": None}}
     session = await RealtimeRunner(AGENT, model=model, config=config).run()

@@ -80,7 +80,7 @@ async def test_a_trip_is_announced_before_the_end_of_its_response():
             assert order[:3] == ["agent_start", "guardrail_tripped", "agent_end"]
 
 
-def test_a_refused_answer_counts_as_heard_nowhere():
+def test_a_refused_answer_counts_as_unheard_everywhere():
     async def scenario():
         slow, model = Slow(), local(SECRET, "Never mind.")
         async with open_store("memory://") as store:
@@ -101,7 +101,7 @@ def test_a_refused_answer_counts_as_heard_nowhere():
     run_in_virtual_time(scenario())
 
 
-def test_what_was_held_back_when_the_user_spoke_was_not_heard():
+def test_audio_held_when_the_user_speaks_was_not_heard():
     async def scenario():
         slow = Slow()
         async with call(local("A good answer that takes a while to say."), slow.guardrail()) as (session, heard):
@@ -118,7 +118,7 @@ def test_what_was_held_back_when_the_user_spoke_was_not_heard():
     run_in_virtual_time(scenario())
 
 
-def test_released_audio_counts_as_heard_from_its_release_on():
+def test_released_audio_counts_as_heard_from_its_release():
     async def scenario():
         slow = Slow()
         async with call(local("A good answer that takes a while to say."), slow.guardrail()) as (session, heard):
@@ -134,7 +134,7 @@ def test_released_audio_counts_as_heard_from_its_release_on():
     run_in_virtual_time(scenario())
 
 
-def test_verdicts_that_come_in_another_order_let_nothing_go_too_early():
+def test_verdicts_in_another_order_release_nothing_too_early():
     async def scenario():
         gates = {"first": asyncio.Event(), "first second": asyncio.Event()}
 
@@ -183,7 +183,7 @@ EAGER = {"hold_back_audio": True, "debounce_text_length": 5}
 
 
 @in_virtual_time
-async def test_audio_that_comes_ahead_of_its_words_waits_for_them():
+async def test_audio_that_arrives_before_its_transcript_waits_for_it():
     async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, heard):
         await model.emit(response_started(), text_delta("It is "), *[audio_chunk(100) for _ in range(20)])
         await asyncio.sleep(1)
@@ -194,7 +194,7 @@ async def test_audio_that_comes_ahead_of_its_words_waits_for_them():
 
 
 @in_virtual_time
-async def test_audio_that_comes_behind_its_words_waits_no_longer():
+async def test_audio_that_arrives_after_its_transcript_does_not_wait():
     text = "It is ten past four."
     async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, heard):
         await model.emit(response_started(), text_delta(text), RealtimeModelTextDoneEvent("i1", text, "r1"))
@@ -230,7 +230,7 @@ async def test_audio_at_a_higher_speed_is_released_later():
     ],
 )
 @in_virtual_time
-async def test_a_letter_that_is_a_syllable_takes_longer_to_say(text, many):
+async def test_a_syllabic_letter_is_estimated_to_take_longer(text, many):
     async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, heard):
         await model.emit(response_started(), text_delta(text), *[audio_chunk(100) for _ in range(20)])
         await asyncio.sleep(1)
@@ -238,7 +238,7 @@ async def test_a_letter_that_is_a_syllable_takes_longer_to_say(text, many):
 
 
 @in_virtual_time
-async def test_each_part_of_an_answer_waits_for_its_own_words():
+async def test_each_part_of_an_answer_waits_for_its_own_transcript():
     async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, heard):
         done = RealtimeModelTextDoneEvent("i1", "Quite so.", "r1")
         await model.emit(

@@ -46,7 +46,7 @@ async def end(model, how):
 
 @pytest.mark.parametrize("how", ["lost", "failed", "incomplete", "cancelled"])
 @in_virtual_time
-async def test_audio_whose_words_will_not_come_any_more_is_not_heard(how):
+async def test_audio_whose_transcript_never_arrives_is_not_heard(how):
     async with open_scripted_session(HOST, guardrails_settings=EAGER) as (session, model, heard):
         done = RealtimeModelAudioDoneEvent("i1", 0, response_id="r1")
         await model.emit(response_started(), text_delta("hello you"), *[audio_chunk(100) for _ in range(40)], done)
@@ -63,7 +63,7 @@ async def test_audio_whose_words_will_not_come_any_more_is_not_heard(how):
 
 @pytest.mark.parametrize("verdict_after", [0, 0.001, 1])
 @in_virtual_time
-async def test_a_lost_response_of_which_nothing_was_released_is_requested_again(verdict_after):
+async def test_a_lost_response_without_released_audio_is_requested_again(verdict_after):
     @output_guardrail
     async def slow(context, agent, output):
         await asyncio.sleep(verdict_after)
@@ -88,7 +88,7 @@ class Slow(ScriptedRealtimeModel):
 
 @pytest.mark.parametrize("late", [False, True])
 @in_virtual_time
-async def test_a_new_connection_gets_items_again_that_turned_out_not_to_be_heard(late):
+async def test_a_new_connection_gets_items_again_that_were_not_heard(late):
     verdict = asyncio.Event()
 
     @output_guardrail
@@ -133,7 +133,7 @@ async def test_a_new_connection_gets_no_truncation_of_an_unknown_item():
 
 @pytest.mark.parametrize("how", ["lost", "failed"])
 @in_virtual_time
-async def test_audio_without_any_words_is_heard_only_if_its_answer_ended_properly(how):
+async def test_audio_without_a_transcript_is_released_only_if_its_answer_completed(how):
     async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, heard):
         await model.emit(response_started(), audio_chunk(100))
         await end(model, how)
@@ -158,7 +158,7 @@ async def test_a_part_that_was_complete_is_heard_although_its_response_failed_la
 
 @pytest.mark.parametrize(("settings", "transcript"), [(LAZY, ""), (EAGER, "fine")])
 @in_virtual_time
-async def test_what_is_held_back_when_the_session_closes_was_not_heard(settings, transcript):
+async def test_audio_held_when_the_session_closes_was_not_heard(settings, transcript):
     async with open_store("memory://") as store:
         history = store.session("call")
         async with open_scripted_session(HOST, session=history, guardrails_settings=settings) as (
@@ -274,7 +274,7 @@ async def test_a_long_session_keeps_no_more_than_the_latest_responses(ends):
     ],
 )
 @in_virtual_time
-async def test_the_settings_count_wherever_they_stand(settings, many):
+async def test_audio_settings_apply_wherever_they_are_given(settings, many):
     size = 8 if "g711" in str(settings) else 48
     async with open_scripted_session(HOST, guardrails_settings=EAGER, model_settings=settings) as (
         _session,
@@ -334,7 +334,7 @@ async def test_the_history_keeps_only_the_released_part_of_a_rejected_response()
 
 
 @in_virtual_time
-async def test_what_was_passed_on_behind_an_answer_that_is_stopped_is_heard_from_then_on():
+async def test_audio_released_behind_a_stopped_answer_counts_as_heard_from_then_on():
     async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, heard):
         for number in (1, 2):
             item, response = f"i{number}", f"r{number}"

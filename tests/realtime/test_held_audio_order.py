@@ -30,7 +30,7 @@ def heard_items(heard):
 
 
 @in_virtual_time
-async def test_an_answer_is_not_heard_before_the_one_in_front_of_it():
+async def test_an_answer_is_not_released_before_the_previous_one():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
         session,
@@ -70,7 +70,7 @@ async def test_an_answer_by_an_agent_without_guardrails_waits_as_well():
 
 @pytest.mark.parametrize("how", ["refused", "interrupted", "stopped", "timed out"])
 @in_virtual_time
-async def test_audio_does_not_wait_for_a_response_of_which_nothing_will_be_released(how):
+async def test_audio_does_not_wait_for_a_response_that_will_not_be_released(how):
     verdicts = {"secret": asyncio.Event(), "well": asyncio.Event()}
     settings = HOLD | {"timeout": 5.0 if how == "timed out" else None}
     async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=settings) as (
@@ -93,7 +93,7 @@ async def test_audio_does_not_wait_for_a_response_of_which_nothing_will_be_relea
 
 
 @in_virtual_time
-async def test_audio_that_comes_late_is_heard_behind_what_waits_already():
+async def test_late_audio_is_released_after_audio_that_already_waits():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["fine"].set()
     async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
@@ -111,7 +111,7 @@ async def test_audio_that_comes_late_is_heard_behind_what_waits_already():
 
 
 @in_virtual_time
-async def test_what_is_active_continues_when_the_one_in_front_of_it_was_heard():
+async def test_an_active_answer_continues_when_the_previous_one_was_heard():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
     async with open_scripted_session(
@@ -141,7 +141,7 @@ async def test_a_text_response_does_not_wait_for_held_audio():
 
 
 @in_virtual_time
-async def test_what_waits_for_its_turn_when_the_session_closes_was_not_heard():
+async def test_queued_audio_was_not_heard_when_the_session_closes():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
     async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
@@ -178,7 +178,7 @@ async def test_an_interruption_drops_held_audio_and_announces_its_end_at_once():
 
 
 @in_virtual_time
-async def test_what_waits_behind_an_answer_is_dropped_when_the_user_speaks():
+async def test_queued_audio_is_dropped_when_the_user_speaks():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
     async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
@@ -203,7 +203,7 @@ async def test_what_waits_behind_an_answer_is_dropped_when_the_user_speaks():
 
 
 @in_virtual_time
-async def test_an_answer_by_an_agent_without_guardrails_that_was_stopped_in_line_was_not_heard():
+async def test_a_queued_answer_by_an_agent_without_guardrails_was_not_heard_if_stopped():
     verdicts = {"fine": asyncio.Event()}
     async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
         session,
@@ -222,7 +222,7 @@ async def test_an_answer_by_an_agent_without_guardrails_that_was_stopped_in_line
 
 @pytest.mark.parametrize("good", [True, False])
 @in_virtual_time
-async def test_an_answer_over_the_next_connection_is_heard_behind_the_rest_of_the_lost_one(good):
+async def test_an_answer_over_the_next_connection_follows_the_rest_of_the_lost_one(good):
     text = "fine" if good else "secret"
     verdicts = {text: asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
@@ -243,7 +243,7 @@ async def test_an_answer_over_the_next_connection_is_heard_behind_the_rest_of_th
 
 
 @in_virtual_time
-async def test_what_waited_counts_as_heard_from_its_turn_on():
+async def test_queued_audio_counts_as_heard_from_its_release():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
     async with open_store("memory://") as store:

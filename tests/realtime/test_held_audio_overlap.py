@@ -84,7 +84,7 @@ async def test_a_response_whose_end_was_announced_resets_the_trip_count_only_aft
 
 @pytest.mark.parametrize("order", [["a secret", "well"], ["well", "a secret"]])
 @in_virtual_time
-async def test_the_server_does_not_take_a_refused_answer_for_heard_because_of_the_next(order):
+async def test_the_server_does_not_count_a_refused_answer_as_heard_because_of_the_next(order):
     verdicts = {"a secret": asyncio.Event(), "well": asyncio.Event()}
     model = LocalRealtimeModel(list(verdicts), tts=ToneTTS(), detector=EnergyDetector, pace=None)
     async with open_scripted_session(agent_with_slow_guardrail(verdicts), model, guardrails_settings=HOLD) as (
@@ -106,7 +106,7 @@ async def test_the_server_does_not_take_a_refused_answer_for_heard_because_of_th
 
 
 @in_virtual_time
-async def test_an_answer_that_was_left_out_is_not_interrupted_with_the_next():
+async def test_an_answer_that_was_skipped_is_not_interrupted_with_the_next():
     verdicts = {"never judged": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
     model = LocalRealtimeModel(list(verdicts), tts=ToneTTS(), detector=EnergyDetector, pace=None)
@@ -146,7 +146,7 @@ async def test_a_refusal_while_the_user_speaks_stops_only_what_is_refused():
 
 
 @in_virtual_time
-async def test_hooks_hear_of_answers_in_the_same_order():
+async def test_hooks_are_called_in_the_order_of_the_answers():
     called = []
 
     class Hooks(RunHooks):

@@ -110,7 +110,7 @@ async def test_only_what_was_heard_is_written():
 
 
 @in_virtual_time
-async def test_an_answer_that_is_still_heard_waits_although_the_conversation_has_gone_on():
+async def test_an_answer_that_still_plays_is_not_written_although_the_conversation_continued():
     async with remembered() as (history, model):
         await model.emit(
             response_started(),
@@ -217,7 +217,7 @@ async def test_an_answer_waits_for_a_player_that_has_not_begun_to_play():
 
 
 @in_virtual_time
-async def test_an_answer_that_is_stopped_a_moment_after_the_next_one_is_written_as_heard():
+async def test_an_answer_stopped_just_after_the_next_one_is_written_as_heard():
     async with remembered(RealtimePlaybackTracker()) as (history, model):
         await model.emit(response_started(), text_delta("one two"), audio_chunk(300), response_ended())
         await model.emit(
@@ -246,7 +246,7 @@ async def test_an_answer_that_was_played_does_not_wait_when_the_next_one_is_stop
 
 
 @in_virtual_time
-async def test_a_player_that_falls_silent_holds_the_history_up_for_a_while_only():
+async def test_a_player_that_stops_reporting_delays_the_history_for_a_limited_time():
     async with remembered(tracker := RealtimePlaybackTracker()) as (history, model):
         await model.emit(
             response_started(), text_delta("one two"), audio_chunk(1_000), response_ended(), user_message_added("and?")
@@ -259,7 +259,7 @@ async def test_a_player_that_falls_silent_holds_the_history_up_for_a_while_only(
 
 
 @in_virtual_time
-async def test_an_answer_that_was_stopped_makes_those_behind_it_no_sooner_heard():
+async def test_a_stopped_answer_does_not_make_later_ones_count_as_heard_earlier():
     def stopped(item_id, response_id, heard):
         return RealtimeModelAudioInterruptedEvent(item_id, 0, response_id=response_id, audio_end_ms=heard)
 
@@ -301,7 +301,7 @@ async def test_a_user_message_waits_for_its_transcript_and_keeps_its_position():
             assert texts(await grown(history, 3)) == ["good day", "hello", "more"]
 
 
-async def test_what_cannot_be_transcribed_does_not_hold_up_the_rest():
+async def test_audio_that_cannot_be_transcribed_does_not_delay_later_items():
     spoken = UserMessageItem(item_id="u1", content=[InputAudio()])
     async with remembered() as (history, model):
         await model.emit(RealtimeModelItemUpdatedEvent(spoken), user_message_added("written", "u2", "u1"))
@@ -310,7 +310,7 @@ async def test_what_cannot_be_transcribed_does_not_hold_up_the_rest():
 
 
 @in_virtual_time
-async def test_what_is_never_transcribed_holds_up_the_rest_for_a_while_only():
+async def test_audio_that_is_never_transcribed_delays_later_items_for_a_limited_time():
     spoken = UserMessageItem(item_id="u1", content=[InputAudio()])
     async with remembered() as (history, model):
         await model.emit(RealtimeModelItemUpdatedEvent(spoken), user_message_added("two", "u2", "u1"))
@@ -331,7 +331,7 @@ async def test_later_writes_do_not_shorten_the_wait_for_a_transcript():
         assert texts(await grown(history, 4)) == ["one", "two", "three", "four"]
 
 
-async def test_a_lost_connection_will_not_transcribe_any_more():
+async def test_transcripts_of_a_lost_connection_are_not_waited_for():
     spoken = UserMessageItem(item_id="u1", content=[InputAudio()])
     async with open_store("memory://") as store:
         history = store.session("s")
@@ -342,7 +342,7 @@ async def test_a_lost_connection_will_not_transcribe_any_more():
             assert texts(await grown(history, 2)) == ["[inaudible]", "two"]
 
 
-async def test_an_item_that_comes_late_or_goes_early_does_not_confuse_the_writer():
+async def test_late_and_deleted_items_do_not_confuse_the_writer():
     async with remembered() as (history, model):
         await model.emit(user_message_added("one", "u1"), user_message_added("three", "u3", "u1"))
         await grown(history, 2)
@@ -352,7 +352,7 @@ async def test_an_item_that_comes_late_or_goes_early_does_not_confuse_the_writer
         assert texts(await grown(history, 4)) == ["one", "three", "two", "four"]
 
 
-async def test_pictures_are_written_with_their_words():
+async def test_pictures_are_written_with_their_text():
     item = UserMessageItem(item_id="u1", content=[InputImage(image_url="data:x"), InputText(text="look")])
     async with remembered() as (history, model):
         await model.emit(RealtimeModelItemUpdatedEvent(item))
@@ -495,7 +495,7 @@ async def test_a_history_that_is_unavailable_is_reported_once_each_time():
         await heard.wait_for("error", 2)
 
 
-async def test_what_could_not_be_written_is_in_the_report():
+async def test_items_that_could_not_be_written_are_in_the_report():
     async with open_scripted_session(AGENT, session=Failing(99)) as (session, model, heard):
         await model.emit(user_message_added("one", "u1"), user_message_added("two", "u2"))
         await heard.wait_for("error")
@@ -520,7 +520,7 @@ class Hanging(Failing):
 
 @pytest.mark.parametrize("deadline", [0.2, 2.0])
 @in_virtual_time
-async def test_a_history_that_does_not_answer_holds_up_the_end_until_the_deadline_only(deadline):
+async def test_a_hanging_history_delays_the_end_up_to_the_deadline(deadline):
     history, now = Hanging(), asyncio.get_running_loop().time
     async with open_scripted_session(AGENT, session=history) as (session, model, _heard):
         await model.emit(user_message_added("one", "u1"))

@@ -66,7 +66,7 @@ async def test_a_text_agent_answers_a_call_of_the_agent_that_speaks():
 
 @pytest.mark.parametrize("asynchronously", [True, False])
 @pytest.mark.parametrize("approved", [True, False])
-async def test_an_approval_of_the_nested_agent_is_asked_in_the_session(approved, asynchronously):
+async def test_the_session_requests_approval_for_a_call_of_the_nested_agent(approved, asynchronously):
     agent = clerk(paying(7), [assistant_message("That is settled.")])
     turns = [ASK, "All right."]
     async with calling(speaking(agent), turns, async_tool_calls=asynchronously) as (session, heard, _server):
@@ -85,7 +85,7 @@ async def test_an_approval_of_the_nested_agent_is_asked_in_the_session(approved,
         assert len(heard.of_type("tool_start")) == 1
 
 
-async def test_several_questions_are_asked_at_once_and_those_that_follow_afterwards():
+async def test_several_approvals_are_requested_at_once_and_later_ones_afterwards():
     agent = clerk([*paying(1, "a"), *paying(2, "b")], paying(3, "c"), [assistant_message("Done.")])
     async with calling(speaking(agent), [ASK, "Done."], async_tool_calls=False) as (session, heard, _server):
         await session.send_message("Pay them.")
@@ -100,7 +100,7 @@ async def test_several_questions_are_asked_at_once_and_those_that_follow_afterwa
         assert PAID == [2, 3]
 
 
-async def test_a_yes_for_ever_holds_for_later_calls_of_the_agent_tool_too():
+async def test_a_standing_approval_covers_later_calls_of_the_agent_tool():
     agent = clerk(paying(1), [assistant_message("One.")], paying(2), [assistant_message("Two.")])
     async with calling(speaking(agent), [ASK, "One.", ASK, "Two."]) as (session, heard, _server):
         await session.send_message("Pay.")
@@ -125,7 +125,7 @@ async def test_a_nested_approval_without_a_decision_expires():
         assert not await session.approve_tool_call(expired.call_id)
 
 
-async def test_a_nested_question_survives_a_lost_connection():
+async def test_a_nested_approval_survives_a_lost_connection():
     agent = clerk(paying(7), [assistant_message("Paid.")])
     config = {"reconnect": {"initial_delay": 0.01}}
     async with calling(speaking(agent), [ASK, "Paid."], **config) as (session, heard, server):
@@ -157,7 +157,7 @@ async def test_a_nested_agent_that_fails_answers_the_model_and_the_session_conti
         await heard.wait_for("agent_end", 2)
 
 
-async def test_what_a_nested_agent_consumed_counts():
+async def test_the_usage_of_a_nested_agent_counts():
     agent = clerk([assistant_message("Yes.")])
     async with open_scripted_session(speaking(agent)) as (session, model, heard):
         await model.emit(called("ask_clerk", arguments='{"input": "?"}'))
@@ -165,7 +165,7 @@ async def test_what_a_nested_agent_consumed_counts():
         assert session.metrics.usage.requests == 1
 
 
-async def test_a_call_of_an_agent_tool_that_the_user_talks_over_is_cancelled_if_it_says_so():
+async def test_barge_in_cancels_an_agent_tool_whose_policy_is_cancel():
     begun = asyncio.Event()
 
     @function_tool

@@ -46,7 +46,7 @@ def guarded(*guardrails):
     return RealtimeAgent(name="host", output_guardrails=list(guardrails))
 
 
-async def test_words_are_looked_at_at_each_threshold_and_at_their_end():
+async def test_the_transcript_is_checked_at_each_threshold_and_at_its_end():
     seen = []
     agent = guarded(guard(seen=seen))
     async with open_scripted_session(agent, guardrails_settings={"debounce_text_length": 10}) as (
@@ -63,7 +63,7 @@ async def test_words_are_looked_at_at_each_threshold_and_at_their_end():
 
 
 @pytest.mark.parametrize("end", ["text_done", "turn_ended"])
-async def test_a_short_answer_is_looked_at_too(end):
+async def test_a_short_answer_is_checked(end):
     async with open_scripted_session(guarded(guard())) as (_session, model, heard):
         await model.emit(response_started(), text_delta("the secret is out"))
         await model.emit(
@@ -77,7 +77,7 @@ async def test_a_short_answer_is_looked_at_too(end):
         assert interrupt.playback_only == (end == "turn_ended")
 
 
-async def test_written_answers_are_looked_at_as_well():
+async def test_text_answers_are_checked():
     async with open_scripted_session(guarded(guard())) as (_session, model, heard):
         await model.emit(
             response_started(), RealtimeModelOutputTextDeltaEvent("i1", "a secret", "r1"), response_ended()
@@ -181,7 +181,7 @@ async def test_text_of_an_unknown_response_is_not_taken_for_a_newer_one():
         ]
 
 
-async def test_an_answer_whose_words_came_before_its_beginning_is_the_newer_one():
+async def test_an_answer_whose_text_preceded_its_start_is_the_newer_one():
     gate = asyncio.Event()
 
     @output_guardrail
@@ -232,7 +232,7 @@ async def test_a_guardrail_that_fails_is_logged_and_skipped_and_the_others_count
         assert "'broken' failed and was skipped" in caplog.text
 
 
-async def test_what_escapes_a_guardrail_becomes_an_error_and_the_session_lives_on():
+async def test_an_exception_of_a_guardrail_becomes_an_error_event_and_the_session_continues():
     model = ScriptedRealtimeModel([RealtimeStep(Interrupt, error=RuntimeError("line noise"))], strict=False)
     async with open_scripted_session(guarded(guard()), model) as (_session, _, heard):
         await model.emit(response_started(), text_delta("secret"), response_ended())
@@ -242,7 +242,7 @@ async def test_what_escapes_a_guardrail_becomes_an_error_and_the_session_lives_o
 
 
 @pytest.mark.parametrize("message", ["Please be discreet.", lambda names: f"Mind {names[0]}."])
-async def test_the_follow_up_can_be_in_words_of_ones_own(message):
+async def test_the_follow_up_message_can_be_configured(message):
     async with open_scripted_session(guarded(guard()), guardrails_settings={"message": message}) as (
         _session,
         model,
@@ -253,7 +253,7 @@ async def test_the_follow_up_can_be_in_words_of_ones_own(message):
     assert get_sent_inputs(model, Input)[0].user_input in ("Please be discreet.", "Mind no secrets.")
 
 
-async def test_guardrails_of_the_session_are_asked_once_even_if_the_agent_has_them_too():
+async def test_a_guardrail_of_session_and_agent_runs_once():
     seen = []
     check = guard(seen=seen)
     async with open_scripted_session(guarded(check), output_guardrails=[check]) as (_session, model, _heard):
@@ -263,7 +263,7 @@ async def test_guardrails_of_the_session_are_asked_once_even_if_the_agent_has_th
     assert seen == ["fine"]
 
 
-async def test_audio_can_be_held_back_until_its_words_were_found_good():
+async def test_audio_can_be_held_until_its_transcript_has_passed():
     gate = asyncio.Event()
 
     @output_guardrail
@@ -283,7 +283,7 @@ async def test_audio_can_be_held_back_until_its_words_were_found_good():
         await heard.wait_for("audio", 2)
 
 
-async def test_nothing_that_was_held_back_is_heard_when_its_words_are_refused():
+async def test_held_audio_is_dropped_when_its_transcript_is_refused():
     settings = {"hold_back_audio": True}
     async with open_scripted_session(guarded(guard()), guardrails_settings=settings) as (_session, model, heard):
         await model.emit(response_started(), audio_chunk(), text_delta("secret"), audio_chunk(), response_ended())
@@ -294,7 +294,7 @@ async def test_nothing_that_was_held_back_is_heard_when_its_words_are_refused():
 
 
 @pytest.mark.parametrize(("said", "expected"), [("hello", ["audio", "audio", "audio_end"]), ("secret", [])])
-async def test_the_end_of_audio_comes_behind_the_audio_that_was_held_back(said, expected):
+async def test_the_end_of_audio_follows_the_held_audio(said, expected):
     settings = {"hold_back_audio": True}
     async with open_scripted_session(guarded(guard()), guardrails_settings=settings) as (_session, model, heard):
         done = RealtimeModelAudioDoneEvent("i1", 0, response_id="r1")
@@ -305,7 +305,7 @@ async def test_the_end_of_audio_comes_behind_the_audio_that_was_held_back(said, 
 
 
 @in_virtual_time
-async def test_how_much_was_heard_before_a_trip_is_known_although_a_call_holds_up_the_conversation():
+async def test_the_heard_part_before_a_trip_is_known_while_a_call_blocks_the_conversation():
     called = asyncio.Event()
 
     @function_tool

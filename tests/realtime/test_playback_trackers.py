@@ -31,7 +31,7 @@ class Fails(RealtimePlaybackTracker):
 
 @pytest.mark.parametrize("method", ["get_state", "no state", "on_interrupted"])
 @in_virtual_time
-async def test_a_playback_tracker_that_fails_costs_no_connection_and_no_history(method, caplog):
+async def test_a_failing_playback_tracker_affects_neither_connection_nor_history(method, caplog):
     model = LocalRealtimeModel([LONG, "Two.", "Three."])
     async with open_store("memory://") as store:
         history = store.session("s")

@@ -20,7 +20,7 @@ def test_the_events_are_those_of_openai_agents() -> None:
     assert not list_names(standfast.realtime.RealtimeAdditionalEvent) & expected
 
 
-async def test_additional_events_are_for_those_who_ask() -> None:
+async def test_additional_events_must_be_requested() -> None:
     async with open_scripted_session(RealtimeAgent(name="host")) as (session, model, heard):
         plain = aiter(session)
         await model.emit(response_started(), text_delta("hi"), audio_chunk(), response_ended())

@@ -36,7 +36,7 @@ AGENT = RealtimeAgent(name="host")
 Interrupt, Input = RealtimeModelSendInterrupt, RealtimeModelSendUserInput
 
 
-async def test_a_turn_comes_as_events_and_as_history():
+async def test_a_turn_is_emitted_as_events_and_added_to_the_history():
     async with open_scripted_session(AGENT) as (session, model, heard):
         await session.send_message("hello")
         await model.emit(
@@ -52,7 +52,7 @@ async def test_a_turn_comes_as_events_and_as_history():
         assert heard.of_type("history_updated")[-1].history == session.history
 
 
-async def test_every_model_event_is_passed_on_first_as_it_came():
+async def test_every_model_event_is_first_emitted_unchanged():
     async with open_scripted_session(AGENT) as (_session, model, heard):
         events = [
             response_started(),
@@ -130,7 +130,7 @@ async def test_interrupting_silence_is_harmless():
         assert get_sent_inputs(model, Interrupt) == [Interrupt(), Interrupt()]
 
 
-async def test_after_a_barge_in_no_audio_of_that_response_comes_and_the_history_is_cut():
+async def test_after_a_barge_in_the_response_emits_no_audio_and_the_history_is_truncated():
     async with open_scripted_session(AGENT) as (session, model, heard):
         await model.emit(response_started(), text_delta("one two three four"), audio_chunk(1000))
         await model.emit(told.RealtimeModelSpeechStartedEvent("u1", 0))
@@ -162,7 +162,7 @@ async def test_a_failed_response_is_reported_with_its_reason(status, kind, known
         assert len(heard.of_type("agent_end")) == known
 
 
-async def test_strange_sequences_do_no_harm():
+async def test_unexpected_sequences_of_events_are_harmless():
     async with open_scripted_session(AGENT) as (session, model, heard):
         await model.emit(response_ended("never began"), response_ended(), told.RealtimeModelTurnEndedEvent())
         await model.emit(told.RealtimeModelItemDeletedEvent("x"), told.RealtimeModelItemTruncatedEvent("x", 0, 1))

@@ -81,7 +81,7 @@ async def go_on(session):
     await wait_until(lambda: get_texts(session)[-1] == "The end.")
 
 
-async def test_an_output_that_comes_while_the_user_speaks_is_spoken_of_in_the_answer_to_the_user():
+async def test_an_output_during_speech_is_part_of_the_answer_to_the_user():
     look, hears = Look(), ScriptedTranscriber(["And by the way?"])
     turns = [CallTool("look"), "It is noon, by the way.", "The end."]
     async with (
@@ -100,7 +100,7 @@ async def test_an_output_that_comes_while_the_user_speaks_is_spoken_of_in_the_an
         assert heard.of_type("error") == []
 
 
-async def test_a_refusal_that_comes_while_the_user_speaks_is_followed_up_in_the_answer_to_the_user():
+async def test_a_trip_during_speech_is_followed_up_in_the_answer_to_the_user():
     may, asked = asyncio.Event(), asyncio.Event()
 
     @output_guardrail
@@ -134,7 +134,7 @@ async def test_a_refusal_that_comes_while_the_user_speaks_is_followed_up_in_the_
 
 
 @pytest.mark.parametrize("why", ["it does not answer by itself", "its answer is lost"])
-async def test_a_server_that_does_not_answer_the_user_is_asked_about_the_output(why):
+async def test_a_response_to_the_output_is_requested_if_the_server_does_not_answer_the_user(why):
     look = Look()
     settings = QUIET if why == "it does not answer by itself" else {}
     turns = [CallTool("look"), "It is noon."] if settings else [CallTool("look"), "Yes?", "It is noon."]
@@ -179,7 +179,7 @@ async def test_a_message_of_the_program_is_answered_although_the_user_speaks():
         RealtimeModelSendSessionUpdate({"turn_detection": None}),
     ],
 )
-async def test_a_turn_that_the_program_ends_is_over_for_the_output_too(how):
+async def test_an_output_does_not_wait_for_a_turn_that_the_program_has_ended(how):
     look = Look()
     async with (
         RealtimeServer([CallTool("look"), "It is noon."]) as server,

@@ -59,7 +59,7 @@ async def test_a_deleted_user_message_does_not_return_with_its_transcript():
         assert get_texts(session) == ["Yes.", "Still there?", "Yes."]
 
 
-async def test_an_item_that_the_program_makes_again_after_it_was_deleted_is_back():
+async def test_an_item_that_the_program_adds_again_after_deletion_is_shown():
     async with RealtimeServer(["One.", "Two."]) as server, open_websocket_session(server, AGENT) as (session, heard):
         await session.send_message("Count.")
         await heard.wait_for("agent_end")

@@ -53,11 +53,11 @@ def scripted(**more):
     return ScriptedRealtimeModel(strict=False, **more)
 
 
-def test_the_life_of_a_session_is_a_proper_table():
+def test_the_states_of_a_session_form_a_valid_table():
     TABLE.check(stop=RealtimeLifecycleEvent.CLOSE_REQUESTED)
 
 
-async def test_nothing_is_connected_before_the_entry():
+async def test_nothing_is_connected_before_the_session_is_entered():
     model = scripted()
     session = await RealtimeRunner(AGENT, model=model).run()
     assert (model.connect_calls, model.listeners, session.state) == ((), (), RealtimeState.NEW)
@@ -101,7 +101,7 @@ async def test_an_entry_that_fails_while_resolving_leaves_nothing_behind(agent):
     assert (model.listeners, model.connect_calls, session.state) == ((), (), RealtimeState.CLOSED)
 
 
-async def test_an_entry_that_fails_while_resolving_waits_for_what_else_was_being_resolved():
+async def test_a_failed_entry_waits_for_other_parts_that_are_being_resolved():
     asked, over = asyncio.Event(), []
 
     async def slowly(context, agent):
@@ -123,7 +123,7 @@ async def test_an_entry_that_fails_while_resolving_waits_for_what_else_was_being
     assert over == ["instructions"]
 
 
-async def test_two_things_of_one_name_are_refused_before_anything_is_connected():
+async def test_duplicate_names_are_refused_before_connecting():
     @function_tool
     def transfer_to_b() -> str:
         return ""
@@ -136,7 +136,7 @@ async def test_two_things_of_one_name_are_refused_before_anything_is_connected()
     assert model.listeners == ()
 
 
-async def test_a_failed_connection_takes_the_listener_away_and_ends_waiting_iterators():
+async def test_a_failed_connection_removes_the_listener_and_ends_waiting_iterators():
     model = scripted(connect_error=ConnectionError("refused"))
     session = await RealtimeRunner(AGENT, model=model).run()
     async with record_events(session):
@@ -228,7 +228,7 @@ async def test_closing_again_and_at_the_same_time_is_harmless():
     assert model.closed == 1
 
 
-async def test_cancelling_one_who_closes_does_not_stop_the_closing():
+async def test_cancelling_a_caller_of_close_does_not_stop_the_closing():
     gate = asyncio.Event()
 
     class Slow(ScriptedRealtimeModel):
@@ -274,7 +274,7 @@ async def test_a_stalled_model_is_cut_off_at_the_deadline():
 
 
 @in_virtual_time
-async def test_a_tool_that_waits_for_a_change_of_the_agent_does_not_hold_up_the_end():
+async def test_a_tool_that_waits_for_a_change_of_the_agent_does_not_delay_the_end():
     class Silent(ScriptedRealtimeModel):
         async def send_event(self, event):
             if isinstance(event, RealtimeModelSendSessionUpdate):
@@ -330,7 +330,7 @@ async def test_a_close_with_a_shorter_deadline_is_not_delayed_by_a_longer_one(ho
         await asyncio.sleep(1)
 
 
-async def test_a_stubborn_tool_is_reported_as_left_and_history_is_still_written():
+async def test_a_tool_that_does_not_stop_is_reported_and_the_history_is_still_written():
     release = asyncio.Event()
 
     @function_tool
@@ -351,7 +351,7 @@ async def test_a_stubborn_tool_is_reported_as_left_and_history_is_still_written(
         await asyncio.sleep(0.01)
 
 
-async def test_what_a_tool_and_a_guardrail_do_at_their_end_is_done_when_the_session_is_closed():
+async def test_cleanup_of_tools_and_guardrails_has_finished_when_the_session_is_closed():
     over = []
 
     async def hang(name):
@@ -456,7 +456,7 @@ async def test_two_iterators_each_see_everything_and_the_first_from_the_beginnin
         assert heard.types()[1:] == second.types()
 
 
-async def test_what_came_before_the_first_iterator_waits_for_it():
+async def test_events_before_the_first_iterator_are_kept_for_it():
     model = scripted()
     session = await RealtimeRunner(AGENT, model=model).run()
     async with session:
@@ -466,7 +466,7 @@ async def test_what_came_before_the_first_iterator_waits_for_it():
             assert heard.types() == ["history_updated", "agent_start", "agent_end"]
 
 
-async def test_a_loop_that_was_left_is_continued_by_the_next():
+async def test_an_iteration_continues_where_the_previous_one_was_left():
     model = scripted()
     session = await RealtimeRunner(AGENT, model=model).run()
     async with session:
@@ -528,7 +528,7 @@ async def test_control_events_are_never_dropped_however_slow_the_reader():
         assert len(heard.of_type("agent_start")) == 3_000
 
 
-async def test_a_fatal_error_comes_after_what_was_still_unread_to_every_iterator():
+async def test_a_fatal_error_reaches_every_iterator_after_its_unread_events():
     model = scripted()
     session = await RealtimeRunner(AGENT, model=model).run()
     async with session:
@@ -716,7 +716,7 @@ async def test_one_iterator_cannot_be_waited_for_twice():
         await asyncio.wait({waiting})
 
 
-async def test_the_listener_is_removed_once():
+async def test_the_listener_is_removed_only_once():
     class Model(RealtimeModel):
         def __init__(self):
             self.listeners = []
@@ -753,7 +753,7 @@ async def test_an_answer_that_the_end_of_a_call_cuts_short_is_incomplete():
 
 
 @in_virtual_time
-async def test_the_report_has_the_messages_that_were_lost_with_a_connection():
+async def test_the_report_has_messages_lost_with_a_connection():
     async with open_scripted_session(AGENT) as (session, model, heard):
         await session.send_message("Are you there?")
         await model.emit(RealtimeModelConnectionStatusEvent("disconnected"))
@@ -763,7 +763,7 @@ async def test_the_report_has_the_messages_that_were_lost_with_a_connection():
 
 
 @in_virtual_time
-async def test_the_word_of_a_guardrail_is_no_message_that_the_report_has():
+async def test_the_follow_up_of_a_guardrail_is_not_reported_as_a_lost_message():
     @output_guardrail
     async def discretion(context, agent, output):
         return GuardrailFunctionOutput(None, "secret" in output)

@@ -24,7 +24,7 @@ async def speak(session, pcm):
 
 
 @in_virtual_time
-async def test_speech_is_answered_interrupted_and_remembered_as_far_as_it_was_heard():
+async def test_speech_is_answered_and_interrupted_and_the_heard_part_is_kept():
     async with open_store("memory://") as store:
         history = store.session("call")
         model = local([LONG, "Okay."], transcriber=ScriptedTranscriber(["Count.", "Stop."]))

@@ -78,7 +78,7 @@ def words(session):
     return [part.transcript for item in session.history if item.role == "assistant" for part in item.content]
 
 
-async def test_they_do_not_wait_for_the_answer_that_is_being_given_and_leave_it_alone():
+async def test_an_out_of_band_response_neither_waits_for_the_active_one_nor_affects_it():
     async with RealtimeServer(ByTopic(LONG), pace=4.0) as server, calling(server) as (session, heard):
         await session.send_message("Tell me.")
         await heard.wait_for("audio")
@@ -96,7 +96,7 @@ async def test_they_do_not_wait_for_the_answer_that_is_being_given_and_leave_it_
         assert len(heard.of_type("usage")) == session.metrics.usage.requests == 3
 
 
-async def test_the_end_of_one_does_not_make_way_for_a_second_answer_in_the_conversation():
+async def test_the_end_of_an_out_of_band_response_does_not_start_a_second_answer():
     async with RealtimeServer(ByTopic(LONG, "Second."), pace=4.0) as server, calling(server) as (session, heard):
         await session.send_message("Tell me.")
         await heard.wait_for("audio")
@@ -108,7 +108,7 @@ async def test_the_end_of_one_does_not_make_way_for_a_second_answer_in_the_conve
         assert server.connections[0].get_sent("error") == []
 
 
-async def test_an_interruption_stops_the_conversation_and_not_what_is_beside_it():
+async def test_an_interruption_does_not_stop_out_of_band_responses():
     async with RealtimeServer(ByTopic(LONG), pace=4.0) as server, calling(server) as (session, heard):
         await session.send_message("Tell me.")
         await heard.wait_for("audio")
@@ -123,7 +123,7 @@ async def test_an_interruption_stops_the_conversation_and_not_what_is_beside_it(
         }
 
 
-async def test_a_call_that_is_no_part_of_the_conversation_is_not_made():
+async def test_a_tool_call_of_an_out_of_band_response_is_not_made():
     MADE.clear()
     brain = ByTopic(CallTool("look_up"), "Hello.")
     async with RealtimeServer(brain) as server, calling(server) as (session, heard):
@@ -148,7 +148,7 @@ async def test_a_rejected_out_of_band_response_is_reported_to_its_requester():
         await heard.wait_for("agent_end")
 
 
-async def test_one_that_the_server_never_begins_is_reported_too():
+async def test_an_out_of_band_response_that_never_begins_is_reported():
     async with RealtimeServer(ByTopic("Hello.")) as server:
         server.inject("response.create", Discard())
         async with calling(server, acknowledge_timeout=1.0) as (session, heard):
@@ -171,7 +171,7 @@ WISHES = {"instructions": "aside rhyme", "metadata": {"topic": "rhyme"}}
     ],
     ids=["aside", "with wishes", "with wishes and begun"],
 )
-async def test_a_plain_response_does_not_stand_for_one_that_was_wanted_otherwise(wanted, fault):
+async def test_a_plain_response_does_not_answer_a_request_with_options(wanted, fault):
     async with RealtimeServer(ByTopic("Hello.")) as server, calling(server) as (session, heard):
         server.inject(*fault)
         message = {"type": "response.create", "other_data": {"response": wanted}}
@@ -191,7 +191,7 @@ async def test_a_plain_response_does_not_stand_for_one_that_was_wanted_otherwise
         assert words(session) == ["Hello."]
 
 
-async def test_a_plain_response_that_was_asked_for_in_raw_words_is_asked_for_again_however_often_it_takes():
+async def test_a_plain_response_requested_by_a_raw_message_is_requested_until_it_starts():
     async with RealtimeServer(ByTopic("Hello.")) as server, calling(server) as (session, heard):
         server.inject("response.create", Disconnect(), times=2)
         await session.model.send_event(RealtimeModelSendRawMessage({"type": "response.create"}))

@@ -107,7 +107,7 @@ async def test_a_tool_in_a_thread_may_use_the_session_in_its_own_loop():
         assert await wait_until(lambda: given) == [None], "from inside it only asks"
 
 
-async def test_a_listener_that_waits_for_something_cancelled_does_not_make_the_session_deaf():
+async def test_a_listener_that_awaits_a_cancelled_task_does_not_stop_the_session():
     class Listener(RealtimeModelListener):
         async def on_event(self, event):
             if event.type == "turn_started":
@@ -155,7 +155,7 @@ async def test_tasks_that_still_run_emit_no_event_after_the_end(caplog):
     assert [record for record in caplog.records if record.levelname != "DEBUG"] == []
 
 
-async def test_a_peer_that_hangs_has_lost_its_socket_when_a_short_deadline_is_over(server_elsewhere):
+async def test_the_socket_of_a_hanging_peer_is_closed_at_a_short_deadline(server_elsewhere):
     async with open_websocket_session(server_elsewhere, AGENT) as (session, _):
         server_elsewhere.connections[0].stall()
         report = await session.close(deadline=0.1)
@@ -247,7 +247,7 @@ class SlowHistory:
 
 
 @in_virtual_time
-async def test_an_append_that_is_under_way_is_waited_for_and_not_made_again_beside_it():
+async def test_an_append_in_progress_is_awaited_and_not_repeated():
     history = SlowHistory()
     async with open_scripted_session(AGENT, session=history) as (session, model, _):
         await model.emit(user_message_added("hello"))
@@ -258,7 +258,7 @@ async def test_an_append_that_is_under_way_is_waited_for_and_not_made_again_besi
 
 
 @in_virtual_time
-async def test_a_history_that_cannot_be_interrupted_holds_up_neither_the_end_nor_the_connection():
+async def test_a_history_that_cannot_be_interrupted_delays_neither_the_end_nor_the_connection():
     history, loop = SlowHistory(), asyncio.get_running_loop()
     async with open_scripted_session(AGENT, session=history) as (session, model, _):
         await model.emit(user_message_added("hello"))
@@ -273,7 +273,7 @@ async def test_a_history_that_cannot_be_interrupted_holds_up_neither_the_end_nor
 
 
 @in_virtual_time
-async def test_a_model_that_cannot_be_interrupted_does_not_hold_up_the_end():
+async def test_a_model_that_cannot_be_interrupted_does_not_delay_the_end():
     let_go, loop = asyncio.Event(), asyncio.get_running_loop()
 
     class Stubborn(ScriptedRealtimeModel):

@@ -64,7 +64,7 @@ async def discreet(context, agent, output):
 # Agents that change while a response begins.
 
 
-async def test_a_response_that_begins_right_behind_the_acknowledgement_is_the_new_agents():
+async def test_a_response_right_after_the_acknowledgement_belongs_to_the_new_agent():
     async with RealtimeServer([CallTool("theirs"), "Fine."]) as server:
         session = await RealtimeRunner(AGENT).run(model_config=connect_options(server))
         async with record_events(session) as heard, session:
@@ -160,7 +160,7 @@ async def test_a_response_whose_end_was_not_reported_ends_when_the_next_one_star
         assert get_texts(session) == ["one"]
 
 
-async def test_a_response_trips_once_although_its_beginning_comes_late():
+async def test_a_response_with_a_late_start_trips_once():
     agent = RealtimeAgent(name="host", output_guardrails=[discreet])
     async with open_scripted_session(agent, guardrails_settings={"debounce_text_length": 1}) as (
         _session,
@@ -192,14 +192,14 @@ async def test_frames_of_a_response_in_the_wrong_order_over_a_real_connection():
 # Words and sounds behind the end of their response.
 
 
-async def test_words_that_come_after_the_end_are_looked_at_too():
+async def test_text_that_arrives_after_the_end_is_checked():
     agent = RealtimeAgent(name="host", output_guardrails=[discreet])
     async with open_scripted_session(agent) as (_session, model, heard):
         await model.emit(response_started(), text_delta("nothing"), response_ended(), text_delta(" secret"))
         await heard.wait_for("guardrail_tripped")
 
 
-async def test_audio_that_comes_after_the_end_is_not_held_back_for_ever():
+async def test_audio_that_arrives_after_the_end_is_not_held_forever():
     agent = RealtimeAgent(name="host", output_guardrails=[discreet])
     async with open_scripted_session(agent, guardrails_settings={"hold_back_audio": True}) as (_session, model, heard):
         await model.emit(response_started(), text_delta("nothing"), audio_chunk(), response_ended())
@@ -211,7 +211,7 @@ async def test_audio_that_comes_after_the_end_is_not_held_back_for_ever():
 # Planned roll-overs.
 
 
-async def test_a_roll_over_that_meets_another_loss_is_not_the_last_one():
+async def test_a_roll_over_during_a_lost_connection_is_not_the_last_one():
     class Dropping(ScriptedRealtimeModel):
         drops = 1
 
@@ -315,7 +315,7 @@ class Foreign(RealtimeModel):
         return [event for event in self.sent if isinstance(event, kind)]
 
 
-async def test_a_model_that_names_no_responses_speaks_calls_hands_over_and_is_interrupted():
+async def test_a_model_without_response_ids_can_speak_call_hand_off_and_be_interrupted():
     model = Foreign()
     agent = RealtimeAgent(name="host", tools=[theirs], handoffs=[OTHER])
     session = await RealtimeRunner(agent, model=model).run()

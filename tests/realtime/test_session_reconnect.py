@@ -76,7 +76,7 @@ async def test_an_idle_connection_is_replaced_and_gets_the_history():
         assert get_sent_inputs(model, RealtimeModelSendUserInput)
 
 
-async def test_a_silent_clean_close_is_noticed_too():
+async def test_a_connection_that_the_server_closes_cleanly_is_replaced():
     async with open_scripted_session(AGENT) as (_session, model, heard):
         await model.emit(RealtimeModelConnectionStatusEvent("disconnected", code=1000))
         await heard.wait_for("reconnected")
@@ -100,7 +100,7 @@ async def test_a_lost_response_is_reported_and_requested_again_if_nothing_was_he
         assert session.history[-1].status == "incomplete"
 
 
-async def test_words_without_any_sound_were_not_heard_and_the_response_is_asked_for_again():
+async def test_a_transcript_without_audio_was_not_heard_and_the_response_is_requested_again():
     async with open_scripted_session(AGENT) as (session, model, heard):
         await model.emit(user_message_added("hello"), response_started(), text_delta("Good"))
         await model.drop()
@@ -111,7 +111,7 @@ async def test_words_without_any_sound_were_not_heard_and_the_response_is_asked_
         assert session.history[-1].content[0].generated_transcript == "Good"
 
 
-async def test_a_response_that_was_written_is_not_asked_for_again():
+async def test_a_written_response_is_not_requested_again():
     async with open_scripted_session(AGENT) as (_session, model, heard):
         await model.emit(
             user_message_added("hello"), response_started(), RealtimeModelOutputTextDeltaEvent("i1", "Good", "r1")
@@ -124,7 +124,7 @@ async def test_a_response_that_was_written_is_not_asked_for_again():
 
 
 @pytest.mark.parametrize("when", ["before the loss", "after the loss"])
-async def test_a_response_that_was_interrupted_is_not_asked_for_again(when):
+async def test_an_interrupted_response_is_not_requested_again(when):
     async with open_scripted_session(AGENT) as (session, model, heard):
         await model.emit(user_message_added("hello"), response_started())
         if when == "after the loss":
@@ -140,7 +140,7 @@ async def test_a_response_that_was_interrupted_is_not_asked_for_again(when):
         assert requests(model) == []
 
 
-async def test_of_two_responses_that_were_lost_the_one_that_was_not_interrupted_is_asked_for_again():
+async def test_of_two_lost_responses_the_uninterrupted_one_is_requested_again():
     async with open_scripted_session(AGENT) as (session, model, heard):
         await model.emit(user_message_added("first"), response_started())
         await session.send_message("second")
@@ -162,7 +162,7 @@ async def test_a_message_that_the_lost_connection_did_not_confirm_is_resent():
         assert get_sent_inputs(model, RealtimeModelSendUserInput)[-1].user_input == "second"
 
 
-async def test_a_message_in_parts_is_not_confirmed_by_what_the_user_speaks():
+async def test_a_message_in_parts_is_not_confirmed_by_speech_of_the_user():
     picture = {"type": "input_image", "image_url": "data:image/png;base64,aGVsbG8="}
     message = {"type": "message", "role": "user", "content": [picture]}
     spoken = UserMessageItem(item_id="u1", content=[InputAudio()])
@@ -195,7 +195,7 @@ async def test_a_running_tool_continues_and_answers_the_new_connection():
     assert made == [1]
 
 
-async def test_an_output_that_was_ready_meanwhile_is_part_of_the_replay_and_gets_a_response():
+async def test_an_output_completed_while_disconnected_is_replayed_and_gets_a_response():
     gate = asyncio.Event()
 
     @function_tool
@@ -239,7 +239,7 @@ async def test_a_call_that_waits_for_a_person_keeps_waiting():
         assert get_sent_inputs(model, Output)[0].output == "deleted"
 
 
-async def test_a_handoff_whose_connection_is_lost_half_way_is_completed_by_the_next():
+async def test_a_handoff_interrupted_by_a_lost_connection_is_completed_by_the_next():
     other = RealtimeAgent(name="other", instructions="I am another.")
 
     class Fragile(ScriptedRealtimeModel):
@@ -312,7 +312,7 @@ async def test_failed_attempts_are_reported_and_the_last_one_ends_the_session():
         await anext(session.events())
 
 
-def test_connections_that_do_not_last_are_replaced_more_and_more_slowly():
+def test_short_lived_connections_are_replaced_with_growing_delays():
     async def flapping():
         config = {"initial_delay": 0.5, "max_delay": 6.0}
         async with open_scripted_session(AGENT, reconnect=config) as (_session, model, heard):
@@ -336,7 +336,7 @@ async def test_without_reconnecting_a_loss_ends_the_session_with_its_reason():
         assert isinstance((await heard.wait_for("session_closed")).report.error, ConnectionLost)
 
 
-async def test_those_who_wait_for_a_connection_learn_of_the_end():
+async def test_callers_that_wait_for_a_connection_get_the_end_of_the_session():
     from standfast.base.errors import Closed
 
     async with open_scripted_session(AGENT, reconnect={"initial_delay": 60, "max_delay": 60}) as (
@@ -353,7 +353,7 @@ async def test_those_who_wait_for_a_connection_learn_of_the_end():
             await saying
 
 
-async def test_a_connection_is_rolled_over_in_a_quiet_moment():
+async def test_a_connection_is_rolled_over_while_the_session_is_idle():
     config = {"roll_over_after": 0.05, "initial_delay": 0.001}
     async with open_scripted_session(AGENT, reconnect=config) as (_session, model, heard):
         await model.emit(user_message_added("hi"), response_started())
@@ -364,7 +364,7 @@ async def test_a_connection_is_rolled_over_in_a_quiet_moment():
         assert len(model.connect_calls) == 2
 
 
-async def test_items_that_a_new_connection_does_not_get_keep_their_position():
+async def test_items_that_are_not_replayed_keep_their_position():
     unheard = UserMessageItem(item_id="u3", content=[InputAudio()])
     async with open_scripted_session(AGENT) as (session, model, heard):
         await model.emit(
@@ -395,7 +395,7 @@ async def test_messages_during_a_resend_follow_the_resent_item():
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_a_message_after_a_call_is_resent_after_the_items_that_are_there(late):
+async def test_a_message_after_a_call_is_resent_after_the_existing_items(late):
     call = {"item_id": "f1", "call_id": "c1", "status": "completed", "arguments": "{}", "name": "look"}
     answered = RealtimeModelItemUpdatedEvent(RealtimeToolCallItem(**call, output="ok", output_item_id="o1"))
     asked = RealtimeModelItemUpdatedEvent(RealtimeToolCallItem(**call))
@@ -465,7 +465,7 @@ async def test_a_message_that_is_truncated_again_is_resent_again():
         assert [item.item_id for item in session.history] == ["u1"]
 
 
-async def test_what_one_connection_was_to_forget_for_a_moment_the_next_one_may_forget_for_good():
+async def test_a_temporary_deletion_may_be_permanent_on_the_next_connection():
     async with open_scripted_session(AGENT) as (session, model, heard):
         await model.emit(
             user_message_added("hello"),
@@ -483,7 +483,7 @@ async def test_what_one_connection_was_to_forget_for_a_moment_the_next_one_may_f
 
 
 @in_virtual_time
-async def test_only_the_next_connection_is_asked_again():
+async def test_only_the_next_connection_gets_the_request_again():
     model = FragileModel([[Pause(1), "Never heard."], "Good day."], tts=ToneTTS(), detector=EnergyDetector)
     session = await RealtimeRunner(AGENT, model=model).run()
     async with record_events(session) as heard, session:

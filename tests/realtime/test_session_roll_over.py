@@ -31,7 +31,7 @@ def held_by(conversation):
     return [(entry.item.get("role"), entry.text) for entry in conversation]
 
 
-def test_speech_cuts_an_answer_of_the_connection_before():
+def test_speech_truncates_an_answer_of_the_previous_connection():
     async def scenario():
         model = local(LONG, "Yes?")
         session = await RealtimeRunner(RealtimeAgent(name="a"), model=model, config=ROLL_OVER).run()
@@ -57,7 +57,7 @@ def test_speech_cuts_an_answer_of_the_connection_before():
     run_in_virtual_time(scenario())
 
 
-def test_an_answer_that_is_cut_keeps_its_place_behind_a_call_and_its_output():
+def test_a_truncated_answer_keeps_its_position_after_a_call_and_its_output():
     @function_tool
     async def look_up() -> str:
         return "found"
@@ -80,7 +80,7 @@ def test_an_answer_that_is_cut_keeps_its_place_behind_a_call_and_its_output():
     run_in_virtual_time(scenario())
 
 
-def test_an_answer_that_was_heard_to_its_end_is_left_alone():
+def test_an_answer_that_was_heard_completely_is_not_truncated():
     async def scenario():
         model = local(LONG, "Yes?")
         session = await RealtimeRunner(RealtimeAgent(name="a"), model=model, config=ROLL_OVER).run()
@@ -95,7 +95,7 @@ def test_an_answer_that_was_heard_to_its_end_is_left_alone():
     run_in_virtual_time(scenario())
 
 
-def test_nothing_of_an_earlier_session_is_cut_in_a_later_one():
+def test_items_of_an_earlier_session_are_not_truncated_in_a_later_one():
     async def scenario():
         model = local(LONG, "A short answer.")
         runner = RealtimeRunner(RealtimeAgent(name="a"), model=model)
@@ -138,7 +138,7 @@ async def test_an_interruption_after_a_lost_connection_reaches_the_server_that_h
             assert heard.of_type("error") == []
 
 
-async def test_two_parts_of_an_answer_that_are_cut_over_the_next_connection_make_no_error():
+async def test_two_parts_of_an_answer_can_be_truncated_over_the_next_connection():
     async with (
         RealtimeServer([LONG, "Yes?"]) as server,
         open_websocket_session(server, RealtimeAgent(name="a")) as (session, heard),
@@ -162,7 +162,7 @@ async def test_two_parts_of_an_answer_that_are_cut_over_the_next_connection_make
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-async def test_what_still_plays_is_cut_between_two_connections_too(moment):
+async def test_playing_audio_is_truncated_between_two_connections(moment):
     async with (
         RealtimeServer([LONG]) as server,
         open_websocket_session(server, RealtimeAgent(name="a")) as (session, heard),
@@ -184,7 +184,7 @@ async def test_what_still_plays_is_cut_between_two_connections_too(moment):
 
 
 @pytest.mark.parametrize("fault", ["connect", "session.update", "conversation.item.create"])
-async def test_what_still_plays_can_be_cut_although_the_first_attempt_to_reconnect_failed(fault):
+async def test_playing_audio_can_be_truncated_after_a_failed_reconnection(fault):
     async with (
         RealtimeServer([LONG]) as server,
         open_websocket_session(server, RealtimeAgent(name="a")) as (session, heard),

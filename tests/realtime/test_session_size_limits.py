@@ -15,7 +15,7 @@ WIDE = "界" * (6 * 2**20)
 
 
 @pytest.mark.parametrize(("output", "size"), [(HUGE, "20,971,520"), (WIDE, "18,874,368")], ids=["long", "wide"])
-async def test_the_output_of_a_tool_that_no_server_takes_is_answered_with_the_reason(output: str, size: str) -> None:
+async def test_an_output_too_large_for_any_server_is_replaced_by_the_reason(output: str, size: str) -> None:
     @function_tool
     async def everything() -> str:
         """All there is."""

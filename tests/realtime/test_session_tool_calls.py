@@ -78,7 +78,7 @@ async def test_a_call_is_executed_once_even_if_it_is_reported_repeatedly():
     assert (made, len(outputs(model))) == ([1], 1)
 
 
-async def test_a_call_without_an_id_cannot_be_answered_and_the_session_lives_on():
+async def test_a_call_without_an_id_is_not_answered_and_the_session_continues():
     async with open_scripted_session(agent_with(add)) as (_session, model, heard):
         await model.emit(tool_call("add", call_id=""))
         await heard.wait_for("error")
@@ -107,7 +107,7 @@ async def explaining() -> str:
     ],
     ids=["unknown", "bad arguments", "no json", "raising", "explaining"],
 )
-async def test_whatever_goes_wrong_the_model_is_answered_and_the_session_lives_on(made, told):
+async def test_every_failing_call_is_answered_and_the_session_continues(made, told):
     async with open_scripted_session(agent_with(add, raising, explaining)) as (_session, model, heard):
         await model.emit(made)
         await wait_until(lambda: outputs(model))
@@ -212,7 +212,7 @@ async def test_a_call_waits_for_approval_and_is_made_then():
         assert not await session.approve_tool_call("unknown")
 
 
-async def test_a_call_that_waits_for_approval_cannot_be_swapped_for_another():
+async def test_a_waiting_call_cannot_be_replaced_by_another_with_its_id():
     async with open_scripted_session(agent_with(delete)) as (session, model, heard):
         await model.emit(tool_call("delete", arguments=ARGUMENTS))
         await heard.wait_for("tool_approval_required")
@@ -243,7 +243,7 @@ async def test_the_first_decision_about_a_call_counts():
         assert (await heard.wait_for("tool_end")).output == "deleted x"
 
 
-async def test_a_decision_that_comes_with_one_about_all_calls_of_another_tool_counts():
+async def test_a_decision_beside_a_standing_one_about_another_tool_counts():
     async def always(context, arguments, call_id):
         await asyncio.sleep(0.01)
         return True
@@ -261,7 +261,7 @@ async def test_a_decision_that_comes_with_one_about_all_calls_of_another_tool_co
         assert (await heard.wait_for("tool_end", 2)).output == "sent"
 
 
-async def test_a_sticky_approval_of_one_agent_is_none_of_another():
+async def test_a_standing_approval_of_one_agent_does_not_apply_to_another():
     other = RealtimeAgent(name="host", tools=[delete])
     async with open_scripted_session(agent_with(delete)) as (session, model, heard):
         await model.emit(tool_call("delete", "c1", ARGUMENTS))
@@ -327,7 +327,7 @@ async def test_an_approval_after_a_handoff_uses_the_tool_of_the_old_agent():
 
 
 @pytest.mark.parametrize("first", [False, True])
-async def test_input_guardrails_are_asked_after_the_approval_and_before_it_if_wanted(first):
+async def test_input_guardrails_run_after_the_approval_and_on_request_before_it(first):
     asked = []
 
     @tool_input_guardrail
@@ -368,7 +368,7 @@ async def test_a_guardrail_that_refuses_the_input_keeps_the_tool_from_running(be
         assert heard.of_type("tool_start") == []
 
 
-async def test_output_guardrails_of_tools_are_asked_too():
+async def test_output_guardrails_of_tools_run():
     @tool_output_guardrail
     def discreet(data):
         return ToolGuardrailFunctionOutput.reject_content(f"hidden instead of {len(data.output)} letters")
@@ -452,7 +452,7 @@ async def test_without_async_tool_calls_the_next_event_waits_for_the_call():
         assert outputs(model) == [("c1", "3", True)]
 
 
-async def test_without_async_tool_calls_an_approval_does_not_hold_up_the_connection():
+async def test_without_async_tool_calls_an_approval_does_not_block_the_connection():
     async with open_scripted_session(agent_with(delete), async_tool_calls=False) as (session, model, heard):
         await model.emit(tool_call("delete", arguments=ARGUMENTS), response_started())
         await heard.wait_for("agent_start")

@@ -28,7 +28,7 @@ async def test_closing_keeps_its_deadline_when_the_server_hangs():
 
 
 @pytest.mark.parametrize(("hangs", "cut"), [(True, ("connection",)), (False, ())])
-async def test_closing_tells_that_the_server_did_not_say_goodbye(hangs, cut):
+async def test_closing_reports_a_missing_close_handshake(hangs, cut):
     patience = {"close_timeout": 0.2}
     async with (
         RealtimeServer() as server,
@@ -79,7 +79,7 @@ async def test_unknown_frames_do_not_disturb_the_session(frame):
     ("kind", "place"),
     [("conversation.item.input_audio_transcription.completed", 0), ("response.output_audio_transcript.done", 1)],
 )
-async def test_words_that_are_no_text_do_not_spoil_the_history(kind, place):
+async def test_deltas_that_are_not_text_do_not_corrupt_the_history(kind, place):
     hears = ScriptedTranscriber(["Hello?"])
     async with (
         RealtimeServer(["One.", "Two."], transcriber=hears) as server,
@@ -112,7 +112,7 @@ ITEM = {"id": "i1", "type": "message", "role": "assistant", "content": []}
     ],
     ids=lambda frame: frame["type"],
 )
-async def test_names_that_are_no_text_cost_one_frame(frame):
+async def test_a_name_that_is_not_text_invalidates_one_frame(frame):
     async with RealtimeServer(["One."]) as server, open_websocket_session(server, AGENT) as (session, heard):
         server.connections[0].send({"event_id": "e", **frame})
         await session.send_message("Hello?")
@@ -135,7 +135,7 @@ async def test_the_result_of_a_tool_is_spoken_although_another_response_came_fir
         assert [item.content[0].transcript for item in session.history[-2:]] == ["Meanwhile.", "It is forty-two."]
 
 
-async def test_settings_that_the_server_refuses_leave_the_old_agent_in_place():
+async def test_the_agent_stays_if_the_server_refuses_the_settings():
     async with RealtimeServer(["Hello."]) as server, open_websocket_session(server, AGENT) as (session, heard):
         server.inject("session.update", Reject())
         with pytest.raises(SettingsRejected):
@@ -178,7 +178,7 @@ async def test_rejected_settings_without_a_waiter_are_an_error_event():
         assert server.connections[0].session["instructions"] == "I am another."
 
 
-async def test_settings_that_are_not_acknowledged_are_taken_back():
+async def test_settings_that_are_not_acknowledged_are_reverted():
     transport = {"acknowledge_timeout": 1.0}
     async with RealtimeServer() as server, open_websocket_session(server, AGENT, transport) as (session, _heard):
         server.inject("session.updated", Discard())
@@ -189,7 +189,7 @@ async def test_settings_that_are_not_acknowledged_are_taken_back():
 
 
 @pytest.mark.parametrize("attempts", [6, 0])
-async def test_a_connection_that_does_not_take_the_old_settings_back_is_replaced(attempts):
+async def test_a_connection_that_refuses_the_old_settings_is_replaced(attempts):
     transport, reconnect = {"acknowledge_timeout": 0.5}, {"initial_delay": 0.01, "attempts": attempts}
     async with (
         RealtimeServer() as server,
@@ -209,7 +209,7 @@ async def test_a_connection_that_does_not_take_the_old_settings_back_is_replaced
             assert session.state is RealtimeState.OPEN
 
 
-async def test_a_late_acknowledgement_is_not_taken_for_one_of_settings_that_are_then_refused():
+async def test_a_late_acknowledgement_does_not_acknowledge_settings_that_are_then_refused():
     transport = {"acknowledge_timeout": 1.0}
     async with RealtimeServer() as server, open_websocket_session(server, AGENT, transport) as (session, heard):
         server.inject("session.updated", Delay(1.25))
@@ -321,7 +321,7 @@ async def test_large_pieces_that_an_iterator_leaves_unread_stay_within_a_number_
         assert session.metrics.count_dropped_bytes() > 0
 
 
-async def test_of_two_answers_to_a_request_that_was_repeated_too_early_one_is_heard():
+async def test_only_one_of_two_answers_to_a_repeated_request_is_heard():
     turns = ["One.", "One, again.", "Two."]
     async with (
         RealtimeServer(turns) as server,

@@ -16,7 +16,7 @@ async def broken(server):
     await wait_until(lambda: not connection.is_open)
 
 
-async def test_an_output_whose_connection_broke_while_everything_waited_for_the_tool_is_sent_to_the_next():
+async def test_an_output_of_a_blocking_tool_is_sent_to_the_next_connection():
     made = []
 
     @function_tool

@@ -49,7 +49,7 @@ async def test_a_refused_connection_is_raised_by_the_entry_and_by_every_waiting_
 
 
 @pytest.mark.parametrize(("fault", "error"), [(Reject(), SettingsRejected), (Disconnect(1011), ConnectionLost)])
-async def test_an_entry_whose_settings_are_not_taken_leaves_no_connection(fault, error):
+async def test_an_entry_whose_settings_are_refused_leaves_no_connection(fault, error):
     async with RealtimeServer() as server:
         server.inject("session.update", fault)
         session = await RealtimeRunner(AGENT).run(model_config=connect_options(server))
@@ -83,7 +83,7 @@ async def test_tools_that_no_realtime_session_can_serve_are_refused_at_entry_and
         await wait_until(lambda: len(server.open_connections) == 1)
 
 
-async def test_a_session_that_finds_its_model_in_use_leaves_the_other_call_alone():
+async def test_a_session_whose_model_is_in_use_does_not_affect_the_other_call():
     async with RealtimeServer(["Still here."]) as server:
         runner = RealtimeRunner(AGENT, model=OpenAIRealtimeWebSocketModel())
         first, second = (
@@ -101,7 +101,7 @@ async def test_a_session_that_finds_its_model_in_use_leaves_the_other_call_alone
             assert len(server.connections) == 1
 
 
-async def test_two_calls_of_one_runner_do_not_hear_each_other():
+async def test_two_calls_of_one_runner_get_only_their_own_events():
     async with RealtimeServer(["To the first.", "To the second."]) as server:
         runner = RealtimeRunner(AGENT)
         first, second = (
@@ -246,7 +246,7 @@ def test_the_end_of_the_loop_ends_the_call_at_the_server(server_elsewhere, how):
     asyncio.run(wait_until(lambda: not server_elsewhere.open_connections))
 
 
-async def test_a_server_that_takes_nothing_any_more_does_not_hold_up_the_end():
+async def test_a_server_that_stops_reading_does_not_delay_the_end():
     @function_tool
     async def slow() -> str:
         await asyncio.Event().wait()
@@ -269,7 +269,7 @@ async def test_a_server_that_takes_nothing_any_more_does_not_hold_up_the_end():
         assert session.current_agent is agent
 
 
-async def test_a_connection_that_is_lost_for_good_is_the_last_thing_that_every_iterator_hears():
+async def test_the_final_loss_of_the_connection_is_the_last_event_of_every_iterator():
     async with (
         RealtimeServer() as server,
         open_websocket_session(server, AGENT, reconnect={"attempts": 0}) as (session, _heard),

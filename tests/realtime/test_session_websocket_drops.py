@@ -56,7 +56,7 @@ async def test_a_response_that_is_requested_again_is_not_reported_as_refused():
 
 
 @pytest.mark.parametrize("code", [None, 1000, 1011])
-async def test_an_answer_of_which_nothing_was_heard_is_asked_for_again(code):
+async def test_an_unheard_answer_is_requested_again(code):
     async with (
         RealtimeServer(["Never heard.", "An answer."]) as server,
         open_websocket_session(server, AGENT) as (session, heard),
@@ -71,7 +71,7 @@ async def test_an_answer_of_which_nothing_was_heard_is_asked_for_again(code):
         assert told(server.connections[1]) == [("message", "user"), ("message", "assistant")]
 
 
-async def test_an_answer_that_was_heard_in_part_is_kept_as_far_and_not_asked_for_again():
+async def test_the_heard_part_of_an_answer_is_kept_and_the_answer_not_requested_again():
     async with (
         RealtimeServer(["One two three four.", "Five."]) as server,
         open_websocket_session(server, AGENT) as (session, heard),
@@ -102,7 +102,7 @@ async def test_a_question_that_waited_for_another_answer_is_answered_by_the_next
         assert len(server.connections[1].get_received("response.create")) == 1
 
 
-async def test_a_message_that_crossed_with_a_response_is_sent_to_the_next_connection():
+async def test_an_unconfirmed_message_beside_a_response_is_sent_to_the_next_connection():
     async with (
         RealtimeServer(["One.", "Unasked.", "Two."]) as server,
         open_websocket_session(server, AGENT) as (session, heard),

@@ -94,7 +94,7 @@ async def test_calls_of_a_history_that_have_the_same_id_keep_their_outputs():
         (None, "null"),
     ],
 )
-async def test_a_history_whose_calls_have_values_for_texts_can_be_gone_on_with(output, told):
+async def test_a_history_whose_calls_have_values_in_place_of_texts_can_be_continued(output, told):
     called = {"type": "function_call", "call_id": "c", "name": "look", "arguments": {"city": "Rome"}}
     async with RealtimeServer(["Yes."]) as server, open_store("memory://") as store:
         history = store.session("s")

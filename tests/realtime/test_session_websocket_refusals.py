@@ -28,7 +28,7 @@ async def dropped(server, api_key):
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_a_server_that_does_not_know_us_any_more_is_asked_once(status):
+async def test_a_server_that_rejects_the_credential_is_tried_once(status):
     async with RealtimeServer() as server, open_websocket_session(server, AGENT) as (session, heard):
         server.inject("connect", Reject(status=status), times=None)
         server.connections[0].close()
@@ -39,7 +39,7 @@ async def test_a_server_that_does_not_know_us_any_more_is_asked_once(status):
             await anext(session.events())
 
 
-async def test_a_key_that_is_no_longer_there_ends_the_call_at_once():
+async def test_a_missing_api_key_ends_the_call_at_once():
     keys = ["first"]
     async with RealtimeServer() as server:
         session, heard = await dropped(server, lambda: keys.pop() if keys else "")
@@ -48,7 +48,7 @@ async def test_a_key_that_is_no_longer_there_ends_the_call_at_once():
         assert len(heard.of_type("reconnecting")) == 1
 
 
-async def test_a_function_that_has_no_key_for_the_moment_is_asked_again():
+async def test_an_api_key_function_that_fails_temporarily_is_called_again():
     asked = []
 
     async def key():

@@ -27,7 +27,7 @@ OTHER = RealtimeAgent(name="other", instructions="I am another.")
 # Late words.
 
 
-async def test_a_transcript_that_comes_after_the_answer_stands_before_it_in_every_history():
+async def test_a_transcript_that_arrives_after_the_answer_precedes_it_in_every_history():
     hears = ScriptedTranscriber(["What time is it?"])
     async with (
         open_store("memory://") as store,
@@ -110,7 +110,7 @@ async def test_an_answer_whose_cancellation_came_before_it_began_is_cancelled_wh
 
 @pytest.mark.parametrize("server_interrupts", [True, False])
 @pytest.mark.parametrize("who", ["program", "user"])
-async def test_an_answer_interrupted_before_its_first_sound_is_cancelled_and_not_cut(who, server_interrupts):
+async def test_an_answer_interrupted_before_its_first_audio_is_cancelled_and_not_truncated(who, server_interrupts):
     turns = [[Pause(0.3), "Never heard."], "Yes?"]
     hears = ScriptedTranscriber(["Stop."])
     detection = {"turn_detection": {"type": "server_vad", "interrupt_response": server_interrupts}}
@@ -183,7 +183,7 @@ async def test_a_trip_that_races_the_users_speech_trips_cancels_and_follows_up_o
 
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("modality", ["audio", "text"])
-async def test_words_that_come_only_with_their_item_are_looked_at_as_well(modality, held):
+async def test_text_that_arrives_only_with_its_item_is_checked(modality, held):
     seen = []
 
     @output_guardrail
@@ -208,7 +208,7 @@ async def test_words_that_come_only_with_their_item_are_looked_at_as_well(modali
             assert not [event for event in heard.of_type("audio") if event.audio.response_id == refused.response_id]
 
 
-async def test_a_trip_tells_the_program_to_stop_playing():
+async def test_a_trip_interrupts_the_audio():
     @output_guardrail
     async def discreet(context, agent, output):
         return GuardrailFunctionOutput(None, "secret" in output)
@@ -233,7 +233,7 @@ async def test_a_trip_tells_the_program_to_stop_playing():
 # Calls.
 
 
-async def test_an_approval_that_comes_after_a_handoff_makes_the_call_of_the_old_agent():
+async def test_an_approval_after_a_handoff_makes_the_call_of_the_old_agent():
     @function_tool(needs_approval=True)
     async def delete(name: str) -> str:
         return f"deleted {name}"
@@ -334,7 +334,7 @@ async def test_a_lost_output_is_sent_to_the_next_connection_and_the_tool_ran_onc
     assert made == [1]
 
 
-async def test_each_answer_is_looked_at_by_the_guardrails_of_the_agent_that_gives_it():
+async def test_each_answer_is_checked_by_the_guardrails_of_its_agent():
     looked = []
 
     def guard(name):

@@ -345,7 +345,7 @@ async def test_a_run_continues_only_in_the_session_where_it_began() -> None:
         await Runner.run(agent, state)
 
 
-async def test_a_run_is_taken_back_exactly_and_only_if_it_is_the_last() -> None:
+async def test_only_the_last_run_is_rolled_back_and_exactly() -> None:
     for session in (MinimalSession("s", HISTORY), SQLiteSession("s")):
         if isinstance(session, SQLiteSession):
             await session.add_items(HISTORY)
@@ -361,7 +361,7 @@ async def test_a_run_is_taken_back_exactly_and_only_if_it_is_the_last() -> None:
         assert texts(await session.get_items()) == [*texts(HISTORY), "q", "ok", "later"]
 
 
-async def test_what_was_taken_off_is_put_back_when_taking_back_fails() -> None:
+async def test_removed_items_are_restored_when_a_rollback_fails() -> None:
     class Moody(MinimalSession):
         pops = 0
 

@@ -57,7 +57,7 @@ async def test_a_run_whose_tool_ends_its_process_waits_for_a_person(shared_url, 
         assert (await runtime.store.session("s").check()).ok
 
 
-async def test_a_run_that_was_given_up_can_be_cancelled_and_frees_its_session(tmp_path):
+async def test_a_blocked_run_can_be_cancelled_and_frees_its_session(tmp_path):
     url = f"sqlite:///{tmp_path / 'app.db'}"
     found = await given_up(url, tmp_path / "tries", "model")
     assert f"{MAX_CRASHES} times at this step: the agent 'shop' calling the model" in found["error"]

@@ -48,7 +48,7 @@ async def heard_words(found, count):
 
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["plain", "encrypted"])
-async def test_a_reader_in_another_process_hears_every_word(spawn, shared_url, tmp_path, key):
+async def test_a_reader_in_another_process_gets_every_live_event(spawn, shared_url, tmp_path, key):
     options = {"responses": 3, "words": 40, "gates": ["0.1"], "encryption_key": key}
     async with (
         spawn("drive_talker", shared_url, str(tmp_path), options) as driver,
@@ -150,7 +150,7 @@ async def test_cut_connections_lose_nothing(spawn, postgres_tables_url, tmp_path
         await admin.close()
 
 
-async def test_a_stopped_reader_misses_words_but_no_entry(spawn, shared_url, tmp_path):
+async def test_a_paused_reader_misses_live_events_but_no_entry(spawn, shared_url, tmp_path):
     agent = talker(tmp_path, responses=2, words=20_000, gates=["0.0", "1.0"])
     async with Runtime.open(shared_url, agents=[agent], live=True) as runtime:
         run = await runtime.start("talker", "go")
@@ -188,7 +188,7 @@ async def first_events(run):
             return
 
 
-async def test_reading_on_from_a_position_repeats_no_word(spawn, shared_url, tmp_path):
+async def test_continuing_from_a_position_repeats_no_live_event(spawn, shared_url, tmp_path):
     options = {"responses": 3, "words": 60, "pace": 0.002, "gates": ["0.0"]}
     async with (
         spawn("drive_talker", shared_url, str(tmp_path), options) as driver,
@@ -255,7 +255,7 @@ async def test_a_thousand_readers_of_a_process_read_the_store_as_one(spawn, shar
         await backend.close()
 
 
-async def test_words_of_encrypted_runs_are_never_sent_in_the_clear(spawn, shared_url, tmp_path):
+async def test_live_events_of_encrypted_runs_are_sent_encrypted(spawn, shared_url, tmp_path):
     options = {"responses": 2, "words": 10, "gates": ["0.5"], "encryption_key": KEY}
     received = []
 
@@ -328,7 +328,9 @@ async def test_without_a_link_the_store_is_polled(tmp_path, monkeypatch, caplog)
 
 
 @repeat(3, 60)
-async def test_whatever_happens_every_reader_gets_the_journal_and_no_word_twice(spawn, shared_url, tmp_path, count):
+async def test_every_reader_gets_the_journal_and_no_live_event_twice_under_random_faults(
+    spawn, shared_url, tmp_path, count
+):
     """Drivers are killed and readers come and go; those present from the beginning of a response hear all of it."""
     for round_number in range(count):
         dice, folder = random.Random(round_number), tmp_path / str(round_number)

@@ -91,7 +91,7 @@ async def test_several_approvals_are_decided_in_one_request(server, ann):
     ]
 
 
-async def test_a_view_tells_what_a_model_does_not_see_and_why(ann):
+async def test_a_view_lists_what_a_model_does_not_see_and_why(ann):
     session = ann.session("talk")
     call = {"type": "function_call", "call_id": "c", "name": "refund", "arguments": "{}"}
     await session.add_items([{"role": "user", "content": "hi"}, call])

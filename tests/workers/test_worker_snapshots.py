@@ -166,7 +166,7 @@ async def test_a_fork_outlives_its_origin(session):
     await twin.shutdown()
 
 
-async def test_the_death_of_a_fork_is_its_own(session):
+async def test_the_death_of_a_fork_does_not_affect_its_origin(session):
     twin = await session.fork()
     result = await twin.run("import os; os._exit(4)")
     assert result.error.cause == "exit"

@@ -273,7 +273,7 @@ async def test_a_session_with_a_workspace_of_its_own_keeps_it(store: Store, reop
         reopened().close()
 
 
-async def test_the_state_of_a_durable_run_takes_the_workspace_of_its_step(
+async def test_the_state_of_a_durable_run_refers_to_the_workspace_of_its_step(
     store: Store, reopened: Any, pool: SessionPool
 ) -> None:
     agent = Agent(
