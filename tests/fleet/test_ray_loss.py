@@ -113,7 +113,7 @@ async def test_a_durable_run_continues_on_another_node(cluster, nodes, tmp_path)
         assert "workspace.restored" in [event.type for event in events]
         *_, last = requests[-1]
         assert last.splitlines()[-1] == "10 kept"
-        assert "restored" in last or "lost" in last  # the model is told
+        assert "restored" in last or "lost" in last  # the note for the model
         versions = [one.version async for one in (await runtime.workspace("ann")).history()]
         assert versions[:3] == [1, 2, 3]
         async with asyncio.timeout(120):  # until the head has noticed

@@ -12,7 +12,7 @@ from agents.extensions.memory.sqlalchemy_session import SQLAlchemySession as The
 from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from history.test_openai_agents_data import ITEMS, KEYS, describe, dump, make_branches, said
+from history.test_openai_agents_data import ITEMS, KEYS, describe, dump, make_branches, make_messages
 from standfast import AdvancedSQLiteSession, EncryptedSession
 from standfast.base.errors import InvalidInput, NotFound
 from standfast.base.ids import new_id
@@ -141,7 +141,7 @@ async def test_branches_and_usage_are_exported(tmp_path: Path) -> None:
     again = TheirAdvancedSession(session_id="ann", db_path=tmp_path / "back.db", create_tables=True)
     assert await describe(again) == expected
     await again.switch_to_branch("alt")
-    await again.add_items(said("goes on"))  # type: ignore[arg-type]
+    await again.add_items(make_messages("goes on"))  # type: ignore[arg-type]
     await again.create_branch_from_turn(2, "another")
     assert len(await again.list_branches()) == 4
     again.close()

@@ -150,8 +150,8 @@ def test_an_answer_truncated_before_its_first_audio_was_not_heard():
 
 @given(st.text(max_size=60), st.integers(0, 2000), st.integers(0, 2000))
 @settings(deadline=None)
-def test_the_heard_text_is_a_prefix_that_ends_at_a_word(text, heard, sent):
-    part = estimate_heard_text(text, heard, sent)
+def test_the_heard_text_is_a_prefix_that_ends_at_a_word(text, recorded, sent):
+    part = estimate_heard_text(text, recorded, sent)
     assert text.startswith(part)
     rest = text[len(part) :]
     assert not part or not rest or rest[0].isspace()

@@ -35,12 +35,12 @@ AGENT = RealtimeAgent(name="host", instructions="I am the host.")
 
 @pytest.mark.parametrize("deadline", [None, "2", math.nan])
 async def test_a_deadline_that_is_not_a_number_is_refused_and_the_session_continues(deadline):
-    async with RealtimeServer(["Hello."]) as server, open_websocket_session(server, AGENT) as (session, heard):
+    async with RealtimeServer(["Hello."]) as server, open_websocket_session(server, AGENT) as (session, recorded):
         with pytest.raises(UserError, match="number of seconds"):
             await session.close(deadline)
         assert session.state is RealtimeState.OPEN
         await session.send_message("hi")
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
     assert session.state is RealtimeState.CLOSED
 
 
@@ -81,9 +81,9 @@ async def test_a_tool_in_a_thread_that_uses_the_session_in_its_own_loop_gets_a_h
 
     agent = RealtimeAgent(name="a", tools=[plain])
     script = [CallTool("plain"), "It is done."]
-    async with RealtimeServer(script) as server, open_websocket_session(server, agent) as (session, heard):
+    async with RealtimeServer(script) as server, open_websocket_session(server, agent) as (session, recorded):
         await session.send_message("do it")
-        await heard.wait_for("agent_end", 2)
+        await recorded.wait_for("agent_end", 2)
         assert isinstance(refused[0], UserError), refused
         assert "run_coroutine_threadsafe" in str(refused[0])
         assert get_texts(session)[-1] == "It is done."
@@ -101,9 +101,12 @@ async def test_a_tool_in_a_thread_may_use_the_session_in_its_own_loop():
         return "done"
 
     agent = RealtimeAgent(name="a", tools=[plain])
-    async with RealtimeServer([CallTool("plain")]) as server, open_websocket_session(server, agent) as (session, heard):
+    async with (
+        RealtimeServer([CallTool("plain")]) as server,
+        open_websocket_session(server, agent) as (session, recorded),
+    ):
         await session.send_message("do it")
-        await heard.wait_for("session_closed")
+        await recorded.wait_for("session_closed")
         assert await wait_until(lambda: given) == [None], "from inside it only asks"
 
 
@@ -117,13 +120,13 @@ async def test_a_listener_that_awaits_a_cancelled_task_does_not_stop_the_session
 
     async with (
         RealtimeServer(["Hello.", "Goodbye."]) as server,
-        open_websocket_session(server, AGENT) as (session, heard),
+        open_websocket_session(server, AGENT) as (session, recorded),
     ):
         session.model.add_listener(Listener())
         await session.send_message("hi")
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         await session.send_message("bye")
-        await heard.wait_for("agent_end", 2)
+        await recorded.wait_for("agent_end", 2)
         assert get_texts(session) == ["hi", "Hello.", "bye", "Goodbye."]
 
 
@@ -141,9 +144,9 @@ async def test_tasks_that_still_run_emit_no_event_after_the_end(caplog):
         return GuardrailFunctionOutput(output_info=None, tripwire_triggered=True)
 
     agent = RealtimeAgent(name="a", output_guardrails=[stubborn])
-    async with RealtimeServer(["Hello."]) as server, open_websocket_session(server, agent) as (session, heard):
+    async with RealtimeServer(["Hello."]) as server, open_websocket_session(server, agent) as (session, recorded):
         await session.send_message("hi")
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         await wait_until(lambda: tasks)
         late = session.events()
         report = await session.close(deadline=0.1)

@@ -57,7 +57,7 @@ async def test_a_handoff_to_anything_but_a_realtime_agent_is_refused(target):
     ],
 )
 async def test_an_invalid_message_is_refused_and_the_session_continues(message):
-    async with open_scripted_session(AGENT) as (session, model, _heard):
+    async with open_scripted_session(AGENT) as (session, model, _recorded):
         with pytest.raises(UserError, match="input_text"):
             await session.send_message(message)
         assert model.sent_events == ()
@@ -67,14 +67,14 @@ async def test_an_invalid_message_is_refused_and_the_session_continues(message):
 
 @pytest.mark.parametrize("audio", [None, "UklGRg==", [0, 0]])
 async def test_audio_that_is_not_bytes_is_refused(audio):
-    async with open_scripted_session(AGENT) as (session, model, _heard):
+    async with open_scripted_session(AGENT) as (session, model, _recorded):
         with pytest.raises(UserError, match="bytes"):
             await session.send_audio(audio)
         assert model.sent_events == ()
 
 
 async def test_any_kind_of_bytes_is_audio():
-    async with RealtimeServer([]) as server, open_websocket_session(server, AGENT) as (session, _heard):
+    async with RealtimeServer([]) as server, open_websocket_session(server, AGENT) as (session, _recorded):
         for audio in (b"\1\0" * 480, bytearray(b"\1\0" * 480), memoryview(b"\1\0" * 480)):
             await session.send_audio(audio)
         connection = server.connections[0]
@@ -94,10 +94,10 @@ async def test_an_object_that_is_not_a_history_is_refused():
         await enter(session="caller-7")
 
 
-@pytest.mark.parametrize("brain", ["Hello.", None, len])
-def test_a_responder_that_cannot_answer_is_refused(brain):
+@pytest.mark.parametrize("responder", ["Hello.", None, len])
+def test_a_responder_that_cannot_answer_is_refused(responder):
     with pytest.raises(UserError, match="list of turns"):
-        LocalRealtimeModel(brain)
+        LocalRealtimeModel(responder)
 
 
 @pytest.mark.parametrize("pace", [0, -1.0, float("nan")])
@@ -119,7 +119,7 @@ async def test_a_closed_session_cannot_be_entered_again():
 
 
 async def test_a_raw_message_without_a_type_is_refused():
-    async with RealtimeServer([]) as server, open_websocket_session(server, AGENT) as (session, _heard):
+    async with RealtimeServer([]) as server, open_websocket_session(server, AGENT) as (session, _recorded):
         with pytest.raises(UserError, match="type"):
             await session.model.send_event(RealtimeModelSendRawMessage({"event": "response.create"}))
 
@@ -135,12 +135,12 @@ async def test_a_raw_message_without_a_type_is_refused():
 @in_virtual_time
 async def test_a_raw_message_that_cannot_be_sent_is_refused_and_blocks_nothing(kind, parts):
     session = await RealtimeRunner(AGENT, model=LocalRealtimeModel(["Hello."], pace=None)).run()
-    async with record_events(session) as heard, session:
+    async with record_events(session) as recorded, session:
         with pytest.raises(UserError, match="raw message"):
             await session.model.send_event(RealtimeModelSendRawMessage({"type": kind, "other_data": parts}))
         async with asyncio.timeout(1):
             await session.send_message("Hi.")
-            await heard.wait_for("agent_end")
+            await recorded.wait_for("agent_end")
             await session.update_agent(RealtimeAgent(name="next"))
 
 
@@ -148,7 +148,7 @@ async def test_a_raw_message_that_cannot_be_sent_is_refused_and_blocks_nothing(k
 async def test_the_agent_stays_if_the_settings_of_the_next_one_cannot_be_sent():
     model = LocalRealtimeModel(["Hello."], pace=None)
     session = await RealtimeRunner(RealtimeAgent(name="host", instructions="Be kind."), model=model).run()
-    async with record_events(session) as heard, session:
+    async with record_events(session) as recorded, session:
         engine = model.engine
         with pytest.raises(ValueError, match="surrogates"):
             await session.update_agent(RealtimeAgent(name="next", instructions="half of \ud83d"))
@@ -156,7 +156,7 @@ async def test_the_agent_stays_if_the_settings_of_the_next_one_cannot_be_sent():
             await session.update_agent(RealtimeAgent(name="other", instructions="Be brief."))
         assert model.engine is engine
         assert engine.settings.instructions == "Be brief."
-        assert heard.of_type("reconnecting") == []
+        assert recorded.of_type("reconnecting") == []
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ async def test_a_config_with_known_keys_is_not_logged(caplog):
 
 
 @pytest.mark.parametrize(
-    ("section", "given", "told"),
+    ("section", "given", "expected"),
     [
         ("reconnect", {"attempts": "6"}, "'attempts' must be a number, got '6'"),
         ("reconnect", {"initial_delay": "0.5"}, "'initial_delay' must be a number"),
@@ -198,8 +198,8 @@ async def test_a_config_with_known_keys_is_not_logged(caplog):
         ("reconnect", 5, "a dict, got 5"),
     ],
 )
-async def test_a_setting_that_must_be_a_number_is_checked_before_the_entry(section, given, told):
-    with pytest.raises(UserError, match=told):
+async def test_a_setting_that_must_be_a_number_is_checked_before_the_entry(section, given, expected):
+    with pytest.raises(UserError, match=expected):
         await RealtimeRunner(AGENT, model=LocalRealtimeModel([]), config={section: given}).run()
 
 
@@ -210,9 +210,9 @@ async def test_a_responder_that_raises_is_logged_with_its_traceback(caplog):
             yield
 
     session = await RealtimeRunner(AGENT, model=LocalRealtimeModel(Broken(), pace=None)).run()
-    async with record_events(session) as heard, session:
+    async with record_events(session) as recorded, session:
         await session.send_message("Where?")
-        failed = await heard.wait_for("response_failed")
+        failed = await recorded.wait_for("response_failed")
     assert "no such shelf" in str(failed.error)
     assert "in respond" in caplog.text
 
@@ -222,10 +222,10 @@ async def test_options_of_none_are_ignored():
     nothing = dict.fromkeys(["initial_model_settings", "playback_tracker", "api_key", "url", "headers", "call_id"])
     model = LocalRealtimeModel(["Hello."], pace=None)
     session = await RealtimeRunner(AGENT, model=model, config=dict.fromkeys(names)).run(model_config=nothing)
-    async with record_events(session) as heard, session:
+    async with record_events(session) as recorded, session:
         await session.send_message("Hello?")
-        await heard.wait_for("agent_end")
-    assert heard.of_type("error") == []
+        await recorded.wait_for("agent_end")
+    assert recorded.of_type("error") == []
 
 
 async def test_an_unknown_audio_format_is_logged(caplog):
@@ -237,12 +237,12 @@ async def test_an_unknown_audio_format_is_logged(caplog):
 @in_virtual_time
 async def test_nested_settings_of_none_are_ignored():
     guardrails = dict.fromkeys(["debounce_text_length", "hold_back_audio", "message"])
-    patience = dict.fromkeys(["attempts", "initial_delay", "max_delay"])
-    async with open_scripted_session(AGENT, guardrails_settings=guardrails, reconnect=patience) as (
+    reconnect_options = dict.fromkeys(["attempts", "initial_delay", "max_delay"])
+    async with open_scripted_session(AGENT, guardrails_settings=guardrails, reconnect=reconnect_options) as (
         _session,
         model,
-        heard,
+        recorded,
     ):
         await model.drop()
-        await heard.wait_for("reconnected")
-        assert heard.of_type("error") == []
+        await recorded.wait_for("reconnected")
+        assert recorded.of_type("error") == []

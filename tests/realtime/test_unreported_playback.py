@@ -54,12 +54,12 @@ def test_an_interrupted_item_does_not_regain_unheard_text(content: list[Any]) ->
             await asyncio.sleep(0.5)
             await model.emit(RealtimeModelAudioInterruptedEvent("i1", 0))
             assert get_words(session) == "one two three four five"[: len(get_words(session))]
-            heard = get_words(session)
-            assert 0 < len(heard) <= len(SENTENCE) // 2
+            recorded = get_words(session)
+            assert 0 < len(recorded) <= len(SENTENCE) // 2
             await model.emit(announce(*content), response_ended(status="cancelled"))
-            assert get_words(session) == heard
+            assert get_words(session) == recorded
             await model.emit(announce(*content), announce(AssistantAudio()))
-            assert get_words(session) == heard
+            assert get_words(session) == recorded
             assert session.history[0].content[0].audio_end_ms == 500
 
     check()
@@ -86,9 +86,9 @@ def test_later_parts_of_an_interrupted_item_were_not_heard(added: Any) -> None:
             await model.emit(response_started(), text_delta(SENTENCE), audio_chunk(1000))
             await asyncio.sleep(0.5)
             await model.emit(RealtimeModelAudioInterruptedEvent("i1", 0))
-            heard = get_words(session)
+            recorded = get_words(session)
             await model.emit(announce(AssistantAudio(), added), response_ended(status="cancelled"))
-            assert get_words(session) == heard
+            assert get_words(session) == recorded
             assert "nine" not in str([part.model_dump().get("transcript") for part in session.history[0].content])
             assert "nine" not in str([part.model_dump().get("text") for part in session.history[0].content])
 

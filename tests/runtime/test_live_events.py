@@ -40,7 +40,7 @@ def count_words(events):
     return sum(event.data.get("type") == "response.output_text.delta" for event in events if event.live)
 
 
-async def heard_words(found, count):
+async def wait_for_words(found, count):
     async def is_heard():
         return count_words(found) >= count
 
@@ -56,7 +56,7 @@ async def test_a_reader_in_another_process_gets_every_live_event(spawn, shared_u
     ):
         run = await runtime.run(await read_until(driver, "run"))
         reading = asyncio.create_task(collect(run, found := []))
-        await heard_words(found, 1)
+        await wait_for_words(found, 1)
         (tmp_path / "0.1").touch()
         await wait_for(reading)
         assert check_story(found, words=40) == make_texts(3, 40)
@@ -73,9 +73,9 @@ async def test_who_comes_in_the_middle_of_a_response_hears_its_beginning(spawn, 
         run = await runtime.run(await read_until(driver, "run"))
         await read_until(driver, "gate 1.10")
         first = asyncio.create_task(collect(run, one := []))
-        await heard_words(one, 10)
+        await wait_for_words(one, 10)
         second = asyncio.create_task(collect(run, two := []))  # in the same process as another reader
-        await heard_words(two, 10)
+        await wait_for_words(two, 10)
         (tmp_path / "1.10").touch()
         await wait_for(asyncio.gather(first, second))
         for found in (one, two):
@@ -113,14 +113,14 @@ async def test_a_killed_driver_is_followed_by_the_next(spawn, shared_url, tmp_pa
             run = await runtime.run(await read_until(driver, "run"))
             await read_until(driver, "gate 1.10")
             reading = asyncio.create_task(collect(run, found := []))
-            await heard_words(found, 10)
+            await wait_for_words(found, 10)
             driver.signal(signal.SIGKILL)
             await driver.end()
         async with spawn("drive_talker", shared_url, str(tmp_path), options, True, 1.0) as driver:
             await read_until(driver, "gate 1.10")
             (tmp_path / "1.10").touch()
             await read_until(driver, "gate 1.15")
-            await heard_words(found, 25)
+            await wait_for_words(found, 25)
             (tmp_path / "1.15").touch()
             await wait_for(reading)
         texts = make_texts(3, 20)
@@ -138,10 +138,10 @@ async def test_cut_connections_lose_nothing(spawn, postgres_tables_url, tmp_path
         ):
             run = await runtime.run(await read_until(driver, "run"))
             reading = asyncio.create_task(collect(run, found := []))
-            await heard_words(found, 1)
+            await wait_for_words(found, 1)
             (tmp_path / "0.1").touch()
             for words in (100, 400, 700):
-                await heard_words(found, words)
+                await wait_for_words(found, words)
                 await admin.execute(CUT_OTHERS)
             await wait_for(reading)
             assert check_story(found, words=300) == make_texts(4, 300)
@@ -299,7 +299,7 @@ async def test_nothing_is_sent_without_readers(spawn, shared_url, tmp_path):
         run = await driver.start("talker", "go")
         relay = driver._ctx.subscriptions.relay
         reading = asyncio.create_task(collect(await elsewhere.run(run.id), found := []))
-        await heard_words(found, 5)
+        await wait_for_words(found, 5)
         assert relay.is_watched(run.id, live=True)
         reading.cancel()
 

@@ -16,7 +16,7 @@ from standfast.testing import ModelStep, ScriptedModel, assistant_message, closi
 
 
 def echo(name="support"):
-    """An agent that repeats what it was told last, when it is let."""
+    """An agent that repeats its latest input once it is released."""
     model = ScriptedModel()
 
     async def answer(call):

@@ -17,7 +17,7 @@ from standfast.store.urls import open_backend
 
 
 class Listener:
-    """What one end has received, and which losses it was told of."""
+    """What one end has received, and which losses were reported to it."""
 
     def __init__(self):
         self.received, self.losses, self.changed = [], [], asyncio.Event()

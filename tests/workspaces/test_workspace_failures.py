@@ -171,7 +171,9 @@ async def kill_supervisors(pool: SessionPool, count: int) -> None:
                 count -= 1
 
 
-async def test_a_cell_whose_supervisor_is_killed_repeatedly_is_still_replayed(tmp_path: Path, pool: SessionPool) -> None:
+async def test_a_cell_whose_supervisor_is_killed_repeatedly_is_still_replayed(
+    tmp_path: Path, pool: SessionPool
+) -> None:
     async with open_store(f"sqlite:///{tmp_path / 'app.db'}") as store:
         first = PythonSessions(pool, store=store, durability="on_pause")
         for code in ("n = 1", "for _ in range(3_000_000): n += 1", "n += 1"):
