@@ -87,7 +87,7 @@ def check_head() -> None:
 
 
 def list_nodes() -> list[ClusterNode]:
-    """Return all nodes that Ray knows, also those that are gone."""
+    """Return all nodes that Ray knows, including dead ones."""
     check_head()
     ray = import_ray()
     return [
@@ -105,8 +105,8 @@ def list_nodes() -> list[ClusterNode]:
 class NodeDirectory:
     """Runs in an actor, one in the cluster, and lists its nodes.
 
-    The library of Ray ends its process if a question to a head that was lost is answered by the next one at the same
-    address. That may happen to this actor, which Ray starts again, but not to a program.
+    Ray's library ends its process if a request to a lost head is answered by another head at the same address. This
+    actor may end like that, because Ray restarts it; a program must not.
     """
 
     def list_nodes(self) -> bytes:
@@ -114,7 +114,7 @@ class NodeDirectory:
 
 
 def start_directory() -> Any:
-    """Return the actor that lists the nodes, which is started unless it is there."""
+    """Return the actor that lists the nodes; start it if it does not exist."""
     check_head()
     ray = import_ray()
     return (
@@ -141,7 +141,7 @@ def name_actor(config: bytes, node_id: str) -> str:
 
 
 def start_supervisor(config: bytes, node: ClusterNode, *, options: Mapping[str, Any], detached: bool) -> Any:
-    """Return the actor of a node, which is started unless it is there."""
+    """Return the actor of a node; start it if it does not exist."""
     check_head()
     ray = import_ray()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

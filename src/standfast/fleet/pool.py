@@ -88,7 +88,7 @@ class RayPool(SessionPool):
         return self
 
     async def start(self) -> None:
-        """Join the cluster and start an actor on each node. Returns when the nodes that are there have answered."""
+        """Join the cluster and start an actor on each node. Returns when all nodes have answered."""
         if self._draining or self._started:
             raise Closed("a pool can be started only once; create another one")
         self._started = True
@@ -98,7 +98,7 @@ class RayPool(SessionPool):
         self._refresher = self._create_task(self._keep_refreshing())
 
     async def close(self) -> None:
-        """Close the pool as :meth:`SessionPool.close` does. Its workers end; the cluster goes on."""
+        """Close the pool as :meth:`SessionPool.close` does. Its workers end; the cluster keeps running."""
         self._draining = True
         for callback in self._close_callbacks:
             callback()
@@ -144,7 +144,7 @@ class RayPool(SessionPool):
                 _log.warning("the nodes of the Ray cluster cannot be listed, retrying: %s", problem)
 
     async def refresh(self) -> None:
-        """Look for new and lost nodes, and tell each that this pool is alive; done once a second."""
+        """Look for new and lost nodes, and report to each that this pool is alive; done once a second."""
         if self._problem:
             await asyncio.to_thread(cluster.join, self.address)
             self._answered_at = time.monotonic()
@@ -161,7 +161,7 @@ class RayPool(SessionPool):
         await asyncio.gather(*(self._add_node(node) for node in found))
         await asyncio.gather(*(self._renew(link) for link in list(self._links.values())))
         if self._problem and self._list_usable():
-            _log.warning("the Ray cluster is there again")
+            _log.warning("the Ray cluster is reachable again")
             self._problem = ""
         self._changed.set()
 
@@ -175,7 +175,7 @@ class RayPool(SessionPool):
         except Exception as problem:  # of Ray, in many kinds
             self._directory = None
             if time.monotonic() - self._answered_at < _HEAD_TIMEOUT and await asyncio.to_thread(_has_head):
-                return None  # the node of the directory is lost, and Ray starts it on another
+                return None  # the node of the directory is lost, and Ray restarts the directory on another
             await self._note_cluster_loss(problem)
             raise
         self._answered_at = time.monotonic()
@@ -236,7 +236,7 @@ class RayPool(SessionPool):
         self._changed.set()
 
     def list_reports(self) -> list[NodeReport]:
-        """Return what each node said last about itself."""
+        """Return the latest report of each node."""
         return [link.report for link in self._links.values() if link.report is not None]
 
     async def drain_node(self, node_id: str) -> dict[str, WorkspaceReport]:
@@ -284,7 +284,7 @@ class RayPool(SessionPool):
             self.release(session)
 
     async def lease(self, timeout: float | None = None) -> RemoteWorkerSession:
-        """Lease a session as :meth:`SessionPool.lease` does, on the node that has the most room."""
+        """Lease a session as :meth:`SessionPool.lease` does, on the node with the most free workers."""
         started = time.monotonic()
         self.metrics["acquisition_attempts"] += 1
         if self._draining or not self._started:
@@ -317,7 +317,7 @@ class RayPool(SessionPool):
         return session
 
     async def _lease_on_any_node(self, timeout: float | None) -> tuple[NodeLink, r.Leased]:
-        """Lease a session on the node with the most room; with no room anywhere, wait until that changes."""
+        """Lease a session on the node with the most free workers; wait if all nodes are full."""
         while not self._draining:
             self._changed.clear()
             usable = sorted(self._list_usable(), key=lambda one: (self._get_load(one), random.random()))

@@ -153,7 +153,7 @@ class RunningCell:
 
 
 class CellRegister:
-    """The cells of this process: all that run, and the latest that have ended, as far as ``max_bytes`` go."""
+    """The cells of this process: all that run, and the latest that have ended, within ``max_bytes``."""
 
     def __init__(self, max_bytes: int) -> None:
         self._cells: dict[str, RunningCell] = {}

@@ -27,7 +27,7 @@ from standfast.server.types import Upload
 from standfast.store.records import Head
 
 MIN_BODY_RATE = 1000.0
-"""Bytes per second that a body must have on average, so that a byte now and then does not hold a connection."""
+"""Bytes per second that a body must have on average, so that a client cannot hold a connection by single bytes."""
 _ETAG = re.compile(r'"([0-9]{1,18})-([0-9]{1,18})"')
 
 
@@ -49,7 +49,7 @@ class Exchange:
         self.service, self.endpoint, self.request = service, endpoint, request
         self.runtime: Runtime = service.runtime
         self.reads: RunQueries = service.runtime
-        """What the principal may see; on a database that separates owners, nothing else is there."""
+        """The runs that the principal may see; a database that separates owners returns no others."""
         self.path = {name: unquote(value) for name, value in request.path_params.items()}
         self._principal: Principal | None = None
         self.body: Any = None

@@ -122,10 +122,10 @@ def read_position(exchange: Exchange) -> StreamPosition:
 
 
 def get_delta_interval(service: Service) -> float:
-    """Return the seconds between two sends of words in one stream.
+    """Return the seconds between two sends of live events in one stream.
 
-    They grow with the number of streams, so that many readers do not keep the process from everything else: the words
-    of a pause are sent together.
+    They grow with the number of streams, so that many readers leave the process time for other work: the live
+    events of an interval are sent together.
     """
     return max(0, service.metrics.open_streams - FEW_STREAMS) * DELTA_INTERVAL
 

@@ -1,4 +1,4 @@
-"""The pool's end of one node: calls to its actor, and what Ray says when the node is lost."""
+"""A pool's connection to one node: calls to its actor, and the error that ends them when the node is lost."""
 
 import asyncio
 import itertools
@@ -15,7 +15,7 @@ _requests = itertools.count(1)
 
 
 class NodeLink:
-    """Calls the actor of one node for one pool. Once Ray says that it is gone, every call raises ``WorkerDied``."""
+    """Calls the actor of one node for one pool. Once Ray reports its loss, every call raises ``WorkerDied``."""
 
     def __init__(self, node: ClusterNode, actor: Any, client: str, on_loss: Callable[["NodeLink"], None]) -> None:
         self.node, self._actor, self._client, self._on_loss = node, actor, client, on_loss
@@ -73,7 +73,7 @@ class NodeLink:
             self._waiting.discard(answered)
 
     def mark_lost(self, detail: str) -> None:
-        """Note that the node, or its actor, is gone."""
+        """Record that the node or its actor is lost, and end the calls that wait."""
         if self.loss is None:
             self.loss = Cause("node-lost", f"node {self.node.node_id[:12]} at {self.node.address} is lost: {detail}")
             self._on_loss(self)

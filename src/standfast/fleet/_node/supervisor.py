@@ -1,4 +1,4 @@
-"""The actor of one node: it owns the fork server and the workers of that node, and serves them to pools elsewhere."""
+"""The actor of one node: it owns the workers of that node, and serves them to pools on other machines."""
 
 import asyncio
 import os
@@ -25,14 +25,14 @@ from standfast.workers.pool import SessionPool
 from standfast.workers.session import WorkerSession
 
 CLIENT_TIMEOUT = 30.0
-"""Seconds without a word after which the sessions of a pool are ended: its process is gone, or cannot reach us."""
+"""Seconds without a call after which the sessions of a pool are ended: its process is dead or unreachable."""
 IDLE_EXIT = 60.0
-"""Seconds without any pool after which the actor ends, unless it is to stay."""
+"""Seconds without any pool after which the actor ends, unless it is detached."""
 _SWEEP_INTERVAL = 1.0
 
 
 class NodeSupervisor:
-    """Runs in the actor. Everything happens on one event loop; control calls come in on another and are passed on."""
+    """Runs in the actor. All work is done on one event loop; control calls arrive on another and are forwarded."""
 
     def __init__(self, config: bytes, node_id: str, detached: bool) -> None:
         self._config = decode_config(config)
@@ -156,7 +156,7 @@ class NodeSupervisor:
         return self._report()
 
     async def _do_abort(self, client: str, data: bytes) -> None:
-        """Cancel a call whose caller no longer waits; what it runs is stopped as if the caller were here."""
+        """Cancel a call whose caller no longer waits; its code is stopped as it would be for a local caller."""
         task = self._requests.get(msgspec.msgpack.decode(data, type=str))
         if task is not None:
             task.cancel()

@@ -40,7 +40,7 @@ class ClaimLoop:
         self._woken.set()
 
     def wake_soon(self) -> None:
-        """Look for runs within a moment: another runtime has one that it cannot execute."""
+        """Look for runs after a short random delay: another runtime has one that it cannot execute."""
         if self._timer is None and self.scheduler.has_capacity():
             self._timer = asyncio.get_running_loop().call_later(random.uniform(0, self._spread), self._answer_hint)
 

@@ -23,7 +23,7 @@ from standfast.runtime.types import Event
 from standfast.store.records import LogEntry
 
 HOLD_SECONDS = 1.0
-"""How long an entry is held back for the notice of its driver. A driver that was waited for in vain is not again."""
+"""How long an entry is held back for the notice of its driver. One that sends none in time is not waited for again."""
 MAX_SHARED = 1024
 MAX_BATCH = 64
 """Events that are yielded together at most, or one message more."""
@@ -151,7 +151,7 @@ class EventReader:
             self._fetched = found[-1].event.seq or self._fetched
 
     def note_history(self) -> None:
-        """Note that everything fetched so far happened before the reader came; nothing precedes it."""
+        """Record that the entries fetched so far are older than the subscription: no live events precede them."""
         self._history = self._fetched
 
     def is_at_end(self, stop: Collection[str]) -> bool:

@@ -163,7 +163,7 @@ class LiveRelay:
                 self._link.send(watcher, encode(Changed(run_id, stopped)))
 
     def announce_runnable(self) -> None:
-        """Send a hint, and further ones of the next moment as one at its end."""
+        """Send a hint; further hints within a short time are sent as one."""
         if self._link is None:
             return
         self._has_hint = self._hint_handle is not None
@@ -303,7 +303,7 @@ class LiveRelay:
         self._link.send(sender, encode(Watch([wanted])))
 
     def note_loss(self, sender: str | None) -> None:
-        """After this runtime was cut off: ask for what was missed, and let the others ask for theirs."""
+        """After messages were lost, request what was missed, and let the others do the same."""
         if sender is not None:
             for watching in self._watchers.values():
                 watching.pop(sender, None)

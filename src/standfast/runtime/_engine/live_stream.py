@@ -31,7 +31,7 @@ class StreamMessage:
     settled: bool = False
     stopped: bool = False
     at: float = 0.0
-    """When this process learned of it, on the clock of its event loop."""
+    """When this process received it, on the clock of its event loop."""
 
 
 class LiveStream:
@@ -47,7 +47,7 @@ class LiveStream:
         self._size = 0
 
     def add(self, message: StreamMessage, *, keep_settled: bool) -> None:
-        """Add the next message. With ``keep_settled``, earlier responses are kept too, as far as there is room."""
+        """Add the next message. With ``keep_settled``, earlier responses are kept too, up to a limit."""
         self.next_number, self.mark, self.base = message.number + 1, message.mark, message.base
         if message.settled and not keep_settled:
             self.kept.clear()

@@ -93,7 +93,7 @@ class RunChannel:
         self.is_watching = False
         """Whether this process watches the run in other processes."""
         self.silent_token = -1
-        """The driver that was waited for in vain."""
+        """The token of the latest driver whose notice did not arrive in time."""
         self.journal: Any = None
         """The newest entries, which the readers share; see ``event_reader.py``."""
 

@@ -20,7 +20,7 @@ from standfast.base.log import get_logger
 from standfast.server.auth.credentials import IssuerUnavailable
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Signatures with a public and a private key. With any other, who can check a token could also make one."""
+"""Signatures with a public and a private key. With a shared secret, everyone who can check a token could make one."""
 MAX_RESPONSE_BYTES = 512 * 1024
 FETCH_TIMEOUT = 5.0
 REFRESH_SECONDS = 300.0

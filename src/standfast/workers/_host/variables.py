@@ -98,7 +98,7 @@ class Snapshots:
             self._worker.snapshot_points.remove(point.id)
 
     async def fork(self, target: Worker) -> None:
-        """Copy the process into ``target``, the worker of a new session. The caller tears ``target`` down on failure."""
+        """Copy the process into ``target``, the worker of a new session. The caller tears that down on failure."""
         resources, router = self._worker.resources, self._worker.require_router()
         if resources is None:
             raise Closed("the session cannot be forked: its worker is gone")
