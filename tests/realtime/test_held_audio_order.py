@@ -25,6 +25,11 @@ from standfast.realtime.model_events import (
 HOLD = {"hold_back_audio": True, "timeout": None}
 
 
+def hold_audio(verdicts):
+    """Open a session that holds audio until its text has a verdict."""
+    return open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD)
+
+
 def list_released_items(recorded):
     return [event.item_id for event in recorded.of_type("audio")]
 
@@ -32,11 +37,7 @@ def list_released_items(recorded):
 @in_virtual_time
 async def test_an_answer_is_not_released_before_the_previous_one():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
-        session,
-        model,
-        recorded,
-    ):
+    async with hold_audio(verdicts) as (session, model, recorded):
         await model.emit(*short_response(1, "fine"), *short_response(2, "well"))
         verdicts["well"].set()
         await asyncio.sleep(1)
@@ -50,11 +51,7 @@ async def test_an_answer_is_not_released_before_the_previous_one():
 @in_virtual_time
 async def test_an_answer_by_an_agent_without_guardrails_waits_as_well():
     verdicts = {"fine": asyncio.Event()}
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
-        session,
-        model,
-        recorded,
-    ):
+    async with hold_audio(verdicts) as (session, model, recorded):
         await model.emit(*short_response(1, "fine"))
         await session.update_agent(RealtimeAgent(name="other"))
         *unfinished, end = short_response(2, "well")
@@ -96,7 +93,7 @@ async def test_audio_does_not_wait_for_a_response_that_will_not_be_released(how)
 async def test_late_audio_is_released_after_audio_that_already_waits():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["fine"].set()
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
+    async with hold_audio(verdicts) as (
         _session,
         model,
         recorded,
@@ -128,7 +125,7 @@ async def test_an_active_answer_continues_when_the_previous_one_was_heard():
 async def test_a_text_response_does_not_wait_for_held_audio():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
+    async with hold_audio(verdicts) as (
         _session,
         model,
         recorded,
@@ -144,11 +141,7 @@ async def test_a_text_response_does_not_wait_for_held_audio():
 async def test_queued_audio_was_not_heard_when_the_session_closes():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
-        session,
-        model,
-        recorded,
-    ):
+    async with hold_audio(verdicts) as (session, model, recorded):
         await model.emit(*short_response(1, "fine"), *short_response(2, "well"))
         await asyncio.sleep(1)
         await session.close()
@@ -161,11 +154,7 @@ async def test_queued_audio_was_not_heard_when_the_session_closes():
 async def test_an_interruption_drops_held_audio_and_announces_its_end_at_once():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
-        session,
-        model,
-        recorded,
-    ):
+    async with hold_audio(verdicts) as (session, model, recorded):
         await model.emit(*short_response(1, "fine"), *short_response(2, "well"))
         await asyncio.sleep(1)
         assert len(recorded.of_type("agent_end")) == 1
@@ -181,11 +170,7 @@ async def test_an_interruption_drops_held_audio_and_announces_its_end_at_once():
 async def test_queued_audio_is_dropped_when_the_user_speaks():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
-        session,
-        model,
-        recorded,
-    ):
+    async with hold_audio(verdicts) as (session, model, recorded):
         await model.emit(
             *short_response(1, "fine"), *short_response(2, "well"), response_started("r3"), audio_chunk(100, "i3", "r3")
         )
@@ -205,11 +190,7 @@ async def test_queued_audio_is_dropped_when_the_user_speaks():
 @in_virtual_time
 async def test_a_queued_answer_by_an_agent_without_guardrails_was_not_heard_if_stopped():
     verdicts = {"fine": asyncio.Event()}
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
-        session,
-        model,
-        recorded,
-    ):
+    async with hold_audio(verdicts) as (session, model, recorded):
         await model.emit(*short_response(1, "fine"))
         await session.update_agent(RealtimeAgent(name="other"))
         await model.emit(*short_response(2, "well"))
@@ -226,7 +207,7 @@ async def test_an_answer_over_the_next_connection_follows_the_rest_of_the_lost_o
     text = "fine" if good else "secret"
     verdicts = {text: asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
+    async with hold_audio(verdicts) as (
         _session,
         model,
         recorded,
@@ -274,11 +255,7 @@ async def test_queued_audio_counts_as_heard_from_its_release():
 async def test_any_number_of_responses_may_wait(interrupted):
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
-        session,
-        model,
-        recorded,
-    ):
+    async with hold_audio(verdicts) as (session, model, recorded):
         await model.emit(*short_response(0, "fine"))
         for number in range(1, 200):
             await model.emit(*short_response(number, "well"))
@@ -317,11 +294,7 @@ async def test_a_response_whose_end_never_arrives_blocks_no_other_and_gets_its_t
 async def test_unread_audio_is_dropped_by_an_interruption():
     verdicts = {"fine": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
-        session,
-        model,
-        recorded,
-    ):
+    async with hold_audio(verdicts) as (session, model, recorded):
         reader = session.events()
         await model.emit(*short_response(1, "fine"), *short_response(2, "well"))
         verdicts["fine"].set()

@@ -287,9 +287,7 @@ class RayPool(SessionPool):
         """Lease a session as :meth:`SessionPool.lease` does, on the node with the most free workers."""
         started = time.monotonic()
         self.metrics["acquisition_attempts"] += 1
-        if self._draining or not self._started:
-            forgotten = "the pool was not started: use it in `async with pool:`, or await pool.start() first"
-            raise Closed("the pool is closed" if self._draining else forgotten)
+        self._check_open()
         if self._waiting >= self.config.max_waiting and self.is_full:
             self.metrics["acquisition_refused"] += 1
             raise PoolExhausted(f"{self._waiting} callers are already waiting; the limit is {self.config.max_waiting}")

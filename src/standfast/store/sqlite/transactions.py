@@ -82,50 +82,60 @@ class SqliteConnection:
 CommitWork = Callable[[SqliteConnection], Any]
 
 
-class ReaderThread:
-    """A thread with its own connection that runs one read at a time."""
+class SnapshotReader:
+    """A connection of one thread at a time, opened by the first read. All statements of a read see the same state."""
 
-    def __init__(self, name: str, connect: Callable[[], SqliteConnection]) -> None:
-        self.thread = SingleThreadExecutor(name)
+    def __init__(self, connect: Callable[[], SqliteConnection]) -> None:
         self.connect = connect
         self.connection: SqliteConnection | None = None
         self.lock = threading.Lock()
-        self.pending_reads = 0
 
-    async def read(self, work: Callable[[SqliteConnection], T]) -> T:
-        self.pending_reads += 1
+    def read_in_snapshot(self, work: Callable[[SqliteConnection], T]) -> T:
+        """Return the result of ``work`` in a transaction. The caller holds the lock."""
+        if self.connection is None:
+            self.connection = self.connect()
+        raw = self.connection.raw
         try:
-            return await self.thread.run(self.run_in_snapshot, work)
-        finally:
-            self.pending_reads -= 1
-
-    def run_in_snapshot(self, work: Callable[[SqliteConnection], T]) -> T:
-        """Run a read in a transaction, so that all its statements see the same state."""
-        with self.lock:
-            if self.connection is None:
-                self.connection = self.connect()
-            raw = self.connection.raw
-            try:
-                raw.execute("BEGIN")
-                result = work(self.connection)
-                raw.execute("ROLLBACK")
-            except BaseException:
-                if not rollback_or_close(raw):
-                    self.connection = None
-                raise
-            return result
+            raw.execute("BEGIN")
+            result = work(self.connection)
+            raw.execute("ROLLBACK")
+        except BaseException:
+            if not rollback_or_close(raw):
+                self.connection = None
+            raise
+        return result
 
     def disconnect(self) -> None:
         if self.connection is not None:
             self.connection.raw.close()
             self.connection = None
 
+
+class ReaderThread(SnapshotReader):
+    """A thread with its own connection that runs one read at a time."""
+
+    def __init__(self, name: str, connect: Callable[[], SqliteConnection]) -> None:
+        super().__init__(connect)
+        self.thread = SingleThreadExecutor(name)
+        self.pending_reads = 0
+
+    async def read(self, work: Callable[[SqliteConnection], T]) -> T:
+        self.pending_reads += 1
+        try:
+            return await self.thread.run(self._read, work)
+        finally:
+            self.pending_reads -= 1
+
+    def _read(self, work: Callable[[SqliteConnection], T]) -> T:
+        with self.lock:
+            return self.read_in_snapshot(work)
+
     def close(self) -> None:
         self.thread.close_sync()
         self.disconnect()
 
 
-class InlineReader:
+class InlineReader(SnapshotReader):
     """Makes small reads on the thread of the caller, which takes less time than waking another thread twice.
 
     With the write-ahead log a read never waits for a writer. The reader declines for some seconds after a slow read,
@@ -133,10 +143,8 @@ class InlineReader:
     """
 
     def __init__(self, connect: Callable[[], SqliteConnection]) -> None:
-        self.connect = connect
-        self.connection: SqliteConnection | None = None
+        super().__init__(connect)
         self.closed = False
-        self.lock = threading.Lock()
         self.paused_until = 0.0
 
     def try_read(self, work: Callable[[SqliteConnection], Any]) -> Any:
@@ -156,29 +164,10 @@ class InlineReader:
         finally:
             self.lock.release()
 
-    def read_in_snapshot(self, work: Callable[[SqliteConnection], Any]) -> Any:
-        if self.connection is None:
-            self.connection = self.connect()
-        raw = self.connection.raw
-        try:
-            raw.execute("BEGIN")
-            result = work(self.connection)
-            raw.execute("ROLLBACK")
-        except BaseException:
-            if not rollback_or_close(raw):
-                self.connection = None
-            raise
-        return result
-
     def close(self) -> None:
         with self.lock:
             self.closed = True
             self.disconnect()
-
-    def disconnect(self) -> None:
-        if self.connection is not None:
-            self.connection.raw.close()
-            self.connection = None
 
 
 class InlineCommitter:
