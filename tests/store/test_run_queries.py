@@ -16,7 +16,7 @@ from standfast.store.operations import DeleteRun, PutDocument, SaveRun
 from standfast.store.sql import run_queries, schema
 from standfast.store.sql.connection import TableNames
 from standfast.store.sqlite.backend import SqliteBackend
-from standfast.store.sqlite.transactions import SqliteConnection
+from standfast.store.sqlite.connections import SqliteConnection
 from standfast.store.urls import open_backend
 from standfast.testing import closing_backend
 from standfast.testing.store.fixtures import append, read_data
