@@ -160,7 +160,7 @@ async def test_snapshots_forks_checkpoints_and_files(session):
 
 async def test_a_workspace_is_captured_on_one_node_and_restored_on_another(pool):
     async with pool.acquire(60) as here, pool.acquire(60) as there:
-        assert here.node_id != there.node_id, "the second session is on the node with more room"
+        assert here.node_id != there.node_id, "the second session is on the node with more free workers"
         await here.run("import random\nbig = bytes(3_000_000)\nopen('f.txt', 'w').write('kept')\nn = 7")
         async with await here.capture() as capture:
             chunks = {digest: data async for digest, data in capture}
@@ -241,7 +241,7 @@ async def test_a_pool_finds_only_nodes_with_its_labels(make_pool, joined):
 
 
 async def test_a_message_that_is_no_message_ends_no_actor(pool):
-    """Garbage instead of a request is refused, and the node goes on."""
+    """Garbage instead of a request is refused, and the node continues."""
     async with pool.acquire(60) as session:
         link = session.link
         with pytest.raises(RemoteError):

@@ -51,7 +51,7 @@ async def test_an_import_of_a_file_can_be_repeated_and_undone(tmp_path: Path) ->
         assert await store.session("ann").get_items() == ITEMS
         assert outcomes(await copy(url, store)) == {"ann": ("unchanged", 0), "bob": ("unchanged", 0)}
         assert dump(path) == before
-        # openai-agents goes on with one of them, standfast with the other, and both with none.
+        # openai-agents continues one of them, standfast the other, and neither the rest.
         await ann.add_items(ITEMS[:1])  # type: ignore[arg-type]
         await store.session("bob").add_items(ITEMS[:1])
         assert outcomes(await copy(url, store)) == {"ann": ("extended", 1), "bob": ("unchanged", 0)}

@@ -34,7 +34,7 @@ AGENT = RealtimeAgent(name="host", tools=[look_up])
 
 
 class ByTopic:
-    """Answers in the conversation in turn, and what is asked beside it by its own instructions."""
+    """Answers the conversation turn by turn, and an out-of-band request by its instructions."""
 
     def __init__(self, *turns):
         self._turns = list(turns)

@@ -229,7 +229,7 @@ async def test_a_long_session_whose_items_are_deleted_uses_no_more_memory():
 
 
 class SlowHistory:
-    """A history session without keys, whose appends end when they are let go and not before."""
+    """A history session without keys, whose appends end when they are released."""
 
     session_id, session_settings = "slow", None
 

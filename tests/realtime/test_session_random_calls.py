@@ -134,7 +134,7 @@ class Schedule:
                     await session.reject_tool_call(event.call_id)
 
     async def settle(self, session, recorded):
-        """Until nothing is under way any more, or the talking goes on for ever: then it is interrupted."""
+        """Wait until nothing is in progress; a conversation that does not end is interrupted."""
         quiet = 0
         for _ in range(600):
             await self.decide(session, recorded)

@@ -27,7 +27,7 @@ def first_answer(session):
 
 
 def describe_items(conversation):
-    """What a server knows of a conversation, as role and words."""
+    """The items of a server, as role and text."""
     return [(entry.item.get("role"), entry.text) for entry in conversation]
 
 

@@ -221,7 +221,7 @@ async def test_every_caller_of_close_closes_the_whole_session(who):
         await wait_until(lambda: server.open_connections == [])
         assert len(recorded.of_type("session_closed")) == 1
         outside = {"iterator": [report], "task": [report] * 3}
-        assert given == outside.get(who, [None]), "whoever is part of the session only asks"
+        assert given == outside.get(who, [None]), "parts of the session only send a request"
 
 
 @pytest.mark.parametrize("how", ["forgotten", "inside the block"])

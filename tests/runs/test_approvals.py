@@ -1,4 +1,4 @@
-"""Who decides what about which call, nested agents included."""
+"""Decisions about calls, by people and programs, nested agents included."""
 
 from typing import Any
 

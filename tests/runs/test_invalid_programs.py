@@ -1,4 +1,4 @@
-"""Mistakes in a program are typed errors that say what and where, before anything is done or with a state to go on."""
+"""Mistakes in a program are typed errors that name their location, before anything is done or with a state to resume."""
 
 from typing import Any
 

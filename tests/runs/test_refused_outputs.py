@@ -1,4 +1,4 @@
-"""What a session has when the final output was refused, and results of guardrails when a run fails."""
+"""The items of a session when the final output was refused, and results of guardrails when a run fails."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the model is shown, what is stored, and the whole history are three different things."""
+"""The input of the model, the stored items and the whole history are three different things."""
 
 import asyncio
 from copy import deepcopy

@@ -1,4 +1,4 @@
-"""A streamed run is the same run with somebody listening."""
+"""A streamed run does the same as ``Runner.run``, and emits events."""
 
 import asyncio
 from typing import Any

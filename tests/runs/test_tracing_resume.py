@@ -1,4 +1,4 @@
-"""Traces of runs that rest and go on."""
+"""Traces of runs that pause and are resumed."""
 
 import asyncio
 import subprocess

@@ -1,4 +1,4 @@
-"""An agent whose model says its words one by one, so that tests can do something in the middle of a response."""
+"""An agent whose model streams its words one by one, so that tests can do something in the middle of a response."""
 
 import asyncio
 import os
@@ -79,7 +79,7 @@ def check_story(events: Sequence[Any], *, words: int, joined: int = 0) -> list[s
     """Check the order of events that one reader got; return what it heard of each response, in that order.
 
     Entries must be in order and complete, words in order and never repeated, and those of a response before its entry.
-    Words of a response may be missing only if the reader was told so before the entry.
+    Live events of a response may be missing only if a gap was reported before the entry.
     ``joined`` is the number of the last entry before the first.
     """
     stored = [event.seq for event in events if not event.live]

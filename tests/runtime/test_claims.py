@@ -20,7 +20,7 @@ from standfast.testing.faults import FakeClock
 
 
 class Gate:
-    """An agent whose runs wait in a tool until they are let go, and the order in which they came."""
+    """An agent whose runs wait in a tool until they are released, and the order in which they started."""
 
     def __init__(self, name="gate"):
         self.started, self.free = [], asyncio.Event()

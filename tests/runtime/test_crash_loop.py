@@ -1,4 +1,4 @@
-"""A run that ends its process every time is not tried for ever, nor as fast as that goes."""
+"""A run that crashes its process every time is retried with growing delays, and blocked in the end."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ SOURCE = Path(standfast.__file__).parent.parent
 
 
 async def given_up(url: str, tries: Path, place: str) -> dict[str, Any]:
-    """What the run says in the first process that it does not end."""
+    """Return the run as the first process finds it that it does not crash."""
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, crash_loop_process.__file__, url, str(tries), place],

@@ -1,4 +1,4 @@
-"""The words of a model reach readers in every process: in order, once, and at their place between the entries."""
+"""Live events reach readers in every process: in order, once, and at their place between the entries."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Agents in a sandbox: what the model is offered, whose workspace it is, and how a run pauses and goes on."""
+"""Agents in a sandbox: the tools of the model, the owner of the workspace, and how a run pauses and resumes."""
 
 import base64
 import json

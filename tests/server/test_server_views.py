@@ -1,4 +1,4 @@
-"""What a person looks at before deciding or changing something: overviews, steps of runs, histories, workers."""
+"""What a person reads before a decision or a change: overviews, steps of runs, histories, workers."""
 
 from pathlib import Path
 

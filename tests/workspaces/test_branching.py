@@ -1,4 +1,4 @@
-"""Whatever happens to a conversation, its variables, its files and its transcript agree."""
+"""Variables, files and transcript agree after every fork, rewind and restore."""
 
 import asyncio
 import random

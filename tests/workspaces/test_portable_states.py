@@ -1,4 +1,4 @@
-"""A saved run takes its variables and files along: by reference to a store, or inside itself."""
+"""A saved run has its variables and files: by reference to a store, or embedded."""
 
 import base64
 import json
