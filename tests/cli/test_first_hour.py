@@ -1,4 +1,4 @@
-"""The first commands of a new user: a new project, a worker process, the usage, beginnings of ids, commands of the chat."""
+"""First commands: a new project, a worker process, the usage, beginnings of ids, commands of the chat."""
 
 import io
 import re

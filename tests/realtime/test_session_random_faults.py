@@ -185,7 +185,7 @@ class Ear(EventRecorder):
     def __init__(self):
         super().__init__()
         self.started, self.silenced, self.cut = set(), set(), set()
-        self.heard_of, self.owed = set(), None
+        self.heard_of, self.requestable = set(), None
         self.speech_interrupts = True
 
     async def listen(self, session):
@@ -193,10 +193,10 @@ class Ear(EventRecorder):
             self.events.append(event)
             match event.type:
                 case "agent_start":
-                    self.owed = None
+                    self.requestable = None
                     self.started.add(event.response_id)
                 case "agent_end" if event.status == "lost" and event.response_id not in self.heard_of | self.silenced:
-                    self.owed = event.response_id
+                    self.requestable = event.response_id
                 case "raw_model_event" if event.data.type in ("function_call", "output_text_delta"):
                     self.heard_of.add(event.data.response_id)
                 case "raw_model_event" if event.data.type == "speech_started" and self.speech_interrupts:
@@ -214,7 +214,7 @@ class Ear(EventRecorder):
 
     def interrupted(self):
         self.silenced |= self.started
-        self.owed = None
+        self.requestable = None
 
 
 class Hooks(RunHooks):
@@ -464,7 +464,7 @@ class WildSchedule(SlowSchedule):
 
     def check(self, session, recorded):
         super().check(session, recorded)
-        assert recorded.owed is None, "a response of which nothing was heard was not asked for again"
+        assert recorded.requestable is None, "a response of which nothing was heard was not requested again"
         counted = [event.response_id for event in recorded.of_type("usage")]
         assert len(counted) == len(set(counted)), "a response was counted twice"
         trips = len(recorded.of_type("guardrail_tripped"))

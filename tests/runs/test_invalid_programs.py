@@ -1,4 +1,4 @@
-"""Mistakes in a program are typed errors that name their location, before anything is done or with a state to resume."""
+"""Mistakes in a program are typed errors that name their location, before anything is done, or with a state."""
 
 from typing import Any
 

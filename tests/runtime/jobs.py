@@ -256,7 +256,7 @@ async def compute_killed(url: str, programs: dict[str, int], folder: str, kills:
 
 
 async def drive_talker(url: str, folder: str, options: dict[str, Any], live: bool = True, lease: float = 30.0) -> None:
-    """Drive a run of the talker, which begins when another process starts it, or continue one that another process began."""
+    """Drive a run of the talker, which another process starts, or continue one that it has begun."""
     key, name = options.pop("encryption_key", None), options.pop("name", "talk")
     agents = [talker(folder, **options)]
     async with Runtime.open(url, agents=agents, live=live, lease=lease, encryption_key=key) as runtime:

@@ -2,8 +2,8 @@
 
 Each attempt is a random program in a durable run. Several of them share a process, which is killed while processes
 below it are killed one after the other; others resume the runs, with other pools and directories. In the end the
-outputs of each are those of an undisturbed run, or its events name what could not be kept. ``make soak`` continues where
-it stopped the last time, until ``STANDFAST_SOAK_KILLS`` (10,000) processes were killed or ``STANDFAST_SOAK_MINUTES``
+outputs of each are those of an undisturbed run, or its events name what could not be kept. ``make soak`` continues
+where it stopped, until ``STANDFAST_SOAK_KILLS`` (10,000) processes were killed or ``STANDFAST_SOAK_MINUTES``
 (60) have passed.
 """
 
