@@ -147,7 +147,7 @@ def fleet(tmp_path):
     started.close()
 
 
-async def test_every_run_ends_and_no_call_is_repeated_under_random_faults(fleet):
+async def test_whatever_is_killed_or_paused_every_run_ends_and_nothing_is_done_twice(fleet):
     ends_at = time.monotonic() + 60 * MINUTES
     while time.monotonic() < ends_at:
         await asyncio.sleep(fleet.dice.uniform(0.5, 3))

@@ -88,7 +88,7 @@ CELLS = [
 ]
 
 
-async def test_a_durable_run_continues_on_another_node(cluster, nodes, tmp_path):
+async def test_a_durable_run_goes_on_by_itself_on_another_node(cluster, nodes, tmp_path):
     pool, requests, killed = nodes, [], []
 
     def decide(request):
@@ -113,7 +113,7 @@ async def test_a_durable_run_continues_on_another_node(cluster, nodes, tmp_path)
         assert "workspace.restored" in [event.type for event in events]
         *_, last = requests[-1]
         assert last.splitlines()[-1] == "10 kept"
-        assert "restored" in last or "lost" in last  # the note for the model
+        assert "restored" in last or "lost" in last  # the model is told
         versions = [one.version async for one in (await runtime.workspace("ann")).history()]
         assert versions[:3] == [1, 2, 3]
         async with asyncio.timeout(120):  # until the head has noticed
@@ -148,7 +148,7 @@ async def test_a_call_under_way_is_made_again_from_the_state_before_it(cluster, 
         sessions.close()
 
 
-async def test_callers_wait_while_the_cluster_is_lost_and_continue_with_the_next(tmp_path):
+async def test_callers_wait_for_a_cluster_that_is_lost_and_go_on_with_the_next(tmp_path):
     """A cluster of its own, whose head ends, and which begins again at the same address."""
     import ray
 

@@ -90,7 +90,7 @@ async def test_input_is_answered_while_the_code_runs(session):
     assert answers[-1].value == "ANN"
 
 
-async def test_an_interrupt_overtakes_unread_output(session):
+async def test_an_interrupt_overtakes_a_flood_of_output_that_nobody_reads(session):
     await session.run("kept = 1")
     stream = session.execute(ExecuteMessage(code="while True: print('flood' * 100)"), timeout=60)
     async for message in stream:
@@ -140,12 +140,12 @@ async def test_snapshots_forks_checkpoints_and_files(session):
     await session.run("data = [1]")
     point = await session.snapshot()
     await session.run("data.append(2)")
-    fork = await session.fork()
+    twin = await session.fork()
     checkpoint = await session.checkpoint()
     await session.rollback(point)
     assert (await session.run("data")).value == [1]
-    assert (await fork.run("data")).value == [1, 2]
-    await fork.terminate()
+    assert (await twin.run("data")).value == [1, 2]
+    await twin.terminate()
     await session.drop(point)
     assert (await session.restore(checkpoint)).kept == ("data",)
     assert (await session.run("data")).value == [1, 2]
@@ -160,7 +160,7 @@ async def test_snapshots_forks_checkpoints_and_files(session):
 
 async def test_a_workspace_is_captured_on_one_node_and_restored_on_another(pool):
     async with pool.acquire(60) as here, pool.acquire(60) as there:
-        assert here.node_id != there.node_id, "the second session is on the node with more free workers"
+        assert here.node_id != there.node_id, "the second session is on the node with more room"
         await here.run("import random\nbig = bytes(3_000_000)\nopen('f.txt', 'w').write('kept')\nn = 7")
         async with await here.capture() as capture:
             chunks = {digest: data async for digest, data in capture}
@@ -184,7 +184,7 @@ async def test_errors_have_their_class_and_their_fields(session):
         await session.files.read("../../etc/passwd")
 
 
-async def test_the_end_of_a_worker_is_reported_with_its_cause(session):
+async def test_the_end_of_a_worker_is_told_with_its_cause(session):
     result = await session.run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert result.state == "lost"
     assert not session.is_alive
@@ -241,7 +241,7 @@ async def test_a_pool_finds_only_nodes_with_its_labels(make_pool, joined):
 
 
 async def test_a_message_that_is_no_message_ends_no_actor(pool):
-    """Garbage instead of a request is refused, and the node continues."""
+    """Garbage instead of a request is refused, and the node goes on."""
     async with pool.acquire(60) as session:
         link = session.link
         with pytest.raises(RemoteError):

@@ -1,7 +1,6 @@
 """Workers on many machines: a pool whose workers run on the nodes of a Ray cluster.
 
-Ray is imported when a pool starts. Everything that must survive a node is in
-PostgreSQL, from which another node restores it.
+Ray is imported when a pool starts. PostgreSQL stays the truth: what a node had is restored from the store on another.
 """
 
 from standfast.base.lazy import attach_stub

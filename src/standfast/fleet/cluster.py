@@ -1,5 +1,6 @@
 """The Ray cluster: joining it, its nodes, and the actor on each. Nothing else imports Ray."""
 
+import asyncio
 import hashlib
 import os
 import socket
@@ -87,7 +88,7 @@ def check_head() -> None:
 
 
 def list_nodes() -> list[ClusterNode]:
-    """Return all nodes that Ray knows, including dead ones."""
+    """Return all nodes that Ray knows, also those that are gone."""
     check_head()
     ray = import_ray()
     return [
@@ -105,8 +106,8 @@ def list_nodes() -> list[ClusterNode]:
 class NodeDirectory:
     """Runs in an actor, one in the cluster, and lists its nodes.
 
-    Ray's library ends its process if a request to a lost head is answered by another head at the same address. This
-    actor may end like that, because Ray restarts it; a program must not.
+    The library of Ray ends its process if a question to a head that was lost is answered by the next one at the same
+    address. That may happen to this actor, which Ray starts again, but not to a program.
     """
 
     def list_nodes(self) -> bytes:
@@ -114,7 +115,7 @@ class NodeDirectory:
 
 
 def start_directory() -> Any:
-    """Return the actor that lists the nodes; start it if it does not exist."""
+    """Return the actor that lists the nodes, which is started unless it is there."""
     check_head()
     ray = import_ray()
     return (
@@ -140,8 +141,8 @@ def name_actor(config: bytes, node_id: str) -> str:
     return f"standfast-{hashlib.sha256(config).hexdigest()[:16]}-{node_id}"
 
 
-def start_supervisor(config: bytes, node: ClusterNode, *, options: Mapping[str, Any], detached: bool) -> Any:
-    """Return the actor of a node; start it if it does not exist."""
+def start_supervisor(config: bytes, node: ClusterNode, *, options: Mapping[str, Any], stays: bool) -> Any:
+    """Return the actor of a node, which is started unless it is there."""
     check_head()
     ray = import_ray()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -156,7 +157,7 @@ def start_supervisor(config: bytes, node: ClusterNode, *, options: Mapping[str, 
         max_concurrency=_DATA_CALLS,
         scheduling_strategy=place,
         **options,
-    ).remote(config, node.node_id, detached)
+    ).remote(config, node.node_id, stays)
 
 
 def list_supervisors() -> list[tuple[str, Any]]:
@@ -176,3 +177,8 @@ def is_loss(problem: BaseException) -> bool:
     """Return whether an error of a call means that its node is gone or cannot be reached."""
     ray = import_ray()
     return isinstance(problem, ray.exceptions.RayError | ConnectionError)
+
+
+async def in_thread(work: Any, *args: Any) -> Any:
+    """Run a blocking call of Ray's in a thread."""
+    return await asyncio.to_thread(work, *args)

@@ -27,7 +27,7 @@ from standfast.workers.results import SessionInfo, WorkspaceReport
 from standfast.workers.session import WorkerSession
 
 REFRESH_INTERVAL = 1.0
-_RENEWAL_TIMEOUT = 20.0
+_GREETING_TIMEOUT = 20.0
 _ANSWER_TIMEOUT = 10.0
 _HEAD_TIMEOUT = 30.0
 """Seconds without a list of nodes after which a cluster counts as lost although its head accepts connections."""
@@ -44,7 +44,7 @@ class RayPool(SessionPool):
 
     ``address`` is that of the cluster, by default the one of this machine (``ray start``). Only nodes with all
     ``labels`` are used. ``resources`` (``num_cpus``, ``memory`` in bytes, or names of the cluster) are what the actor
-    of a node reserves there. With ``detached`` the actors outlive their pools, so that the next one finds warm workers.
+    of a node reserves there. With ``stays`` the actors outlive their pools, so that the next one finds warm workers.
     """
 
     def __init__(
@@ -54,15 +54,15 @@ class RayPool(SessionPool):
         address: str | None = None,
         labels: Mapping[str, str] | None = None,
         resources: Mapping[str, float] | None = None,
-        detached: bool = False,
+        stays: bool = False,
     ) -> None:
         self.config = config or PoolConfig()
         self.metrics = collections.Counter()
-        self.address, self.labels, self.resources, self.detached = (
+        self.address, self.labels, self.resources, self.stays = (
             address,
             dict(labels or {}),
             dict(resources or {}),
-            detached,
+            stays,
         )
         self.client_id = new_id("pool")
         self._links: dict[str, NodeLink] = {}
@@ -88,7 +88,7 @@ class RayPool(SessionPool):
         return self
 
     async def start(self) -> None:
-        """Join the cluster and start an actor on each node. Returns when all nodes have answered."""
+        """Join the cluster and start an actor on each node. Returns when the nodes that are there have answered."""
         if self._draining or self._started:
             raise Closed("a pool can be started only once; create another one")
         self._started = True
@@ -98,7 +98,7 @@ class RayPool(SessionPool):
         self._refresher = self._create_task(self._keep_refreshing())
 
     async def close(self) -> None:
-        """Close the pool as :meth:`SessionPool.close` does. Its workers end; the cluster keeps running."""
+        """Close the pool as :meth:`SessionPool.close` does. Its workers end; the cluster goes on."""
         self._draining = True
         for callback in self._close_callbacks:
             callback()
@@ -144,7 +144,7 @@ class RayPool(SessionPool):
                 _log.warning("the nodes of the Ray cluster cannot be listed, retrying: %s", problem)
 
     async def refresh(self) -> None:
-        """Look for new and lost nodes, and report to each that this pool is alive; done once a second."""
+        """Look for new and lost nodes, and tell each that this pool is alive; done once a second."""
         if self._problem:
             await asyncio.to_thread(cluster.join, self.address)
             self._answered_at = time.monotonic()
@@ -154,14 +154,14 @@ class RayPool(SessionPool):
         alive = {node.node_id for node in nodes if node.is_alive}
         for node_id, link in list(self._links.items()):
             if node_id not in alive:
-                link.mark_lost("Ray reports that it is dead")
+                link.lose("Ray reports that it is dead")
             if link.loss is not None:
                 del self._links[node_id]
-        found = [node for node in nodes if node.is_alive and self._has_labels(node) and node.node_id not in self._links]
-        await asyncio.gather(*(self._add_node(node) for node in found))
-        await asyncio.gather(*(self._renew(link) for link in list(self._links.values())))
+        fitting = [node for node in nodes if node.is_alive and self._fits(node) and node.node_id not in self._links]
+        await asyncio.gather(*(self._add_node(node) for node in fitting))
+        await asyncio.gather(*(self._greet(link) for link in list(self._links.values())))
         if self._problem and self._list_usable():
-            _log.warning("the Ray cluster is reachable again")
+            _log.warning("the Ray cluster is there again")
             self._problem = ""
         self._changed.set()
 
@@ -175,7 +175,7 @@ class RayPool(SessionPool):
         except Exception as problem:  # of Ray, in many kinds
             self._directory = None
             if time.monotonic() - self._answered_at < _HEAD_TIMEOUT and await asyncio.to_thread(_has_head):
-                return None  # the node of the directory is lost, and Ray restarts the directory on another
+                return None  # the node of the directory is lost, and Ray starts it on another
             await self._note_cluster_loss(problem)
             raise
         self._answered_at = time.monotonic()
@@ -187,11 +187,11 @@ class RayPool(SessionPool):
         self._problem = f"the head of the Ray cluster is lost: {detail}"
         _log.warning("%s; sessions are leased again when there is a cluster", self._problem)
         for link in list(self._links.values()):
-            link.mark_lost(self._problem)
+            link.lose(self._problem)
         self._links.clear()
         await asyncio.to_thread(cluster.leave)
 
-    def _has_labels(self, node: cluster.ClusterNode) -> bool:
+    def _fits(self, node: cluster.ClusterNode) -> bool:
         return all(node.labels.get(name) == value for name, value in self.labels.items())
 
     async def _add_node(self, node: cluster.ClusterNode) -> None:
@@ -204,7 +204,7 @@ class RayPool(SessionPool):
         try:
             data = encode_config(config)
             actor = await asyncio.to_thread(
-                lambda: cluster.start_supervisor(data, node, options=options, detached=self.detached)
+                lambda: cluster.start_supervisor(data, node, options=options, stays=self.stays)
             )
         except Exception as problem:  # noqa: BLE001 - of Ray; the node is tried again at the next refresh
             self._unusable[node.node_id] = str(problem)
@@ -219,10 +219,10 @@ class RayPool(SessionPool):
             custom.setdefault(cluster.WORKERS_RESOURCE, capacity)
         return {"num_cpus": 0, **known, "resources": custom}
 
-    async def _renew(self, link: NodeLink) -> None:
+    async def _greet(self, link: NodeLink) -> None:
         try:
-            async with asyncio.timeout(_RENEWAL_TIMEOUT):
-                link.report, _ = await link.call("", "renew", None, NodeReport)
+            async with asyncio.timeout(_GREETING_TIMEOUT):
+                link.report, _ = await link.call("", "greet", None, NodeReport)
         except (WorkerDied, TimeoutError) as problem:
             link.report = None
             self._unusable[link.node.node_id] = str(problem) or "its actor does not answer"
@@ -236,7 +236,7 @@ class RayPool(SessionPool):
         self._changed.set()
 
     def list_reports(self) -> list[NodeReport]:
-        """Return the latest report of each node."""
+        """Return what each node said last about itself."""
         return [link.report for link in self._links.values() if link.report is not None]
 
     async def drain_node(self, node_id: str) -> dict[str, WorkspaceReport]:
@@ -252,7 +252,7 @@ class RayPool(SessionPool):
         reports = {}
         for session in [one for one in self._sessions.values() if one.link is link]:
             before = session.session_id
-            reports[before] = await session.move(lambda: self._lease_on_any_node(None))
+            reports[before] = await session.move(lambda: self._lease_somewhere(None))
             self._sessions[session.session_id] = self._sessions.pop(before)
             link.leased -= 1
         self.metrics["nodes_drained"] += 1
@@ -284,10 +284,12 @@ class RayPool(SessionPool):
             self.release(session)
 
     async def lease(self, timeout: float | None = None) -> RemoteWorkerSession:
-        """Lease a session as :meth:`SessionPool.lease` does, on the node with the most free workers."""
+        """Lease a session as :meth:`SessionPool.lease` does, on the node that has the most room."""
         started = time.monotonic()
         self.metrics["acquisition_attempts"] += 1
-        self._check_open()
+        if self._draining or not self._started:
+            forgotten = "the pool was not started: use it in `async with pool:`, or await pool.start() first"
+            raise Closed("the pool is closed" if self._draining else forgotten)
         if self._waiting >= self.config.max_waiting and self.is_full:
             self.metrics["acquisition_refused"] += 1
             raise PoolExhausted(f"{self._waiting} callers are already waiting; the limit is {self.config.max_waiting}")
@@ -297,7 +299,7 @@ class RayPool(SessionPool):
                 self._changed.clear()
                 await self._changed.wait()
             async with asyncio.timeout(timeout):
-                link, leased = await self._lease_on_any_node(timeout)
+                link, leased = await self._lease_somewhere(timeout)
         except PoolExhausted:
             raise
         except TimeoutError:
@@ -314,8 +316,8 @@ class RayPool(SessionPool):
         self.metrics["acquisition_microseconds"] += int((time.monotonic() - started) * 1e6)
         return session
 
-    async def _lease_on_any_node(self, timeout: float | None) -> tuple[NodeLink, r.Leased]:
-        """Lease a session on the node with the most free workers; wait if all nodes are full."""
+    async def _lease_somewhere(self, timeout: float | None) -> tuple[NodeLink, r.Leased]:
+        """Lease a session on the node with the most room; with no room anywhere, wait until that changes."""
         while not self._draining:
             self._changed.clear()
             usable = sorted(self._list_usable(), key=lambda one: (self._get_load(one), random.random()))
@@ -357,7 +359,7 @@ class RayPool(SessionPool):
         link.leased -= 1
         if link.report is not None and link.report.leased > link.leased >= 0:
             link.report = msgspec.structs.replace(link.report, leased=link.report.leased - 1)
-        link.notify("release", session.session_id)
+        link.tell("release", session.session_id)
         self._changed.set()
 
     def info(self) -> dict[str, Any]:

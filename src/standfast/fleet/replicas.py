@@ -53,7 +53,7 @@ class Replica:
         )
 
     def stop(self) -> None:
-        """Stop the process gracefully: it releases its runs to other processes."""
+        """End the process in order: it releases its runs for the others."""
         self._is_stopping = True
         self._process.send_signal(signal.SIGTERM)
         try:
@@ -67,7 +67,7 @@ def start_replicas(
 ) -> list[str]:
     """Start ``count`` processes of ``standfast`` with these arguments, spread over the nodes; return their names.
 
-    Processes that run already under this name are kept. Ray replaces one that ends, and those of a lost node.
+    Those that run already under this name stay. Ray replaces one that ends, and those of a node that is lost.
     """
     ray = cluster.import_ray()
     names = [f"{PREFIX}{name}-{number}" for number in range(count)]
@@ -99,7 +99,7 @@ def list_replicas() -> list[ReplicaStatus]:
 
 
 def stop_replicas(name: str | None = None) -> int:
-    """Stop the processes gracefully, and return their number."""
+    """End the processes in order, and return their number."""
     ray = cluster.import_ray()
     stopping = _find_replicas(name)
     for _, actor in stopping:

@@ -47,8 +47,9 @@ _FINAL = (m.ResultMessage, m.ErrorMessage)
 class RemoteWorkerSession(WorkerSession):
     """A session that a :class:`RayPool` has leased on some node.
 
-    It has the methods of :class:`WorkerSession`. ``info``, ``state`` and ``usage()`` return what the node reported
-    last: with every call, and once a second. When its node is lost, the worker has ended with the cause ``node-lost``.
+    It has the methods of :class:`WorkerSession`. ``info``, ``state`` and ``usage()`` answer from what the node said
+    last: with every call, and once a second. A node that is lost is the end of its worker, with the cause
+    ``node-lost``.
     """
 
     def __init__(self, config: SessionConfig, link: NodeLink, leased: r.Leased) -> None:
@@ -147,11 +148,11 @@ class RemoteWorkerSession(WorkerSession):
         self._is_released = True
 
     def mark_released(self) -> None:
-        """Record that the session was released to its pool."""
+        """Note that the session was given back to its pool."""
         self._is_released = True
 
     def mark_idle(self) -> None:
-        """Do nothing: the node keeps track of its idle sessions."""
+        """Do nothing: the node knows which of its sessions wait."""
 
     # -- running code
 
@@ -162,7 +163,7 @@ class RemoteWorkerSession(WorkerSession):
         try:
             batch = await self.call("start_execution", request, r.Messages)
             while True:
-                if not batch.is_last:  # the next batch is fetched while this one is used
+                if not batch.is_last:  # the next batch is under way while this one is used
                     pending = asyncio.ensure_future(self.call("next_messages", r.Named(message.id), r.Messages))
                 for last in batch.messages:
                     self.interceptors.notify(last)
@@ -292,7 +293,7 @@ class RemoteWorkerSession(WorkerSession):
         return await self.call("restore_workspace", request, WorkspaceReport)
 
     async def _send_chunks(self, digests: list[bytes], fetch: Callable[[bytes], Awaitable[bytes]]) -> None:
-        """Read the chunks, verify each, and send them. The node gets no other part of the workspace."""
+        """Read the chunks, verify each, and send them. The node learns of the workspace only what it is to restore."""
         places = asyncio.Semaphore(_PARALLEL_FETCHES)
 
         async def get(digest: bytes) -> tuple[bytes, bytes]:
@@ -327,7 +328,7 @@ class RemoteWorkerSession(WorkerSession):
     async def move(self, lease: Callable[[], Awaitable[tuple[NodeLink, r.Leased]]]) -> WorkspaceReport:
         """Continue in a worker on another node, which ``lease`` gets, with these variables and files.
 
-        New calls wait for the move, and the move waits for calls in progress. Snapshots end with their worker. What
+        Calls wait meanwhile, and one that runs is waited for. Snapshots end with the worker they were taken in. What
         could not be moved is in the report.
         """
         async with self._moving:
@@ -352,9 +353,9 @@ class RemoteWorkerSession(WorkerSession):
             try:
                 report = await target.restore_workspace(batch.manifest, fetch)
             except BaseException:
-                link.notify("release", leased.session_id)
+                link.tell("release", leased.session_id)
                 raise
-            self._link.notify("release", self.session_id)
+            self._link.tell("release", self.session_id)
             self._link, self.session_id, self._info = link, leased.session_id, target._info
             return report
 

@@ -1,4 +1,4 @@
-"""The status of a fleet: nodes and their workers, runtimes, and the queues in which runs wait."""
+"""One picture of a fleet: nodes and their workers, runtimes, and the queues in which runs wait."""
 
 import asyncio
 from typing import Any
@@ -51,7 +51,7 @@ class FleetStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_status(runtime: Runtime, *, address: str | None = None, nodes: bool = True) -> FleetStatus:
-    """Return the status of a fleet: its queues and runtimes from the store, its nodes from the Ray cluster."""
+    """Return the picture of a fleet: its queues and runtimes from the store, its nodes from the Ray cluster."""
     queues, runtimes = await runtime.queues(), await runtime.runtimes()
     if not nodes:
         return FleetStatus(queues=tuple(queues), runtimes=tuple(runtimes))
@@ -63,7 +63,7 @@ async def read_status(runtime: Runtime, *, address: str | None = None, nodes: bo
 
 
 def read_nodes(address: str | None) -> tuple[NodeStatus, ...]:
-    """Ask Ray for its nodes, and the actor of each for its workers. This blocks."""
+    """Ask Ray for its nodes, and the actor of each for its workers. It blocks."""
     cluster.join(address)
     ray: Any = cluster.import_ray()
     reports: dict[str, list[NodeReport]] = {}

@@ -99,7 +99,7 @@ async def up(
 @app.command()
 @command
 async def down(address: Address = None, as_json: AsJson = False) -> None:
-    """Stop the processes that `standfast fleet up` has started gracefully: other runtimes continue their runs.
+    """End the processes that `standfast fleet up` has started, in order: other runtimes continue their runs.
 
     standfast fleet down --address ray-head:6379
     """

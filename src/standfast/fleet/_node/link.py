@@ -1,4 +1,4 @@
-"""A pool's connection to one node: calls to its actor, and the error that ends them when the node is lost."""
+"""The pool's end of one node: calls to its actor, and what Ray says when the node is lost."""
 
 import asyncio
 import itertools
@@ -15,7 +15,7 @@ _requests = itertools.count(1)
 
 
 class NodeLink:
-    """Calls the actor of one node for one pool. Once Ray reports its loss, every call raises ``WorkerDied``."""
+    """Calls the actor of one node for one pool. Once Ray says that it is gone, every call raises ``WorkerDied``."""
 
     def __init__(self, node: ClusterNode, actor: Any, client: str, on_loss: Callable[["NodeLink"], None]) -> None:
         self.node, self._actor, self._client, self._on_loss = node, actor, client, on_loss
@@ -44,7 +44,7 @@ class NodeLink:
         work = self._control.remote(self._client, session_id, method, encode(request))
         return self._decode(await self._receive(work), kind)
 
-    def notify(self, method: str, request: Any) -> None:
+    def tell(self, method: str, request: Any) -> None:
         """Send a control call without waiting for its answer."""
         if self.loss is None:
             self._control.remote(self._client, "", method, encode(request))
@@ -67,13 +67,13 @@ class NodeLink:
         except Exception as problem:
             if not is_loss(problem):
                 raise
-            self.mark_lost(str(problem).strip().splitlines()[0])
+            self.lose(str(problem).strip().splitlines()[0])
             raise WorkerDied(self.loss or Cause("node-lost", "")) from None
         finally:
             self._waiting.discard(answered)
 
-    def mark_lost(self, detail: str) -> None:
-        """Record that the node or its actor is lost, and end the calls that wait."""
+    def lose(self, detail: str) -> None:
+        """Note that the node, or its actor, is gone."""
         if self.loss is None:
             self.loss = Cause("node-lost", f"node {self.node.node_id[:12]} at {self.node.address} is lost: {detail}")
             self._on_loss(self)

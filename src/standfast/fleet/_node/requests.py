@@ -7,11 +7,11 @@ import msgspec
 from standfast.workers.wire import messages as m
 
 MAX_BATCH_BYTES = 1 << 20
-"""The size of one batch of a stream; a single message or chunk may be larger."""
+"""How much one answer of a stream carries; a single message or chunk may be larger."""
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True):
-    """Run code to its end, and return its result. Without ``has_timeout``, the timeout of the session applies."""
+    """Run code to its end, and answer with its result. Without ``has_timeout`` the session's own one holds."""
 
     code: str
     has_timeout: bool = False
@@ -21,7 +21,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Execute(msgspec.Struct, frozen=True, array_like=True):
-    """Start code, and return its first messages."""
+    """Start to run code, and answer with the first messages."""
 
     message: m.ExecuteMessage
     has_timeout: bool = False
@@ -29,7 +29,7 @@ class Execute(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Named(msgspec.Struct, frozen=True, array_like=True):
-    """A request that names an execution, a snapshot, a capture or a file."""
+    """A request about one thing by its name: an execution, a snapshot, a capture, a file."""
 
     name: str = ""
 

@@ -18,14 +18,14 @@ from standfast.workers.wire import messages as m
 from standfast.workers.wire.manifests import WorkspaceManifest
 
 _PAUSES = (m.ResultMessage, m.ErrorMessage, m.InputMessage)
-"""The messages that a caller waits for: each ends its batch."""
+"""What a caller waits for: nothing else is collected behind it."""
 _MESSAGE_TYPES = {kind.__struct_config__.tag: kind for kind in m.Message.__subclasses__()}
 
 
 class _Execution:
-    """An execution whose messages a pool fetches in batches, each with the messages that have arrived.
+    """An execution whose messages a pool fetches in batches: as many as are there, and never more than it asks for.
 
-    Messages that were not fetched stay in the buffer of the session; when it is full, the worker waits.
+    What is not fetched stays in the session, which lets the worker wait when its buffer is full.
     """
 
     def __init__(self, stream: AsyncIterator[m.Message]) -> None:
@@ -65,11 +65,11 @@ class _Execution:
 
 
 class ServedSession:
-    """A leased session, with the executions and captures that its pool has open."""
+    """One leased session, and what its pool has open in it."""
 
     def __init__(self, session: WorkerSession, client: str) -> None:
         self.session, self.client = session, client
-        self.is_fork = False
+        self.is_twin = False
         self._executions: dict[str, _Execution] = {}
         self._captures: dict[str, Capture] = {}
         self._staged: dict[bytes, bytes] = {}
@@ -81,7 +81,7 @@ class ServedSession:
         return SessionBrief(info.state.value, is_alive, info.execution_count, info.error_count, info.last_used_at)
 
     async def close(self) -> None:
-        """Stop the open executions and captures. The session itself is not closed."""
+        """Stop what is open. The session itself goes back to its pool."""
         for execution in list(self._executions.values()):
             await execution.close()
         for capture in list(self._captures.values()):

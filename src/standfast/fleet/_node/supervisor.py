@@ -1,4 +1,4 @@
-"""The actor of one node: it owns the workers of that node, and serves them to pools on other machines."""
+"""The actor of one node: it owns the fork server and the workers of that node, and serves them to pools elsewhere."""
 
 import asyncio
 import os
@@ -25,18 +25,18 @@ from standfast.workers.pool import SessionPool
 from standfast.workers.session import WorkerSession
 
 CLIENT_TIMEOUT = 30.0
-"""Seconds without a call after which the sessions of a pool are ended: its process is dead or unreachable."""
+"""Seconds without a word after which the sessions of a pool are ended: its process is gone, or cannot reach us."""
 IDLE_EXIT = 60.0
-"""Seconds without any pool after which the actor ends, unless it is detached."""
+"""Seconds without any pool after which the actor ends, unless it is to stay."""
 _SWEEP_INTERVAL = 1.0
 
 
 class NodeSupervisor:
-    """Runs in the actor. All work is done on one event loop; control calls arrive on another and are forwarded."""
+    """Runs in the actor. Everything happens on one event loop; control calls come in on another and are passed on."""
 
-    def __init__(self, config: bytes, node_id: str, detached: bool) -> None:
+    def __init__(self, config: bytes, node_id: str, stays: bool) -> None:
         self._config = decode_config(config)
-        self._node_id, self._is_detached = node_id, detached
+        self._node_id, self._stays = node_id, stays
         self._pool = SessionPool(self._config)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started: asyncio.Task[None] | None = None
@@ -128,9 +128,9 @@ class NodeSupervisor:
         return r.Leased(session.session_id, describe_info(session.info))
 
     async def _fork(self, served: ServedSession) -> r.Leased:
-        fork = await served.session.fork()
-        leased = self._add(fork, served.client)
-        self._sessions[fork.session_id].is_fork = True
+        twin = await served.session.fork()
+        leased = self._add(twin, served.client)
+        self._sessions[twin.session_id].is_twin = True
         return leased
 
     async def _do_release(self, client: str, data: bytes) -> None:
@@ -141,12 +141,12 @@ class NodeSupervisor:
     async def _release(self, served: ServedSession) -> None:
         del self._sessions[served.session.session_id]
         await served.close()
-        if served.is_fork:
+        if served.is_twin:
             await served.session.terminate()
         else:
             self._pool.release(served.session)
 
-    async def _do_renew(self, client: str, data: bytes) -> NodeReport:
+    async def _do_greet(self, client: str, data: bytes) -> NodeReport:
         """Note that the pool is alive, and describe the node."""
         await self._ensure_started()
         return self._report()
@@ -156,7 +156,7 @@ class NodeSupervisor:
         return self._report()
 
     async def _do_abort(self, client: str, data: bytes) -> None:
-        """Cancel a call whose caller no longer waits; its code is stopped as it would be for a local caller."""
+        """Cancel a call whose caller no longer waits; what it runs is stopped as if the caller were here."""
         task = self._requests.get(msgspec.msgpack.decode(data, type=str))
         if task is not None:
             task.cancel()
@@ -197,7 +197,7 @@ class NodeSupervisor:
             for client, seen_at in list(self._clients.items()):
                 if seen_at + CLIENT_TIMEOUT < now:
                     await self._forget(client)
-            if not self._is_detached and not self._clients and self._last_client_at + IDLE_EXIT < now:
+            if not self._stays and not self._clients and self._last_client_at + IDLE_EXIT < now:
                 await self._end()
 
     async def _forget(self, client: str) -> None:

@@ -1,6 +1,6 @@
-"""The calls between a pool and a node, as MessagePack. Nothing is pickled: values made in a worker are bytes.
+"""The calls between a pool and a node, as MessagePack. No pickle of ours crosses: what code in a worker made is bytes.
 
-An answer is a :class:`Reply`. An exception is sent as its name and its fields, and is raised again by the pool.
+An answer is a :class:`Reply`. An exception crosses as its name and its fields, and is raised again by the pool.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ _BY_NAME = {kind.__name__: kind for kind in _ERRORS}
 
 
 class RemoteError(StandfastError):
-    """An error of a node whose class is not among those that are raised again."""
+    """An error of a kind that a node does not pass on by its class."""
 
     code = "remote"
 
@@ -80,7 +80,7 @@ class Reply(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The capacity and the load of a node, as its actor reports them."""
+    """What a node tells about itself."""
 
     node_id: str
     host: str

@@ -66,7 +66,7 @@ class Call:
         )
 
     async def run(self, socket: WebSocket, history: Session, *, stop: asyncio.Event) -> None:
-        """Run the call until it is hung up, its page has been disconnected for too long, or ``stop`` is set."""
+        """Hold the call until it is hung up, its page stays away, or ``stop`` is set."""
         runner = RealtimeRunner(self._source) if isinstance(self._source, RealtimeAgent) else self._source()
         session = await runner.run(session=history, model_config={"playback_tracker": self._tracker})
         async with session:
