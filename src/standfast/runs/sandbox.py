@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from standfast.sandbox.agent import RunSandbox
     from standfast.sandbox.config import SandboxRunConfig
     from standfast.sandbox.sessions import BaseSandboxSession
-    from standfast.sandbox.stored_workspace import StoredSandbox
+    from standfast.sandbox.stored_sandbox import StoredSandbox
 
 
 def get_default_snapshot_directory() -> Path:
