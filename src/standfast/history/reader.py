@@ -17,7 +17,7 @@ from standfast.store.backend import Backend
 from standfast.store.records import EMPTY_HEAD, Generation, Head, HistoryPage, Row, SessionRecord
 from standfast.store.tape import TapeSpan, TapeSpans, compute_length, find_position, join_spans, slice_spans
 from standfast.workspaces.branch_points import SessionPoint, ViewRow, find_closings
-from standfast.workspaces.versions import list_output_ids, list_workspaces, name_session_workspace
+from standfast.workspaces.versions import list_output_ids
 
 PLAIN_CODEC = PlainCodec()
 _SCAN_PAGE_SIZE = 500
@@ -124,9 +124,6 @@ class StoredSessionReader:
             yield row, content
 
     # --- shared parts ---------------------------------------------------------------------------
-
-    def list_workspaces(self) -> tuple[str, str]:
-        return list_workspaces(name_session_workspace(self.session_id))
 
     async def list_output_ids(self, end: int | None = None, *, generation: int | None = None) -> list[str]:
         """Return the ids of the calls whose outputs are among the first ``end`` items, by default all."""

@@ -19,7 +19,7 @@ from standfast.store.operations import BatchKey, Erase, Op, Quarantine, RequireV
 from standfast.store.records import EMPTY_HEAD, Generation, Head, Row, SessionRecord
 from standfast.store.tape import compute_length, generate_tape_id, slice_spans
 from standfast.workspaces.branches import build_deletion_ops
-from standfast.workspaces.versions import list_output_ids
+from standfast.workspaces.versions import list_output_ids, list_workspaces, name_session_workspace
 
 _MAX_ATTEMPTS = 100
 
@@ -140,6 +140,9 @@ class StoredSession(StoredSessionReader, SessionABC):
         The variables and files of the session's Python are rewound with it, if they are in the store.
         """
         return await self.splice_items(to, None, [], expected=expected, rewind_workspace=True)
+
+    def list_workspaces(self) -> tuple[str, str]:
+        return list_workspaces(name_session_workspace(self.session_id))
 
     async def restore(self, generation: int, *, expected: Head | None = None) -> Head:
         """Undo a rewind or replacement: show that generation again, followed by the items added since.

@@ -69,7 +69,7 @@ class OutcomeRecorder(Protocol):
         ...
 
     def open_sandbox(self, run: "ActiveRun") -> Any:
-        """Return the stored workspace of the run, a :class:`~standfast.sandbox.stored_sandbox.StoredSandbox`."""
+        """Return the stored workspace of the run, a :class:`~standfast.sandbox.stored_workspace.StoredSandbox`."""
         ...
 
 

@@ -17,7 +17,7 @@ from standfast.sandbox.config import SandboxRunConfig
 from standfast.sandbox.manifest import Manifest
 from standfast.sandbox.sessions import BaseSandboxSession
 from standfast.sandbox.snapshot import SnapshotBase
-from standfast.sandbox.stored_sandbox import StoredSandbox
+from standfast.sandbox.stored_workspace import StoredSandbox
 from standfast.sandbox.types import User
 from standfast.sandbox.workspace_paths import SandboxWorkspaceScope
 

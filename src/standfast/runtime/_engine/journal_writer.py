@@ -44,7 +44,7 @@ from standfast.store.records import RunRecord
 from standfast.workspaces.versions import name_nested_workspace, name_sandbox_workspace
 
 if TYPE_CHECKING:
-    from standfast.sandbox.stored_sandbox import StoredSandbox
+    from standfast.sandbox.stored_workspace import StoredSandbox
 
 MAX_CONTEXT_BYTES = 16 * 1024
 """Changes of a larger context are not recorded: writing it at every step would cost too much."""
@@ -157,7 +157,7 @@ class JournalWriter:
 
     def open_sandbox(self, run: ActiveRun) -> "StoredSandbox":
         """Return the workspace of the run's session, or of the run; a nested run with a sandbox has one of its own."""
-        from standfast.sandbox.stored_sandbox import StoredSandbox
+        from standfast.sandbox.stored_workspace import StoredSandbox
 
         recorded, cipher = DurableCall(self), self.ctx.cipher
         key = name_sandbox_workspace(recorded.workspace_key)
