@@ -1,4 +1,4 @@
-"""What a person looks at before deciding or changing something: overviews, steps of runs, histories, workers."""
+"""What a person reads before a decision or a change: overviews, steps of runs, histories, workers."""
 
 from pathlib import Path
 
@@ -91,7 +91,7 @@ async def test_several_approvals_are_decided_in_one_request(server, ann):
     ]
 
 
-async def test_a_view_tells_what_a_model_does_not_see_and_why(ann):
+async def test_a_view_lists_what_a_model_does_not_see_and_why(ann):
     session = ann.session("talk")
     call = {"type": "function_call", "call_id": "c", "name": "refund", "arguments": "{}"}
     await session.add_items([{"role": "user", "content": "hi"}, call])

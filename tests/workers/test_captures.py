@@ -214,7 +214,7 @@ async def test_what_cannot_be_kept_is_named(session, start):
     assert (await other.run("[ok, os.listdir()]")).value == [1, ["file"]]
 
 
-async def test_code_runs_while_a_capture_goes_on(session):
+async def test_code_runs_during_a_capture(session):
     await session.run(BLOCK + "thing = Blocking()")
     capture = await session.capture()
     await wait_for_file(session, "blocked")
@@ -253,7 +253,7 @@ async def test_a_capture_that_takes_too_long_is_ended(sandboxed):
         await asyncio.sleep(0.01)
 
 
-async def test_a_capture_can_be_given_up(sandboxed):
+async def test_a_capture_can_be_abandoned(sandboxed):
     session = await sandboxed()
     await session.run(BLOCK + "thing = Blocking()")
     async with await session.capture():

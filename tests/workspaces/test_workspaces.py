@@ -111,7 +111,7 @@ async def test_the_latest_version_is_saved_although_the_one_before_it_was_still_
         sessions.close()
 
 
-async def test_a_name_that_cannot_be_kept_is_told(url: str, pool: SessionPool) -> None:
+async def test_a_variable_that_cannot_be_saved_is_reported(url: str, pool: SessionPool) -> None:
     async with open_store(url) as store:
         first = PythonSessions(pool, store=store)
         await run(first, "x = 1; g = (n for n in range(3))")
@@ -149,7 +149,7 @@ async def test_retention_keeps_the_latest_checkpoint_and_sweeps_what_is_left(url
         assert raw.execute("SELECT COUNT(*) FROM standfast_blob_data").fetchone() == (0,)
 
 
-async def test_a_workspace_above_the_limit_is_told_and_run_again(url: str, pool: SessionPool) -> None:
+async def test_a_workspace_above_the_limit_is_reported_and_replayed(url: str, pool: SessionPool) -> None:
     async with open_store(url) as store:
         first = PythonSessions(pool, store=store, max_checkpoint_mb=1)
         await run(first, "x = 1")
@@ -249,7 +249,7 @@ async def test_the_workspace_of_an_encrypted_session_is_not_stored_in_clear(url:
 @pytest.mark.parametrize(
     "policy", [{"network": "host"}, {"level": "plain", "require": "plain"}], ids=["network", "plain"]
 )
-async def test_nothing_is_run_again_where_code_could_act_on_the_world(url: str, policy: dict[str, Any]) -> None:
+async def test_no_cell_is_replayed_where_code_may_have_outside_effects(url: str, policy: dict[str, Any]) -> None:
     config = PoolConfig(session=SessionConfig(sandbox=SandboxPolicy(**policy)), min_idle=0, max_sessions=2)
     async with open_store(url) as store, SessionPool(config) as pool:
         first = PythonSessions(pool, store=store, durability="on_pause")

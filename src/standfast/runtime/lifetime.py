@@ -11,7 +11,7 @@ from standfast.history.reader import PLAIN_CODEC
 from standfast.history.store import Store
 from standfast.lifecycle.scope import Scope
 from standfast.runs.config import RunConfig
-from standfast.runtime._engine.claims import ClaimLoop
+from standfast.runtime._engine.claim_loop import ClaimLoop
 from standfast.runtime._engine.context import (
     RetryingBackend,
     RuntimeContext,

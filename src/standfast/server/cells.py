@@ -11,7 +11,7 @@ import msgspec
 from standfast.base.errors import Closed, NotFound
 from standfast.base.ids import new_id
 from standfast.base.log import get_logger
-from standfast.server.calls.message_log import MessageLog
+from standfast.server.message_log import MessageLog
 from standfast.server.problems import make_problem
 from standfast.server.types import CellInfo, NewCell
 
@@ -153,7 +153,7 @@ class RunningCell:
 
 
 class CellRegister:
-    """The cells of this process: all that run, and the latest that have ended, as far as ``max_bytes`` go."""
+    """The cells of this process: all that run, and the latest that have ended, within ``max_bytes``."""
 
     def __init__(self, max_bytes: int) -> None:
         self._cells: dict[str, RunningCell] = {}

@@ -27,7 +27,7 @@ from standfast.server.types import Upload
 from standfast.store.records import Head
 
 MIN_BODY_RATE = 1000.0
-"""Bytes per second that a body must have on average, so that a byte now and then does not hold a connection."""
+"""Bytes per second that a body must have on average, so that a client cannot hold a connection by single bytes."""
 _ETAG = re.compile(r'"([0-9]{1,18})-([0-9]{1,18})"')
 
 
@@ -49,7 +49,7 @@ class Exchange:
         self.service, self.endpoint, self.request = service, endpoint, request
         self.runtime: Runtime = service.runtime
         self.reads: RunQueries = service.runtime
-        """What the principal may see; on a database that separates owners, nothing else is there."""
+        """The runs that the principal may see; a database that separates owners returns no others."""
         self.path = {name: unquote(value) for name, value in request.path_params.items()}
         self._principal: Principal | None = None
         self.body: Any = None
@@ -90,7 +90,7 @@ class Exchange:
         accepted = self.request.headers.get("accept", "").partition(";")[0].strip().lower()
         return self.endpoint.can_stream and accepted == "text/event-stream"
 
-    def tag_head(self, head: Head) -> None:
+    def set_etag(self, head: Head) -> None:
         """Send the head as the ETag of the response."""
         self.headers["etag"] = f'"{head.version}-{head.length}"'
 
@@ -124,7 +124,7 @@ class Exchange:
             return
         if self.principal.role < min(rule.own, rule.foreign):
             raise Forbidden(f"{self.endpoint.name} needs the role {rule.own.name.lower()}")
-        self.reads = await self.service.narrow(self.owner_filter)
+        self.reads = await self.service.scope_to(self.owner_filter)
         if "run_id" in self.path:
             await self._load_run(self.path["run_id"])
         if "approval_id" in self.path:

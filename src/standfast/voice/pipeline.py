@@ -63,7 +63,7 @@ class StreamedAudioResult:
         self.task: asyncio.Task[None] | None = None
         self._has_turn = False
         self.speech_failed = False
-        """Whether the speech of an answer could not be made; the conversation itself went well."""
+        """Whether the speech synthesis of an answer failed; the conversation itself continued."""
 
     async def stream(self) -> AsyncIterator[VoiceStreamEvent]:
         """Yield the events in order, then raise the error of the pipeline, if any."""

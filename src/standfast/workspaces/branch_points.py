@@ -123,8 +123,8 @@ def _choose_before_items(line: Sequence[WorkspaceVersion], point: SessionPoint) 
 def _find_rows(line: Sequence[WorkspaceVersion], point: SessionPoint) -> dict[int, int]:
     """Return the index of the output of each call, or of what has replaced it, by version.
 
-    An output was written after its call was made, and before the generation of then was replaced by the next one, if
-    anything was written in between. Of the calls with one id the latest is served first: others may be summarized.
+    An output was written after its call was made, and before that generation was replaced by the next one, if
+    anything was written in between. Of the calls with one id the latest is matched first: others may be summarized.
     """
     found: dict[int, int] = {}
     taken: dict[int, tuple[Any, ...]] = {}

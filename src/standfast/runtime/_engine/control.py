@@ -21,6 +21,7 @@ from standfast.base.validation import is_integer
 from standfast.runs.core.context import SavedContext, save_context
 from standfast.runs.session_io import validate_input
 from standfast.runtime._engine.approvals import build_withdrawal_ops
+from standfast.runtime._engine.claims import find_next_queued, find_session_holder
 from standfast.runtime._engine.context import RuntimeContext, validate_session_id
 from standfast.runtime._engine.leases import acquire_leases
 from standfast.runtime._engine.records import (
@@ -37,13 +38,7 @@ from standfast.runtime._engine.records import (
     encode,
     encode_entry,
 )
-from standfast.runtime._engine.scheduler import (
-    Scheduler,
-    build_create_ops,
-    find_next_queued,
-    find_session_holder,
-    make_run_ids,
-)
+from standfast.runtime._engine.scheduler import Scheduler, build_create_ops, make_run_ids
 from standfast.runtime._engine.session_marks import build_rewind_ops
 from standfast.runtime.errors import RunEnded, RunKeyReused, SessionBusy, SessionEncrypted
 from standfast.runtime.types import CancelMode, OnBusy

@@ -94,7 +94,7 @@ async def get_session(exchange: Exchange) -> StoredSessionInfo:
 async def describe_changed(exchange: Exchange) -> StoredSessionInfo:
     """Return the description of the session, with its head as the ETag of the response."""
     info = await exchange.reads.store.describe(exchange.session_id)
-    exchange.tag_head(info.head)
+    exchange.set_etag(info.head)
     return info
 
 
@@ -128,7 +128,7 @@ async def list_items(exchange: Exchange) -> SessionItems:
         items = await session.get_paired_items(query.limit)
     else:
         items = await session.get_items(query.limit, generation=query.generation)
-    exchange.tag_head(head)
+    exchange.set_etag(head)
     return SessionItems(items=items, head=head)
 
 
