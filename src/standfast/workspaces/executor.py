@@ -6,6 +6,7 @@ everything up to its start.
 """
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -30,6 +31,7 @@ from standfast.workspaces.versions import Cell
 _log = get_logger(__name__)
 _RESTORE_ATTEMPTS = 4
 _MAX_EXTERNAL_DEATHS = 10
+_SEED_BITS = 53
 
 
 class WorkspaceExecutor:
@@ -80,14 +82,16 @@ class WorkspaceExecutor:
                 call.add_note("workspace.restored", make_restored_data(key, report))
             live.dirty = True
             place = await self.storage.find_place(key)
-            result = await run_observed(live.session, code, timeout, observer)
+            seed = None if live.is_seeded else secrets.randbits(_SEED_BITS)
+            result = await run_observed(live.session, code, timeout, observer, seed=seed)
+            live.is_seeded = True
             if result.state == "lost":
                 slot.discard()
                 await self._release(owned, call)
                 return PythonCallResult(result, "variables", record is None, tuple(notes), is_kept=True)
             run_id, separator, path = origin.partition(":")
             made_by = (path, run_id) if separator else (origin, "")
-            cell = Cell(live.version, code, compute_output_digest(result), *made_by, timeout, place=place)
+            cell = Cell(live.version, code, compute_output_digest(result), *made_by, timeout, place=place, seed=seed)
             notes += await self._finish_cell(slot, live, key, record, owned, cell, call)
             if run is not None and call is None:
                 save = partial(self._save_before_stop, slot, key)
@@ -193,6 +197,7 @@ class WorkspaceExecutor:
                 live.workspace_id, live.version, live.dirty = record.workspace_id, record.version, False
                 live.saved_version, live.manifest = report.checkpoint, report.manifest
                 live.contents = report.contents
+                live.is_seeded = bool(report.checkpoint or report.replayed)
                 return live, report
             if not report.missing or (attempt and report.missing[0] != deadly):
                 break

@@ -72,6 +72,8 @@ class RestoreReport:
             parts.append("these could not be kept: " + ", ".join(_shorten(sorted(self.unkept))))
         if self.is_exact:
             parts.append("all variables and files are as they were")
+            if self.replayed:
+                parts[-1] += ", unless they depend on the time or on os.urandom"
         return "; ".join(parts) + "]"
 
     def _name_calls(self, versions: Sequence[int]) -> str:
@@ -169,7 +171,8 @@ async def replay_cells(session: WorkerSession, cells: Sequence[WorkspaceVersion]
     """Run the cells again, in order, and compare their outputs."""
     for index, version in enumerate(cells):
         try:
-            result = await session.run(version.cell.code or "", timeout=version.cell.timeout, allow_input=False)
+            cell = version.cell
+            result = await session.run(cell.code or "", timeout=cell.timeout, allow_input=False, seed=cell.seed)
             # A name that could not be saved may exist again.
             present = {entry.name for entry in await session.namespace()} if report.unkept else set()
         except WorkerDied:  # before or after the cell
@@ -178,7 +181,8 @@ async def replay_cells(session: WorkerSession, cells: Sequence[WorkspaceVersion]
             report.missing = tuple(one.number for one in cells[index:])
             return
         report.replayed += (version.number,)
-        if compute_output_digest(result) != version.cell.output:
+        # What was stopped may have been stopped at another moment.
+        if compute_output_digest(result) != cell.output or result.timed_out:
             report.differs += (DifferingCell(version.number, version.cell.call),)
         report.unkept = {name: reason for name, reason in report.unkept.items() if name not in present}
 
