@@ -11,7 +11,7 @@ import msgspec
 
 from standfast.store.records import Generation
 from standfast.store.tape import TapeSpans
-from standfast.workspaces.versions import WorkspaceVersion, choose_version, find_version, trace_line
+from standfast.workspaces.versions import WorkspaceVersion, choose_version, find_version, select_versions, trace_line
 
 
 class ViewRow(msgspec.Struct, frozen=True):
@@ -44,13 +44,15 @@ class RunPoint(msgspec.Struct, frozen=True):
     """The point of a run that has these outputs, in a part of its session that may have been rewound since.
 
     ``place`` is that of a call made then, see :class:`~standfast.workspaces.versions.Cell`, if there is a session.
-    ``pending`` are those outputs that the run ``run_id`` has made and that were not in the session yet.
+    ``pending`` are those outputs that the run ``run_id`` has made and that were not in the session yet. A fork gets
+    them at ``stored_at``, a place in its own session.
     """
 
     outputs: Sequence[str]
     place: tuple[int, int, int] | None = None
     run_id: str = ""
     pending: Sequence[str] = ()
+    stored_at: tuple[int, int, int] | None = None
 
 
 def find_closings(generations: Sequence[Generation], view: TapeSpans, tape: int) -> dict[int, tuple[int, int]]:
@@ -83,6 +85,19 @@ def choose_at_point(versions: Sequence[WorkspaceVersion], number: int, point: Se
     if earlier and earlier[-1].cell.place is None:  # an earlier release made it: the ids decide
         return choose_version(earlier, point.outputs)
     return _choose_in_line(trace_line(versions, base), point)
+
+
+def find_pending(line: Sequence[WorkspaceVersion], point: RunPoint) -> set[int]:
+    """Return the versions of a line whose outputs were not in the session yet."""
+    if point.place is None:
+        return set()
+    tape, *end = point.place
+    since = []
+    for one in line:
+        found, *time = one.cell.called or one.cell.place or (tape, 0, -1)
+        if found in (0, tape) and time >= end:
+            since.append(one)
+    return {one.number for one in select_versions(reversed(since), point.pending)}
 
 
 def choose_before_run(line: Sequence[WorkspaceVersion], run_id: str) -> int:
