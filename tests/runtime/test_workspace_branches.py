@@ -87,6 +87,16 @@ async def test_a_fork_of_a_fork_is_rewound_like_any_session(shared_url, pool):
                 assert await see(runtime, session_id) == ("1 1" if at > 1 else "None False")
 
 
+async def test_a_fork_from_the_first_step_has_what_the_program_had_run_before(shared_url, pool):
+    async with Runtime.open(shared_url, agents=[counter(pool, COUNT), look(pool)]) as runtime:
+        run = await finish(await runtime.start("counter", "go", session_id="s"))
+        await runtime.python("s", pool).run("n = 7")
+        run = await finish(await runtime.start("look", "look", session_id="s"))
+        await runtime.python("s", pool).run("n = 8")
+        fork = await finish(await runtime.fork(run.id, at=1, session_id="child"))
+        assert await last_output(fork) == "7 1"
+
+
 async def test_a_fork_of_a_session_has_the_workspace_of_its_items(shared_url, pool):
     async with Runtime.open(shared_url, agents=[counter(pool, COUNT, COUNT), look(pool)]) as runtime:
         await finish(await runtime.start("counter", "go", session_id="s"))

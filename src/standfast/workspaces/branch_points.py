@@ -5,13 +5,21 @@ that a call is found again by its place even if models use an id twice, and even
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 import msgspec
 
 from standfast.store.records import Generation
 from standfast.store.tape import TapeSpans
-from standfast.workspaces.versions import WorkspaceVersion, choose_version, find_version, select_versions, trace_line
+from standfast.workspaces.versions import (
+    Cell,
+    WorkspaceVersion,
+    choose_version,
+    find_version,
+    select_versions,
+    trace_line,
+)
 
 
 class ViewRow(msgspec.Struct, frozen=True):
@@ -100,6 +108,11 @@ def find_pending(line: Sequence[WorkspaceVersion], point: RunPoint) -> set[int]:
     return {one.number for one in select_versions(reversed(since), point.pending)}
 
 
+def is_by_program(cell: Cell) -> bool:
+    """Return whether the program has made a version, and neither a call nor a change of the conversation."""
+    return not cell.call and not cell.called and cell.code is not None
+
+
 def choose_before_run(line: Sequence[WorkspaceVersion], run_id: str) -> int:
     """Return the version of a line before those that a run has made."""
     first = next((index for index, one in enumerate(line) if one.cell.run_id == run_id), len(line))
@@ -178,11 +191,7 @@ def _find_last(versions: Sequence[WorkspaceVersion], point: SessionPoint) -> int
     if not own:  # all of them are older than the session
         return versions[-1].number if versions else 0
     # What was made just when the generation was replaced has made the next one, unless it was the program.
-    made = [
-        one.number
-        for time, one in own
-        if time < end or (time == end and one.cell.code is not None and not one.cell.call and not one.cell.called)
-    ]
+    made = [one.number for time, one in own if time < end or (time == end and is_by_program(one.cell))]
     return max(made, default=own[0][1].number - 1)
 
 
@@ -200,10 +209,13 @@ def _choose_at_place(versions: Sequence[WorkspaceVersion], point: RunPoint, plac
     if made:  # a later call may have the same id
         first = min(time for time, _ in made)
         return max(number for time, number in made if time == first)
-    if not own:  # all of them are older than the session
-        base = versions[-1].number if versions else 0
-    else:
-        base = max((one.number for time, one in own if time < end), default=own[0][1].number - 1)
+    before = [one.number for time, one in own if time < end]
+    # The program may have run cells there before the run made its next call.
+    there = (one for time, one in own if time == end)
+    before += [one.number for one in takewhile(lambda one: is_by_program(one.cell), there)]
+    if not versions:
+        return 0
+    base = max(before, default=own[0][1].number - 1 if own else versions[-1].number)  # without own, all are older
     earlier = [one for one in versions if one.number <= base]
     if earlier and earlier[-1].cell.place is None:  # an earlier release made it: the ids decide
         return choose_version(earlier, point.outputs)
