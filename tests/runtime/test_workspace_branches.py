@@ -97,6 +97,19 @@ async def test_a_fork_from_the_first_step_has_what_the_program_had_run_before(sh
         assert await last_output(fork) == "7 1"
 
 
+async def test_a_fork_from_before_the_program_went_back_has_the_variables_of_then(shared_url, pool):
+    async with Runtime.open(shared_url, agents=[counter(pool, COUNT, COUNT), look(pool)]) as runtime:
+        run = await finish(await runtime.start("counter", "go", session_id="s"))
+        await runtime.python("s", pool).restore(1)
+        assert await see(runtime, "s") == "1 1"
+        session = runtime.store.session("s")
+        for at, expected in ((3, "1 1"), (5, "2 12"), (6, "1 1"), (7, "1 1")):
+            await session.fork(at=at, session_id=f"fork-{at}")
+            assert await see(runtime, f"fork-{at}") == expected
+        await runtime.fork(run.id, session_id="run")
+        assert await see(runtime, "run") == "1 1"
+
+
 async def test_a_fork_of_a_session_has_the_workspace_of_its_items(shared_url, pool):
     async with Runtime.open(shared_url, agents=[counter(pool, COUNT, COUNT), look(pool)]) as runtime:
         await finish(await runtime.start("counter", "go", session_id="s"))

@@ -87,12 +87,12 @@ def choose_at_point(versions: Sequence[WorkspaceVersion], number: int, point: Se
             return _choose_at_place(versions, point, point.place)
         return find_version(trace_line(versions, number), point.outputs)
     if point.generation not in point.closed_at:
-        return _choose_in_line(trace_line(versions, number), point)
+        return _choose_in_line(versions, number, point)
     base = _find_last(versions, point)
     earlier = [one for one in versions if one.number <= base]
     if earlier and earlier[-1].cell.place is None:  # an earlier release made it: the ids decide
         return choose_version(earlier, point.outputs)
-    return _choose_in_line(trace_line(versions, base), point)
+    return _choose_in_line(versions, base, point)
 
 
 def find_pending(line: Sequence[WorkspaceVersion], point: RunPoint) -> set[int]:
@@ -110,7 +110,7 @@ def find_pending(line: Sequence[WorkspaceVersion], point: RunPoint) -> set[int]:
 
 def is_by_program(cell: Cell) -> bool:
     """Return whether the program has made a version, and neither a call nor a change of the conversation."""
-    return not cell.call and not cell.called and cell.code is not None
+    return not cell.call and not cell.called and (cell.code is not None or cell.went_back)
 
 
 def choose_before_run(line: Sequence[WorkspaceVersion], run_id: str) -> int:
@@ -122,19 +122,31 @@ def choose_before_run(line: Sequence[WorkspaceVersion], run_id: str) -> int:
 # --- in sessions ------------------------------------------------------------------------------------
 
 
-def _choose_in_line(line: Sequence[WorkspaceVersion], point: SessionPoint) -> int:
+def _choose_in_line(versions: Sequence[WorkspaceVersion], number: int, point: SessionPoint) -> int:
+    removed = {row.tape: row.seq for row in reversed(point.rows[point.length :])}
+    line = trace_line(versions, _find_before_return(versions, number, removed))
     if any(one.cell.place is None for one in line):  # an earlier release made it: the ids decide
         return find_version(line, point.outputs)
     if not point.length:
         return _choose_before_items(line, point)
     rows = _find_rows(line, point)
-    removed = {row.tape: row.seq for row in reversed(point.rows[point.length :])}
     for index, version in enumerate(line):
         tape, _, seq = version.cell.called or version.cell.place or (0, 0, 0)
         by_program = not version.cell.call
         if seq > removed.get(tape, seq) if by_program else rows.get(version.number, -1) >= point.length:
             return line[index - 1].number if index else 0
     return line[-1].number if line else 0
+
+
+def _find_before_return(versions: Sequence[WorkspaceVersion], number: int, removed: dict[int, int]) -> int:
+    """Return the version that the conversation had before the program went back, if it did so after the point."""
+    by_number, found = {one.number: one for one in versions}, number
+    while (version := by_number.get(number)) is not None and version.cell.parent < number:
+        tape, _, seq = version.cell.place or (0, 0, 0)
+        number = version.cell.parent
+        if version.cell.went_back and seq > removed.get(tape, seq):
+            found = number = version.number - 1
+    return found
 
 
 def _choose_before_items(line: Sequence[WorkspaceVersion], point: SessionPoint) -> int:
