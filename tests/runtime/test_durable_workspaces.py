@@ -143,6 +143,16 @@ async def test_a_call_that_kills_its_worker_leaves_the_state_before_it(shared_ur
         assert after.splitlines()[-1] == "1"
 
 
+async def test_what_cannot_be_saved_is_an_event_of_the_run(shared_url):
+    codes = ("x = 1", "import os; x = os.urandom(2_000_000)")
+    async with machine(shared_url, *codes, max_checkpoint_mb=1) as runtime:
+        run = await ask(runtime, session_id="s")
+        unsaved = (await list_events(run, "workspace.unsaved"))[-1]
+        assert unsaved["key"] == "session:s"
+        assert unsaved["checkpoint"] <= 1
+        assert "more than 1048576 bytes" in unsaved["reason"]
+
+
 async def test_off_keeps_nothing(shared_url):
     async with machine(shared_url, "x = 1", durability="off") as runtime:
         await ask(runtime, session_id="s")

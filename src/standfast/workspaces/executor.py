@@ -10,6 +10,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from typing import Any
 
 from standfast.base.errors import BlobsMissing, Closed, NotFound, StandfastError, WorkspaceMoved
 from standfast.base.ids import new_id
@@ -236,7 +237,9 @@ class WorkspaceExecutor:
     ) -> list[str]:
         """Add the version that a cell has made, and begin its checkpoint."""
         op = self.storage.build_append_op(key, record, cell)
-        notes = [live.problem] if live.problem else []
+        notes = [describe_problem(live.problem)] if live.problem else []
+        if call is not None and live.problem:
+            call.add_note("workspace.unsaved", make_unsaved_data(key, live))
         live.problem = ""
         live.workspace_id = op.workspace_id
         if call is None:
@@ -260,7 +263,7 @@ class WorkspaceExecutor:
             await live.snapshots.take()
             return await live.session.capture(live.manifest or (), max_bytes=self.max_bytes)
         except (WorkerError, Closed) as problem:
-            live.problem = describe_problem(problem)
+            live.problem = str(problem)
             return None
         finally:
             live.forked.set()
@@ -303,6 +306,9 @@ class WorkspaceExecutor:
         try:
             async with slot.enter():
                 await self.save(slot, key)
+                live = slot.live
+                if live is not None and live.problem and live.last_call is not None:
+                    await live.last_call.record_note("workspace.unsaved", make_unsaved_data(key, live))
         except (TimeoutError, StandfastError) as problem:
             _log.warning("workspace %s: not saved: %s", key, problem)
 
@@ -341,7 +347,7 @@ class WorkspaceExecutor:
         except Closed as problem:  # the program ends, and the calls since the last checkpoint are run again later
             _log.debug("workspace %s: the checkpoint of version %d was not written: %s", key, version, problem)
         except (StandfastError, OSError) as problem:
-            live.problem = describe_problem(problem)
+            live.problem = str(problem)
             _log.warning("workspace %s: the checkpoint of version %d was not written: %s", key, version, problem)
         else:
             live.manifest, live.saved_version, live.manifest_version = saved.manifest, version, version
@@ -354,5 +360,9 @@ class WorkspaceExecutor:
                 live.last_run.note_checkpoint(version, saved.checkpoint_id)
 
 
-def describe_problem(problem: BaseException) -> str:
+def make_unsaved_data(key: str, live: LiveWorkspace) -> dict[str, Any]:
+    return {"key": key, "reason": live.problem, "checkpoint": live.saved_version}
+
+
+def describe_problem(problem: str) -> str:
     return f"[the variables and files could not be saved, the last checkpoint is kept: {problem}]"
