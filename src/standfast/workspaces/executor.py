@@ -173,6 +173,7 @@ class WorkspaceExecutor:
             slot.discard()
             live = slot.live = LiveWorkspace(await slot.acquire(), dirty=True, snapshot_limit=self.live_snapshots)
             if record is None:
+                await self.storage.read_latest_line(key, None)
                 live.dirty = False
                 return live, None
             # A cell that ends each worker in which it is run again would keep the workspace from ever being used.
@@ -181,7 +182,7 @@ class WorkspaceExecutor:
                 live.session,
                 self.storage,
                 key,
-                record.version,
+                record,
                 max_bytes=self.max_bytes,
                 until=deadly * is_last,
                 unloadable=unloadable,

@@ -7,6 +7,7 @@ from typing import Any
 
 from standfast.base.errors import NotFound, Unsupported
 from standfast.base.log import get_logger
+from standfast.store.records import WorkspaceRecord
 from standfast.workers import WorkerDied, WorkerRequestFailed, WorkerSession, WorkspaceManifest, WorkspaceRefused
 from standfast.workers.results import ExecutionResult, as_text
 from standfast.workers.shared_contents import SharedContent, share_contents
@@ -100,21 +101,21 @@ async def restore_version(
     session: WorkerSession,
     storage: WorkspaceStorage,
     key: str,
-    version: int,
+    record: WorkspaceRecord,
     *,
     max_bytes: int,
     until: int = 0,
     unloadable: Sequence[int] = (),
     is_shared: bool = False,
 ) -> RestoreReport:
-    """Restore a version in a new session. What could not be restored is in the report.
+    """Restore the latest version in a new session. What could not be restored is in the report.
 
     The version ``until``, if there is one, and those after it are not replayed. ``unloadable`` are the versions whose
     checkpoints have ended a worker: one that did it twice is not loaded, and none after three deaths. With
     ``is_shared``, the large contents of the checkpoint stay in memory as long as the report has them.
     """
-    report = RestoreReport(version)
-    line = await storage.read_line(key, version)
+    report = RestoreReport(record.version)
+    line = await storage.read_latest_line(key, record)
     report.calls = tuple(one.number for one in line if one.cell.code)
     rest = await _load_checkpoint(
         session, storage, key, line, report, unloadable, max_bytes=max_bytes, is_shared=is_shared

@@ -60,6 +60,16 @@ class WorkspaceStorage:
     async def read_versions(self, key: str) -> list[WorkspaceVersion]:
         return [decode_version(record) for record in await self.backend.read_versions(key)]
 
+    async def read_latest_line(self, key: str, record: WorkspaceRecord | None) -> list[WorkspaceVersion]:
+        """Return the versions that lead to the latest one; :class:`WorkspaceRefused` if the record was put back."""
+        found, latest = await self.read_versions(key), record.version if record else 0
+        if found and found[-1].number > latest:
+            present = await self.get(key)  # a change of the conversation may just have added a version
+            if present is None or present.version < found[-1].number:
+                detail = f"{key!r} was put back to version {latest}, although it has version {found[-1].number}"
+                raise WorkspaceRefused("damaged", detail)
+        return trace_line(found, latest)
+
     async def read_line(self, key: str, number: int) -> list[WorkspaceVersion]:
         """Return the versions that lead to this one, first to last."""
         records = await self.backend.read_versions(key, upto=number)
