@@ -244,8 +244,10 @@ async def compute_killed(url: str, programs: dict[str, int], folder: str, kills:
             run = await runtime.resume(run.id)
         print("outcome", name, outcome.status, outcome.error or "", flush=True)
 
+    # Turns cost nothing here: while the pool refuses to start workers, a run would use up all that it has.
+    limits = PoolConfig(min_idle=0, max_sessions=len(programs) + 1, breaker_backoff=0.01, breaker_backoff_limit=0.1)
     async with (
-        SessionPool(PoolConfig(min_idle=0, max_sessions=len(programs) + 1)) as pool,
+        SessionPool(limits) as pool,
         Runtime.open(Store(counted), agents=make_notebooks(pool), lease=LEASE) as runtime,
     ):
         async with asyncio.TaskGroup() as group:

@@ -201,6 +201,17 @@ async def test_the_note_for_the_model_names_calls_with_another_output(tmp_path, 
         second.close()
 
 
+async def test_a_call_that_was_stopped_and_is_run_again_is_named(tmp_path):
+    """It may be stopped at another moment, and that shows in no output."""
+    store = await open_store(f"sqlite:///{tmp_path / 'app.db'}")
+    for code in ("x = 0\nwhile True: x += 1", "'x' in globals()"):
+        async with SessionPool(PoolConfig(min_idle=0, max_sessions=1)) as pool:
+            sessions = PythonSessions(pool, store=store, durability="on_pause", timeout=0.5)
+            text = (await sessions.run(code, key="talk")).as_text()
+    assert "1 of them gave a different output (call 1)" in text
+    await store.close()
+
+
 async def test_closing_a_pool_leaves_no_task_that_still_saves(tmp_path: Path) -> None:
     path = tmp_path / "app.db"
     async with open_store(f"sqlite:///{path}") as store:

@@ -283,6 +283,27 @@ async def test_a_version_that_was_changed_is_refused_by_name(url: str, pool: Ses
         second.close()
 
 
+@pytest.mark.parametrize("change", ["UPDATE standfast_workspaces SET version = 1", "DELETE FROM standfast_workspaces"])
+async def test_a_workspace_that_was_put_back_is_refused_by_name(url: str, pool: SessionPool, change: str) -> None:
+    path = url.removeprefix("sqlite:///")
+    async with open_store(url) as store:
+        first = PythonSessions(pool, store=store)
+        for number in range(2):
+            await run(first, f"x = {number}")
+        await first.save("talk")
+        first.close()
+        with closing(sqlite3.connect(path)) as raw, raw:
+            row = raw.execute("SELECT * FROM standfast_workspaces").fetchone()
+            raw.execute(change)
+        second = PythonSessions(pool, store=store)
+        with pytest.raises(WorkspaceRefused, match="version 2"):
+            await run(second, "x")
+        with closing(sqlite3.connect(path)) as raw, raw:
+            raw.execute("INSERT OR REPLACE INTO standfast_workspaces VALUES (?, ?, ?, ?, ?)", row)
+        assert (await run(second, "x")).splitlines()[-1] == "1"
+        second.close()
+
+
 async def test_code_has_priority_over_the_checkpoint_that_is_written_meanwhile(url, pool):
     code = (
         "import os\nclass Priority:\n    def __reduce__(self): return int, (os.nice(0),)\n"

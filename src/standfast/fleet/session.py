@@ -191,17 +191,18 @@ class RemoteWorkerSession(WorkerSession):
         transaction: m.TransactionPolicy = "commit_always",
         allow_input: bool | None = None,
         on_message: Callable[[m.Message], None] | None = None,
+        seed: int | None = None,
     ) -> ExecutionResult:
         limit = None if timeout is UNSET else timeout
         if on_message is None and not self.interceptors.stats:
-            request = r.Run(code, timeout is not UNSET, limit, transaction, allow_input)
+            request = r.Run(code, timeout is not UNSET, limit, transaction, allow_input, seed)
             try:
                 return await self.call("run", request, ExecutionResult)
             except WorkerDied as problem:
                 if problem.cause.kind != "node-lost":
                     raise
                 return _make_loss_result(m.new_id(), problem)
-        message = m.ExecuteMessage(code=code, transaction_policy=transaction, allow_input=allow_input)
+        message = m.ExecuteMessage(code=code, transaction_policy=transaction, allow_input=allow_input, seed=seed)
         return await self._collect(message, timeout, on_message)
 
     async def input_response(self, input_id: str, data: str = "", *, eof: bool = False) -> bool:
