@@ -78,6 +78,7 @@ async def serve(
     open_browser: Annotated[bool, typer.Option("--open", help="Open the console in a browser.")] = False,
     model: ModelOption = None,
     fd: Annotated[int | None, typer.Option(hidden=True)] = None,
+    share_port: Annotated[bool, typer.Option("--share-port", hidden=True)] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="Write the log as JSON lines.")] = False,
     as_json: AsJson = False,
 ) -> int | None:
@@ -99,7 +100,7 @@ async def serve(
         )
     oidc = make_oidc(oidc_issuer, oidc_audience, oidc_owner_claim, oidc_role_claim, oidc_role)
     configure_logging(as_json=log_json)
-    listener = listen(host, port) if fd is None else socket.socket(fileno=fd)
+    listener = listen(host, port, shared=share_port) if fd is None else socket.socket(fileno=fd)
     with listener:
         if workers > 1:
             return await run_workers(workers, listener, sys.argv[1:], as_json=as_json)
