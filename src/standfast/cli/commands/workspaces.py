@@ -16,7 +16,7 @@ from standfast.cli.commands.runs import parse_age
 from standfast.workspaces.retention import iterate_workspaces
 from standfast.workspaces.view import Workspace
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 WorkspaceId = Annotated[
     str, typer.Argument(metavar="ID", help="The session, the run, or the key that `workspaces list` shows.")
