@@ -86,7 +86,7 @@ def test_a_chat_is_undone_forked_and_left(terminal):
         ("hello", "items 1"),
         ("/undo", "undone: 2 items removed"),
         ("hello", "items 1"),
-        ("/fork copy", "this is copy now"),
+        ("/fork copy", "continuing in copy"),
         ("again", "items 3"),
         ("/sessions", "mine"),
         ("/nonsense", "there is no command /nonsense"),

@@ -68,7 +68,7 @@ class Standfast(LazyGroup):
         (
             "demo",
             "standfast.cli.commands.demo:demo",
-            "Show a payment that survives a killed process, and an interrupted call.",
+            "Show a payment and variables that survive a killed process, and an interrupted call.",
         ),
         ("new", "standfast.cli.commands.new:new", "Write a small project with an agent, a test and a README."),
         ("serve", "standfast.cli.commands.serve:serve", "Serve agents over HTTP."),
@@ -102,9 +102,13 @@ class Standfast(LazyGroup):
         (
             "workspaces",
             "standfast.cli.commands.workspaces:app",
-            "Show and prune the variables and files of conversations.",
+            "Show, restore and prune the variables and files of conversations.",
         ),
-        ("fleet", "standfast.cli.commands.fleet:app", "Show and start what runs on many machines."),
+        (
+            "fleet",
+            "standfast.cli.commands.fleet:app",
+            "Show the queues and nodes of a cluster, and start processes on it.",
+        ),
         ("keys", "standfast.cli.commands.keys:app", "Create, list and revoke the API keys of a server."),
         ("owners", "standfast.cli.commands.owners:app", "Let PostgreSQL keep the data of owners apart."),
         ("audit", "standfast.cli.commands.audit:app", "Show and prune the audit log of a server."),

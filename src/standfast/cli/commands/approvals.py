@@ -47,7 +47,7 @@ ApprovalId = Annotated[
     str,
     typer.Argument(
         metavar="ID",
-        help="The approval's id, or its beginning if no other id has it.",
+        help="The approval's id, or a unique prefix of it.",
         autocompletion=_store.complete_approvals,
     ),
 ]
@@ -131,9 +131,7 @@ async def approve(
     always: Annotated[
         bool, typer.Option("--always", help="Apply this answer to all later calls of this tool in the session.")
     ] = False,
-    again: Annotated[
-        bool, typer.Option("--again", help="Make a call again that may have happened. Required for such a call.")
-    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Repeat a call that may have taken effect already.")] = False,
     message: Annotated[str | None, typer.Option("-m", "--message", help="A note for the record.")] = None,
     by: DecidedBy = None,
     agent: AgentOption = None,

@@ -179,7 +179,7 @@ class ChatSession:
             case "/fork":
                 child = await session.fork(session_id=argument or None)
                 self.session_id = child.session_id
-                return f"this is {escape(child.session_id)} now; the other session stays as it is"
+                return f"continuing in {escape(child.session_id)}; the other session is unchanged"
             case "/sessions":
                 found = await self.rt.store.sessions(limit=10)
                 rows = [f"  {escape(one.session_id)}  [dim]{format_count(one.head.length, 'item')}[/]" for one in found]
@@ -198,7 +198,7 @@ class ChatSession:
         if not starts:
             return "there is nothing to undo"
         await session.rewind(starts[-1])
-        return f"undone: {format_count(len(items) - starts[-1], 'item')} removed. What tools have done stays done"
+        return f"undone: {format_count(len(items) - starts[-1], 'item')} removed. Effects of tool calls remain"
 
     async def run_turn(self, agent: str, text: str) -> None:
         """Run a turn after all earlier turns have ended, including those of dead processes and of other programs."""

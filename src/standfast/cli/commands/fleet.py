@@ -82,7 +82,7 @@ async def up(
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Start processes that execute the runs of these agents on the nodes of a Ray cluster, which replaces lost ones.
+    """Start processes on the nodes of a Ray cluster that execute the runs of these agents; Ray replaces lost ones.
 
     standfast fleet up shop.agents:support --replicas 4 --max-runs 20 --store postgresql://app@db/app
     """
@@ -99,7 +99,7 @@ async def up(
 @app.command()
 @command
 async def down(address: Address = None, as_json: AsJson = False) -> None:
-    """End the processes that `standfast fleet up` has started, in order: other runtimes continue their runs.
+    """Stop the processes that `standfast fleet up` has started; other runtimes continue their runs.
 
     standfast fleet down --address ray-head:6379
     """

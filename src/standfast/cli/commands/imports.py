@@ -53,7 +53,7 @@ async def openai_agents(
 ) -> int:
     """Copy the sessions of openai-agents: items, branches, usage, and encrypted ones with their key.
 
-    Nothing of openai-agents is changed. Do it again to copy what openai-agents has written since.
+    Nothing of openai-agents is changed. Run it again to copy what openai-agents has written since.
 
     standfast import openai-agents sqlite:///conversations.db --dry-run
     """
@@ -78,7 +78,7 @@ async def pydantic_ai(
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """Copy a message history of pydantic-ai. Do it again to copy messages that were added to the file since.
+    """Copy a message history of pydantic-ai. Run it again to copy messages added to the file since.
 
     standfast import pydantic-ai messages.json --as user-7
     """

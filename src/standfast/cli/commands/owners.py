@@ -16,7 +16,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 @app.command()
 @command
 async def status(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
-    """Say whether row-level security is on.
+    """Show whether row-level security is on.
 
     standfast owners status --store postgresql://app@db/app
     """

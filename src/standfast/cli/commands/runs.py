@@ -48,9 +48,7 @@ AGE_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 RunId = Annotated[
     str,
-    typer.Argument(
-        metavar="RUN", help="The run's id, or its beginning if no other id has it.", autocompletion=_store.complete_runs
-    ),
+    typer.Argument(metavar="RUN", help="The run's id, or a unique prefix of it.", autocompletion=_store.complete_runs),
 ]
 
 
