@@ -99,6 +99,7 @@ class RemoteWorkerSession(WorkerSession):
 
     @property
     def state(self) -> SessionState:
+        """The state of the worker as it was last reported."""
         if self._is_released:
             return SessionState.TERMINATED
         return SessionState.ERROR if self._link.loss is not None else self._info.state
@@ -123,6 +124,7 @@ class RemoteWorkerSession(WorkerSession):
 
     @property
     def link(self) -> NodeLink:
+        """The connection to the node of the worker."""
         return self._link
 
     async def start(self) -> None:

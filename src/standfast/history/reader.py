@@ -124,6 +124,7 @@ class StoredSessionReader:
     # --- shared parts ---------------------------------------------------------------------------
 
     def resolve_limit(self, limit: int | None) -> int | None:
+        """Return the limit of a read: the given one, or that of the settings."""
         limit = validate_limit(limit)
         return limit if limit is not None else self.session_settings.limit if self.session_settings else None
 
@@ -222,6 +223,7 @@ class StoredSessionReader:
         return self.match_row(Row(position, tape, seq, data), terms, record.session_id)
 
     def match_row(self, row: Row, terms: Sequence[str], session_id: str) -> SearchHit | None:
+        """Return the hit if the item of a row has words with these beginnings."""
         try:
             item = self.codec.decode(row).item
         except UnreadableRecord:
