@@ -49,6 +49,16 @@ def test_a_worker_process_executes_what_others_decide(terminal, run_json, waitin
     assert worker.ended() == 0
 
 
+def test_a_row_that_is_too_wide_is_broken_between_its_fields(terminal, waiting, url):  # noqa: F811
+    listed = terminal("approvals", "list", "--store", url, COLUMNS="40")
+    assert listed.ended() == 0
+    lines = [line.rstrip() for line in listed.shown.splitlines()]
+    assert lines[0] == waiting["id"]
+    assert max(map(len, lines)) <= 40
+    for field in (r"tool pay", r"arguments \{", r"session id \S", r"requested \d"):
+        assert any(re.search(field, line) for line in lines), lines
+
+
 def test_usage_is_added_up_by_owner_session_model_and_day(run_json):
     for session in ("a", "b", "b"):
         run_json("run", "hello", "--agent", AGENT, "--session", session)
