@@ -126,6 +126,7 @@ class RemoteWorkerSession(WorkerSession):
 
     @property
     def state(self) -> SessionState:
+        """The state of the worker as it was last reported."""
         if self._is_released:
             return SessionState.TERMINATED
         return SessionState.ERROR if self.loss is not None else self._info.state
@@ -155,6 +156,7 @@ class RemoteWorkerSession(WorkerSession):
 
     @property
     def link(self) -> NodeLink:
+        """The connection to the node of the worker."""
         return self._link
 
     async def start(self) -> None:

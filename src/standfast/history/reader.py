@@ -145,6 +145,7 @@ class StoredSessionReader:
         return SessionPoint(rows, length, page.record.tape, number, closed_at)
 
     def resolve_limit(self, limit: int | None) -> int | None:
+        """Return the limit of a read: the given one, or that of the settings."""
         limit = validate_limit(limit)
         return limit if limit is not None else self.session_settings.limit if self.session_settings else None
 
@@ -243,6 +244,7 @@ class StoredSessionReader:
         return self.match_row(Row(position, tape, seq, data), terms, record.session_id)
 
     def match_row(self, row: Row, terms: Sequence[str], session_id: str) -> SearchHit | None:
+        """Return the hit if the item of a row has words with these beginnings."""
         try:
             item = self.codec.decode(row).item
         except UnreadableRecord:

@@ -142,6 +142,7 @@ class StoredSession(StoredSessionReader, SessionABC):
         return await self.splice_items(to, None, [], expected=expected, rewind_workspace=True)
 
     def list_workspaces(self) -> tuple[str, str]:
+        """Return the keys under which the session has variables and files."""
         return list_workspaces(name_session_workspace(self.session_id))
 
     async def restore(self, generation: int, *, expected: Head | None = None) -> Head:
@@ -164,6 +165,8 @@ class StoredSession(StoredSessionReader, SessionABC):
                     raise
 
     async def restore_generation(self, generation: Generation, *, expected: Head) -> Head:
+        """Show a generation again if the session is at ``expected``."""
+
         async def restore(record: SessionRecord | None) -> list[Op]:
             record = record or self.make_empty_record()
             update = view_updates.build_restoration(record, generation)
@@ -256,6 +259,7 @@ class StoredSession(StoredSessionReader, SessionABC):
 
     @property
     def is_indexed(self) -> bool:
+        """Whether the backend's index finds the words of this session."""
         return self.backend.indexes_words and not self.codec.location_bound
 
     def open_sibling(self, session_id: str) -> Self:
@@ -321,11 +325,13 @@ class StoredSession(StoredSessionReader, SessionABC):
         return msgspec.structs.replace(splice, expected=record.version, seal=seal)
 
     def make_erased_record(self, record: SessionRecord) -> SessionRecord:
+        """Return the record of the session after everything was erased."""
         return msgspec.structs.replace(
             record, version=record.version + 1, length=0, closed=(), open_from=record.next_seq, seal=None
         )
 
     def build_erase_op(self, record: SessionRecord) -> Erase:
+        """Return the operation that erases the session if it is as in the record."""
         seal = self.codec.seal(self.make_erased_record(record))
         return Erase(session_id=self.session_id, expected=record.version, seal=seal)
 

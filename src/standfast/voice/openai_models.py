@@ -55,6 +55,7 @@ class OpenAISTTModel(STTModel):
 
     @property
     def model_name(self) -> str:
+        """The name of the model."""
         return self.model
 
     async def transcribe(
@@ -139,6 +140,7 @@ class OpenAISTTTranscriptionSession(StreamedTranscriptionSession):
             await self._sender
 
     async def close(self) -> None:
+        """Close the connection. No more turns follow."""
         sender, self._sender, socket, self._socket = self._sender, None, self._socket, None
         if sender is not None:
             sender.cancel()
@@ -232,6 +234,7 @@ class OpenAITTSModel(TTSModel):
 
     @property
     def model_name(self) -> str:
+        """The name of the model."""
         return self.model
 
     async def run(self, text: str, settings: TTSModelSettings) -> AsyncIterator[bytes]:
@@ -278,7 +281,9 @@ class OpenAIVoiceModelProvider(VoiceModelProvider):
         return self._provider.agent_registration
 
     def get_stt_model(self, model_name: str | None) -> STTModel:
+        """Return the model with this name that recognizes speech, by default the provider's."""
         return OpenAISTTModel(model_name or DEFAULT_STT_MODEL, self._provider.get_client())
 
     def get_tts_model(self, model_name: str | None) -> TTSModel:
+        """Return the model with this name that speaks, by default the provider's."""
         return OpenAITTSModel(model_name or DEFAULT_TTS_MODEL, self._provider.get_client())

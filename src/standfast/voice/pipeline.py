@@ -76,9 +76,11 @@ class StreamedAudioResult:
                 await asyncio.wait({self.task})
 
     def finish(self, error: BaseException | None) -> None:
+        """End the stream, with an error or without one."""
         self._events.close(error)
 
     async def announce(self, event: Literal["turn_started", "turn_ended", "session_ended"]) -> None:
+        """Emit the begin or end of a turn or of the session."""
         await self._events.send(VoiceStreamEventLifecycle(event))
 
     async def speak(self, texts: AsyncIterator[str]) -> None:

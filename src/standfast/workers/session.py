@@ -68,6 +68,7 @@ class WorkerSession:
 
     @property
     def state(self) -> SessionState:
+        """The state of the worker."""
         return self._worker.state
 
     @property
@@ -343,6 +344,7 @@ class WorkerSession:
         self.interceptors.add(interceptor)
 
     def remove_message_interceptor(self, interceptor: Interceptor) -> None:
+        """Stop calling an interceptor."""
         self.interceptors.remove(interceptor)
 
     async def send_message(self, message: m.Message) -> None:

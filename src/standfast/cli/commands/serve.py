@@ -40,7 +40,7 @@ RESTART_DELAY = 1.0
 AgentNames = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[AGENTS]...",
+        metavar="AGENT",
         help="file.py, file.py:attribute or module:attribute: agents, or functions or async context managers that "
         "return them. Realtime agents of a file can be called. Default: the agents of the demonstration.",
     ),
@@ -58,7 +58,7 @@ async def serve(
     ] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="The number of processes.")] = 1,
     drain_delay: Annotated[
-        float, typer.Option(min=0, help="Seconds between not being ready and the end of listening.")
+        float, typer.Option(min=0, help="Seconds between answering 503 at /readyz and closing the port.")
     ] = 0.0,
     max_runs: Annotated[
         int | None, typer.Option(min=1, help="Runs that this process executes at once; others wait for a free one.")

@@ -161,9 +161,11 @@ class OpenAIProvider(ModelProvider):
             try:
                 self._own_client = create_openai_client(library, **options)
             except library.OpenAIError as error:
+                has_key = options.get("api_key") or os.environ.get("OPENAI_API_KEY")
+                cause = str(error).rstrip(".") if has_key else "no API key is set"
                 raise _make_client_error(
                     library,
-                    f"there is no usable OpenAI client: {str(error).rstrip('.')}. Set OPENAI_API_KEY, call "
+                    f"there is no usable OpenAI client: {cause}. Set OPENAI_API_KEY, call "
                     "set_default_openai_key(), or give the agent another model (LocalModel needs no key)",
                 ) from error
         assert self._own_client is not None  # noqa: S101
