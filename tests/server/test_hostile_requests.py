@@ -70,6 +70,28 @@ async def test_an_import_does_not_take_over_the_empty_session_of_another_owner(s
     assert (await bob.get("/sessions/plans")).json()["metadata"] == {"title": "secret"}
 
 
+@pytest.mark.parametrize("way", ["create", "append", "start", "import", "fork"])
+async def test_the_runs_that_a_deleted_session_leaves_do_not_belong_to_who_takes_its_id(server, way):
+    ann, bob = server.sign_in("ann"), server.sign_in("bob")
+    run = (await ann.post("/runs", {"agent": "desk", "input": "secret of ann", "session_id": "plans"})).json()["run_id"]
+    await ann.read_events(run)
+    assert (await ann.http.delete("/sessions/plans", params={"runs": "keep"})).json()["kept_runs"] == [run]
+    await bob.post("/sessions/of-bob/items", HELLO)
+    refused = {
+        "create": lambda: bob.post("/sessions", {"session_id": "plans"}),
+        "append": lambda: bob.post("/sessions/plans/items", HELLO),
+        "start": lambda: bob.post("/runs", {"agent": "desk", "input": "hi", "session_id": "plans"}),
+        "import": lambda: bob.http.post("/sessions/import", content=make_export("plans")),
+        "fork": lambda: bob.post("/sessions/of-bob/fork", {"session_id": "plans"}),
+    }
+    assert (await refused[way]()).status_code == 404
+    assert (await bob.get(f"/runs/{run}")).status_code == 404
+    assert (await bob.get("/sessions/plans")).status_code == 404
+    olga = server.sign_in("olga")
+    assert (await olga.http.delete(f"/runs/{run}")).status_code == 204
+    assert (await bob.post("/sessions", {"session_id": "plans"})).status_code == 201
+
+
 async def test_an_owner_whose_name_has_a_slash_does_not_share_the_keys_of_another(server, monkeypatch):
     from factories import server as factory
 

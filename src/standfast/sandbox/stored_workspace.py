@@ -6,6 +6,7 @@ again, in whichever process, begins with the latest version.
 
 import asyncio
 import io
+import tarfile
 from functools import partial
 from typing import Any
 
@@ -128,7 +129,7 @@ class StoredSandbox:
             cell = Cell(self._version, "", run_id=self.run_id, sandbox=changed, place=place)
             ops, note = self._build_version(cell, manifest)
             await self._recorded.record_note("workspace.saved", note, *ops)
-        except (WorkspaceMoved, ValueError) as problem:
+        except (WorkspaceMoved, tarfile.TarError, ValueError) as problem:
             _log.warning("workspace %s: not saved at the end of a run: %s", self.key, problem)
             return
         self.adopt(manifest, state)
@@ -154,7 +155,7 @@ class StoredSandbox:
                 return None
             await self._storage.write_chunks(_iterate(chunks))
             manifest = found
-        except (SandboxError, StandfastError, OSError, ValueError) as problem:
+        except (SandboxError, StandfastError, tarfile.TarError, OSError, ValueError) as problem:
             _log.warning("workspace %s: version %d could not be saved: %s", self.key, self._version + 1, problem)
         changed = state if state != self._state else None
         place = await self._storage.find_place(self.key)

@@ -44,6 +44,8 @@ class Exchange:
     approval: Approval
     owner: str | None = None
     """The owner of the session that the path names, or of the session of the run or approval that it names."""
+    session_created_at: float
+    """When the session that the path names was created: another one with its id has another time."""
 
     def __init__(self, service: Service, endpoint: Endpoint, request: Request | WebSocket) -> None:
         self.service, self.endpoint, self.request = service, endpoint, request
@@ -152,9 +154,14 @@ class Exchange:
 
     async def require_access_or_absence(self, session_id: str) -> str:
         """Check the access to a session that may not exist yet, and return its owner, or whose it would be."""
-        record = await self.runtime.store.backend.get_session(session_id)
+        backend = self.runtime.store.backend
+        record = await backend.get_session(session_id)
         if record is not None and not self.rule.allows(self.principal, record.owner):
             raise Hidden("session", session_id)
+        may_adopt = record is not None or self.rule.allows(self.principal, None)
+        # Whose these runs were is not known any more, and who takes the id gets them.
+        if not may_adopt and await backend.list_runs(status=None, session_id=session_id, limit=1, after=0):
+            raise Hidden("session", session_id, hint="; runs of a deleted one have its id")
         return self.principal.owner if record is None or record.owner is None else record.owner
 
     async def _require_access(self, what: str, name: str, session_id: str | None) -> None:
@@ -164,6 +171,8 @@ class Exchange:
         self.owner = None if record is None else record.owner
         if not self.rule.allows(self.principal, self.owner):
             raise Hidden(what, name)
+        if record is not None:
+            self.session_created_at = record.created_at
 
     @property
     def session(self) -> StoredSession:
