@@ -158,6 +158,8 @@ async def test_who_continues_a_call_decides_with_a_role_of_their_own(server, mon
             await second.send(json.dumps({"type": "decide", "call_id": "c", "decision": "approve"}))
             refused = (await receive(second, "refused"))[-1]
             assert "needs the role approver" in refused["message"]
+    [denied] = await server.app.state.service.audit.list(action="denied")
+    assert (denied.subject, denied.details["tool_call"]) == ("eve-user", "c")
 
 
 async def test_garbage_is_refused_and_the_call_continues(server):

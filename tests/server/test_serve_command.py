@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 
@@ -133,7 +134,7 @@ async def test_processes_end_when_the_command_is_cancelled(store):
     with listen("127.0.0.1", 0) as listener:
         words = ["serve", str(AGENTS), "--store", store, "--workers", "2"]
         others = set(list_children(os.getpid()))
-        serving = asyncio.ensure_future(run_workers(2, listener, words, as_json=True))
+        serving = asyncio.ensure_future(run_workers(2, listener, words, None, as_json=True))
         try:
             while len(pids := set(list_children(os.getpid())) - others) < 2:
                 await asyncio.sleep(0.01)
@@ -183,6 +184,33 @@ async def test_an_address_of_other_machines_needs_the_names_of_its_hosts(store):
     _, errors = await process.communicate()
     assert process.returncode == 2
     assert b"--allowed-host" in errors
+
+
+async def test_several_processes_that_cannot_start_end_the_command(store):
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "standfast", "serve", "missing.py", "--store", store, "--port", "0", "--workers", "2"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, errors = await process.communicate()
+    assert process.returncode == 5
+    assert b"missing.py" in errors
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_no_token_is_printed_where_none_is_accepted(store, workers):
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "standfast", "serve", str(AGENTS), "--store", store, "--port", "0", "--workers", workers),
+        *("--allowed-host", "agents.example.com"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    printed = await process.stdout.readline()
+    process.terminate()
+    await process.communicate()
+    assert re.fullmatch(rb"http://127\.0\.0\.1:\d+\n", printed)
 
 
 async def test_the_command_line_uses_a_server_as_it_uses_a_store(store, command_process, tmp_path):

@@ -32,9 +32,13 @@ _SHOWN = ("output", "display", "input", "result", "error")
 
 @dataclass(eq=False)
 class RunningCell:
-    """A cell of one session, from its start until it is forgotten. It is the observer of its execution."""
+    """A cell of one session, from its start until it is forgotten. It is the observer of its execution.
+
+    A later session with the same id has another ``tape``, and does not have the cell.
+    """
 
     session_id: str
+    tape: int | None
     owner: str | None
     subject: str
     new: NewCell
@@ -175,14 +179,14 @@ class CellRegister:
             size -= cell.size
             del self._cells[cell.cell_id]
 
-    def get(self, session_id: str, cell_id: str) -> RunningCell:
+    def get(self, session_id: str, tape: int | None, cell_id: str) -> RunningCell:
         cell = self._cells.get(cell_id)
-        if cell is None or cell.session_id != session_id:
+        if cell is None or (cell.session_id, cell.tape) != (session_id, tape):
             raise NotFound("cell", cell_id, hint="; a cell lives in the process that runs it")
         return cell
 
-    def list(self, session_id: str) -> list[RunningCell]:
-        return [cell for cell in self._cells.values() if cell.session_id == session_id]
+    def list(self, session_id: str, tape: int | None) -> list[RunningCell]:
+        return [cell for cell in self._cells.values() if (cell.session_id, cell.tape) == (session_id, tape)]
 
     def count_open(self, owner: str | None) -> int:
         return sum(cell.owner == owner and not cell.has_ended for cell in self._cells.values())

@@ -53,7 +53,7 @@ async def follow_approvals(exchange: Exchange) -> StreamingResponse:
     after = exchange.request.headers.get("last-event-id") or exchange.query.after
     owner = choose_owner(exchange, exchange.query.owner)
     changes = exchange.reads.follow_approvals(after=after, owner=owner)
-    return EventStream(exchange.service, format_changes(changes))
+    return EventStream(exchange, format_changes(changes))
 
 
 async def format_changes(changes: AsyncIterator[ApprovalChange]) -> AsyncIterator[bytes]:
@@ -116,7 +116,8 @@ async def decide(exchange: Exchange, approval: Approval, decision: Decision) -> 
         )
     except ApprovalSettled:
         current = await exchange.reads.approval(approval.id)
-        if is_repetition(current, decision, subject):
+        if is_repetition(current, decision, subject):  # the first one may have ended before it was recorded
+            await exchange.service.record_audit("decision repeated", exchange.principal, facts)
             return current
         await exchange.service.record_audit("decision refused", exchange.principal, facts | {"status": current.status})
         raise

@@ -13,6 +13,7 @@ from standfast.history.deletion import DeletedSession
 from standfast.history.integrity import IntegrityReport
 from standfast.history.search import SearchHit
 from standfast.history.store import StoredSessionInfo
+from standfast.history.transfer import parse_lines
 from standfast.server.access import MANAGE, READ, WRITE
 from standfast.server.answers import ListedSession
 from standfast.server.endpoints import EndpointTable
@@ -81,6 +82,8 @@ async def import_session(exchange: Exchange) -> StoredSessionInfo:
     """Create a session from an export, JSON Lines, in one transaction. It belongs to the owner of the credential."""
     parts = [part async for part in exchange.read_parts(exchange.service.limits.upload_bytes)]
     lines = b"".join(parts).decode("utf-8", "surrogateescape").split("\n")
+    header = await parse_lines([next((line for line in lines if line.strip()), "")])
+    await exchange.require_access_or_absence(header.session_id)
     session = await exchange.runtime.store.import_(lines, owner=exchange.principal.owner)
     return await exchange.reads.store.describe(session.session_id)
 
