@@ -199,18 +199,21 @@ async def test_several_processes_that_cannot_start_end_the_command(store):
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-async def test_no_token_is_printed_where_none_is_accepted(store, workers):
+@pytest.mark.parametrize(
+    "place", [("--allowed-host", "api.example.org"), ("--host", "0.0.0.0", "--allowed-host", "localhost")]
+)
+async def test_no_token_is_printed_where_none_is_accepted(store, workers, place):
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "standfast", "serve", str(AGENTS), "--store", store, "--port", "0", "--workers", workers),
-        *("--allowed-host", "agents.example.com"),
+        *place,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     printed = await process.stdout.readline()
     process.terminate()
     await process.communicate()
-    assert re.fullmatch(rb"http://127\.0\.0\.1:\d+\n", printed)
+    assert re.fullmatch(rb"http://[0-9.]+:\d+\n", printed)
 
 
 async def test_the_command_line_uses_a_server_as_it_uses_a_store(store, command_process, tmp_path):

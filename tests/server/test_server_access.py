@@ -233,6 +233,14 @@ async def test_a_session_id_may_have_any_characters(server):
     assert answer.json()["session_id"] == name
 
 
+async def test_a_batch_has_at_most_as_many_decisions_as_a_page():
+    async with open_server(limits=Limits(page_size=2)) as server:
+        decisions = [{"approval_id": f"none-{number}", "decision": "reject"} for number in range(3)]
+        eve = server.sign_in("eve")
+        assert [one["code"] for one in (await eve.post("/approvals/decide", decisions[:2])).json()] == ["not-found"] * 2
+        assert (await eve.post("/approvals/decide", decisions)).status_code == 422
+
+
 async def test_decisions_and_denied_requests_are_recorded(server):
     names = await make_data(server, "ann")
     await server.sign_in("mallory").get("/runs")
@@ -294,7 +302,7 @@ async def test_a_fork_is_refused_by_its_commit_if_the_session_has_another_owner_
     assert len(await server.runtime.runs(session_id=bob["session"])) == 1
 
 
-async def test_refused_requests_do_not_keep_a_balancer_from_the_health_of_the_server(tmp_path):
+async def test_refused_requests_do_not_keep_a_balancer_from_the_health_of_the_server():
     async with open_server(limits=Limits(requests_per_second=1)) as server:
         mallory = server.sign_in("mallory")
         while (await mallory.get("/info")).status_code != 429:

@@ -105,13 +105,11 @@ async def serve(
     listener = listen(host, port) if fd is None else socket.socket(fileno=fd)
     with listener:
         if workers > 1:
-            token = make_token(list_hosts(host, allowed_host))
+            token = make_token([host, *list_hosts(host, allowed_host)])
             return await run_workers(workers, listener, sys.argv[1:], token, as_json=as_json)
         hosts = list_hosts(host, allowed_host)
-        async with open_app(agents or [], store, model, hosts, lease, rate_limit, python, oidc, max_runs) as (
-            app,
-            token,
-        ):
+        token = make_token([host, *hosts])
+        async with open_app(agents or [], store, model, hosts, token, lease, rate_limit, python, oidc, max_runs) as app:
             url = format_url(host, listener.getsockname()[1])
             if fd is not None:
                 os.write(int(os.environ[READY_VARIABLE]), b".")
@@ -129,13 +127,14 @@ async def open_app(
     store: str,
     model: str | None,
     hosts: list[str],
+    token: "LoopbackToken | None",
     lease: float,
     rate_limit: float,
     python: bool,
     oidc: Any = None,
     max_runs: int | None = None,
-) -> AsyncIterator[tuple[Any, Any]]:
-    """Open agents, runtime and app; yield the app and the token for this machine."""
+) -> AsyncIterator[Any]:
+    """Open agents, runtime and app; yield the app."""
     from standfast.server import ApiKeys, Limits, create_app
 
     async with AsyncExitStack() as stack:
@@ -144,7 +143,6 @@ async def open_app(
         runtime = await stack.enter_async_context(
             open_runtime(store, agents=agents, live=True, lease=lease, max_runs=max_runs)
         )
-        token = make_token(hosts)
         used = find_python(agents)
         users = await open_python(used, stack) if python else None
         app = create_app(
@@ -161,7 +159,7 @@ async def open_app(
             calls=calls,
         )
         try:
-            yield app, token
+            yield app
         finally:
             await app.state.service.close()
 
@@ -225,7 +223,7 @@ def is_loopback(host: str) -> bool:
 
 
 def make_token(hosts: list[str]) -> "LoopbackToken | None":
-    """Return the token for this machine; ``None`` if clients reach the server by other names, too."""
+    """Return the token for this machine; ``None`` if one of these is not a name or address of this machine only."""
     from standfast.server import LoopbackToken
 
     if not all(is_loopback(host) for host in hosts):

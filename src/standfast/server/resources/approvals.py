@@ -6,7 +6,7 @@ from contextlib import aclosing
 import msgspec
 from starlette.responses import StreamingResponse
 
-from standfast.base.errors import StandfastError
+from standfast.base.errors import InvalidInput, StandfastError
 from standfast.runtime.errors import ApprovalSettled
 from standfast.runtime.types import Approval, ApprovalChange
 from standfast.server.access import DECIDE, READ_RUNS
@@ -65,7 +65,9 @@ async def format_changes(changes: AsyncIterator[ApprovalChange]) -> AsyncIterato
 
 @endpoints.add("POST", "/approvals/decide", DECIDE, body=list[NamedDecision], result=list[DecisionResult])
 async def decide_approvals(exchange: Exchange) -> list[DecisionResult]:
-    """Decide several approvals, one after the other. Each has a result of its own."""
+    """Decide several approvals, one after the other, at most as many as a page has. Each has a result of its own."""
+    if len(exchange.body) > exchange.service.limits.page_size:
+        raise InvalidInput(f"at most {exchange.service.limits.page_size} decisions in one request")
     return [await decide_in_batch(exchange, decision) for decision in exchange.body]
 
 
