@@ -248,5 +248,26 @@ async def test_the_command_line_uses_a_server_as_it_uses_a_store(store, command_
         assert (code, session["id"]) == (0, "talk")
         code, facts = await run_command(server, "doctor", "--server", server.url)
         assert (code, facts["ready"], facts["role"], facts["problem"]) == (0, True, "admin", None)
+        code, made = await run_command(server, "keys", "create", "laptop", "--owner", "ann")
+        assert (code, made["created_by"]) == (0, "local")
+        code, _ = await run_command(server, "keys", "revoke", made["id"])
+        code, [key] = await run_command(server, "keys", "list")
+        assert (code, key["status"]) == (0, "revoked")
+        code, [latest, *_] = await run_command(server, "audit", "list")
+        assert (code, latest["action"]) == (0, "key revoked")
+        code, fleet = await run_command(server, "fleet", "status", "--no-nodes")
+        assert (code, len(fleet["runtimes"])) == (0, 1)
+        assert await run_command(server, "workspaces", "list") == (0, [])
+        code, exported = await run_command(server, "sessions", "export", "talk", "--output", "talk.jsonl")
+        assert (code, exported["items"]) == (0, session["items"])
+        code, imported = await run_command(server, "sessions", "import", "talk.jsonl", "--as", "copy")
+        assert (code, imported["id"], imported["items"]) == (0, "copy", session["items"])
+        for words in (
+            ("owners", "status"),
+            ("audit", "prune", "--older-than", "1d"),
+            ("export", "openai-agents", "x.db"),
+        ):
+            code, error = await run_command(server, *words)
+            assert (code, "--store" in error["error"]["message"]) == (2, True)
         code, error = await run_command(server, "runs", "show", "run_unknown")
         assert (code, error["error"]["code"]) == (5, "not-found")

@@ -261,7 +261,12 @@ async def run_workers(
     host, port = listener.getsockname()[:2]
     stopping, ready, codes = asyncio.Event(), asyncio.Event(), [0]
     loop = asyncio.get_running_loop()
-    loop.add_reader(ready_end, lambda: os.read(ready_end, 100) and ready.set())
+
+    def note_ready() -> None:
+        os.read(ready_end, 100)
+        ready.set()
+
+    loop.add_reader(ready_end, note_ready)
     for sig in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(sig, stopping.set)
     announce(format_url(host, port), token, as_json=as_json)
