@@ -6,7 +6,7 @@ import msgspec
 
 from standfast.base.items import Item
 from standfast.history.store import StoredSessionInfo
-from standfast.runtime.types import RunStep
+from standfast.runtime.types import QueueInfo, RunStep, RuntimeInfo
 from standfast.store.records import Head, QuarantinedItem
 
 
@@ -92,6 +92,14 @@ class RunStepView(msgspec.Struct, frozen=True, kw_only=True):
 
     run: RunStep
     workspace: dict[str, Any] | None = None
+
+
+class FleetView(msgspec.Struct, frozen=True, kw_only=True):
+    """All queues and runtimes of the store, and the pools of this server; one over Ray has its ``nodes``."""
+
+    queues: list[QueueInfo]
+    runtimes: list[RuntimeInfo]
+    pools: list[dict[str, Any]]
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -105,11 +105,11 @@ def create_app(
             *make_routes(service, ENDPOINTS),
             Route("/openapi.json", show_openapi),
             Route("/docs", ApiPage(describe_api).__call__),
-            *ConsolePages(authenticators).routes,
+            *ConsolePages(service).routes,
         ],
         exception_handlers={404: answer_unknown_path, 405: answer_unknown_method},
     )
-    app.add_middleware(OriginChecks, allowed_hosts=tuple(allowed_hosts))
+    app.add_middleware(OriginChecks, allowed_hosts=tuple(allowed_hosts), service=service)
     app.state.service = service
     return app
 
@@ -125,7 +125,7 @@ async def show_openapi(request: Request) -> Response:
 
 
 async def answer_unknown_path(request: Request, error: Any) -> Response:
-    return make_response(make_problem(NotFound("path", request.url.path)))
+    return make_response(make_problem(NotFound("path", request.scope["path"])))
 
 
 class MethodNotAllowed(RequestError):

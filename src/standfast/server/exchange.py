@@ -1,6 +1,7 @@
 """One request: its principal, its decoded parameters, and the checked objects that its path names."""
 
 import asyncio
+import random
 import re
 import time
 from collections.abc import AsyncIterator
@@ -11,7 +12,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.websockets import WebSocket
 
-from standfast.base.errors import InvalidInput, NotFound, StandfastError
+from standfast.base.errors import InvalidInput, NotFound, OutsideScope, StandfastError
 from standfast.history.stored_session import StoredSession
 from standfast.runtime.handle import RunHandle
 from standfast.runtime.queries import RunQueries
@@ -44,8 +45,8 @@ class Exchange:
     approval: Approval
     owner: str | None = None
     """The owner of the session that the path names, or of the session of the run or approval that it names."""
-    session_created_at: float
-    """When the session that the path names was created: another one with its id has another time."""
+    tape: int | None = None
+    """The tape of that session, which a later session with its id does not have."""
 
     def __init__(self, service: Service, endpoint: Endpoint, request: Request | WebSocket) -> None:
         self.service, self.endpoint, self.request = service, endpoint, request
@@ -119,6 +120,23 @@ class Exchange:
         if problem is not None:
             raise problem
 
+    @property
+    def access_interval(self) -> float:
+        """Seconds until a stream looks again whether its client has access; not all at once if many were opened so."""
+        return self.service.limits.heartbeat * random.uniform(0.5, 1.0)
+
+    async def keeps_access(self) -> bool:
+        """Authenticate and authorise once more; return False if the credential or the access has ended."""
+        former, self._principal = self._principal, None
+        try:
+            await self.authenticate()
+            await self.authorize()
+        except (Unauthenticated, Forbidden, NotFound, OutsideScope):
+            return False
+        except StandfastError:  # neither is known at the moment
+            self._principal = former
+        return True
+
     async def authorize(self) -> None:
         """Load what the path names. What the principal may not see does not exist for it."""
         rule = self.endpoint.rule
@@ -168,11 +186,9 @@ class Exchange:
         record = None if session_id is None else await self.runtime.store.backend.get_session(session_id)
         if what == "session" and record is None:
             raise NotFound(what, name)
-        self.owner = None if record is None else record.owner
+        self.owner, self.tape = (None, None) if record is None else (record.owner, record.tape)
         if not self.rule.allows(self.principal, self.owner):
             raise Hidden(what, name)
-        if record is not None:
-            self.session_created_at = record.created_at
 
     @property
     def session(self) -> StoredSession:

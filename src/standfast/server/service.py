@@ -9,12 +9,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from starlette.requests import HTTPConnection
 
+from standfast.base.errors import StandfastError
+from standfast.base.log import get_logger
 from standfast.runtime.queries import RunQueries
 from standfast.runtime.runtime import Runtime
 from standfast.server.auth.audit import Audit
 from standfast.server.auth.principals import Authenticator, Principal
 from standfast.server.cells import CellRegister
+from standfast.server.endpoints import WEBSOCKET
 from standfast.server.metrics import ServerMetrics
 from standfast.server.rate_limits import RateLimiter
 
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from standfast.workers.python_sessions import PythonSessions
     from standfast.workers.session import SandboxReport
 
+_log = get_logger(__name__)
 
 SECURITY_CHECK_INTERVAL = 10.0
 """Seconds after which the server looks again whether the database separates owners."""
@@ -115,6 +120,23 @@ class Service:
         """End all streams, calls and cells, and return when no cell runs."""
         self.draining.set()
         await self.cells.wait()
+
+    async def record_denial(
+        self, error: Exception, request: HTTPConnection, principal: Principal | None = None
+    ) -> None:
+        """Count a denied request, and write it to the audit log."""
+        code = getattr(error, "code", "")
+        self.metrics.denied.labels(code).inc()
+        facts = {
+            "address": request.client.host if request.client else "",
+            "method": request.scope.get("method", WEBSOCKET),
+            "path": request.scope["path"],
+            "code": code,
+        }
+        try:
+            await self.record_audit("denied", principal, facts)
+        except StandfastError as problem:
+            _log.warning("a denied request could not be recorded: %s", problem)
 
     async def record_audit(self, action: str, principal: Principal | None, facts: dict[str, Any]) -> None:
         """Write to the audit log.
