@@ -105,6 +105,25 @@ async def test_a_view_tells_what_a_model_does_not_see_and_why(ann):
     assert (await session.view()).replaced_at is None
 
 
+async def test_the_branches_of_a_session_begin_with_the_same_items(server, ann, olga):
+    session = ann.session("talk")
+    await session.add_items([{"role": "user", "content": f"message {number}"} for number in range(4)])
+    fork = await session.fork(at=3, session_id="fork")
+    await fork.add_items([{"role": "user", "content": "another message"}])
+    await fork.fork(at=2, session_id="fork-of-fork")
+    await ann.session("other").add_items(await session.get_items())
+    expected = {"fork": 3, "fork-of-fork": 2}
+    for client in (ann, olga):
+        assert {one.session_id: one.shared for one in await client.session("talk").branches()} == expected
+    assert {one.session_id: one.shared for one in await fork.branches()} == {"talk": 3, "fork-of-fork": 2}
+    await session.rewind(1)
+    assert {one.session_id: one.shared for one in await session.branches()} == {"fork": 1, "fork-of-fork": 1}
+    assert await ann.session("other").branches() == []
+    async with Client(server.url, token="bob") as bob:
+        with pytest.raises(NotFound):
+            await bob.session("talk").branches()
+
+
 async def test_a_session_is_compacted_after_a_look_and_restored(ann):
     session = ann.session("talk")
     await session.add_items([{"role": "user", "content": f"message {number}"} for number in range(6)])
