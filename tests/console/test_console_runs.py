@@ -57,7 +57,9 @@ def test_the_time_machine_shows_each_step_of_a_long_run(page, server, request):
     page.wait_for(".transcript", "That was often.")
     assert len(page.find_all(".entry")) > short
     page.wait_for(".event-seq", str(steps))
+    page.wait_for(".step-usage", f"Up to step {steps}: 126 model calls")
     page.open(f"#/runs/{run_id}?at=7&tab=changes")
+    page.wait_for(".step-usage", "Up to step 7: 1 model call,")
     page.wait_for(".difference", "items")
     page.take_pictures("step")
     assert page.list_violations() == []
