@@ -44,8 +44,8 @@ def test_runs_are_listed_and_filtered_and_say_why_they_wait(page, server, reques
     page.wait_for(".filters a[aria-current]", "waiting")
 
 
-def test_the_time_machine_shows_each_step_of_a_long_run(page, server, request):
-    run_id = server.start_run("look it up often", request.node.name)
+def test_the_time_machine_shows_each_step_of_a_long_run(page, server):
+    run_id = server.start_run("look it up often", "stocktaking")
     steps = server.http.get(f"/runs/{run_id}").json()["steps"]
     assert steps > 500
     page.open(f"#/runs/{run_id}?at=9&tab=conversation")

@@ -122,7 +122,7 @@ def test_a_session_is_rewound_and_deleted(page, server, request):
 def test_hostile_items_are_shown_and_do_nothing(page, server, request):
     text = "<script>document.title='owned'</script>[a](javascript:alert(1))\u202e\x00" + "y" * 400_000
     items = [{"role": "user", "content": text}, {"role": "assistant", "content": text}, {"type": "<b>odd", "x": [None]}]
-    call = {"type": "function_call", "call_id": text[:60], "name": text[:60], "arguments": "{\"" + text[:20] + "\": 1}"}
+    call = {"type": "function_call", "call_id": text[:60], "name": text[:60], "arguments": '{"' + text[:20] + '": 1}'}
     items += [call, {"type": "function_call_output", "call_id": text[:60], "output": text}]
     server.post(f"/sessions/{request.node.name}/items", {"items": items})
     page.open(f"#/sessions/{request.node.name}")

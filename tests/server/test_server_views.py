@@ -9,8 +9,9 @@ from standfast import Agent, FunctionModel, NotFound, Runtime
 from standfast.base.errors import Conflict, InvalidInput
 from standfast.client import Client
 from standfast.history import HistoryCompaction, Trigger
+from standfast.server.answers import ListedSession
 from standfast.server.metrics import ServerMetrics
-from standfast.server.types import NamedDecision
+from standfast.server.types import NamedDecision, Page
 from standfast.workers import PoolConfig, SessionPool
 
 
@@ -167,6 +168,21 @@ async def test_listed_sessions_have_their_sizes_if_asked_for(ann):
     assert (measured.stats.items, measured.stats.tokens > 0, measured.stats.bytes > 5) == (1, True, True)
     assert await ann.store.sessions(since=plain.updated_at + 1) == []
     assert len(await ann.store.sessions(since=plain.updated_at)) == 1
+
+
+async def test_sizes_follow_every_change_of_a_session(ann):
+    async def read_sizes():
+        page = await ann.connection.request("GET", "/sessions", Page[ListedSession], params={"stats": True})
+        return [(one.session_id, one.stats.items) for one in page.items]
+
+    session = ann.session("talk")
+    await session.add_items([{"role": "user", "content": "hi"}] * 3)
+    assert await read_sizes() == await read_sizes() == [("talk", 3)]
+    await session.rewind(1)
+    assert await read_sizes() == [("talk", 1)]
+    await session.clear_session()
+    await session.add_items([{"role": "user", "content": "hi"}] * 2)
+    assert await read_sizes() == [("talk", 2)]
 
 
 async def test_operators_prune_runs_and_workspaces(ann, olga):

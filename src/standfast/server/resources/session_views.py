@@ -13,6 +13,7 @@ from standfast.server.access import READ
 from standfast.server.answers import ListedSession, SessionBranch, SessionEntry, SessionStats, SessionView
 from standfast.server.endpoints import EndpointTable
 from standfast.server.exchange import Exchange
+from standfast.server.service import MAX_SIZES
 from standfast.server.types import Input
 from standfast.store.backend import Cursor
 from standfast.store.tape import count_shared
@@ -88,10 +89,14 @@ async def measure_session(exchange: Exchange, info: StoredSessionInfo) -> Listed
     fields: dict[str, Any] = msgspec.structs.asdict(info)
     if info.encrypted and not exchange.runtime.is_encrypted:
         return ListedSession(**fields)
-    items = await exchange.reads.session(info.session_id).get_items()
-    stats = SessionStats(
-        items=len(items),
-        bytes=sum(len(msgspec.json.encode(item)) for item in items),
-        tokens=sum(map(estimate_tokens, items)),
-    )
-    return ListedSession(**fields, stats=stats)
+    sizes, name = exchange.service.session_sizes, (info.session_id, info.created_at, info.head.version)
+    if name not in sizes:
+        items = await exchange.reads.session(info.session_id).get_items()
+        if len(sizes) >= MAX_SIZES:
+            sizes.clear()
+        sizes[name] = SessionStats(
+            items=len(items),
+            bytes=sum(len(msgspec.json.encode(item)) for item in items),
+            tokens=sum(map(estimate_tokens, items)),
+        )
+    return ListedSession(**fields, stats=sizes[name])
