@@ -85,6 +85,28 @@ def test_words_arrive_while_the_model_answers_and_the_run_is_cancelled(page, ser
     assert server.http.get(f"/runs/{run_id}").json()["status"] == "cancelled"
 
 
+def test_words_continue_after_the_server_was_killed_in_the_middle_of_an_answer(page, tmp_path):
+    with run_console(f"sqlite:///{tmp_path / 'other.db'}") as server:
+        page.server = server
+        page.sign_in()
+        run_id = server.start_run("speak slowly", "letters", until=())
+        page.open(f"#/runs/{run_id}")
+        page.wait_for(".words", "on their way")
+        page.driver.execute_script("window.isSamePage = true")
+        server.kill()
+        page.wait_for(".banner", "does not answer")
+        server.start()
+        page.wait_until_gone(".banner")
+        page.wait_for(".event-text", "recovered")
+        page.wait_for(".words", "on their way")
+        assert page.read_text(".words").count("These words are") == 1
+        page.click("button", "Cancel now")
+        page.wait_for("h1 .status", "cancelled")
+        assert page.find_all(".words") == []
+        assert page.driver.execute_script("return window.isSamePage")
+        page.driver.get("about:blank")
+
+
 def test_a_run_is_followed_over_a_killed_server_and_an_uncertain_call_is_decided(page, tmp_path):
     with run_console(f"sqlite:///{tmp_path / 'other.db'}") as server:
         page.server = server
