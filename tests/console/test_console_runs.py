@@ -148,3 +148,5 @@ def test_an_exported_run_opens_without_a_server(page, server, request, tmp_path)
 def test_an_unknown_run_is_said_to_be_unknown(page, run_id):
     page.open("#/runs/" + run_id.replace("/", "%2F"))
     page.wait_for("[role=alert]")
+    page.click("main p a", "All runs")
+    page.wait_for("h1", "Runs")

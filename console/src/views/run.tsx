@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { post, remove, segment } from "../api/client";
 import { useQuery } from "../api/query";
 import { type JsonObject, mayDo, type RunInfo, type RunOutcome, type RunStepView } from "../api/types";
-import { Action, Age, Code, Loading, Problem, Status } from "../parts/basic";
+import { Action, Age, Code, Loading, Missing, Problem, Status } from "../parts/basic";
 import { Markdown } from "../parts/markdown";
 import { addUsage, describeUsage } from "../parts/run_words";
 import { Timeline } from "../parts/timeline";
@@ -36,8 +36,10 @@ export function RunView({ runId, route }: { runId: string; route: Route }) {
     info.refresh();
     outcome.refresh();
   };
-  if (info.data === null)
-    return info.problem === null ? <Loading /> : <Problem problem={info.problem} retry={info.refresh} />;
+  if (info.data === null) {
+    if (info.problem === null) return <Loading />;
+    return <Missing problem={info.problem} retry={info.refresh} list="runs" />;
+  }
   const run = info.data;
   const step = Number(route.query.at);
   const at = Number.isInteger(step) && step >= 1 && step <= last ? step : null;

@@ -14,7 +14,7 @@ import {
   type SessionInfo,
   type SessionView as View,
 } from "../api/types";
-import { Age, Code, Loading, Problem, Status } from "../parts/basic";
+import { Age, Code, Loading, Missing, Problem, Status } from "../parts/basic";
 import { describeItem } from "../parts/items";
 import { Transcript } from "../parts/transcript";
 import { makeHref, navigate, type Route, replaceQuery } from "../router";
@@ -49,8 +49,10 @@ export function SessionPage({ sessionId, route }: { sessionId: string; route: Ro
     generations.refresh();
     runs.refresh();
   };
-  if (info.data === null)
-    return info.problem === null ? <Loading /> : <Problem problem={info.problem} retry={info.refresh} />;
+  if (info.data === null) {
+    if (info.problem === null) return <Loading />;
+    return <Missing problem={info.problem} retry={info.refresh} list="sessions" />;
+  }
   const current = runs.data?.items.find((one) => one.status === "running" || one.status === "queued") ?? null;
   return (
     <section class="session page">
