@@ -16,7 +16,7 @@ from standfast.cli.commands.runs import parse_age
 from standfast.workspaces.retention import iterate_workspaces
 from standfast.workspaces.view import Workspace
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 WorkspaceId = Annotated[
     str, typer.Argument(metavar="ID", help="The session, the run, or the key that `workspaces list` shows.")
@@ -118,12 +118,15 @@ async def prune(
     keep: Annotated[
         int | None, typer.Option("--keep", min=1, help="Keep this many checkpoints of a workspace.")
     ] = None,
-    max_mb: Annotated[float | None, typer.Option("--max-mb", min=0, help="Keep this much of a workspace.")] = None,
+    max_mb: Annotated[
+        float | None,
+        typer.Option("--max-mb", min=0, help="Keep at most this many megabytes of checkpoints of a workspace."),
+    ] = None,
     yes: Yes = False,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Drop old checkpoints, never the latest of a workspace, and sweep what nothing refers to.
+    """Delete old checkpoints, never the latest of a workspace, and content that is no longer used.
 
     standfast workspaces prune --keep 20 --yes
     """
