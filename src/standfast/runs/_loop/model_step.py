@@ -51,7 +51,7 @@ async def ask_model(run: ActiveRun) -> ModelAnswered:
     state, agent = run.state, run.current_agent
     await load_history(run)
     items = run.model_input.build_input(state)
-    run.context.turn_input = items
+    run.context.model_input, run.context.turn_input = items, as_items(get_first_input(run))
     schema = as_output_schema(agent.output_type)
     (response, toolbox, model_name), guardrails = await _run_guarded(
         run, agent, partial(_request_response, run, items, schema)
