@@ -132,8 +132,6 @@ async def _begin_drive(run: ActiveRun) -> None:
         run.note_approvals()
         if run.recorder is None:
             await run.load_toolboxes()
-            if run.session is not None:
-                await load_history(run)
         run.context.turn_input = as_items(get_first_input(run))
         if run.recorder is None and (missing := await find_missing_calls(run)):
             await record_outcome(run, await reject_missing_calls(run, missing))
