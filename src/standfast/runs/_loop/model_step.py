@@ -212,7 +212,7 @@ async def _run_guarded(
         return await ask(), ()
     before = [guard for guard in guards if not guard.run_in_parallel]
     parallel = [guard for guard in guards if guard.run_in_parallel]
-    checked = get_guardrail_input(run.state)
+    checked = get_guardrail_input(run)
     tasks: list[asyncio.Task[InputGuardrailResult]] = []
     try:
         async with Scope() as scope:
@@ -256,12 +256,12 @@ async def _run_input_guardrail(
     return result
 
 
-def get_guardrail_input(state: State) -> str | list[Item]:
-    """Return what the input guardrails check: the input of the run, or the input added since."""
-    staged: Sequence[TranscriptEntry] = []
+def get_guardrail_input(run: ActiveRun) -> str | list[Item]:
+    """Return what the input guardrails check: the input of the run after the session's history, or what was added."""
+    state, staged = run.state, list[Item]()
     if state.turn:
-        staged = [entry for entry in state.transcript[state.responses[-1].stop :] if entry.kind == "input"]
-    return [entry.item for entry in staged] or state.input
+        staged = [entry.item for entry in state.transcript[state.responses[-1].stop :] if entry.kind == "input"]
+    return staged or get_first_input(run)
 
 
 def _make_response_record(response: ModelResponse) -> ResponseRecord:
