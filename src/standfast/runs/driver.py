@@ -37,9 +37,9 @@ from standfast.runs.core.steps import (
 from standfast.runs.core.transitions import apply_outcome, choose_next_step
 from standfast.runs.error_handlers import attach_run_data
 from standfast.runs.items import AgentUpdatedStreamEvent
+from standfast.runs.result import get_first_input
 from standfast.runs.sandbox import use_sandbox
 from standfast.runs.sandbox_memory import remember_run
-from standfast.runs.result import get_first_input
 from standfast.runs.session_io import as_items, load_history, record_outcome, take_input
 
 

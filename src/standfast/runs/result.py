@@ -165,7 +165,8 @@ def collect_result_fields(run: ActiveRun) -> dict[str, Any]:
 def get_first_input(run: ActiveRun) -> str | list[Item]:
     """Return the input as the first model received it: after the session's history, if that is still known.
 
-    In a session it is a list of items. With a ``session_input_callback`` it is what that returned, after a handoff with a filter what the filter left.
+    In a session it is a list of items. With a ``session_input_callback`` it is what that returned, after a handoff
+    with a filter what the filter left.
     """
     in_session = isinstance(run.state.conversation, SessionConversation)
     chosen = _get_chosen_input(run)

@@ -32,7 +32,6 @@ from standfast.runs.core.state import (
     ResponseRecord,
     ServerConversation,
     State,
-    TranscriptEntry,
 )
 from standfast.runs.core.steps import ModelAnswered
 from standfast.runs.error_handlers import format_tool_error
