@@ -20,7 +20,7 @@ from standfast.testing.faults import FakeClock
 
 
 class Gate:
-    """An agent whose runs wait in a tool until they are let go, and the order in which they came."""
+    """An agent whose runs wait in a tool until they are released, and the order in which they started."""
 
     def __init__(self, name="gate"):
         self.started, self.free = [], asyncio.Event()
@@ -83,7 +83,7 @@ async def test_a_run_that_waits_for_a_person_leaves_its_place(shared_url):
         assert (await wait_for(paying.wait())).final_output == "done"
 
 
-async def test_owners_take_turns_whoever_came_first(shared_url):
+async def test_owners_take_turns_regardless_of_arrival(shared_url):
     gate = Gate()
     async with Runtime.open(shared_url, agents=[gate.agent], max_runs=1) as runtime:
         runs = [await runtime.start("gate", "first")]

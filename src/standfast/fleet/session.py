@@ -126,6 +126,7 @@ class RemoteWorkerSession(WorkerSession):
 
     @property
     def state(self) -> SessionState:
+        """The state of the worker as it was last reported."""
         if self._is_released:
             return SessionState.TERMINATED
         return SessionState.ERROR if self.loss is not None else self._info.state
@@ -155,6 +156,7 @@ class RemoteWorkerSession(WorkerSession):
 
     @property
     def link(self) -> NodeLink:
+        """The connection to the node of the worker."""
         return self._link
 
     async def start(self) -> None:
@@ -230,17 +232,18 @@ class RemoteWorkerSession(WorkerSession):
         transaction: m.TransactionPolicy = "commit_always",
         allow_input: bool | None = None,
         on_message: Callable[[m.Message], None] | None = None,
+        seed: int | None = None,
     ) -> ExecutionResult:
         limit = None if timeout is UNSET else timeout
         if on_message is None and not self.interceptors.stats:
-            request = r.Run(code, timeout is not UNSET, limit, transaction, allow_input)
+            request = r.Run(code, timeout is not UNSET, limit, transaction, allow_input, seed)
             try:
                 return await self.call("run", request, ExecutionResult)
             except WorkerDied as problem:
                 if problem.cause.kind != "node-lost":
                     raise
                 return _make_loss_result(m.new_id(), problem)
-        message = m.ExecuteMessage(code=code, transaction_policy=transaction, allow_input=allow_input)
+        message = m.ExecuteMessage(code=code, transaction_policy=transaction, allow_input=allow_input, seed=seed)
         return await self._collect(message, timeout, on_message)
 
     async def input_response(self, input_id: str, data: str = "", *, eof: bool = False) -> bool:

@@ -78,6 +78,13 @@ def is_server(url: str) -> bool:
     return url.startswith(("http://", "https://"))
 
 
+def require_store(url: str) -> str:
+    """Return the URL; refuse that of a server, which has no endpoint for what some commands do."""
+    if is_server(url):
+        raise InvalidInput("this command works on a store, not on a server: name the store with --store")
+    return url
+
+
 def open_client(url: str, agents: "Sequence[Agent[Any]]" = ()) -> "Client":
     """Return a client with the token in the environment. The agents of a server are its own."""
     from standfast.client import Client

@@ -21,7 +21,7 @@ from standfast.cli.commands.serve import list_hosts
 from standfast.fleet import cluster, replicas
 from standfast.fleet.status import FleetStatus, read_status
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 Address = Annotated[
     str | None,
@@ -82,7 +82,7 @@ def print_status(output: CommandPrinter, found: FleetStatus) -> None:
 @app.command()
 @command
 async def up(
-    agents: Annotated[list[str], typer.Argument(metavar="AGENT...", help="module:attribute, or a file on each node.")],
+    agents: Annotated[list[str], typer.Argument(metavar="AGENT", help="module:attribute, or a file on each node.")],
     count: Annotated[int, typer.Option("--replicas", min=1, help="How many processes.")] = 1,
     max_runs: Annotated[int | None, typer.Option(min=1, help="Runs that each executes at once.")] = None,
     port: Annotated[
@@ -97,7 +97,7 @@ async def up(
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Start processes that execute the runs of these agents on the nodes of a Ray cluster, which replaces lost ones.
+    """Start processes on the nodes of a Ray cluster that execute the runs of these agents; Ray replaces lost ones.
 
     standfast fleet up shop.agents:support --replicas 4 --max-runs 20 --store postgresql://app@db/app
 
@@ -123,7 +123,7 @@ async def up(
 @app.command()
 @command
 async def down(address: Address = None, as_json: AsJson = False) -> None:
-    """End the processes that `standfast fleet up` has started, in order: other runtimes continue their runs.
+    """Stop the processes that `standfast fleet up` has started; other runtimes continue their runs.
 
     standfast fleet down --address ray-head:6379
     """

@@ -98,7 +98,11 @@ class ServedSession:
     async def run(self, request: r.Run) -> Any:
         options: dict[str, Any] = {"timeout": request.timeout} if request.has_timeout else {}
         return await self.session.run(
-            request.code, transaction=request.transaction, allow_input=request.allow_input, **options
+            request.code,
+            transaction=request.transaction,
+            allow_input=request.allow_input,
+            seed=request.seed,
+            **options,
         )
 
     async def start_execution(self, request: r.Execute) -> r.Messages:
