@@ -245,7 +245,8 @@ async def measure_pool(cluster: "RayCluster") -> list[Figure]:
         started, answered = time.perf_counter(), 0
         keys = [f"conversation {number}" for number in range(CONVERSATIONS)]
         for start in range(0, CONVERSATIONS, 50):
-            calls = (sessions.run(f"{number} * 2", key=keys[number]) for number in range(start, start + 50))
+            some = range(start, min(start + 50, CONVERSATIONS))
+            calls = (sessions.run(f"{number} * 2", key=keys[number]) for number in some)
             results = await asyncio.gather(*calls)
             answered += sum(one.result.value == 2 * (start + index) for index, one in enumerate(results))
         seconds = time.perf_counter() - started
