@@ -122,7 +122,7 @@ export const get = <T>(path: string, query?: Query, signal?: AbortSignal) =>
   receive<T>("GET", path, { ...(query && { query }), ...(signal && { signal }) });
 export const post = <T>(path: string, body: unknown = {}, headers?: Record<string, string>) =>
   receive<T>("POST", path, { body, ...(headers && { headers }) });
-export const patch = <T>(path: string, body: Json) => receive<T>("PATCH", path, { body });
+export const put = <T>(path: string, body: unknown) => receive<T>("PUT", path, { body });
 export const remove = <T>(path: string, query?: Query) => receive<T>("DELETE", path, query ? { query } : {});
 
 /** Return all entries of a listing, at most `most`. */
