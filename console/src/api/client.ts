@@ -1,7 +1,7 @@
 /** Requests to the server, and the errors that they end with. */
 
 import { Store } from "../state/store";
-import type { Json, JsonObject, Page } from "./types";
+import type { JsonObject, Page } from "./types";
 
 /** The address of the API: that of the page, which may be mounted below a path. */
 export function getApiUrl(path: string, query: Query = {}): URL {
