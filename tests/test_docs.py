@@ -1,6 +1,7 @@
 """The documentation is correct: examples run, diagrams match the code, every public name has an entry."""
 
 import gzip
+import inspect
 import json
 import os
 import re
@@ -17,12 +18,15 @@ import foreign_resources
 import griffe
 import pytest
 import state_diagrams
+import typer
 from docstrings import Fields
 from draw_lifecycles import DRAWN, redraw
 from mkdocs.exceptions import BuildError
 
+import standfast
 from commands import CommandProcess
 from doc_pages import NOT_EXECUTED, PAGES, ROOT, Block, Shell, iter_blocks, run_page
+from standfast.cli.app import app
 from standfast.runtime._engine.events import EVENT_TYPES
 from test_architecture import LEVELS
 
@@ -226,10 +230,34 @@ def test_a_search_finds_a_guide(word: str) -> None:
     assert any(re.search(rf"\b{word}\b", page.read_text(), re.I) for page in guides)
 
 
+MEMBER = re.compile(r"`(?:[\w.]*\.)?([A-Z]\w+)\.([a-z_]\w*)")
+COMMAND = re.compile(r"`standfast ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_methods_and_commands_that_the_text_names_exist(page: Path) -> None:
+    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    public = {name: getattr(standfast, name) for name in standfast.__all__}
+    for name, member in MEMBER.findall(prose):
+        if inspect.isclass(public.get(name)):
+            assert hasattr(public[name], member) or member in find_fields(public[name]), f"{name}.{member}"
+    commands = typer.main.get_command(app).load_all().commands  # type: ignore[attr-defined]
+    for word, second in COMMAND.findall(prose):
+        assert word in commands, word
+        assert not second or second in getattr(commands[word], "commands", {second}), f"{word} {second}"
+
+
+def find_fields(cls: type) -> set[str]:
+    """Return the fields that the class declares, and the attributes that its methods set."""
+    declared = {name for base in cls.__mro__ for name in getattr(base, "__annotations__", {})}
+    return declared | set(re.findall(r"self\.(\w+)", inspect.getsource(cls)))
+
+
 def test_every_event_of_a_run_is_explained() -> None:
     text = (ROOT / "docs" / "how-to" / "run-events.md").read_text()
     types = {*EVENT_TYPES.values(), *(f"run.{how}" for how in ("started", "continued", "recovered", "suspended"))}
     types |= {f"run.{status}" for status in ("waiting", "completed", "failed", "cancelled")}
+    types |= {"model.delta", "model.gap", "run.taken_over"}
     assert [name for name in types if f"`{name}`" not in text and not name.startswith("step.")] == []
 
 
