@@ -129,6 +129,18 @@ def test_the_examples_of_the_readme_can_be_pasted_into_python_twice(block: Block
     assert "to the end" in prompt.stdout
 
 
+@pytest.mark.parametrize("page", ["agents-and-tools", "durable-runs"])
+def test_the_examples_of_a_first_guide_can_be_pasted_into_python(page: str, tmp_path: Path) -> None:
+    blocks = iter_blocks(ROOT / "docs" / "how-to" / f"{page}.md")
+    pasted = "\n\n".join(block.body for block in blocks if block.language == "python")
+    prompt = subprocess.run(
+        [sys.executable, "-m", "asyncio"], input=f"{pasted}\n\nprint('to the end')\n", cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(SOURCES.parent)}, capture_output=True, text=True, timeout=500, check=True,
+    )  # fmt: skip
+    assert "Error" not in prompt.stderr
+    assert "to the end" in prompt.stdout
+
+
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_every_block_is_run_or_a_picture(page: Path) -> None:
     kinds = {block.language for block in iter_blocks(page) if block.title is None}
