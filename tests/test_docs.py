@@ -12,8 +12,10 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import command_reference
 import foreign_resources
 import griffe
 import pytest
@@ -234,6 +236,18 @@ def test_fields_without_a_docstring_are_listed_with_types_and_defaults(tmp_path:
     assert shop["OrderLost"].docstring.value == "The order is gone.\n\n```python\ncode = 'order-lost'\n```"
     listed = "number: str\namount: float = 1.0\nlines: list[str] = list()"
     assert shop["Order"].docstring.value == f"An order.\n\n```python\n{listed}\n```"
+
+
+def test_the_reference_of_the_command_line_names_every_command_and_shows_its_examples() -> None:
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="reference/command-line.md"))
+    lines = command_reference.on_page_markdown("", page=page).splitlines()
+    fences = [line for line in lines if line.startswith("```")]
+    assert fences == ["```console", "```"] * (len(fences) // 2)
+    listed = [line for line in lines if line.startswith("* `") and "`: " in line]
+    assert not [line for line in listed if line.startswith("* ``") or line.endswith("...")]
+    assert "## `standfast sessions`" in lines
+    assert "$ standfast demo --slow" in lines
+    assert lines[lines.index("$ standfast demo --slow") - 1] == "```console"
 
 
 @pytest.mark.parametrize("word", ["deploy", "timeout", "retry", "delete"])
