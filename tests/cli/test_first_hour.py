@@ -1,4 +1,4 @@
-"""What a new user types: a new project, a worker process, the usage, beginnings of ids, commands of the chat."""
+"""First commands: a new project, a worker process, the usage, beginnings of ids, commands of the chat."""
 
 import io
 import re

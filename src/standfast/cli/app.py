@@ -96,6 +96,8 @@ class Standfast(LazyGroup):
             "Write sessions in the format of another framework, and runs as pages.",
         ),
         ("runs", "standfast.cli.commands.runs:app", "List, show, resume, cancel and fork durable runs."),
+        ("schedules", "standfast.cli.commands.schedules:app", "Start runs at given times."),
+        ("webhooks", "standfast.cli.commands.webhooks:app", "Tell other servers when runs stop and approvals change."),
         ("usage", "standfast.cli.commands.usage:usage", "Add up requests and tokens by owner, session, model or day."),
         ("approvals", "standfast.cli.commands.approvals:app", "List and decide pending approvals."),
         ("workers", "standfast.cli.commands.workers:app", "Run Python in sandboxed workers."),

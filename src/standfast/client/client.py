@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, cast
 from standfast.base.ids import new_id
 from standfast.base.items import Item
 from standfast.client.administration import RemoteAdmin
+from standfast.client.automation import RemoteSchedules, RemoteWebhooks
 from standfast.client.connection import Connection, make_path
 from standfast.client.event_stream import follow_approvals
 from standfast.client.runs import RemoteRun
@@ -22,12 +23,14 @@ from standfast.runtime.types import (
     CancelMode,
     OnBusy,
     PruneReport,
+    QueueInfo,
     RunInfo,
     RunOutcome,
     RunStatus,
+    RuntimeInfo,
     Verdict,
 )
-from standfast.server.answers import Overview, RunStepView
+from standfast.server.answers import FleetView, Overview, RunStepView
 from standfast.server.types import AgentInfo, DecisionResult, NamedDecision, Page, ServerInfo, ToolInfo
 from standfast.store.records import WorkspaceRecord
 from standfast.workspaces.retention import RetentionReport
@@ -45,6 +48,10 @@ class Client:
         """The sessions of the server."""
         self.admin = RemoteAdmin(self.connection)
         """The keys, the audit log, the workers and the calls of the server."""
+        self.schedules = RemoteSchedules(self.connection)
+        """The schedules of the server."""
+        self.webhooks = RemoteWebhooks(self.connection)
+        """The webhooks of the server."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -238,6 +245,17 @@ class Client:
         """Return the tool that the call of an approval is for, with the schema of its arguments."""
         path = make_path("approvals", approval_id, "tool")
         return cast(ToolInfo, await self.connection.request("GET", path, ToolInfo))
+
+    async def queues(self) -> list[QueueInfo]:
+        """Return the queues in which runs wait, as :meth:`Runtime.queues` does."""
+        return (await self._get_fleet()).queues
+
+    async def runtimes(self) -> list[RuntimeInfo]:
+        """Return the runtimes that execute runs, as :meth:`Runtime.runtimes` does."""
+        return (await self._get_fleet()).runtimes
+
+    async def _get_fleet(self) -> FleetView:
+        return cast(FleetView, await self.connection.request("GET", "/fleet", FleetView))
 
     # --- workspaces ---------------------------------------------------------------------------------
 

@@ -3,6 +3,8 @@
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
 from standfast.client.connection import make_path
 from standfast.client.sessions import RemoteSession
 from standfast.history.deletion import DeletedSession, RunsOfSession
@@ -83,8 +85,12 @@ class RemoteStore:
             async for line in lines:
                 yield line
 
-    async def import_(self, lines: Iterable[str]) -> RemoteSession:
+    async def import_(self, lines: Iterable[str], *, session_id: str | None = None) -> RemoteSession:
         """Create a session from exported lines. It belongs to the owner of the credential."""
+        if session_id is not None:
+            header, *rest = (line for line in lines if line.strip())
+            named = msgspec.json.decode(header, type=dict[str, Any]) | {"session_id": session_id}
+            lines = [msgspec.json.encode(named).decode(), *rest]
         content = "".join(f"{line.rstrip()}\n" for line in lines).encode()
         info: StoredSessionInfo = await self._client.connection.request(
             "POST", "/sessions/import", StoredSessionInfo, content=content

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from standfast.agents.model_settings import ModelSettings, Reasoning, coerce_settings
 
@@ -60,10 +60,6 @@ class SandboxArchiveLimits:
     def check_extracted(self, size: int) -> None:
         """Refuse an archive whose contents are too large."""
         self._check("the contents of the archive have more than {} bytes", size, self.max_extracted_bytes)
-
-    def read_within(self, file: IO[bytes], used: int) -> bytes:
-        """Read a file, at most one byte more than the limit leaves."""
-        return file.read(max(0, (self.max_extracted_bytes or 0) - used) + 1)
 
     @staticmethod
     def _check(text: str, value: int, limit: int | None) -> None:

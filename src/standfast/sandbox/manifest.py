@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator
 
-from standfast.sandbox.manifest_entries import BaseEntry, Dir, parse_entries
+from standfast.sandbox.manifest_entries import BaseEntry, Dir, File, parse_entries
 from standfast.sandbox.mounts import Mount
 from standfast.sandbox.types import Group, User
 from standfast.sandbox.workspace_paths import SandboxPathGrant, to_relative_path
@@ -123,6 +123,16 @@ class Manifest(BaseModel):
         for path, _ in self.iter_entries():
             to_relative_path(path)
         return dict(self.entries)
+
+    def list_host_access(self) -> set[str]:
+        """Return what the manifest takes from the host, each as words: granted paths, copies and repositories."""
+        found = {f"reads {grant.path}" for grant in self.extra_path_grants}
+        found |= {f"writes to {grant.path}" for grant in self.extra_path_grants if not grant.read_only}
+        for _, entry in self.iter_entries():
+            if not isinstance(entry, (File, Dir)):
+                source = entry.model_dump_json(exclude={"description", "ephemeral", "group", "permissions", "is_dir"})
+                found.add(f"begins with {source}")
+        return found
 
     def iter_entries(self) -> Iterator[tuple[Path, BaseEntry]]:
         """Yield every entry with its path, children of directories included."""

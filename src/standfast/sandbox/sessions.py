@@ -5,6 +5,7 @@ import io
 import tarfile
 import tempfile
 import uuid
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path, PurePosixPath
@@ -38,6 +39,8 @@ from standfast.sandbox.types import (
     User,
 )
 from standfast.sandbox.workspace_paths import resolve_workspace_path, to_relative_path
+
+_ARCHIVE_ERRORS = (tarfile.TarError, zlib.error, ValueError, OSError, KeyError, EOFError)
 
 
 class SandboxSessionState(BaseModel):
@@ -312,13 +315,12 @@ class BaseSandboxSession(ABC):
 
     async def create_members(self, members: Iterable[ArchiveMember]) -> list[MaterializedFile]:
         """Create files and directories in the workspace, all in one archive."""
-        listed = list(members)
-        if listed:
-            with tempfile.TemporaryFile() as archive:
-                await asyncio.to_thread(write_members, archive, listed)
+        with tempfile.TemporaryFile() as archive:
+            paths = await asyncio.to_thread(write_members, archive, members)
+            if paths:
                 archive.seek(0)
                 await self.hydrate_workspace(archive)
-        return [MaterializedFile(str(PurePosixPath(self.state.manifest.root) / member.path)) for member in listed]
+        return [MaterializedFile(str(PurePosixPath(self.state.manifest.root) / path)) for path in paths]
 
     async def extract(
         self,
@@ -332,11 +334,11 @@ class BaseSandboxSession(ABC):
         target, content, limits = self.to_workspace_path(path), data.read(), archive_limits or SandboxArchiveLimits()
         try:
             members = await asyncio.to_thread(read_members, content, compression_scheme, target, limits)
-        except (tarfile.TarError, ValueError, KeyError, EOFError, InvalidManifestPathError) as problem:
+            if members is None:
+                raise InvalidCompressionSchemeError(path=Path(path), scheme=compression_scheme)
+            await self.create_members(members)
+        except (*_ARCHIVE_ERRORS, InvalidManifestPathError) as problem:
             raise WorkspaceArchiveWriteError(path=Path(path), message=str(problem), cause=problem) from problem
-        if members is None:
-            raise InvalidCompressionSchemeError(path=Path(path), scheme=compression_scheme)
-        await self.create_members(members)
 
     def register_persist_workspace_skip_path(self, path: Path | str) -> Path:
         """Leave a path of the workspace out of snapshots."""

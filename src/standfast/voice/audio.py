@@ -1,4 +1,4 @@
-"""Audio that a voice pipeline hears: complete, or as it is spoken."""
+"""The audio input of a voice pipeline: a complete recording, or a stream."""
 
 import asyncio
 import base64

@@ -10,9 +10,8 @@ import msgspec
 
 from standfast.agents.errors import AgentsException
 from standfast.base.errors import MissingExtra
-from standfast.base.log import get_logger
-from standfast.base.log_secrets import hide_in_logs
-from standfast.base.redirects import make_websocket_connector
+from standfast.base.http_clients import make_websocket_connector
+from standfast.base.log import get_logger, hide_in_logs
 from standfast.models.openai.client import hide_api_key, mask
 from standfast.models.openai.provider import OpenAIProvider
 from standfast.voice.audio import DEFAULT_SAMPLE_RATE, AudioInput, StreamedAudioInput, to_pcm16
@@ -28,7 +27,7 @@ from standfast.voice.speech_models import (
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-DEFAULT_STT_MODEL = "gpt-4o-transcribe"
+DEFAULT_STT_MODEL = "gpt-transcribe"
 DEFAULT_TTS_MODEL = "gpt-4o-mini-tts"
 DEFAULT_VOICE = "ash"
 DEFAULT_TURN_DETECTION = {"type": "semantic_vad"}

@@ -6,10 +6,11 @@ from typing import Annotated
 import msgspec
 import typer
 
+from standfast.cli.commands._admin import open_admin
 from standfast.cli.commands._errors import command
 from standfast.cli.commands._output import AsJson, CommandPrinter, format_time
 from standfast.cli.commands._prompt import Yes, confirm
-from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_existing_store
+from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_existing_store, require_store
 from standfast.cli.commands.runs import parse_age
 from standfast.server.auth.audit import Audit
 
@@ -34,8 +35,8 @@ async def list_(
     standfast audit list --action denied --since 7d
     """
     began = None if since is None else time.time() - parse_age(since).total_seconds()
-    async with open_existing_store(store) as opened:
-        entries = await Audit(opened).list(subject=subject, action=action, since=began, after=after, limit=limit)
+    async with open_admin(store) as admin:
+        entries = await admin.audit(subject=subject, action=action, since=began, after=after, limit=limit)
     rows = [{**msgspec.structs.asdict(entry), "time": format_time(entry.at)} for entry in entries]
     CommandPrinter(as_json).print_table(("id", "time", "subject", "action", "details"), rows, empty="no entries")
 
@@ -55,7 +56,7 @@ async def prune(
     standfast audit prune --older-than 365d --yes
     """
     age = parse_age(older_than).total_seconds()
-    async with open_existing_store(store) as opened:
+    async with open_existing_store(require_store(store)) as opened:
         confirm(f"Delete the entries that are older than {older_than}?", yes=yes)
         deleted = await Audit(opened).prune(older_than=age)
     CommandPrinter(as_json).print_result({"deleted": deleted}, f"{deleted} entries deleted")

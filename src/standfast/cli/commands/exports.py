@@ -20,6 +20,7 @@ from standfast.cli.commands._store import (
     open_existing_store,
     open_runtime,
     require_existing_store,
+    require_store,
 )
 from standfast.cli.commands.imports import read_secrets
 from standfast.cli.commands.runs import RunId
@@ -49,7 +50,7 @@ async def openai_agents(
     standfast export openai-agents conversations.db user-7
     """
     output = CommandPrinter(as_json)
-    async with open_existing_store(store) as opened:
+    async with open_existing_store(require_store(store)) as opened:
         with output.show_status("writing"):
             names = session_ids or [
                 name

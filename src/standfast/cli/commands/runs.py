@@ -39,6 +39,7 @@ from standfast.cli.commands._store import (
     open_runtime,
     require_encryption_keys,
     require_existing_store,
+    require_store,
 )
 from standfast.runtime.types import Event, PruneReport, RunInfo, RunStatus
 
@@ -260,7 +261,7 @@ async def rekey(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> int
     standfast runs rekey
     """
     require_encryption_keys()
-    async with open_runtime(require_existing_store(store)) as rt:
+    async with open_runtime(require_existing_store(require_store(store))) as rt:
         report = await rt.rekey()
     text = (
         f"encrypted again: {format_count(len(report.runs), 'run')}, {format_count(report.approvals, 'approval')},"
