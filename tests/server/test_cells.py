@@ -132,7 +132,7 @@ async def test_a_cell_over_http_and_the_runtime_use_the_same_variables(server, p
     assert (await local.run("x + 1")).result.repr == "42"
 
 
-async def test_cells_are_refused_unless_the_server_was_told_to_run_them(tmp_path):
+async def test_cells_are_refused_unless_the_server_allows_them(tmp_path):
     async with open_server(f"sqlite:///{tmp_path / 'app.db'}") as server:
         await server.sign_in("ann").post("/sessions", {"session_id": "talk"})
         async with Client(server.url, token="ann") as client:
@@ -149,8 +149,9 @@ async def test_an_owner_has_a_limited_number_of_open_cells(tmp_path, pool):
         refused = await ann.post("/sessions/talk/workspace/cells", {"code": "1"})
         assert (refused.status_code, refused.json()["code"]) == (429, "too-many-cells")
         await server.app.state.service.close()
-        answer = await ann.get(f"/sessions/talk/workspace/cells/{cell['cell_id']}")
-        assert answer.json()["status"] == "failed"
+        service = server.app.state.service
+        tape = (await server.runtime.store.require_record("talk")).tape
+        assert service.cells.get("talk", tape, cell["cell_id"]).info.status == "failed"
 
 
 async def test_what_ended_cells_keep_is_limited_and_listings_are_short(tmp_path, pool):
@@ -203,7 +204,7 @@ async def test_what_ended_cells_keep_is_limited_and_listings_are_short(tmp_path,
         ),
     ],
 )
-async def test_uploads_that_are_none_are_refused(server, content, kind, status):
+async def test_malformed_uploads_are_refused(server, content, kind, status):
     answer = await server.sign_in("ann").http.post(
         "/sessions/talk/workspace/files", content=content, headers={"content-type": kind}
     )
@@ -220,7 +221,7 @@ async def test_an_upload_above_the_limit_is_refused(tmp_path, pool):
         assert (answer.status_code, answer.json()["code"]) == (413, "body-too-large")
 
 
-async def test_a_reader_who_comes_late_is_told_what_was_dropped(server, python):
+async def test_a_late_reader_is_sent_the_number_of_dropped_messages(server, python):
     cell = await python.start("for n in range(4):\n    print(n, 'x' * 900_000, flush=True)")
     await cell.wait()
     path = f"/sessions/talk/workspace/cells/{cell.cell_id}/events"

@@ -65,11 +65,13 @@ class InputGuardrail(Generic[TContext]):
         check_callable("InputGuardrail", self.guardrail_function)
 
     def get_name(self) -> str:
+        """Return the name of the guardrail: the given one, or that of its function."""
         return self.name or get_callable_name(self.guardrail_function)
 
     async def run(
         self, agent: "Agent[Any]", input: "str | list[Item]", context: "RunContextWrapper[TContext]"
     ) -> InputGuardrailResult:
+        """Check an input, and return the verdict with what the function has found."""
         output = await maybe_await(self.guardrail_function(context, agent, input))
         return InputGuardrailResult(self, _validate_output(self.get_name(), output, GuardrailFunctionOutput))
 
@@ -87,11 +89,13 @@ class OutputGuardrail(Generic[TContext]):
         check_callable("OutputGuardrail", self.guardrail_function)
 
     def get_name(self) -> str:
+        """Return the name of the guardrail: the given one, or that of its function."""
         return self.name or get_callable_name(self.guardrail_function)
 
     async def run(
         self, context: "RunContextWrapper[TContext]", agent: "Agent[Any]", agent_output: Any
     ) -> OutputGuardrailResult:
+        """Check an output, and return the verdict with what the function has found."""
         output = await maybe_await(self.guardrail_function(context, agent, agent_output))
         verdict = _validate_output(self.get_name(), output, GuardrailFunctionOutput)
         return OutputGuardrailResult(self, agent_output, agent, verdict)
@@ -125,6 +129,7 @@ class ToolGuardrailFunctionOutput:
 
     @classmethod
     def allow(cls, output_info: Any = None) -> "ToolGuardrailFunctionOutput":
+        """Let the call or its output pass."""
         return cls(output_info, {"type": "allow"})
 
     @classmethod
@@ -164,9 +169,11 @@ class ToolGuardrail(Generic[TData]):
         check_callable(type(self).__name__, self.guardrail_function)
 
     def get_name(self) -> str:
+        """Return the name of the guardrail: the given one, or that of its function."""
         return self.name or get_callable_name(self.guardrail_function)
 
     async def run(self, data: TData) -> ToolGuardrailFunctionOutput:
+        """Check a call or its output."""
         output = await maybe_await(self.guardrail_function(data))
         return _validate_output(self.get_name(), output, ToolGuardrailFunctionOutput)
 
@@ -206,8 +213,8 @@ def input_guardrail(
 ) -> InputGuardrail[Any] | Callable[[Callable[..., Any]], InputGuardrail[Any]]:
     """Make an :class:`InputGuardrail` from a sync or async function of ``(context, agent, input)``."""
     if func is not None:
-        return InputGuardrail(func, name, run_in_parallel)
-    return lambda func: InputGuardrail(func, name, run_in_parallel)
+        return InputGuardrail(func, name or get_callable_name(func), run_in_parallel)
+    return lambda func: InputGuardrail(func, name or get_callable_name(func), run_in_parallel)
 
 
 @overload
@@ -218,7 +225,9 @@ def output_guardrail(
     func: Callable[..., Any] | None = None, *, name: str | None = None
 ) -> OutputGuardrail[Any] | Callable[[Callable[..., Any]], OutputGuardrail[Any]]:
     """Make an :class:`OutputGuardrail` from a sync or async function of ``(context, agent, output)``."""
-    return OutputGuardrail(func, name) if func is not None else lambda func: OutputGuardrail(func, name)
+    if func is not None:
+        return OutputGuardrail(func, name or get_callable_name(func))
+    return lambda func: OutputGuardrail(func, name or get_callable_name(func))
 
 
 @overload
@@ -229,7 +238,9 @@ def tool_input_guardrail(
     func: Callable[..., Any] | None = None, *, name: str | None = None
 ) -> ToolInputGuardrail[Any] | Callable[[Callable[..., Any]], ToolInputGuardrail[Any]]:
     """Make a :class:`ToolInputGuardrail` from a sync or async function of :class:`ToolInputGuardrailData`."""
-    return ToolInputGuardrail(func, name) if func is not None else lambda func: ToolInputGuardrail(func, name)
+    if func is not None:
+        return ToolInputGuardrail(func, name or get_callable_name(func))
+    return lambda func: ToolInputGuardrail(func, name or get_callable_name(func))
 
 
 @overload
@@ -240,7 +251,9 @@ def tool_output_guardrail(
     func: Callable[..., Any] | None = None, *, name: str | None = None
 ) -> ToolOutputGuardrail[Any] | Callable[[Callable[..., Any]], ToolOutputGuardrail[Any]]:
     """Make a :class:`ToolOutputGuardrail` from a sync or async function of :class:`ToolOutputGuardrailData`."""
-    return ToolOutputGuardrail(func, name) if func is not None else lambda func: ToolOutputGuardrail(func, name)
+    if func is not None:
+        return ToolOutputGuardrail(func, name or get_callable_name(func))
+    return lambda func: ToolOutputGuardrail(func, name or get_callable_name(func))
 
 
 def get_callable_name(func: Any) -> str:

@@ -119,7 +119,7 @@ async def add_sandbox_version(run: ActiveRun, recorded_call: Any, call_id: str) 
         version = await sandbox.stored.add_version(recorded_call, path)
         yield
         if version is not None:
-            version.settle(committed=recorded_call.committed)
+            version.finish(committed=recorded_call.committed)
 
 
 def _forget_snapshot(session: "BaseSandboxSession") -> None:

@@ -27,6 +27,7 @@ class SandboxConcurrencyLimits:
     local_dir_files: int | None = 4
 
     def validate(self) -> None:
+        """Raise ``ValueError`` for a limit below 1."""
         for name in ("manifest_entries", "local_dir_files"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -42,18 +43,22 @@ class SandboxArchiveLimits:
     max_members: int | None = 100_000
 
     def validate(self) -> None:
+        """Raise ``ValueError`` for a limit below 1."""
         for name in ("max_input_bytes", "max_extracted_bytes", "max_members"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
 
     def check_input(self, size: int) -> None:
+        """Refuse an archive that is too large."""
         self._check("the archive has more than {} bytes", size, self.max_input_bytes)
 
     def check_members(self, count: int) -> None:
+        """Refuse an archive with too many members."""
         self._check("the archive has more than {} members", count, self.max_members)
 
     def check_extracted(self, size: int) -> None:
+        """Refuse an archive whose contents are too large."""
         self._check("the contents of the archive have more than {} bytes", size, self.max_extracted_bytes)
 
     @staticmethod

@@ -26,6 +26,7 @@ class EnvValue(BaseModel, ABC):
 
     @classmethod
     def parse(cls, payload: object) -> "EnvValue":
+        """Return the value that the JSON describes."""
         if isinstance(payload, EnvValue):
             return payload
         kind = payload.get("type") if isinstance(payload, dict) else None
@@ -74,12 +75,14 @@ class Environment(BaseModel):
         return {name: _parse_variable(entry) for name, entry in value.items()}
 
     def normalized(self) -> dict[str, EnvEntry]:
+        """Return all variables as entries."""
         return {
             name: entry if isinstance(entry, EnvEntry) else EnvEntry.model_validate({"value": entry})
             for name, entry in self.value.items()
         }
 
     async def resolve(self) -> dict[str, str]:
+        """Return the values of all variables."""
         return {name: await entry.value.resolve() for name, entry in self.normalized().items()}
 
 
@@ -156,6 +159,7 @@ class Manifest(BaseModel):
         ]
 
     def ephemeral_mount_targets(self) -> list[tuple[Mount, Path]]:
+        """Return the mounts that snapshots leave out, with their paths."""
         return [target for target in self.mount_targets() if target[0].ephemeral]
 
     def describe(self, depth: int | None = 1) -> str:

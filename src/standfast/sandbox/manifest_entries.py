@@ -82,6 +82,7 @@ class BaseEntry(BaseModel, ABC):
 
     @classmethod
     def registered_types(cls) -> dict[str, Any]:
+        """Return the classes of entries by their types."""
         return dict(BaseEntry._types)
 
     @classmethod

@@ -138,13 +138,16 @@ class BaseSandboxSession(ABC):
         """Return the entries of a directory."""
 
     @abstractmethod
-    async def mkdir(self, path: Path | str, *, parents: bool = False, user: str | User | None = None) -> None: ...
+    async def mkdir(self, path: Path | str, *, parents: bool = False, user: str | User | None = None) -> None:
+        """Create a directory."""
 
     @abstractmethod
-    async def mv(self, source: Path | str, destination: Path | str, *, user: str | User | None = None) -> None: ...
+    async def mv(self, source: Path | str, destination: Path | str, *, user: str | User | None = None) -> None:
+        """Move a file or a directory."""
 
     @abstractmethod
-    async def rm(self, path: Path | str, *, recursive: bool = False, user: str | User | None = None) -> None: ...
+    async def rm(self, path: Path | str, *, recursive: bool = False, user: str | User | None = None) -> None:
+        """Remove a file or, with ``recursive``, a directory."""
 
     @abstractmethod
     async def persist_workspace(self) -> io.IOBase:
@@ -221,6 +224,7 @@ class BaseSandboxSession(ABC):
         self._hooks.append(hook)
 
     async def run_pre_stop_hooks(self) -> None:
+        """Call what was registered for the end of the session, each once."""
         while self._hooks:
             await self._hooks.pop(0)()
 
@@ -228,11 +232,13 @@ class BaseSandboxSession(ABC):
 
     @property
     def dependencies(self) -> Dependencies:
+        """The values that entries and capabilities of this session share."""
         if self._dependencies is None:
             self._dependencies = Dependencies()
         return self._dependencies
 
     def set_dependencies(self, dependencies: Dependencies | None) -> None:
+        """Replace the values that entries and capabilities share."""
         self._dependencies = dependencies
 
     # --- files ------------------------------------------------------------------------------------
@@ -341,6 +347,7 @@ class BaseSandboxSession(ABC):
         return Path(relative)
 
     def get_skipped_paths(self) -> list[str]:
+        """Return the paths that a snapshot leaves out."""
         ephemeral = {path.as_posix() for path in self.state.manifest.ephemeral_persistence_paths(None)}
         return sorted(ephemeral | {str(path) for path in self._skipped_paths})
 
@@ -385,6 +392,7 @@ class BaseSandboxSession(ABC):
         )
 
     def describe(self) -> str:
+        """Return the content of the workspace as text for a model."""
         return self.state.manifest.describe(depth=None)
 
 

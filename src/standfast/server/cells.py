@@ -11,7 +11,7 @@ import msgspec
 from standfast.base.errors import Closed, NotFound
 from standfast.base.ids import new_id
 from standfast.base.log import get_logger
-from standfast.server.calls.message_log import MessageLog
+from standfast.server.message_log import MessageLog
 from standfast.server.problems import make_problem
 from standfast.server.types import CellInfo, NewCell
 
@@ -32,10 +32,13 @@ _SHOWN = ("output", "display", "input", "result", "error")
 
 @dataclass(eq=False)
 class RunningCell:
-    """A cell of one session, from its start until it is forgotten. It is the observer of its execution."""
+    """A cell of one session, from its start until it is forgotten. It is the observer of its execution.
+
+    A later session with the same id has another ``tape``, and does not have the cell.
+    """
 
     session_id: str
-    session_created_at: float
+    tape: int | None
     owner: str | None
     subject: str
     new: NewCell
@@ -159,7 +162,7 @@ class RunningCell:
 
 
 class CellRegister:
-    """The cells of this process: all that run, and the latest that have ended, as far as ``max_bytes`` go."""
+    """The cells of this process: all that run, and the latest that have ended, within ``max_bytes``."""
 
     def __init__(self, max_bytes: int) -> None:
         self._cells: dict[str, RunningCell] = {}
@@ -181,16 +184,14 @@ class CellRegister:
             size -= cell.size
             del self._cells[cell.cell_id]
 
-    def get(self, session_id: str, session_created_at: float, cell_id: str) -> RunningCell:
-        """Return a cell of this session, not of a deleted one that had its id."""
+    def get(self, session_id: str, tape: int | None, cell_id: str) -> RunningCell:
         cell = self._cells.get(cell_id)
-        if cell is None or cell not in self.list(session_id, session_created_at):
+        if cell is None or (cell.session_id, cell.tape) != (session_id, tape):
             raise NotFound("cell", cell_id, hint="; a cell lives in the process that runs it")
         return cell
 
-    def list(self, session_id: str, session_created_at: float) -> list[RunningCell]:
-        wanted = (session_id, session_created_at)
-        return [cell for cell in self._cells.values() if (cell.session_id, cell.session_created_at) == wanted]
+    def list(self, session_id: str, tape: int | None) -> list[RunningCell]:
+        return [cell for cell in self._cells.values() if (cell.session_id, cell.tape) == (session_id, tape)]
 
     def forget(self, session_id: str) -> None:
         """Stop and drop the cells of a session whose workspace was deleted."""

@@ -1,6 +1,5 @@
 """``/sessions``: list, read, search, change, fork, export, import and delete sessions."""
 
-import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -83,9 +82,8 @@ async def import_session(exchange: Exchange) -> StoredSessionInfo:
     """Create a session from an export, JSON Lines, in one transaction. It belongs to the owner of the credential."""
     parts = [part async for part in exchange.read_parts(exchange.service.limits.upload_bytes)]
     lines = b"".join(parts).decode("utf-8", "surrogateescape").split("\n")
-    header = await parse_lines(itertools.islice(filter(str.strip, lines), 1))
-    if (await exchange.runtime.store.backend.get_session(header.session_id)) is None:
-        await exchange.require_access_or_absence(header.session_id)
+    header = await parse_lines([next((line for line in lines if line.strip()), "")])
+    await exchange.require_access_or_absence(header.session_id)
     session = await exchange.runtime.store.import_(lines, owner=exchange.principal.owner)
     return await exchange.reads.store.describe(session.session_id)
 
@@ -99,7 +97,7 @@ async def get_session(exchange: Exchange) -> StoredSessionInfo:
 async def describe_changed(exchange: Exchange) -> StoredSessionInfo:
     """Return the description of the session, with its head as the ETag of the response."""
     info = await exchange.reads.store.describe(exchange.session_id)
-    exchange.tag_head(info.head)
+    exchange.set_etag(info.head)
     return info
 
 
@@ -135,7 +133,7 @@ async def list_items(exchange: Exchange) -> SessionItems:
         items = await session.get_paired_items(query.limit)
     else:
         items = await session.get_items(query.limit, generation=query.generation)
-    exchange.tag_head(head)
+    exchange.set_etag(head)
     return SessionItems(items=items, head=head)
 
 
