@@ -14,16 +14,23 @@ from factories.server import Names, serve
 from standfast import Runtime
 from standfast.server import LoopbackToken, create_app
 from standfast.server.console_pages import CONSOLE, POLICY, ConsolePages
+from standfast.server.service import Service
 
 LARGEST = 250_000
 
 
 async def fetch(directory: Path, path: str, **headers: str):
+    import httpx2
     from starlette.applications import Starlette
-    from starlette.testclient import TestClient
 
-    app = Starlette(routes=ConsolePages([LoopbackToken("secret")], directory).routes)
-    return TestClient(app, follow_redirects=False).get(path, headers=headers)
+    async with Runtime.open("memory://", agents=[]) as runtime:
+        service = Service(runtime, (LoopbackToken("secret"),))
+        transport = httpx2.ASGITransport(Starlette(routes=ConsolePages(service, directory).routes))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://testserver") as http:
+            answer = await http.get(path, headers=headers)
+        denied = await service.audit.list(action="denied")
+        assert len(denied) == (answer.status_code == 401)
+        return answer
 
 
 async def test_an_installation_without_the_pages_says_how_to_get_them(tmp_path):

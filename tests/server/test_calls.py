@@ -1,7 +1,9 @@
 """Calls: a page speaks with a realtime agent over a WebSocket that may be lost."""
 
+import asyncio
 import base64
 import json
+import math
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -11,6 +13,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from factories.server import PEOPLE, open_server
 from standfast import function_tool
 from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
+from standfast.realtime.local import CallTool, EnergyDetector
 from standfast.server import Role
 
 
@@ -137,7 +140,7 @@ async def test_a_message_that_is_not_understood_is_refused_and_the_call_continue
         await socket.send(json.dumps({"type": "hang_up"}))
 
 
-async def test_a_watcher_reads_the_words_without_the_audio(server):
+async def test_a_watcher_gets_the_transcript_without_the_audio(server):
     async with dial(server) as socket:
         [call] = await receive(socket, "call")
         await socket.send(json.dumps({"type": "text", "text": "When do you close?"}))
@@ -158,6 +161,8 @@ async def test_who_continues_a_call_decides_with_a_role_of_their_own(server, mon
             await second.send(json.dumps({"type": "decide", "call_id": "c", "decision": "approve"}))
             refused = (await receive(second, "refused"))[-1]
             assert "needs the role approver" in refused["message"]
+    [denied] = await server.app.state.service.audit.list(action="denied")
+    assert (denied.subject, denied.details["tool_call"]) == ("eve-user", "c")
 
 
 async def test_garbage_is_refused_and_the_call_continues(server):
@@ -167,3 +172,57 @@ async def test_garbage_is_refused_and_the_call_continues(server):
             await receive(socket, "refused")
         await socket.send(json.dumps({"type": "hang_up"}))
         assert await wait_until_closed(socket) == 1000
+
+
+@pytest.mark.parametrize("way", ["socket", "request"])
+async def test_a_decision_in_a_call_is_made_and_recorded(tmp_path, way):
+    def make_deciding_runner():
+        agent = RealtimeAgent(name="concierge", tools=[credit])
+        return RealtimeRunner(agent, model=LocalRealtimeModel([CallTool("credit", {"amount": 5}), "Done."], pace=None))
+
+    async with open_server(f"sqlite:///{tmp_path / 'app.db'}", calls={"concierge": make_deciding_runner}) as server:
+        async with dial(server, person="eve") as socket:
+            [call] = await receive(socket, "call")
+            await socket.send(json.dumps({"type": "text", "text": "Five back, please."}))
+            asked = (await receive(socket, "tool_approval_required"))[-1]
+            decision = {"type": "decide", "call_id": asked["call_id"], "decision": "approve"}
+            if way == "socket":
+                await socket.send(json.dumps(decision))
+            else:
+                answer = await server.sign_in("olga").post(f"/calls/{call['call_id']}/decide", decision)
+                assert answer.json() is True
+            done = (await receive(socket, "tool_end"))[-1]
+            assert done["output"] == "credited 5"
+            await socket.send(json.dumps({"type": "hang_up"}))
+            assert await wait_until_closed(socket) == 1000
+        [entry] = await server.app.state.service.audit.list(action="decided")
+        assert entry.subject == ("eve" if way == "socket" else "olga")
+        assert entry.details == {"call": call["call_id"], "tool_call": asked["call_id"], "decision": "approve"}
+
+
+async def test_a_caller_is_heard_and_interrupts(tmp_path):
+    def make_long_runner():
+        model = LocalRealtimeModel(["One moment. " * 50, "Yes?"], detector=EnergyDetector)
+        return RealtimeRunner(RealtimeAgent(name="concierge"), model=model)
+
+    calls = {"concierge": make_long_runner}
+    async with open_server(f"sqlite:///{tmp_path / 'app.db'}", calls=calls) as server, dial(server) as socket:
+        await receive(socket, "call")
+        await speak(socket)
+        await receive(socket, "audio")
+        await socket.send(json.dumps({"type": "interrupt"}))
+        await receive(socket, "audio_interrupted")
+        await speak(socket)
+        words = ""
+        async with asyncio.timeout(60):
+            while "Yes?" not in words:  # what was said before it has more words under way
+                words += (await receive(socket, "transcript_delta"))[-1]["delta"]
+        await socket.send(json.dumps({"type": "hang_up"}))
+
+
+async def speak(socket):
+    """Send a second of a tone and a second of silence, as a microphone would."""
+    tone = b"".join(round(8000 * math.sin(number / 10)).to_bytes(2, "little", signed=True) for number in range(24_000))
+    for second in (tone, bytes(len(tone))):
+        for start in range(0, len(second), 4800):
+            await socket.send(second[start : start + 4800])

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 
@@ -42,7 +43,7 @@ def store(tmp_path):
     return f"sqlite:///{tmp_path / 'app.db'}"
 
 
-async def test_a_run_is_served_and_its_words_arrive_once(store):
+async def test_a_run_is_served_and_each_delta_arrives_once(store):
     async with start_server(store) as server, server.client as client:
         assert [agent.name for agent in await client.agents()] == ["speaker"]
         run = await client.start("speaker", "talk")
@@ -133,7 +134,7 @@ async def test_processes_end_when_the_command_is_cancelled(store):
     with listen("127.0.0.1", 0) as listener:
         words = ["serve", str(AGENTS), "--store", store, "--workers", "2"]
         others = set(list_children(os.getpid()))
-        serving = asyncio.ensure_future(run_workers(2, listener, words, as_json=True))
+        serving = asyncio.ensure_future(run_workers(2, listener, words, None, as_json=True))
         try:
             while len(pids := set(list_children(os.getpid())) - others) < 2:
                 await asyncio.sleep(0.01)
@@ -185,6 +186,36 @@ async def test_an_address_of_other_machines_needs_the_names_of_its_hosts(store):
     assert b"--allowed-host" in errors
 
 
+async def test_several_processes_that_cannot_start_end_the_command(store):
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "standfast", "serve", "missing.py", "--store", store, "--port", "0", "--workers", "2"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, errors = await process.communicate()
+    assert process.returncode == 5
+    assert b"missing.py" in errors
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize(
+    "place", [("--allowed-host", "api.example.org"), ("--host", "0.0.0.0", "--allowed-host", "localhost")]
+)
+async def test_no_token_is_printed_where_none_is_accepted(store, workers, place):
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "standfast", "serve", str(AGENTS), "--store", store, "--port", "0", "--workers", workers),
+        *place,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    printed = await process.stdout.readline()
+    process.terminate()
+    await process.communicate()
+    assert re.fullmatch(rb"http://[0-9.]+:\d+\n", printed)
+
+
 async def test_the_command_line_uses_a_server_as_it_uses_a_store(store, command_process, tmp_path):
     async def run_command(server, *words):
         """Run ``standfast`` against the server and return its exit code and its JSON."""
@@ -217,5 +248,26 @@ async def test_the_command_line_uses_a_server_as_it_uses_a_store(store, command_
         assert (code, session["id"]) == (0, "talk")
         code, facts = await run_command(server, "doctor", "--server", server.url)
         assert (code, facts["ready"], facts["role"], facts["problem"]) == (0, True, "admin", None)
+        code, made = await run_command(server, "keys", "create", "laptop", "--owner", "ann")
+        assert (code, made["created_by"]) == (0, "local")
+        code, _ = await run_command(server, "keys", "revoke", made["id"])
+        code, [key] = await run_command(server, "keys", "list")
+        assert (code, key["status"]) == (0, "revoked")
+        code, [latest, *_] = await run_command(server, "audit", "list")
+        assert (code, latest["action"]) == (0, "key revoked")
+        code, fleet = await run_command(server, "fleet", "status", "--no-nodes")
+        assert (code, len(fleet["runtimes"])) == (0, 1)
+        assert await run_command(server, "workspaces", "list") == (0, [])
+        code, exported = await run_command(server, "sessions", "export", "talk", "--output", "talk.jsonl")
+        assert (code, exported["items"]) == (0, session["items"])
+        code, imported = await run_command(server, "sessions", "import", "talk.jsonl", "--as", "copy")
+        assert (code, imported["id"], imported["items"]) == (0, "copy", session["items"])
+        for words in (
+            ("owners", "status"),
+            ("audit", "prune", "--older-than", "1d"),
+            ("export", "openai-agents", "x.db"),
+        ):
+            code, error = await run_command(server, *words)
+            assert (code, "--store" in error["error"]["message"]) == (2, True)
         code, error = await run_command(server, "runs", "show", "run_unknown")
         assert (code, error["error"]["code"]) == (5, "not-found")

@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 from factories.server import PEOPLE, Names, open_server
 from standfast.base.errors import OutsideScope
 from standfast.base.ids import new_id
-from standfast.server import ApiKeys, Role
+from standfast.server import ApiKeys, Limits, Role
 from standfast.server.app import ENDPOINTS
 
 BODIES = {
@@ -38,6 +38,8 @@ BODIES = {
     "compact_session": lambda names: {"summary": "short", "keep_last": 0},
     "prune_runs": lambda names: {"keep": 1000},
     "prune_workspaces": lambda names: {"keep": 1000},
+    "set_schedule": lambda names: {"agent": "desk", "input": "hi", "every": 3600},
+    "create_webhook": lambda names: {"url": "https://example.com/"},
     "create_key": lambda names: {"name": "n", "role": "viewer", "owner": "ann"},
 }
 ABSENT = {
@@ -57,6 +59,14 @@ ABSENT = {
     "answer_cell",
     "interrupt_cell",
     "undo_compaction",
+    "get_schedule",
+    "pause_schedule",
+    "resume_schedule",
+    "delete_schedule",
+    "delete_webhook",
+    "list_deliveries",
+    "send_test_event",
+    "resend_delivery",
 }
 """Endpoints for what the session of the test does not have: a workspace, an earlier generation."""
 QUERIES = {"search_sessions": {"q": "hello"}, "download_file": {"path": "x"}, "remove_file": {"path": "x"}}
@@ -113,6 +123,9 @@ async def make_data(server, owner):
         "key": "nokey",
         "call": "nocall",
         "cell": "nocell",
+        "name": "nightly",
+        "webhook": "nohook",
+        "delivery": "nodelivery",
     }
 
 
@@ -151,6 +164,9 @@ async def test_a_request_without_a_credential_is_refused(token, server):
         "key": "nokey",
         "call": "nocall",
         "cell": "nocell",
+        "name": "nightly",
+        "webhook": "nohook",
+        "delivery": "nodelivery",
     }
     guarded = [endpoint for endpoint in ENDPOINTS if endpoint.rule]
     assert guarded
@@ -220,6 +236,8 @@ async def test_other_hosts_and_origins_are_refused(server, headers, status):
     answer = await server.sign_in("ann").http.get("/runs", headers=headers)
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
+    [entry] = await server.app.state.service.audit.list(action="denied")
+    assert (entry.subject, entry.details["code"]) == ("nobody", answer.json()["code"])
 
 
 async def test_a_session_id_may_have_any_characters(server):
@@ -231,14 +249,24 @@ async def test_a_session_id_may_have_any_characters(server):
     assert answer.json()["session_id"] == name
 
 
+async def test_a_batch_has_at_most_as_many_decisions_as_a_page():
+    async with open_server(limits=Limits(page_size=2)) as server:
+        decisions = [{"approval_id": f"none-{number}", "decision": "reject"} for number in range(3)]
+        eve = server.sign_in("eve")
+        assert [one["code"] for one in (await eve.post("/approvals/decide", decisions[:2])).json()] == ["not-found"] * 2
+        assert (await eve.post("/approvals/decide", decisions)).status_code == 422
+
+
 async def test_decisions_and_denied_requests_are_recorded(server):
     names = await make_data(server, "ann")
     await server.sign_in("mallory").get("/runs")
     await server.sign_in("bob").get(f"/runs/{names['run']}")
     await server.sign_in("ann").post(f"/approvals/{names['approval']}", {"decision": "approve"})
-    await server.sign_in("eve").post(f"/approvals/{names['approval']}", {"decision": "approve"})
+    for _ in range(2):  # as if the answer to the first had been lost
+        await server.sign_in("eve").post(f"/approvals/{names['approval']}", {"decision": "approve"})
     entries = (await server.sign_in("root").get("/audit")).json()["items"]
     assert [(entry["subject"], entry["action"]) for entry in entries] == [
+        ("eve", "decision repeated"),
         ("eve", "decided"),
         ("ann", "denied"),
         ("bob", "denied"),
@@ -288,3 +316,12 @@ async def test_a_fork_is_refused_by_its_commit_if_the_session_has_another_owner_
         await server.runtime.fork(ann["run"], session_id="taken", owner="ann")
     assert await server.runtime.runs(session_id="taken") == []
     assert len(await server.runtime.runs(session_id=bob["session"])) == 1
+
+
+async def test_refused_requests_do_not_keep_a_balancer_from_the_health_of_the_server():
+    async with open_server(limits=Limits(requests_per_second=1)) as server:
+        mallory = server.sign_in("mallory")
+        while (await mallory.get("/info")).status_code != 429:
+            pass
+        for path in ("/healthz", "/readyz"):
+            assert (await mallory.get(path)).status_code == 200

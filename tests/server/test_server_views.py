@@ -1,4 +1,4 @@
-"""What a person looks at before deciding or changing something: overviews, steps of runs, histories, workers."""
+"""What a person reads before a decision or a change: overviews, steps of runs, histories, workers."""
 
 from pathlib import Path
 
@@ -9,9 +9,10 @@ from standfast import Agent, FunctionModel, NotFound, Runtime
 from standfast.base.errors import Conflict, InvalidInput
 from standfast.client import Client
 from standfast.history import HistoryCompaction, Trigger
+from standfast.server.answers import ListedSession
 from standfast.server.metrics import ServerMetrics
-from standfast.server.types import NamedDecision
-from standfast.workers import PoolConfig, SessionPool
+from standfast.server.types import NamedDecision, Page
+from standfast.workers import PoolConfig, SandboxPolicy, SessionConfig, SessionPool
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ async def test_several_approvals_are_decided_in_one_request(server, ann):
     ]
 
 
-async def test_a_view_tells_what_a_model_does_not_see_and_why(ann):
+async def test_a_view_lists_what_a_model_does_not_see_and_why(ann):
     session = ann.session("talk")
     call = {"type": "function_call", "call_id": "c", "name": "refund", "arguments": "{}"}
     await session.add_items([{"role": "user", "content": "hi"}, call])
@@ -103,6 +104,25 @@ async def test_a_view_tells_what_a_model_does_not_see_and_why(ann):
     assert len(earlier.entries) == 2
     assert earlier.replaced_at is not None
     assert (await session.view()).replaced_at is None
+
+
+async def test_the_branches_of_a_session_begin_with_the_same_items(server, ann, olga):
+    session = ann.session("talk")
+    await session.add_items([{"role": "user", "content": f"message {number}"} for number in range(4)])
+    fork = await session.fork(at=3, session_id="fork")
+    await fork.add_items([{"role": "user", "content": "another message"}])
+    await fork.fork(at=2, session_id="fork-of-fork")
+    await ann.session("other").add_items(await session.get_items())
+    expected = {"fork": 3, "fork-of-fork": 2}
+    for client in (ann, olga):
+        assert {one.session_id: one.shared for one in await client.session("talk").branches()} == expected
+    assert {one.session_id: one.shared for one in await fork.branches()} == {"talk": 3, "fork-of-fork": 2}
+    await session.rewind(1)
+    assert {one.session_id: one.shared for one in await session.branches()} == {"fork": 1, "fork-of-fork": 1}
+    assert await ann.session("other").branches() == []
+    async with Client(server.url, token="bob") as bob:
+        with pytest.raises(NotFound):
+            await bob.session("talk").branches()
 
 
 async def test_a_session_is_compacted_after_a_look_and_restored(ann):
@@ -150,6 +170,21 @@ async def test_listed_sessions_have_their_sizes_if_asked_for(ann):
     assert len(await ann.store.sessions(since=plain.updated_at)) == 1
 
 
+async def test_sizes_follow_every_change_of_a_session(ann):
+    async def read_sizes():
+        page = await ann.connection.request("GET", "/sessions", Page[ListedSession], params={"stats": True})
+        return [(one.session_id, one.stats.items) for one in page.items]
+
+    session = ann.session("talk")
+    await session.add_items([{"role": "user", "content": "hi"}] * 3)
+    assert await read_sizes() == await read_sizes() == [("talk", 3)]
+    await session.rewind(1)
+    assert await read_sizes() == [("talk", 1)]
+    await session.clear_session()
+    await session.add_items([{"role": "user", "content": "hi"}] * 2)
+    assert await read_sizes() == [("talk", 2)]
+
+
 async def test_operators_prune_runs_and_workspaces(ann, olga):
     await (await ann.start("desk", "hi")).wait()
     await (await ann.start("desk", "hi")).wait()
@@ -172,6 +207,13 @@ async def test_workers_keys_and_the_audit_log_have_methods(tmp_path):
         await root.admin.revoke_key(made.key.id)
         assert {entry.action for entry in await root.admin.audit()} >= {"key created", "key revoked"}
         assert await root.admin.calls() == []
+
+
+async def test_the_metrics_count_the_workers_of_all_pools():
+    config = PoolConfig(session=SessionConfig(sandbox=SandboxPolicy(require="plain")), min_idle=1, max_sessions=2)
+    async with SessionPool(config) as one, SessionPool(config) as two, open_server(pools=[one, two]) as server:
+        metrics = (await server.sign_in("root").get("/metrics")).text
+        assert 'standfast_pool_sessions{state="idle"} 2.0' in metrics.splitlines()
 
 
 def test_every_metric_is_documented():

@@ -1,4 +1,4 @@
-"""The types of answers that describe more than one thing: overviews, histories, steps of runs, workers, calls."""
+"""The types of answers that combine several records: overviews, histories, steps of runs, workers, calls."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import msgspec
 
 from standfast.base.items import Item
 from standfast.history.store import StoredSessionInfo
-from standfast.runtime.types import RunStep
+from standfast.runtime.types import QueueInfo, RunStep, RuntimeInfo
 from standfast.store.records import Head, QuarantinedItem
 
 
@@ -19,7 +19,7 @@ class StoreHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to do: of the client's owner or, for those who may see it, of all.
+    """The work that is pending: of the client's owner or, for those who may see it, of all.
 
     ``runs`` has the number of runs by status, each at most ``counted_up_to``. ``executing``, ``calls`` and ``cells``
     are those of this process. ``pools`` are its worker pools, for operators.
@@ -58,8 +58,17 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     replaced_at: float | None
     entries: list[SessionEntry]
     tokens: int
-    """Of what a model sees, estimated."""
+    """An estimate, of the items that a model sees."""
     quarantined: list[QuarantinedItem]
+
+
+class SessionBranch(msgspec.Struct, frozen=True, kw_only=True):
+    """A session whose first ``shared`` items are those of another one: one is a fork of the other, or of the same."""
+
+    session_id: str
+    shared: int
+    head: Head
+    updated_at: float
 
 
 class SessionStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +101,14 @@ class RunStepView(msgspec.Struct, frozen=True, kw_only=True):
 
     run: RunStep
     workspace: dict[str, Any] | None = None
+
+
+class FleetView(msgspec.Struct, frozen=True, kw_only=True):
+    """All queues and runtimes of the store, and the pools of this server; one over Ray has its ``nodes``."""
+
+    queues: list[QueueInfo]
+    runtimes: list[RuntimeInfo]
+    pools: list[dict[str, Any]]
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -84,7 +84,9 @@ def render_content(operation: dict[str, Any]) -> str:
     for status, answer in operation["responses"].items():
         content = answer.get("content", {})
         if status != "default":
-            lines += [f"answers {status} {kind} {render_schema(one['schema'])}" for kind, one in content.items()]
+            lines += [
+                f"answers {status} {kind} {render_schema(one.get('schema', {}))}" for kind, one in content.items()
+            ]
     return "".join(f"<div class=role>{line}</div>" for line in lines)
 
 

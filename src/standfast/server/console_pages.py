@@ -1,7 +1,6 @@
 """The pages of the console: files that ``make console`` builds into ``console/`` beside this module."""
 
 import mimetypes
-from collections.abc import Sequence
 from html import escape
 from http import HTTPStatus
 from pathlib import Path
@@ -12,8 +11,9 @@ from starlette.routing import BaseRoute, Route
 
 from standfast.base.errors import NotFound
 from standfast.server.auth.loopback import LoopbackToken
-from standfast.server.auth.principals import Authenticator, Unauthenticated
+from standfast.server.auth.principals import Unauthenticated
 from standfast.server.problems import make_problem, make_response
+from standfast.server.service import Service
 
 CONSOLE = Path(__file__).parent / "console"
 
@@ -50,9 +50,9 @@ class ConsolePages:
     address bar. The name of a file contains a digest of its content, so that browsers keep it.
     """
 
-    def __init__(self, authenticators: Sequence[Authenticator], directory: Path = CONSOLE) -> None:
-        self.tokens = [one for one in authenticators if isinstance(one, LoopbackToken)]
-        self.directory = directory
+    def __init__(self, service: Service, directory: Path = CONSOLE) -> None:
+        self.service, self.directory = service, directory
+        self.tokens = [one for one in service.authenticators if isinstance(one, LoopbackToken)]
 
     @property
     def routes(self) -> list[BaseRoute]:
@@ -61,17 +61,19 @@ class ConsolePages:
     async def show_start(self, request: Request) -> Response:
         root = request.scope.get("root_path", "")
         if (given := request.query_params.get("token")) is not None:
-            return self.sign_in(request, given, f"{root}/")
+            return await self.sign_in(request, given, f"{root}/")
         start = self.directory / "index.html"
         if not start.is_file():
             return HTMLResponse(MISSING.format(docs=escape(f"{root}/docs")))
         headers = {"content-security-policy": POLICY, "permissions-policy": "microphone=(self), camera=()"}
         return HTMLResponse(start.read_bytes(), headers=headers | {"cache-control": "no-cache"})
 
-    def sign_in(self, request: Request, given: str, start_page: str) -> Response:
+    async def sign_in(self, request: Request, given: str, start_page: str) -> Response:
         accepted = next((one for one in self.tokens if one.accepts(given)), None)
         if accepted is None:
-            return make_response(make_problem(Unauthenticated("this token is not valid: the server was started anew")))
+            refusal = Unauthenticated("this token is not valid: the server was started anew")
+            await self.service.record_denial(refusal, request)
+            return make_response(make_problem(refusal))
         response = RedirectResponse(start_page, HTTPStatus.SEE_OTHER)
         response.headers["set-cookie"] = accepted.make_cookie(secure=request.url.scheme == "https")
         return response
@@ -81,6 +83,6 @@ class ConsolePages:
         path = self.directory / "console" / name
         # The name is one segment of a path, still percent-encoded: it cannot lead out of the directory.
         if name.startswith(".") or not path.is_file():
-            return make_response(make_problem(NotFound("path", request.url.path)))
+            return make_response(make_problem(NotFound("path", request.scope["path"])))
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
         return Response(path.read_bytes(), media_type=kind, headers={"cache-control": ONE_YEAR})

@@ -10,6 +10,7 @@ from standfast import __version__
 from standfast.server.endpoints import WEBSOCKET, Endpoint
 from standfast.server.types import Problem, Upload
 
+EVENT_STREAM = "text/event-stream"
 _REFERENCE = "#/components/schemas/{name}"
 
 
@@ -87,6 +88,7 @@ def describe_query(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 def describe_headers(endpoint: Endpoint) -> list[dict[str, Any]]:
     names = ["Idempotency-Key"] * endpoint.has_key + ["If-Match"] * endpoint.is_conditional
+    names += ["Last-Event-ID"] * (endpoint.media_type == EVENT_STREAM)
     return [{"name": name, "in": "header", "required": False, "schema": {"type": "string"}} for name in names]
 
 
@@ -95,9 +97,11 @@ def describe_responses(endpoint: Endpoint, schemas: dict[int, Any]) -> dict[str,
     if is_described(endpoint.result):
         content = {"application/json": {"schema": schemas[id(endpoint.result)]}}
         if endpoint.can_stream:
-            content["text/event-stream"] = {"schema": {"type": "string"}}
+            content[EVENT_STREAM] = {}
         return {str(endpoint.status): {"description": endpoint.summary, "content": content}, "default": problem}
     if endpoint.media_type != "application/json":
-        content = {endpoint.media_type: {"schema": {"type": "string"}}}
+        # OpenAPI 3.1 has no way to describe the events of a stream.
+        is_stream = endpoint.media_type == EVENT_STREAM
+        content = {endpoint.media_type: {} if is_stream else {"schema": {"type": "string"}}}
         return {"200": {"description": endpoint.summary, "content": content}, "default": problem}
     return {"204": {"description": endpoint.summary}, "default": problem}

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from standfast.server.problems import RequestError, WrongHost, WrongOrigin, make_problem, make_response
+from standfast.server.service import Service
 
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -27,8 +29,8 @@ class OriginChecks:
     Path parameters stay percent-encoded up to the endpoint, so that an id may contain a slash.
     """
 
-    def __init__(self, app: ASGIApp, allowed_hosts: Sequence[str]) -> None:
-        self.app, self.allowed_hosts = app, {host.lower() for host in allowed_hosts}
+    def __init__(self, app: ASGIApp, allowed_hosts: Sequence[str], service: Service) -> None:
+        self.app, self.allowed_hosts, self.service = app, {host.lower() for host in allowed_hosts}, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -37,6 +39,7 @@ class OriginChecks:
         try:
             self.check(Headers(scope=scope))
         except RequestError as problem:
+            await self.service.record_denial(problem, HTTPConnection(scope))
             await make_response(make_problem(problem), problem)(scope, receive, send)
             return
         if raw := scope.get("raw_path"):

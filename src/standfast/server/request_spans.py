@@ -36,8 +36,8 @@ def trace_request(request: Request, endpoint: Endpoint) -> Iterator[RequestSpan]
     attributes = {
         "http.request.method": request.method,
         "http.route": endpoint.path,
-        "url.path": request.url.path,
-        "url.scheme": request.url.scheme,
+        "url.path": request.scope["path"],
+        "url.scheme": request.scope["scheme"],
         "standfast.request_id": request.state.request_id,
     }
     name = f"{request.method} {endpoint.path}"

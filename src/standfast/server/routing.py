@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketState
 
-from standfast.base.errors import OutsideScope, StandfastError
+from standfast.base.errors import OutsideScope
 from standfast.base.ids import new_id
 from standfast.base.log import get_logger
 from standfast.server.access import Forbidden
@@ -75,7 +75,7 @@ def _make_handler(service: Service, methods: dict[str, Endpoint]) -> Any:
         _log.info(
             "%s %s %d %.1f ms",
             request.method,
-            request.url.path,
+            request.scope["path"],
             response.status_code,
             seconds * 1000,
             extra={
@@ -96,7 +96,8 @@ async def admit(exchange: Exchange) -> None:
     """Authenticate, limit, authorise and decode a request, or raise the error for the client."""
     service, endpoint = exchange.service, exchange.endpoint
     try:
-        await exchange.authenticate()
+        if endpoint.rule is not None:
+            await exchange.authenticate()
     finally:  # failed attempts count against the limit, too
         limit_rate(exchange)
     if endpoint.rule is not None:
@@ -123,9 +124,15 @@ async def answer(exchange: Exchange) -> Response:
 
 
 def limit_rate(exchange: Exchange) -> None:
-    """Count the request for its principal or, if it has none, for its address."""
+    """Count the request for its principal or, if it has none, for its address.
+
+    Requests without a rule are counted by themselves: behind a balancer, all have its address, and those that are
+    refused must not keep it from finding out whether the server is ready.
+    """
     client = exchange.request.client
     name = f"address {client.host if client else 'unknown'}"
+    if exchange.endpoint.rule is None:
+        name = f"{exchange.endpoint.name} {name}"
     if exchange._principal is not None:
         name = f"principal {exchange._principal.subject}"
     wait = exchange.service.rate_limiter.take(name)
@@ -136,22 +143,7 @@ def limit_rate(exchange: Exchange) -> None:
 async def refuse(exchange: Exchange, error: Exception) -> Response:
     """Return the problem document of an error; a denied request is recorded in the audit log."""
     if isinstance(error, _DENIALS):
-        await record_denial(exchange, error)
+        await exchange.service.record_denial(error, exchange.request, exchange._principal)
     is_conditional = exchange.endpoint.is_conditional and "if-match" in exchange.request.headers
     problem = make_problem(error, request_id=exchange.request.state.request_id, is_conditional=is_conditional)
     return make_response(problem, error)
-
-
-async def record_denial(exchange: Exchange, error: Exception) -> None:
-    exchange.service.metrics.denied.labels(getattr(error, "code", "")).inc()
-    client = exchange.request.client
-    facts = {
-        "address": client.host if client else "",
-        "method": exchange.endpoint.method,
-        "path": exchange.request.url.path,
-        "code": getattr(error, "code", ""),
-    }
-    try:
-        await exchange.service.record_audit("denied", exchange._principal, facts)
-    except StandfastError as problem:
-        _log.warning("a denied request could not be recorded: %s", problem)

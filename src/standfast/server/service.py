@@ -9,46 +9,53 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from starlette.requests import HTTPConnection
 
+from standfast.base.errors import StandfastError
+from standfast.base.log import get_logger
 from standfast.runtime.queries import RunQueries
 from standfast.runtime.runtime import Runtime
 from standfast.server.auth.audit import Audit
 from standfast.server.auth.principals import Authenticator, Principal
 from standfast.server.cells import CellRegister
+from standfast.server.endpoints import WEBSOCKET
 from standfast.server.metrics import ServerMetrics
 from standfast.server.rate_limits import RateLimiter
 
 if TYPE_CHECKING:
+    from standfast.server.answers import SessionStats
     from standfast.server.calls.call import Call, CallSource
     from standfast.workers.pool import SessionPool
     from standfast.workers.python_sessions import PythonSessions
     from standfast.workers.session import SandboxReport
 
+_log = get_logger(__name__)
 
 SECURITY_CHECK_INTERVAL = 10.0
 """Seconds after which the server looks again whether the database separates owners."""
 MAX_NARROWED = 1000
+MAX_SIZES = 4000
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What one request and one principal may use."""
 
     body_bytes: int = 4_000_000
-    """Of a JSON body."""
+    """The most bytes of a JSON body."""
     body_pause: float = 30.0
     """Seconds between two parts of a body, after which the request is refused."""
     upload_bytes: int = 100_000_000
-    """Of an uploaded file."""
+    """The most bytes of an uploaded file."""
     page_size: int = 500
     """The most entries of one page of a listing."""
     requests_per_second: float = 200.0
-    """Of one principal, or of one address that is not authenticated, on average over a few seconds."""
+    """Requests per second of one principal, or of one address that is not authenticated, on average."""
     open_cells: int = 16
     """The most cells of one owner that run or wait at a time, in one process."""
     cell_seconds: float = 3600.0
     """The longest timeout of a cell."""
     ended_cell_bytes: int = 64_000_000
-    """What the ended cells of a process keep together: code, messages and results. The last one is always kept."""
+    """The most bytes kept of ended cells: code, messages and results. The last cell is always kept."""
     heartbeat: float = 15.0
     """Seconds between two comments in an event stream without events."""
 
@@ -76,6 +83,8 @@ class Service:
     audit: Audit = field(init=False)
     rate_limiter: RateLimiter = field(init=False)
     denial_limiter: RateLimiter = field(init=False)
+    session_sizes: "dict[tuple[str, float, int], SessionStats]" = field(default_factory=dict)
+    """By id, creation and version: a listing that is asked for again and again reads only what has changed."""
     _sandboxes: "dict[int, asyncio.Future[SandboxReport]]" = field(default_factory=dict)
     _skipped_denials: Counter[str] = field(default_factory=Counter)
     _narrowed: dict[str, RunQueries] = field(default_factory=dict)
@@ -88,7 +97,7 @@ class Service:
         self.audit = Audit(self.runtime.store)
         self.cells = CellRegister(self.limits.ended_cell_bytes)
 
-    async def narrow(self, owner: str | None) -> RunQueries:
+    async def scope_to(self, owner: str | None) -> RunQueries:
         """Return the data of an owner, separated by the database if it can do that. ``None`` stands for all owners."""
         if owner is None:
             return self.runtime
@@ -115,6 +124,23 @@ class Service:
         """End all streams, calls and cells, and return when no cell runs."""
         self.draining.set()
         await self.cells.wait()
+
+    async def record_denial(
+        self, error: Exception, request: HTTPConnection, principal: Principal | None = None
+    ) -> None:
+        """Count a denied request, and write it to the audit log."""
+        code = getattr(error, "code", "")
+        self.metrics.denied.labels(code).inc()
+        facts = {
+            "address": request.client.host if request.client else "",
+            "method": request.scope.get("method", WEBSOCKET),
+            "path": request.scope["path"],
+            "code": code,
+        }
+        try:
+            await self.record_audit("denied", principal, facts)
+        except StandfastError as problem:
+            _log.warning("a denied request could not be recorded: %s", problem)
 
     async def record_audit(self, action: str, principal: Principal | None, facts: dict[str, Any]) -> None:
         """Write to the audit log.

@@ -21,7 +21,7 @@ RETRY = b"retry: 1000\n\n"
 """Tells browsers to reconnect after a second to a server that went away."""
 
 FEW_STREAMS = 100
-WORD_PAUSE = 0.0001
+DELTA_INTERVAL = 0.0001
 """Seconds for each open stream beyond a few: 90 ms with a thousand of them."""
 _POSITION = re.compile(r"([0-9]{1,16})(?:/([0-9]{1,30}\.[0-9]{1,30}))?")
 _encode = msgspec.json.Encoder().encode
@@ -30,14 +30,15 @@ _encode = msgspec.json.Encoder().encode
 class EventStream(StreamingResponse):
     """A response with events, a comment after a while without events, and a hint to reconnect when the server stops.
 
-    Its iterator is closed as soon as the client goes away.
+    It ends when the credential of the client does, or its access to what the path names. Its iterator is closed as
+    soon as the client goes away.
     """
 
-    def __init__(self, service: Service, events: AsyncIterator[bytes], *, status: int = 200) -> None:
+    def __init__(self, exchange: Exchange, events: AsyncIterator[bytes], *, status: int = 200) -> None:
         # Proxies must neither buffer nor store it.
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         super().__init__(events, status, media_type="text/event-stream", headers=headers)
-        self._service, self._send_lock = service, asyncio.Lock()
+        self._exchange, self._service, self._send_lock = exchange, exchange.service, asyncio.Lock()
         self._last_sent = 0.0
 
     async def stream_response(self, send: Send) -> None:
@@ -52,12 +53,12 @@ class EventStream(StreamingResponse):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_events(self, send: Send) -> None:
-        draining, loop = self._service.draining, asyncio.get_running_loop()
-        stopping = loop.create_task(draining.wait())
+        loop = asyncio.get_running_loop()
+        stopping = loop.create_task(self._wait_for_end())
         try:
             async with asyncio.timeout(None) as running:
 
-                def expire(task: asyncio.Task[bool]) -> None:
+                def expire(task: asyncio.Task[bytes]) -> None:
                     if not task.cancelled():  # the stream has not ended by itself
                         running.reschedule(loop.time())
 
@@ -66,9 +67,20 @@ class EventStream(StreamingResponse):
                     async for part in parts:
                         await self._send_part(send, part)
         except TimeoutError:
-            await self._send_part(send, b": the server is stopping, reconnect\n" + RETRY)
+            await self._send_part(send, stopping.result())
         finally:
             stopping.cancel()
+
+    async def _wait_for_end(self) -> bytes:
+        """Return the last part of the stream when the server stops, or the client has no access any more."""
+        while True:
+            try:
+                async with asyncio.timeout(self._exchange.access_interval):
+                    await self._service.draining.wait()
+                    return b": the server is stopping, reconnect\n" + RETRY
+            except TimeoutError:
+                if not await self._exchange.keeps_access():
+                    return b": the access to this stream has ended\n\n"
 
     async def _send_part(self, send: Send, part: Any) -> None:
         async with self._send_lock:
@@ -121,13 +133,13 @@ def read_position(exchange: Exchange) -> StreamPosition:
     return StreamPosition.parse(value or str(exchange.query.after))
 
 
-def get_word_pause(service: Service) -> float:
-    """Return the seconds between two sends of words in one stream.
+def get_delta_interval(service: Service) -> float:
+    """Return the seconds between two sends of live events in one stream.
 
-    They grow with the number of streams, so that many readers do not keep the process from everything else: the words
-    of a pause are sent together.
+    They grow with the number of streams, so that many readers leave the process time for other work: the live
+    events of an interval are sent together.
     """
-    return max(0, service.metrics.open_streams - FEW_STREAMS) * WORD_PAUSE
+    return max(0, service.metrics.open_streams - FEW_STREAMS) * DELTA_INTERVAL
 
 
 async def stream_run(
@@ -143,7 +155,7 @@ async def stream_run(
                 position = position.advance(event)
                 parts.append(_encoded_events.format(event, position))
             yield b"".join(parts)
-            if batch[-1].live and (pause := get_word_pause(service)):
+            if batch[-1].live and (pause := get_delta_interval(service)):
                 await asyncio.sleep(pause)
     info = await run.info()
     yield format_event(_encode({"status": info.status, "steps": info.steps}), event="end")

@@ -15,6 +15,7 @@ from standfast.cli.commands._store import (
     DEFAULT_STORE,
     StoreUrl,
     get_encryption_keys,
+    is_server,
     open_existing_store,
     require_encryption_keys,
 )
@@ -66,9 +67,10 @@ async def export(
 
     standfast sessions export user-7 -o user-7.jsonl
     """
+    keys: dict[str, Any] = {} if is_server(store) else {"encryption_key": get_encryption_keys()}  # a server has its own
     async with open_existing_store(store) as opened:
         with CommandPrinter(as_json or file is None).show_status("reading"):
-            lines = [line async for line in await opened.export(session_id, encryption_key=get_encryption_keys())]
+            lines = [line async for line in await opened.export(session_id, **keys)]
     if file is None:
         print_utf8("\n".join(lines).encode())
     else:
@@ -80,7 +82,7 @@ async def export(
 
 @command
 async def import_(
-    file: Annotated[Path, typer.Argument(help="A file written by `export`; - reads standard input.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file written by `export`; - reads standard input.")],
     new_id: Annotated[
         str | None, typer.Option("--as", help="The id of the new session. Default: the id in the export.")
     ] = None,
@@ -93,9 +95,10 @@ async def import_(
 
     standfast sessions import user-7.jsonl --as user-7-copy
     """
-    async with open_store(store) as opened:
+    keys: dict[str, Any] = {} if is_server(store) else {"encryption_key": get_encryption_keys()}  # a server has its own
+    async with open_existing_store(store) if is_server(store) else open_store(store) as opened:
         with CommandPrinter(as_json).show_status("writing"):
-            imported = await opened.import_(read_lines(file), session_id=new_id, encryption_key=get_encryption_keys())
+            imported = await opened.import_(read_lines(file), session_id=new_id, **keys)
         info = await opened.describe(imported.session_id)
     CommandPrinter(as_json).print_result(
         session_to_dict(info), f"{escape(imported.session_id)} has {format_count(info.head.length, 'item')}"
@@ -115,7 +118,7 @@ async def rekey(
     session_ids: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ID]...",
+            metavar="ID",
             help="The sessions. Default: all encrypted ones.",
             autocompletion=_store.complete_sessions,
         ),
@@ -131,7 +134,7 @@ async def rekey(
     """
     keys, output = require_encryption_keys(), CommandPrinter(as_json)
     rows: list[dict[str, Any]] = []
-    async with open_existing_store(store) as opened:
+    async with open_existing_store(_store.require_store(store)) as opened:
         with output.show_status("encrypting"):
             for name in session_ids or await list_session_ids(opened):
                 if not (await opened.describe(name)).encrypted:

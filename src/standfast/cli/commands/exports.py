@@ -20,6 +20,7 @@ from standfast.cli.commands._store import (
     open_existing_store,
     open_runtime,
     require_existing_store,
+    require_store,
 )
 from standfast.cli.commands.imports import read_secrets
 from standfast.cli.commands.runs import RunId
@@ -29,11 +30,11 @@ from standfast.runtime.types import Event
 
 @command
 async def openai_agents(
-    file: Annotated[Path, typer.Argument(help="The SQLite file to write or to extend.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The SQLite file to write or to extend.")],
     session_ids: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ID]...", help="The sessions. Default: all of them.", autocompletion=_store.complete_sessions
+            metavar="ID", help="The sessions. Default: all of them.", autocompletion=_store.complete_sessions
         ),
     ] = None,
     key_env: Annotated[
@@ -49,7 +50,7 @@ async def openai_agents(
     standfast export openai-agents conversations.db user-7
     """
     output = CommandPrinter(as_json)
-    async with open_existing_store(store) as opened:
+    async with open_existing_store(require_store(store)) as opened:
         with output.show_status("writing"):
             names = session_ids or [
                 name
@@ -128,11 +129,6 @@ async def read_events(handle: Any, last: int) -> list[Event]:
     return events
 
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 app.command("openai-agents")(openai_agents)
 app.command("run")(run)
-
-
-@app.callback()
-def configure() -> None:
-    """Write sessions in the format of another framework, and runs as pages."""

@@ -1,6 +1,5 @@
 """``keys``: create, list and revoke the API keys of a store."""
 
-import getpass
 import time
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -8,14 +7,15 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from standfast.cli.commands._admin import open_admin
 from standfast.cli.commands._errors import command
 from standfast.cli.commands._output import AsJson, CommandPrinter, escape, format_time
-from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_existing_store
+from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl
 from standfast.cli.commands.runs import parse_age
 from standfast.history.store import open_store
-from standfast.server.auth.keys import ApiKey, ApiKeys
+from standfast.server.auth.keys import ApiKey
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @app.command()
@@ -25,7 +25,7 @@ async def create(
     owner: Annotated[str, typer.Option("--owner", help="The owner of the sessions that the key may use.")],
     role: Annotated[str, typer.Option("--role", help="viewer, user, approver, operator or admin.")] = "user",
     expires: Annotated[
-        str | None, typer.Option("--expires", metavar="AGE", help="Let the key end after this time: 90d, 12h, 30m.")
+        str | None, typer.Option("--expires", metavar="AGE", help="Let the key expire after this time: 90d, 12h, 30m.")
     ] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
@@ -35,8 +35,8 @@ async def create(
     standfast keys create laptop --owner ann --role approver --expires 90d
     """
     expires_at = None if expires is None else time.time() + parse_age(expires).total_seconds()
-    async with open_store(store) as opened:
-        made = await ApiKeys(opened).create(name, role=role, owner=owner, expires=expires_at, by=get_subject())
+    async with open_admin(store, open_store) as admin:
+        made = await admin.create_key(name, role=role, owner=owner, expires_at=expires_at)
     text = (
         f"{escape(made.secret)}\n\nkey {made.key.id}: {escape(made.key.name)}, {made.key.role} of "
         f"{escape(made.key.owner)}. Keep the secret: it is shown this once."
@@ -47,12 +47,12 @@ async def create(
 @app.command("list")
 @command
 async def list_(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
-    """List all keys, also those that have ended, without their secrets.
+    """List all keys, including expired and revoked ones, without their secrets.
 
     standfast keys list --json
     """
-    async with open_existing_store(store) as opened:
-        keys = await ApiKeys(opened).list()
+    async with open_admin(store) as admin:
+        keys = await admin.keys()
     now = time.time()
     rows = [{**key_to_dict(key), **describe_times(key, now)} for key in keys]
     columns = ("id", "name", "role", "owner", "status", "created", "expires", "last_used")
@@ -66,21 +66,13 @@ async def revoke(
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """End a key. Servers refuse it within seconds.
+    """Revoke a key. Servers refuse it within seconds.
 
     standfast keys revoke 01k9x0c8m2
     """
-    async with open_existing_store(store) as opened:
-        revoked = await ApiKeys(opened).revoke(key, by=get_subject())
+    async with open_admin(store) as admin:
+        revoked = await admin.revoke_key(key)
     CommandPrinter(as_json).print_result(key_to_dict(revoked), f"revoked {revoked.id}: {escape(revoked.name)}")
-
-
-def get_subject() -> str:
-    """Return the subject that the audit log records for a command."""
-    try:
-        return f"cli:{getpass.getuser()}"
-    except (KeyError, OSError):  # a user id without a name
-        return "cli"
 
 
 def key_to_dict(key: ApiKey) -> dict[str, Any]:

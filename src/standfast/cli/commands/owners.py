@@ -7,20 +7,20 @@ import typer
 from standfast.base.errors import Unsupported
 from standfast.cli.commands._errors import command
 from standfast.cli.commands._output import AsJson, CommandPrinter
-from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_existing_store
+from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_existing_store, require_store
 from standfast.history.store import Store
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @app.command()
 @command
 async def status(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
-    """Say whether row-level security is on.
+    """Show whether row-level security is on.
 
     standfast owners status --store postgresql://app@db/app
     """
-    async with open_existing_store(store) as opened:
+    async with open_existing_store(require_store(store)) as opened:
         protected = await require_postgresql(opened).has_row_security()
     text = "protected by row-level security" if protected else "not protected: see standfast owners protect"
     CommandPrinter(as_json).print_result({"protected": protected}, text)
@@ -35,7 +35,7 @@ async def protect(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> N
 
     standfast owners protect --store postgresql://app@db/app
     """
-    async with open_existing_store(store) as opened:
+    async with open_existing_store(require_store(store)) as opened:
         await require_postgresql(opened).enable_row_security()
     CommandPrinter(as_json).print_result({"protected": True}, "protected by row-level security")
 
@@ -47,7 +47,7 @@ async def unprotect(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) ->
 
     standfast owners unprotect --store postgresql://app@db/app
     """
-    async with open_existing_store(store) as opened:
+    async with open_existing_store(require_store(store)) as opened:
         await require_postgresql(opened).disable_row_security()
     CommandPrinter(as_json).print_result({"protected": False}, "not protected by row-level security")
 

@@ -32,15 +32,18 @@ from standfast.cli.commands._output import AsJson, print_utf8
 from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_runtime
 
 if TYPE_CHECKING:
+    from standfast.server import LoopbackToken
     from standfast.server.calls.call import CallSource
 
 TOKEN_VARIABLE = "STANDFAST_SERVER_TOKEN"  # noqa: S105 - the name of a variable
+READY_VARIABLE = "STANDFAST_READY_FD"
+"""The pipe by which a process of several says that it serves."""
 RESTART_DELAY = 1.0
 
 AgentNames = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[AGENTS]...",
+        metavar="AGENT",
         help="file.py, file.py:attribute or module:attribute: agents, or functions or async context managers that "
         "return them. Realtime agents of a file can be called. Default: the agents of the demonstration.",
     ),
@@ -58,7 +61,7 @@ async def serve(
     ] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="The number of processes.")] = 1,
     drain_delay: Annotated[
-        float, typer.Option(min=0, help="Seconds between not being ready and the end of listening.")
+        float, typer.Option(min=0, help="Seconds between answering 503 at /readyz and closing the port.")
     ] = 0.0,
     max_runs: Annotated[
         int | None, typer.Option(min=1, help="Runs that this process executes at once; others wait for a free one.")
@@ -78,6 +81,7 @@ async def serve(
     open_browser: Annotated[bool, typer.Option("--open", help="Open the console in a browser.")] = False,
     model: ModelOption = None,
     fd: Annotated[int | None, typer.Option(hidden=True)] = None,
+    share_port: Annotated[bool, typer.Option("--share-port", hidden=True)] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="Write the log as JSON lines.")] = False,
     as_json: AsJson = False,
 ) -> int | None:
@@ -99,19 +103,20 @@ async def serve(
         )
     oidc = make_oidc(oidc_issuer, oidc_audience, oidc_owner_claim, oidc_role_claim, oidc_role)
     configure_logging(as_json=log_json)
-    listener = listen(host, port) if fd is None else socket.socket(fileno=fd)
+    listener = listen(host, port, shared=share_port) if fd is None else socket.socket(fileno=fd)
     with listener:
         if workers > 1:
-            return await run_workers(workers, listener, sys.argv[1:], as_json=as_json)
+            token = make_token([host, *list_hosts(host, allowed_host)])
+            return await run_workers(workers, listener, sys.argv[1:], token, as_json=as_json)
         hosts = list_hosts(host, allowed_host)
-        async with open_app(agents or [], store, model, hosts, lease, rate_limit, python, oidc, max_runs) as (
-            app,
-            token,
-        ):
+        token = make_token([host, *hosts])
+        async with open_app(agents or [], store, model, hosts, token, lease, rate_limit, python, oidc, max_runs) as app:
             url = format_url(host, listener.getsockname()[1])
-            if fd is None:
-                announce(url, token if is_loopback(host) else None, as_json=as_json)
-                if open_browser and is_loopback(host):
+            if fd is not None:
+                os.write(int(os.environ[READY_VARIABLE]), b".")
+            else:
+                announce(url, token, as_json=as_json)
+                if open_browser and token is not None:
                     await asyncio.to_thread(webbrowser.open, token.make_url(url))
             await run_server(app, listener, drain_delay=drain_delay)
     return None
@@ -123,14 +128,15 @@ async def open_app(
     store: str,
     model: str | None,
     hosts: list[str],
+    token: "LoopbackToken | None",
     lease: float,
     rate_limit: float,
     python: bool,
     oidc: Any = None,
     max_runs: int | None = None,
-) -> AsyncIterator[tuple[Any, Any]]:
-    """Open agents, runtime and app; yield the app and the token for this machine."""
-    from standfast.server import ApiKeys, Limits, LoopbackToken, create_app
+) -> AsyncIterator[Any]:
+    """Open agents, runtime and app; yield the app."""
+    from standfast.server import ApiKeys, Limits, create_app
 
     async with AsyncExitStack() as stack:
         calls: dict[str, CallSource] = {} if names else find_demonstration_calls()
@@ -138,13 +144,12 @@ async def open_app(
         runtime = await stack.enter_async_context(
             open_runtime(store, agents=agents, live=True, lease=lease, max_runs=max_runs)
         )
-        token = LoopbackToken(os.environ.get(TOKEN_VARIABLE) or None)
         used = find_python(agents)
         users = await open_python(used, stack) if python else None
         app = create_app(
             runtime,
             auth=[
-                *([token] if is_loopback_only(hosts) else []),
+                *([] if token is None else [token]),
                 *([] if oidc is None else [oidc]),
                 ApiKeys(runtime.store),
             ],
@@ -155,7 +160,7 @@ async def open_app(
             calls=calls,
         )
         try:
-            yield app, token
+            yield app
         finally:
             await app.state.service.close()
 
@@ -218,8 +223,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def is_loopback_only(hosts: list[str]) -> bool:
-    return all(is_loopback(host) for host in hosts)
+def make_token(hosts: list[str]) -> "LoopbackToken | None":
+    """Return the token for this machine; ``None`` if one of these is not a name or address of this machine only."""
+    from standfast.server import LoopbackToken
+
+    if not all(is_loopback(host) for host in hosts):
+        return None
+    return LoopbackToken(os.environ.get(TOKEN_VARIABLE) or None)
 
 
 def format_url(host: str, port: int) -> str:
@@ -238,24 +248,34 @@ def announce(url: str, token: Any, *, as_json: bool) -> None:
         Console(stderr=True, emoji=False).print("clients need a key: standfast keys create")
 
 
-async def run_workers(count: int, listener: socket.socket, words: list[str], *, as_json: bool) -> int:
-    """Run several processes on one listening socket, and replace those that die, until SIGTERM or SIGINT."""
-    from standfast.server import LoopbackToken
+async def run_workers(
+    count: int, listener: socket.socket, words: list[str], token: "LoopbackToken | None", *, as_json: bool
+) -> int:
+    """Run several processes on one listening socket, and replace those that die, until SIGTERM or SIGINT.
 
-    token = LoopbackToken(os.environ.get(TOKEN_VARIABLE) or None)
-    environment = os.environ | {TOKEN_VARIABLE: token.token}
+    If one ends before any of them was ready, the others would fail as well: return its exit code.
+    """
+    ready_end, write_end = os.pipe()
+    shared = {} if token is None else {TOKEN_VARIABLE: token.token}
+    environment = os.environ | shared | {READY_VARIABLE: str(write_end)}
     arguments = [*strip_option(words, "--workers"), "--fd", str(listener.fileno())]
     host, port = listener.getsockname()[:2]
-    stopping = asyncio.Event()
+    stopping, ready, codes = asyncio.Event(), asyncio.Event(), [0]
     loop = asyncio.get_running_loop()
+
+    def note_ready() -> None:
+        os.read(ready_end, 100)
+        ready.set()
+
+    loop.add_reader(ready_end, note_ready)
     for sig in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(sig, stopping.set)
-    announce(format_url(host, port), token if is_loopback(host) else None, as_json=as_json)
+    announce(format_url(host, port), token, as_json=as_json)
 
     async def keep_running() -> None:
         while not stopping.is_set():
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "standfast", *arguments, env=environment, pass_fds=(listener.fileno(),)
+                sys.executable, "-m", "standfast", *arguments, env=environment, pass_fds=(listener.fileno(), write_end)
             )
             ended, stopped = asyncio.ensure_future(process.wait()), asyncio.ensure_future(stopping.wait())
             try:
@@ -265,13 +285,21 @@ async def run_workers(count: int, listener: socket.socket, words: list[str], *, 
                 if process.returncode is None:
                     process.terminate()
                 await asyncio.wait({ended, stopped})
-            if not stopping.is_set():
+            if not stopping.is_set() and not ready.is_set():
+                codes.append(process.returncode or 1)
+                stopping.set()
+            elif not stopping.is_set():
                 await asyncio.sleep(RESTART_DELAY)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(count):
-            group.create_task(keep_running())
-    return 0
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(count):
+                group.create_task(keep_running())
+    finally:
+        loop.remove_reader(ready_end)
+        os.close(ready_end)
+        os.close(write_end)
+    return codes[-1]
 
 
 def strip_option(words: list[str], name: str) -> list[str]:

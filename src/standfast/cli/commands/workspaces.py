@@ -1,5 +1,6 @@
 """``workspaces``: list, show and prune the variables and files that conversations keep in a store."""
 
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,10 +14,13 @@ from standfast.cli.commands._output import AsJson, CommandPrinter, escape, forma
 from standfast.cli.commands._prompt import Yes, confirm
 from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_runtime, require_existing_store
 from standfast.cli.commands.runs import parse_age
+from standfast.store.records import WorkspaceRecord
 from standfast.workspaces.retention import iterate_workspaces
 from standfast.workspaces.view import Workspace
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+PAGE = 200
 
 WorkspaceId = Annotated[
     str, typer.Argument(metavar="ID", help="The session, the run, or the key that `workspaces list` shows.")
@@ -37,11 +41,24 @@ async def list_(
     """
     rows: list[dict[str, Any]] = []
     async with open_runtime(require_existing_store(store)) as rt:
-        async for record in iterate_workspaces(rt.store.backend):
+        async for record in iterate_records(rt):
             if len(rows) == limit:
                 break
             rows.append({**msgspec.structs.asdict(record), "updated": format_time(record.updated_at)})
     CommandPrinter(as_json).print_table(("key", "version", "updated"), rows, empty="no workspaces")
+
+
+async def iterate_records(rt: Any) -> AsyncIterator[WorkspaceRecord]:
+    """Yield the workspaces of a store, or of the server in front of it, by key."""
+    if not hasattr(rt, "workspaces"):
+        async for record in iterate_workspaces(rt.store.backend):
+            yield record
+        return
+    after = None
+    while page := await rt.workspaces(limit=PAGE, after=after):
+        for record in page:
+            yield record
+        after = page[-1].key
 
 
 @app.command()
@@ -118,12 +135,15 @@ async def prune(
     keep: Annotated[
         int | None, typer.Option("--keep", min=1, help="Keep this many checkpoints of a workspace.")
     ] = None,
-    max_mb: Annotated[float | None, typer.Option("--max-mb", min=0, help="Keep this much of a workspace.")] = None,
+    max_mb: Annotated[
+        float | None,
+        typer.Option("--max-mb", min=0, help="Keep at most this many megabytes of checkpoints of a workspace."),
+    ] = None,
     yes: Yes = False,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Drop old checkpoints, never the latest of a workspace, and sweep what nothing refers to.
+    """Delete old checkpoints, never the latest of a workspace, and content that is no longer used.
 
     standfast workspaces prune --keep 20 --yes
     """

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
@@ -16,9 +17,9 @@ from standfast.realtime.events import RealtimeHistoryAdded, RealtimeHistoryUpdat
 from standfast.realtime.model import RealtimePlaybackTracker
 from standfast.realtime.runner import RealtimeRunner
 from standfast.realtime.session import RealtimeSession
+from standfast.server.access import Forbidden
 from standfast.server.answers import CallInfo
 from standfast.server.auth.principals import Principal, Role
-from standfast.server.calls.message_log import MessageLog
 from standfast.server.calls.messages import (
     Decide,
     HangUp,
@@ -29,6 +30,7 @@ from standfast.server.calls.messages import (
     describe_event,
     page_message_decoder,
 )
+from standfast.server.message_log import MessageLog
 
 RECONNECT_SECONDS = 30.0
 """How long a call waits for a page that has lost its connection."""
@@ -37,18 +39,34 @@ CLOSE_SECONDS = 5.0
 MAX_AUDIO_BYTES = 500_000
 """Of one binary message: about ten seconds."""
 
+AuditRecorder: TypeAlias = Callable[[str, Principal | None, dict[str, Any]], Awaitable[None]]
 CallSource: TypeAlias = RealtimeAgent[Any] | Callable[[], RealtimeRunner]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page that is connected to a call, and its principal; ``wait_for_end`` returns when that has lost its access."""
+
+    socket: WebSocket
+    principal: Principal
+    wait_for_end: Callable[[], Awaitable[None]]
+
+    async def watch_access(self) -> None:
+        await self.wait_for_end()
+        await close_quietly(self.socket, 4401, "the credential has ended")
 
 
 class Call:
     """One realtime session. :meth:`run` owns it, from the first socket to the end, through lost connections."""
 
-    def __init__(self, agent: str, source: CallSource, session_id: str, principal: Principal) -> None:
+    def __init__(
+        self, agent: str, source: CallSource, session_id: str, principal: Principal, record: AuditRecorder
+    ) -> None:
         self.call_id, self.agent, self.session_id, self.principal = new_id("call"), agent, session_id, principal
         self.started_at = time.time()
         self.log = MessageLog()
         self.session: RealtimeSession | None = None
-        self._source, self._tracker = source, RealtimePlaybackTracker()
+        self._source, self._record, self._tracker = source, record, RealtimePlaybackTracker()
         self._socket: WebSocket | None = None
         self._detached = asyncio.Event()
         self._attached = asyncio.Event()
@@ -65,7 +83,7 @@ class Call:
             started_at=self.started_at,
         )
 
-    async def run(self, socket: WebSocket, history: Session, *, stop: asyncio.Event) -> None:
+    async def run(self, page: Page, history: Session, *, stop: asyncio.Event) -> None:
         """Hold the call until it is hung up, its page stays away, or ``stop`` is set."""
         runner = RealtimeRunner(self._source) if isinstance(self._source, RealtimeAgent) else self._source()
         session = await runner.run(session=history, model_config={"playback_tracker": self._tracker})
@@ -74,7 +92,7 @@ class Call:
             events = session.events()  # from the beginning
             async with asyncio.TaskGroup() as tasks:
                 logging = tasks.create_task(self._log_events(events))
-                serving = tasks.create_task(self.serve(socket, self.principal, after=0))
+                serving = tasks.create_task(self.serve(page, after=0))
                 ending = [
                     tasks.create_task(self._wait_for_absence()),
                     tasks.create_task(stop.wait()),
@@ -118,19 +136,21 @@ class Call:
             await self._detached.wait()
             self._detached.clear()
 
-    async def serve(self, socket: WebSocket, principal: Principal, *, after: int) -> None:
-        """Serve the page of a principal until it disconnects. A new page replaces the one before."""
+    async def serve(self, page: Page, *, after: int) -> None:
+        """Serve a page until it disconnects, or its access has ended. A new page replaces the one before."""
+        socket = page.socket
         previous, self._socket = self._socket, socket
         self._attached.set()
         if previous is not None:
             await close_quietly(previous, 4001, "another page continues the call")
         await socket.send_text(msgspec.json.encode({"type": "call"} | msgspec.to_builtins(self.info)).decode())
-        sending = asyncio.ensure_future(self._send_messages(socket, after))
+        beside = {asyncio.ensure_future(self._send_messages(socket, after)), asyncio.ensure_future(page.watch_access())}
         try:
-            await self._receive_messages(socket, principal)
+            await self._receive_messages(socket, page.principal)
         finally:
-            sending.cancel()
-            await asyncio.wait({sending})
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
             if self._socket is socket:
                 self._socket = None
                 self._detached.set()
@@ -178,15 +198,21 @@ class Call:
 
     async def decide(self, principal: Principal, decision: Decide) -> bool:
         """Decide a tool call of this call; return whether it was waiting."""
+        facts = {"call": self.call_id, "tool_call": decision.call_id, "decision": decision.decision}
         if principal.role < Role.APPROVER:
-            raise InvalidInput("deciding about a call needs the role approver")
+            await self._record("denied", principal, facts | {"code": Forbidden.code})
+            raise Forbidden("deciding about a call needs the role approver")
         if self.session is None:
             return False
         if decision.decision == "approve":
-            return await self.session.approve_tool_call(decision.call_id, always=decision.always)
-        return await self.session.reject_tool_call(
-            decision.call_id, always=decision.always, rejection_message=decision.message
-        )
+            was_waiting = await self.session.approve_tool_call(decision.call_id, always=decision.always)
+        else:
+            was_waiting = await self.session.reject_tool_call(
+                decision.call_id, always=decision.always, rejection_message=decision.message
+            )
+        if was_waiting:
+            await self._record("decided", principal, facts)
+        return was_waiting
 
     def hang_up(self) -> None:
         self._hung_up.set()

@@ -6,7 +6,7 @@ from contextlib import aclosing
 import msgspec
 from starlette.responses import StreamingResponse
 
-from standfast.base.errors import StandfastError
+from standfast.base.errors import InvalidInput, StandfastError
 from standfast.runtime.errors import ApprovalSettled
 from standfast.runtime.types import Approval, ApprovalChange
 from standfast.server.access import DECIDE, READ_RUNS
@@ -53,7 +53,7 @@ async def follow_approvals(exchange: Exchange) -> StreamingResponse:
     after = exchange.request.headers.get("last-event-id") or exchange.query.after
     owner = choose_owner(exchange, exchange.query.owner)
     changes = exchange.reads.follow_approvals(after=after, owner=owner)
-    return EventStream(exchange.service, format_changes(changes))
+    return EventStream(exchange, format_changes(changes))
 
 
 async def format_changes(changes: AsyncIterator[ApprovalChange]) -> AsyncIterator[bytes]:
@@ -65,7 +65,9 @@ async def format_changes(changes: AsyncIterator[ApprovalChange]) -> AsyncIterato
 
 @endpoints.add("POST", "/approvals/decide", DECIDE, body=list[NamedDecision], result=list[DecisionResult])
 async def decide_approvals(exchange: Exchange) -> list[DecisionResult]:
-    """Decide several approvals, one after the other. Each has a result of its own."""
+    """Decide several approvals, one after the other, at most as many as a page has. Each has a result of its own."""
+    if len(exchange.body) > exchange.service.limits.page_size:
+        raise InvalidInput(f"at most {exchange.service.limits.page_size} decisions in one request")
     return [await decide_in_batch(exchange, decision) for decision in exchange.body]
 
 
@@ -116,7 +118,8 @@ async def decide(exchange: Exchange, approval: Approval, decision: Decision) -> 
         )
     except ApprovalSettled:
         current = await exchange.reads.approval(approval.id)
-        if is_repetition(current, decision, subject):
+        if is_repetition(current, decision, subject):  # the first one may have ended before it was recorded
+            await exchange.service.record_audit("decision repeated", exchange.principal, facts)
             return current
         await exchange.service.record_audit("decision refused", exchange.principal, facts | {"status": current.status})
         raise

@@ -1,5 +1,6 @@
 """``/calls``: speak with a realtime agent, watch a call, decide about its tools."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 from starlette.responses import StreamingResponse
@@ -9,7 +10,7 @@ from standfast.base.errors import NotFound
 from standfast.base.ids import new_id
 from standfast.server.access import DECIDE, READ_RUNS, WRITE
 from standfast.server.answers import CallInfo
-from standfast.server.calls.call import Call
+from standfast.server.calls.call import Call, Page
 from standfast.server.calls.messages import Decide
 from standfast.server.endpoints import EndpointTable
 from standfast.server.exchange import Exchange, Hidden
@@ -41,13 +42,13 @@ async def start_call(exchange: Exchange) -> None:
         raise NotFound("realtime agent", query.agent)
     session_id = query.session_id or new_id("session")
     await exchange.require_access_or_absence(session_id)
-    socket = await accept(exchange)
-    call = Call(query.agent, source, session_id, exchange.principal)
+    page = await accept(exchange)
+    call = Call(query.agent, source, session_id, exchange.principal, service.record_audit)
     service.calls[call.call_id] = call
     try:
         history = exchange.runtime.session(session_id, owner=exchange.principal.owner)
         history.claims = exchange.owner_filter is not None
-        await call.run(socket, history, stop=service.draining)
+        await call.run(page, history, stop=service.draining)
     finally:
         service.calls.pop(call.call_id, None)
 
@@ -56,7 +57,7 @@ async def start_call(exchange: Exchange) -> None:
 async def continue_call(exchange: Exchange) -> None:
     """Continue a call whose connection was lost, within 30 seconds. Messages after `after` are sent again."""
     call = find_call(exchange)
-    await call.serve(await accept(exchange), exchange.principal, after=exchange.query.after)
+    await call.serve(await accept(exchange), after=exchange.query.after)
 
 
 @endpoints.add("GET", "/calls/{call_id}", READ_RUNS, result=CallInfo)
@@ -74,18 +75,13 @@ async def watch_call(exchange: Exchange) -> StreamingResponse:
         async for message in call.log.follow(after, with_audio=False):
             yield format_event(message.data, number=message.number)
 
-    return EventStream(exchange.service, format_messages())
+    return EventStream(exchange, format_messages())
 
 
 @endpoints.add("POST", "/calls/{call_id}/decide", DECIDE, body=Decide, result=bool)
 async def decide_in_call(exchange: Exchange) -> bool:
     """Decide about a tool call of a call; false if it does not wait."""
-    call, decision = find_call(exchange), exchange.body
-    was_waiting = await call.decide(exchange.principal, decision)
-    if was_waiting:
-        facts = {"call": call.call_id, "tool_call": decision.call_id, "decision": decision.decision}
-        await exchange.service.record_audit("decided", exchange.principal, facts)
-    return was_waiting
+    return await find_call(exchange).decide(exchange.principal, exchange.body)
 
 
 @endpoints.add("DELETE", "/calls/{call_id}", WRITE)
@@ -103,9 +99,16 @@ def find_call(exchange: Exchange) -> Call:
     return call
 
 
-async def accept(exchange: Exchange) -> WebSocket:
+async def accept(exchange: Exchange) -> Page:
     socket = exchange.request
     assert isinstance(socket, WebSocket)  # noqa: S101 - the endpoint is one
     offered = socket.headers.get("sec-websocket-protocol", "")
     await socket.accept("standfast" if "standfast" in map(str.strip, offered.split(",")) else None)
-    return socket
+
+    async def wait_for_end() -> None:
+        while True:
+            await asyncio.sleep(exchange.access_interval)
+            if not await exchange.keeps_access():
+                return
+
+    return Page(socket, exchange.principal, wait_for_end)

@@ -41,7 +41,8 @@ async def start_run(exchange: Exchange) -> RunInfo | StreamingResponse:
     """
     new, key = exchange.body, exchange.idempotency_key
     session_id = new.session_id or (new_id("session") if key is None else make_session_id(key))
-    owner = await exchange.require_access_or_absence(session_id)
+    is_new = not new.session_id and key is None
+    owner = exchange.principal.owner if is_new else await exchange.require_access_or_absence(session_id)
     run = await exchange.runtime.start(
         new.agent,
         new.input,
@@ -53,10 +54,11 @@ async def start_run(exchange: Exchange) -> RunInfo | StreamingResponse:
         owner=owner,
     )
     exchange.headers["location"] = f"{exchange.request.scope.get('root_path', '')}/runs/{run.id}"
+    exchange.path["run_id"] = run.id  # for the log, and for the access to its events
     if not exchange.wants_events:
         return await run.info()
     seen = run if exchange.reads is exchange.runtime else await exchange.reads.run(run.id)
-    return EventStream(exchange.service, stream_run(exchange.service, seen, StreamPosition(), until="end"), status=201)
+    return EventStream(exchange, stream_run(exchange.service, seen, StreamPosition(), until="end"), status=201)
 
 
 def make_session_id(key: str) -> str:
@@ -104,9 +106,7 @@ async def follow_run(exchange: Exchange) -> StreamingResponse:
     after that number: nothing is lost and nothing is repeated. A stream that is complete ends with the event `end`.
     """
     position = read_position(exchange)
-    return EventStream(
-        exchange.service, stream_run(exchange.service, exchange.run, position, until=exchange.query.until)
-    )
+    return EventStream(exchange, stream_run(exchange.service, exchange.run, position, until=exchange.query.until))
 
 
 @endpoints.add("GET", "/runs/{run_id}/state", READ_RUNS, query=StepQuery, result=dict[str, Any])
