@@ -1,5 +1,6 @@
 """The locks of a process on a database: without them, other processes delete the log that it writes to."""
 
+import asyncio
 import sqlite3
 import subprocess
 import sys
@@ -18,5 +19,5 @@ async def test_opening_a_store_again_keeps_the_locks_of_its_process(tmp_path):
         held.execute("SELECT count(*) FROM standfast_items").fetchall()
         async with open_store(f"sqlite:///{path}") as store:
             await store.session("ann").add_items([{"role": "user", "content": "while it is open"}])
-        subprocess.run([sys.executable, "-I", "-c", OPEN_AND_CLOSE, path], check=True)
+        await asyncio.to_thread(subprocess.run, [sys.executable, "-I", "-c", OPEN_AND_CLOSE, path], check=True)
         assert path.with_name("app.db-wal").exists()
