@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.figures import Figure, at_least, at_most, figure_with_limit, format_seconds
 from bench.postgres import open_postgres
@@ -20,6 +20,9 @@ from standfast.runtime._engine.records import JournalEntry, RunHeader, RunQueued
 from standfast.store.operations import AppendJournal, SaveRun
 from standfast.store.sqlalchemy.postgres import CommitPayload
 from standfast.store.urls import open_backend
+
+if TYPE_CHECKING:
+    from bench.ray_nodes import RayCluster
 
 NODES = 4
 CALLS, ACQUIRES = pick_size(500, 30), pick_size(50, 5)
@@ -195,7 +198,7 @@ async def measure_workers() -> list[Figure]:
     os.environ.setdefault("STANDFAST_NODE_ADDRESS", HEAD)
     cluster = await asyncio.to_thread(RayCluster, NODES - 1)
     try:
-        return await measure_pool(cluster.address)
+        return await measure_pool(cluster)
     finally:
         import ray
 
@@ -203,7 +206,7 @@ async def measure_workers() -> list[Figure]:
         await asyncio.to_thread(cluster.close)
 
 
-async def measure_pool(address: str) -> list[Figure]:
+async def measure_pool(cluster: "RayCluster") -> list[Figure]:
     from standfast.fleet import RayPool
     from standfast.workers import ExecuteMessage, OutputMessage, PoolConfig, PythonSessions, SessionConfig
 
@@ -213,8 +216,10 @@ async def measure_pool(address: str) -> list[Figure]:
         max_sessions=CONVERSATIONS // NODES + 10,
         health_check_interval=600,
     )
-    async with RayPool(config, address=address) as pool:
+    async with RayPool(config, address=cluster.address) as pool:
         while len(pool.list_reports()) < NODES:
+            cluster.restart_ended()
+            await asyncio.sleep(0.5)
             await pool.refresh()
         async with pool.acquire(60) as session:
             bare = await start_bare_actor(session.node_id)
@@ -240,7 +245,8 @@ async def measure_pool(address: str) -> list[Figure]:
         started, answered = time.perf_counter(), 0
         keys = [f"conversation {number}" for number in range(CONVERSATIONS)]
         for start in range(0, CONVERSATIONS, 50):
-            calls = (sessions.run(f"{number} * 2", key=keys[number]) for number in range(start, start + 50))
+            some = range(start, min(start + 50, CONVERSATIONS))
+            calls = (sessions.run(f"{number} * 2", key=keys[number]) for number in some)
             results = await asyncio.gather(*calls)
             answered += sum(one.result.value == 2 * (start + index) for index, one in enumerate(results))
         seconds = time.perf_counter() - started

@@ -30,9 +30,9 @@ from standfast import Runtime, open_store
 SOURCE = Path(standfast.__file__).parent.parent
 MINUTES = float(os.environ.get("STANDFAST_FLEET_MINUTES", "1"))
 NODES, RUNTIMES, SESSIONS = 2, 3, 5
-RUNS = max(20, int(20 * MINUTES))
+RUNS = max(20, int(40 * MINUTES))
 END_SECONDS = 600
-pytestmark = [NEEDS_RAY, LEAKS]
+pytestmark = [NEEDS_RAY, LEAKS, pytest.mark.soak]
 
 
 class Database:

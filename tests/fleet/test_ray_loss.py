@@ -148,6 +148,49 @@ async def test_a_call_under_way_is_made_again_from_the_state_before_it(cluster, 
         sessions.close()
 
 
+async def test_resources_of_ray_say_which_nodes_are_used_and_how_many_workers_they_have(cluster, make_pool):
+    labels, resources = {"standfast-pool": "sized"}, {"standfast_workers": 2, "special": 1}
+    nodes = [cluster.add_node(labels=labels, resources=resources), cluster.add_node(labels=labels)]
+    pool = await make_pool(CONFIG, nodes=1, labels=labels, resources={"special": 1})
+    try:
+        sessions = [await pool.lease(120) for _ in range(2)]
+        assert {session.link.node.address for session in sessions} == {nodes[0].address}
+        assert pool.is_full
+        assert [node["capacity"] for node in pool.info()["nodes"].values()] == [2]
+        async with asyncio.timeout(240):
+            while not pool.info()["unusable"]:
+                cluster.restart_ended()
+                await pool.refresh()
+        [reason] = pool.info()["unusable"].values()
+        assert "not schedulable" in reason
+        assert pool.metrics["nodes_lost"] == 0
+        assert (await sessions[0].run("6 * 7")).value == 42
+    finally:
+        for node in nodes:
+            cluster.kill_node(node)
+
+
+WITHOUT_NAMESPACES = [
+    "unshare", "--user", "--map-root-user", "sh", "-c",
+    'echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --bounding-set=-all --inh-caps=-all "$@"', "sh",
+]  # fmt: skip
+
+
+async def test_a_node_without_the_sandbox_that_is_required_is_not_used_and_told_with_the_reason(cluster, make_pool):
+    labels = {"standfast-pool": "mixed"}
+    nodes = [cluster.add_node(labels=labels), cluster.add_node(labels=labels, prefix=WITHOUT_NAMESPACES)]
+    pool = await make_pool(CONFIG, nodes=2, labels=labels)
+    try:
+        sessions = [await pool.lease(120) for _ in range(3)]
+        assert {session.link.node.address for session in sessions} == {nodes[0].address}
+        assert {session.info.metadata["sandbox"] for session in sessions} == {"namespaces"}
+        [(_, reason)] = pool.info()["unusable"].items()
+        assert "namespaces" in reason
+    finally:
+        for node in nodes:
+            cluster.kill_node(node)
+
+
 async def test_callers_wait_for_a_cluster_that_is_lost_and_go_on_with_the_next(tmp_path):
     """A cluster of its own, whose head ends, and which begins again at the same address."""
     import ray

@@ -127,6 +127,19 @@ def test_ray_starts_servers_that_share_a_port_of_their_node(cluster, tmp_path):
         run_command(tmp_path, environment, "fleet", "down")
 
 
+def test_the_status_of_a_fleet_without_its_cluster_says_so_at_once(tmp_path):
+    store = f"sqlite:///{tmp_path}/app.db"
+    create = "import asyncio, sys; from standfast import open_store\nasync def main():\n    async with open_store("
+    create += "sys.argv[1]) as store: await store.sessions()\nasyncio.run(main())"
+    environment = make_program_environment(f"{HEAD}:{find_port(HEAD)}")
+    assert run([sys.executable, "-c", create, store], tmp_path, environment).returncode == 0
+    command = [sys.executable, "-m", "standfast", "fleet", "status", "--store", store, "--json"]
+    done = run(command, tmp_path, environment, timeout=60)
+    status = json.loads(done.stdout)
+    assert status["nodes"] == []
+    assert "accepts no connection" in status["problem"]
+
+
 def wait_for_runtimes(folder, environment, store, without):
     """Return the two live runtimes by their process ids."""
     while True:

@@ -58,6 +58,8 @@ def join(address: str | None) -> None:
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(_RECONNECT_SECONDS))
     ray = import_ray()
     if not ray.is_initialized():
+        if address is not None and ":" in address and "://" not in address:
+            _check_connection(address)  # Ray would try for minutes
         try:
             ray.init(
                 address=address or "auto",
@@ -79,7 +81,10 @@ def leave() -> None:
 
 def check_head() -> None:
     """Raise :class:`ClusterUnavailable` unless the head accepts connections."""
-    address = import_ray().get_runtime_context().gcs_address
+    _check_connection(import_ray().get_runtime_context().gcs_address)
+
+
+def _check_connection(address: str) -> None:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()

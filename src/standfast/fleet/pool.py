@@ -29,6 +29,8 @@ from standfast.workers.session import WorkerSession
 REFRESH_INTERVAL = 1.0
 _GREETING_TIMEOUT = 20.0
 _ANSWER_TIMEOUT = 10.0
+_RETRY_SECONDS = 5.0
+"""How long a node is left alone whose actor could not be started, for example because its resources do not suffice."""
 _HEAD_TIMEOUT = 30.0
 """Seconds without a list of nodes after which a cluster counts as lost although its head accepts connections."""
 _log = get_logger("standfast.workers")
@@ -69,6 +71,7 @@ class RayPool(SessionPool):
         self._greetings: dict[str, asyncio.Task[None]] = {}
         self._unusable: dict[str, str] = {}
         """By node: why it is not used."""
+        self._retry_at: dict[str, float] = {}
         self._problem = ""
         """Why there is no cluster at the moment."""
         self._directory: Any = None
@@ -163,7 +166,7 @@ class RayPool(SessionPool):
             if link.loss is not None:
                 del self._links[node_id]
         self._unusable = {node_id: why for node_id, why in self._unusable.items() if node_id in alive}
-        fitting = [node for node in nodes if node.is_alive and self._fits(node) and node.node_id not in self._links]
+        fitting = [node for node in nodes if self._fits(node) and node.node_id not in self._links]
         await asyncio.gather(*(self._add_node(node) for node in fitting))
         for node_id, link in self._links.items():
             if node_id not in self._greetings:
@@ -205,6 +208,8 @@ class RayPool(SessionPool):
         await asyncio.to_thread(cluster.leave)
 
     def _fits(self, node: cluster.ClusterNode) -> bool:
+        if not node.is_alive or time.monotonic() < self._retry_at.get(node.node_id, 0.0):
+            return False
         return all(node.labels.get(name) == value for name, value in self.labels.items())
 
     async def _add_node(self, node: cluster.ClusterNode) -> None:
@@ -243,6 +248,7 @@ class RayPool(SessionPool):
         finally:
             del self._greetings[link.node.node_id]
         link.report = report
+        link.has_answered = link.has_answered or report is not None
         if problem:
             self._unusable[link.node.node_id] = problem
         else:
@@ -251,8 +257,11 @@ class RayPool(SessionPool):
 
     def _note_loss(self, link: NodeLink) -> None:
         """Forget a lost node: calls that wait have ended, and its sessions are dead."""
-        self.metrics["nodes_lost"] += 1
-        _log.warning("%s", link.loss)
+        if link.has_answered:
+            self.metrics["nodes_lost"] += 1
+            _log.warning("%s", link.loss)
+        else:
+            self._retry_at[link.node.node_id] = time.monotonic() + _RETRY_SECONDS
         if self._links.get(link.node.node_id) is link:
             del self._links[link.node.node_id]
         self._changed.set()

@@ -4,6 +4,7 @@ Ray ends an actor without asking it. A replica that outlived its actor would be 
 """
 
 import os
+import runpy
 import signal
 import sys
 
@@ -20,6 +21,4 @@ def end_with_parent(parent: int) -> None:
 
 if __name__ == "__main__":
     end_with_parent(int(sys.argv.pop(1)))
-    from standfast.cli import main
-
-    main()
+    runpy.run_module("standfast", run_name="__main__", alter_sys=True)

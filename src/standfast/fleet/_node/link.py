@@ -23,7 +23,7 @@ class NodeLink:
         self.loss: Cause | None = None
         self.report: NodeReport | None = None
         self.leased = 0
-        self.draining = False
+        self.draining = self.has_answered = False
         self._waiting: set[asyncio.Future[bytes]] = set()
 
     async def call(self, session_id: str, method: str, request: Any, kind: type[T]) -> tuple[T, SessionBrief | None]:
