@@ -128,9 +128,8 @@ adapters: setup  ## test the models of litellm and any-llm in an environment of 
 # Ray takes ten seconds for each node, and is not part of what every developer installs.
 .venv-fleet/.ready: .venv/.ready requirements-fleet.txt
 	$(PYTHON) -m venv .venv-fleet
-	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-		> $$(.venv-fleet/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_dev.pth
-	.venv-fleet/bin/pip install --quiet --require-hashes -r requirements-fleet.txt
+	.venv-fleet/bin/pip install --quiet --require-hashes -r requirements-dev.txt -r requirements-fleet.txt
+	.venv-fleet/bin/pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
 fleet: .venv-fleet/.ready  ## test workers on a Ray cluster of this machine; 60 seconds of faults, STANDFAST_FLEET_MINUTES for more

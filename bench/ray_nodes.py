@@ -11,11 +11,17 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bench.ray_network import Network, NetworkHost
 
 STORE_BYTES = 80_000_000
 NETWORK = f"127.{os.getpid() // 200 % 250 + 1}.{os.getpid() % 200 + 1}"
 """The first numbers of the addresses of this process's nodes: clusters with the same ones get in each other's way."""
 HEAD = f"{NETWORK}.2"
+HEAD_PORT = 6379
+"""That of a head with a network namespace of its own."""
 STARTUP_SECONDS = 120.0
 PORTS = 400
 """How many ports the workers of a node may use."""
@@ -47,22 +53,35 @@ class RayNode:
         environment: Mapping[str, str] | None = None,
         log: Path | None = None,
     ) -> None:
-        self.address = address
+        self.address, self.prefix = address, tuple(prefix)
         self.port = find_port(address) if port is None and head is None else port
         role = [f"--address={head}"] if head else ["--head", f"--port={self.port}", "--include-dashboard=false"]
         options = [f"--node-ip-address={address}", "--num-cpus=2", f"--object-store-memory={STORE_BYTES}"]
         options += [f"--labels={','.join(f'{key}={value}' for key, value in (labels or {}).items())}"] if labels else []
         options += [f"--resources={json.dumps(dict(resources or {}))}"] if resources else []
         command = [*prefix, str(Path(sys.executable).with_name("ray")), "start", *role, *options]
-        with open(log or os.devnull, "ab") as output:
-            self.process = subprocess.Popen(
-                [*command, "--disable-usage-stats", "--block"],
-                env=make_environment() | dict(environment or {}),
+        self._command = [*command, "--disable-usage-stats", "--block"]
+        self._environment, self._log = make_environment() | dict(environment or {}), log
+        self.process = self._start()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        with open(self._log or os.devnull, "ab") as output:
+            return subprocess.Popen(
+                self._command,
+                env=self._environment,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
                 preexec_fn=end_with_parent,
             )
+
+    def restart_if_ended(self) -> bool:
+        """Start the node again if it has ended by itself: on a busy machine, Ray's 30 seconds to start are too few."""
+        if self.process.poll() is None:
+            return False
+        self.kill()
+        self.process = self._start()
+        return True
 
     @property
     def cluster_address(self) -> str:
@@ -105,26 +124,54 @@ class RayNode:
 
 
 class RayCluster:
-    """A head and further nodes, each with an address of its own. Ray does not take 127.0.0.1 literally."""
+    """A head and further nodes, each with an address of its own. Ray does not take 127.0.0.1 literally.
 
-    def __init__(self, nodes: int = 1, *, head_options: Mapping[str, object] | None = None) -> None:
+    The addresses are on loopback, or the hosts of a ``network``: then each node has a network namespace of its own.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 1,
+        *,
+        head_options: Mapping[str, object] | None = None,
+        network: "Network | None" = None,
+        head_host: "NetworkHost | None" = None,
+    ) -> None:
         self.log = Path(tempfile.mkdtemp(prefix="standfast-ray-")) / "nodes.log"
-        self.head = RayNode(address=HEAD, log=self.log, **(head_options or {}))  # type: ignore[arg-type]
+        self.network = network
+        self.hosts: dict[RayNode, NetworkHost] = {}
         self.nodes: list[RayNode] = []
         self._next = 3
-        wait_for_port(HEAD, self.head.port or 0)
+        if network is None:
+            self.head = RayNode(address=HEAD, log=self.log, **(head_options or {}))  # type: ignore[arg-type]
+        else:
+            self.head = self._start_on(head_host or network.add_host(), port=HEAD_PORT, **(head_options or {}))
+        wait_for_port(self.head.address, self.head.port or 0, self.head.prefix)
         for _ in range(nodes):
             self.add_node()
+
+    def _start_on(self, host: "NetworkHost", **options: object) -> RayNode:
+        node = RayNode(address=host.address, prefix=host.prefix, log=self.log, **options)  # type: ignore[arg-type]
+        self.hosts[node] = host
+        return node
 
     @property
     def address(self) -> str:
         return self.head.cluster_address
 
     def add_node(self, **options: object) -> RayNode:
-        node = RayNode(address=f"{NETWORK}.{self._next}", head=self.address, log=self.log, **options)  # type: ignore[arg-type]
-        self._next += 1
+        if self.network is not None:
+            node = self._start_on(self.network.add_host(), head=self.address, **options)
+        else:
+            address = f"{NETWORK}.{self._next}"
+            node = RayNode(address=address, head=self.address, log=self.log, **options)  # type: ignore[arg-type]
+            self._next += 1
         self.nodes.append(node)
         return node
+
+    def restart_ended(self) -> int:
+        """Start the nodes again that have ended by themselves, and return their number."""
+        return sum(node.restart_if_ended() for node in self.nodes)
 
     def kill_node(self, node: RayNode) -> None:
         self.nodes.remove(node)
@@ -141,8 +188,15 @@ def find_port(address: str) -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for_port(address: str, port: int) -> None:
+def wait_for_port(address: str, port: int, prefix: Sequence[str] = ()) -> None:
+    """Return when the port accepts a connection, as seen by commands with this prefix."""
     deadline = time.monotonic() + STARTUP_SECONDS
+    if prefix:
+        connect = f"import socket; socket.create_connection(({address!r}, {port}), timeout=1)"
+        while subprocess.run([*prefix, sys.executable, "-c", connect], check=False, capture_output=True).returncode:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"nothing listens at {address}:{port}")
+        return
     while True:
         try:
             socket.create_connection((address, port), timeout=1.0).close()

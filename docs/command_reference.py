@@ -14,4 +14,5 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
         return markdown
     command = typer.main.get_command(app).load_all()
     reference = get_docs_for_click(obj=command, ctx=typer.Context(command), name="standfast")
-    return markdown + re.sub(r"\A# .*\n", "", reference)
+    examples = re.sub(r"((?:^\$ .*\n)+)", r"```console\n\1```\n", re.sub(r"\A# .*\n", "", reference), flags=re.M)
+    return markdown + examples

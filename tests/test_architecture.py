@@ -47,7 +47,7 @@ LIBRARY_USERS = {
     "rich": {"cli"},
     "websockets": {"models", "realtime", "voice"},
     "mcp": {"mcp"},
-    "httpx2": {"mcp", "client"},
+    "httpx2": {"mcp", "client", "runtime"},
     "anyio": {"mcp"},
     "starlette": {"server"},
     "uvicorn": {"server"},
@@ -56,6 +56,7 @@ LIBRARY_USERS = {
     "opentelemetry": {"tracing"},
     "jsonschema": {"tool_calls"},
     "graphviz": {"agents"},
+    "cronsim": {"runtime"},
     "litellm": {"models"},
     "ray": {"fleet"},
     "any_llm": {"models"},
@@ -158,7 +159,7 @@ def test_only_worker_processes_can_load_pickles() -> None:
     assert [get_name(path) for path in host if imports_of(path) & modules] == []
 
 
-LOGGERS = {"base/log.py", "base/log_secrets.py", "server/logs.py", "cli/app.py", "mcp/_client/log_privacy.py"}
+LOGGERS = {"base/log.py", "server/logs.py", "cli/app.py", "mcp/_client/log_privacy.py"}
 
 
 def test_foreign_text_is_logged_and_shown_through_one_function() -> None:

@@ -146,7 +146,7 @@ def test_a_competitor_answers_and_may_print(competitor):
     assert competitor.ask("double", number=4) == 8
 
 
-def test_a_competitor_that_fails_can_be_asked_again(competitor):
+def test_a_competitor_can_be_used_again_after_a_failure(competitor):
     with pytest.raises(CompetitorUnavailable, match="competitor failed at fail: ValueError: no such thing"):
         competitor.ask("fail")
     assert competitor.ask("double", number=1) == 2

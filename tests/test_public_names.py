@@ -138,15 +138,23 @@ def test_no_public_name_has_the_type_any(reports: dict[str, list[str]]) -> None:
     assert [name for name, line in pairs if line.endswith('Revealed type is "Any"')] == []
 
 
-def list_undocumented(value: Any, name: str, *, members: bool) -> list[str]:
+def list_undocumented(value: Any, name: str) -> list[str]:
     """The class or function and its public members that have no docstring of their own or of a base class."""
     if not getattr(value, "__module__", "").startswith("standfast"):
         return []
     text = value.__doc__ or ""
     missing = [] if text.strip() and not text.startswith(f"{value.__name__}(") else [name]
-    if members and inspect.isclass(value):
+    if inspect.isclass(value):
+        members = {
+            key: one
+            for base in reversed(value.__mro__)
+            if base.__module__.startswith("standfast")
+            for key, one in vars(base).items()
+        }
         own = [
-            key for key, one in vars(value).items() if not key.startswith("_") and (callable(one) or is_property(one))
+            key
+            for key, one in members.items()
+            if not key.startswith(("_", "test_")) and (callable(one) or is_property(one))
         ]
         missing += [f"{name}.{key}" for key in own if not inspect.getdoc(inspect.getattr_static(value, key))]
     return missing
@@ -161,8 +169,7 @@ def test_every_public_class_and_function_has_a_docstring(package: str) -> None:
     module = importlib.import_module(package)
     values = {name: getattr(module, name) for name in module.__all__}
     checked = {name: one for name, one in values.items() if inspect.isclass(one) or inspect.isfunction(one)}
-    members = package in ("standfast.runtime",)
-    assert [each for name, one in checked.items() for each in list_undocumented(one, name, members=members)] == []
+    assert [each for name, one in checked.items() for each in list_undocumented(one, name)] == []
 
 
 FIELDS = (Agent, RunConfig, ModelSettings, SessionConfig, PoolConfig, SandboxPolicy, RunContextWrapper)

@@ -1,4 +1,4 @@
-"""An agent whose model and tools say what a terminal would obey."""
+"""An agent whose model and tools print escape sequences."""
 
 from typing import Any
 

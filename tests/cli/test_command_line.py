@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -41,9 +42,18 @@ def commands(found: Any = None, *names: str) -> Iterator[tuple[tuple[str, ...], 
 
 @pytest.mark.parametrize(("names", "command"), [pytest.param(*one, id=" ".join(one[0])) for one in commands()])
 def test_every_command_has_an_example_and_json(names, command):
-    assert f"standfast {' '.join(names)}" in command.help
+    assert f"$ standfast {' '.join(names)}" in command.help
     if names != ("chat",):
         assert "--json" in [word for option in command.params for word in option.opts]
+
+
+@pytest.mark.parametrize(("names", "command"), [pytest.param(*one, id=" ".join(one[0])) for one in commands()])
+def test_help_is_readable_at_eighty_columns(names, command, standfast, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    paragraphs = [one for one in command.help.split("\n\n") if not one.startswith("$ ")]
+    assert "\n" not in "".join(paragraphs)  # the terminal wraps them
+    shown = standfast(*names, "--help").output
+    assert not re.search(r"…|range>|[a-z]\{|<bool>", shown), shown
 
 
 def test_help_imports_no_command():
@@ -198,3 +208,21 @@ def test_completion_without_a_store_is_empty_and_creates_none(tmp_path):
     assert complete("standfast sessions show u", STANDFAST_STORE=f"sqlite:///{tmp_path / 'none.db'}") == []
     assert complete("standfast runs show r", STANDFAST_STORE="postgresql+asyncpg://127.0.0.1:1/x") == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_group_of_commands_describes_itself_and_nothing_else():
+    for name, group in typer.main.get_command(app).load_all().commands.items():
+        if hasattr(group, "commands"):
+            assert group.help.endswith("."), name
+            assert [option for option in group.params if "completion" in option.name] == [], name
+
+
+def test_the_program_starts_with_an_older_typer():
+    code = """
+import sys, typer.core
+del typer.core.TyperOption.display_type_rich  # it came with 0.29
+from standfast.cli import main
+sys.argv = ["standfast", "version"]
+main()
+"""
+    assert program("-c", code).stdout.startswith("standfast ")

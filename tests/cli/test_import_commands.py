@@ -34,7 +34,7 @@ def outcomes(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(row["id"], row["outcome"]) for row in rows]
 
 
-def test_an_import_is_tried_done_and_taken_back(run_json, standfast, old, monkeypatch):
+def test_an_import_can_be_previewed_made_and_undone(run_json, standfast, old, monkeypatch):
     planned = run_json("import", "openai-agents", old, "--dry-run", code=1)
     assert outcomes(planned) == [("ann", "copied"), ("sam", "refused")]
     assert run_json("sessions", "list") == []

@@ -402,13 +402,13 @@ def test_approving_a_call_that_may_have_happened_needs_the_word_again(standfast,
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [(("done", "--output", "receipt 9"), "receipt 9"), (("not-done",), "The call had no effect.")],
 )
-def test_a_person_says_whether_the_call_happened(run_json, uncertain, tmp_path, words, told):
+def test_a_person_says_whether_the_call_happened(run_json, uncertain, tmp_path, words, expected):
     verb, *options = words
     outcome = run_json("approvals", verb, uncertain["id"], *options, "--agent", BOOKKEEPER)
-    assert outcome["final_output"] == f"It says: {told}."
+    assert outcome["final_output"] == f"It says: {expected}."
     assert booked(tmp_path) == ["5"]
 
 

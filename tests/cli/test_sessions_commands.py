@@ -45,7 +45,7 @@ def test_forking_and_rewinding(run_json):
     assert len(run_json("sessions", "show", "twin")["items"]) == 1
 
 
-def test_lengths_are_printed_in_words(standfast):
+def test_lengths_are_printed_with_their_unit(standfast):
     assert standfast("sessions", "fork", "user-7", "--at", "1", "--as", "copy").stdout == "copy shares 1 item\n"
     assert standfast("sessions", "rewind", "user-7", "--to", "2").stdout == "user-7 now has 2 items (version 2)\n"
     assert "1 item written" in standfast("sessions", "export", "copy", "-o", os.devnull).stdout
@@ -78,7 +78,7 @@ def test_what_cannot_be_meant_is_refused(standfast, words):
     assert standfast("sessions", *words).exit_code == 2
 
 
-def test_a_file_that_is_not_there_is_named(standfast):
+def test_a_missing_file_is_named(standfast):
     result = standfast("sessions", "import", "nowhere.jsonl")
     assert (result.exit_code, result.stderr) == (5, "error: nowhere.jsonl: No such file or directory\n")
 
@@ -120,7 +120,7 @@ def test_a_missing_object_is_reported_in_one_line_with_its_own_exit_code(standfa
     assert json.loads(standfast("sessions", *words, "--json").stderr)["error"]["code"] == "not-found"
 
 
-def test_a_store_that_is_not_there_is_not_made(standfast, tmp_path):
+def test_a_missing_store_is_not_created(standfast, tmp_path):
     result = standfast("sessions", "list", "--store", f"sqlite:///{tmp_path / 'other.db'}")
     assert result.exit_code == 5
     assert "--store" in result.stderr

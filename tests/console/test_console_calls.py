@@ -67,7 +67,7 @@ def write(page, text):
     page.click(".call .search button", "Send")
 
 
-def test_a_caller_interrupts_and_what_was_not_heard_stands_apart(talking_page, server):
+def test_an_interrupted_transcript_marks_what_was_not_heard(talking_page, server):
     page = talking_page
     call(page, "receptionist", "Call with the microphone")
     page.wait_for(".actions button", "Mute")
@@ -125,7 +125,7 @@ def test_a_tool_of_a_call_is_decided_while_another_person_watches(page, other_pa
     assert other_page.list_faults() == []
 
 
-def test_a_call_goes_on_after_a_lost_connection_and_in_another_view(page):
+def test_a_call_continues_after_a_lost_connection_and_in_another_view(page):
     page.driver.execute_script(
         "window.sockets = []; const Real = WebSocket; window.WebSocket = class extends Real {"
         "constructor(...all) { super(...all); window.sockets.push(this);"

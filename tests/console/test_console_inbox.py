@@ -79,7 +79,7 @@ def test_always_decides_later_calls_of_the_session(page, server, approval):
     server.start_run("refund order 7", approval["session_id"], until=("completed",))
 
 
-def test_the_decision_of_another_person_appears_and_stands(page, other_page, server, approval):
+def test_the_decision_of_another_person_appears_and_is_final(page, other_page, server, approval):
     other_page.sign_in(server.create_key("eve", "approver"))
     for browser in (page, other_page):
         browser.open(f"#/approvals/{approval['id']}")

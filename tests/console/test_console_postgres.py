@@ -20,7 +20,7 @@ def page(tmp_path, postgres_tables_url):
         assert opened.list_faults() == []
 
 
-def test_a_refund_is_edited_and_what_it_left_behind_is_found(page):
+def test_a_refund_with_edited_arguments_is_recorded(page):
     run_id = page.server.start_run("refund order 7", "ann")
     page.open("#/approvals")
     page.click(".row a", "refund")

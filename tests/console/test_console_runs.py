@@ -73,7 +73,7 @@ def test_a_fork_with_another_input_is_another_run(page, server, request):
     assert server.http.get(f"/runs/{run_id}").json()["status"] == "completed"
 
 
-def test_words_arrive_while_the_model_answers_and_the_run_is_cancelled(page, server, request):
+def test_text_arrives_while_the_model_answers_and_the_run_can_be_cancelled(page, server, request):
     run_id = server.start_run("speak slowly", request.node.name, until=())
     page.open(f"#/runs/{run_id}")
     page.wait_for(".words", "These words are on their way")
@@ -121,6 +121,6 @@ def test_an_exported_run_opens_without_a_server(page, server, request, tmp_path)
 
 
 @pytest.mark.parametrize("run_id", ["unknown", "../keys", "<script>"])
-def test_an_unknown_run_is_said_to_be_unknown(page, run_id):
+def test_an_unknown_run_is_reported_as_unknown(page, run_id):
     page.open("#/runs/" + run_id.replace("/", "%2F"))
     page.wait_for("[role=alert]")

@@ -22,7 +22,7 @@ def test_a_message_starts_a_run_and_the_answer_appears(page, server):
     assert page.list_violations() == []
 
 
-def test_sessions_are_found_by_their_names_and_by_what_was_said(page, server, request):
+def test_sessions_are_found_by_name_and_by_content(page, server, request):
     server.start_run("The saucer is chipped", request.node.name)
     page.open("#/sessions")
     page.wait_for("td a", request.node.name)

@@ -9,7 +9,7 @@ from console.console_server import run_console
 pytestmark = [needs_chromium, needs_console]
 
 
-def test_a_browser_without_a_credential_is_told_what_to_do(other_page, server):
+def test_a_browser_without_a_credential_gets_instructions(other_page, server):
     other_page.open("")
     other_page.wait_for("main", "standfast serve")
     assert other_page.find_all("nav") == []

@@ -155,7 +155,7 @@ def test_versions_are_a_tree_to_go_back_in_and_to_fork(notebook):
     page.wait_for(".output-stdout", "fork 3")
 
 
-def test_a_restart_says_what_is_lost(notebook):
+def test_a_restart_reports_what_is_lost(notebook):
     page = notebook
     run_cell(page, "kept = 1\nlost = open('/dev/null')\nprint('made')")
     page.wait_for(".output-stdout", "made")

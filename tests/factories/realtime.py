@@ -117,11 +117,11 @@ class EventRecorder:
 
 @asynccontextmanager
 async def record_events(session: RealtimeSession) -> AsyncIterator[EventRecorder]:
-    heard = EventRecorder()
-    task = asyncio.ensure_future(heard.listen(session))
+    recorded = EventRecorder()
+    task = asyncio.ensure_future(recorded.listen(session))
     await asyncio.sleep(0)
     try:
-        yield heard
+        yield recorded
     finally:
         if not task.done():
             task.cancel()
@@ -139,8 +139,8 @@ async def open_scripted_session(
     run = {name: more.pop(name) for name in ("context", "model_config", "session") if name in more}
     config: Any = {"reconnect": {"initial_delay": 0.001, "max_delay": 0.01}, **more}
     session = await RealtimeRunner(agent, model=scripted, config=config).run(**run)
-    async with record_events(session) as heard, session:
-        yield session, scripted, heard
+    async with record_events(session) as recorded, session:
+        yield session, scripted, recorded
 
 
 def connect_options(server: RealtimeServer) -> Any:
@@ -156,8 +156,8 @@ async def open_websocket_session(
     model = OpenAIRealtimeWebSocketModel(transport_config=transport)
     settings: Any = {"reconnect": {"initial_delay": 0.01}, **config}
     session = await RealtimeRunner(agent, model=model, config=settings).run(model_config=connect_options(server))
-    async with record_events(session) as heard, session:
-        yield session, heard
+    async with record_events(session) as recorded, session:
+        yield session, recorded
 
 
 def get_texts(session: RealtimeSession) -> list[str | None]:
@@ -183,10 +183,10 @@ def get_sent_inputs(model: ScriptedRealtimeModel, kind: type) -> list[Any]:
     return [event for event in model.sent_events if isinstance(event, kind)]
 
 
-async def interrupt(session: RealtimeSession, heard: EventRecorder) -> None:
+async def interrupt(session: RealtimeSession, recorded: EventRecorder) -> None:
     """Interrupt a session, and check that it did not wait for its own timeout."""
     await asyncio.wait_for(session.interrupt(), WAIT_TIMEOUT)
-    assert not [event for event in heard.of_type("error") if isinstance(event.error, AcknowledgementTimeout)]
+    assert not [event for event in recorded.of_type("error") if isinstance(event.error, AcknowledgementTimeout)]
 
 
 class CallCounter:

@@ -97,9 +97,9 @@ async def streamed(scenario: Scenario, session: Any) -> Seen:
         scenario.decide(state)
         result = Runner.run_streamed(scenario.agent, state, session=session, **resuming(scenario))
         events += [event async for event in result.stream_events()]
-    told = [event.item for event in events if event.type == "run_item_stream_event"]
+    items = [event.item for event in events if event.type == "run_item_stream_event"]
     shown = [(item.type, item.to_input_item()) for item in list_produced(result)]
-    announced = [(item.type, item.to_input_item()) for item in told]  # a handoff filter may remove what was announced
+    announced = [(item.type, item.to_input_item()) for item in items]  # a handoff filter may remove what was announced
     assert [one for one in announced if one in shown] == shown
     return seen(scenario, result, await session.get_items() if session else [], asked)
 

@@ -44,9 +44,10 @@ async def make_pool(joined):
         pool = RayPool(config, address=joined.address, **options)
         pools.append(pool)
         await pool.start()
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(240):
             while len(pool.list_reports()) < (len(joined.nodes) + 1 if nodes is None else nodes):
                 await asyncio.sleep(0.1)
+                joined.restart_ended()
                 await pool.refresh()
         return pool
 

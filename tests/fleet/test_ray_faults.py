@@ -1,4 +1,7 @@
-"""A fleet whose nodes, head, runtimes and database are killed and paused at random: nothing is lost or done twice."""
+"""A fleet whose parts are killed, paused and cut off at random: nothing is lost or done twice.
+
+Where network namespaces can be made, each node has its own. The runtimes are on the machine of the head.
+"""
 
 import asyncio
 import os
@@ -17,10 +20,11 @@ from pathlib import Path
 import fault_process
 import pytest
 from bench.postgres import make_url
-from bench.ray_nodes import HEAD, RayCluster
+from bench.ray_network import Network, can_make_networks
+from bench.ray_nodes import RayCluster
 
 import standfast
-from factories.fleet import LEAKS, NEEDS_RAY
+from factories.fleet import LEAKS, NEEDS_RAY, SOON, is_running
 from standfast import Runtime, open_store
 
 SOURCE = Path(standfast.__file__).parent.parent
@@ -64,13 +68,6 @@ class Database:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
 class Fleet:
     """The processes, and what can happen to them."""
 
@@ -79,17 +76,25 @@ class Fleet:
         self.effects = folder / "effects"
         self.effects.touch()
         self.database = Database()
-        self.cluster = RayCluster(0)
-        for _ in range(NODES):
-            self.add_node()
+        self.network = Network() if can_make_networks() else None
+        self.head_host = None if self.network is None else self.network.add_host()
+        self.start_cluster()
         self.runtimes = [self.begin_runtime() for _ in range(RUNTIMES)]
 
+    def start_cluster(self, **head_options):
+        self.cluster = RayCluster(
+            0, head_options={"environment": SOON, **head_options}, network=self.network, head_host=self.head_host
+        )
+        for _ in range(NODES):
+            self.add_node()
+
     def add_node(self):
-        self.cluster.add_node(labels=fault_process.LABELS)
+        self.cluster.add_node(labels=fault_process.LABELS, environment=SOON)
 
     def begin_runtime(self):
-        command = [sys.executable, fault_process.__file__, self.database.url, str(self.effects), self.cluster.address]
-        environment = {**os.environ, "PYTHONPATH": str(SOURCE), "STANDFAST_NODE_ADDRESS": HEAD}
+        command = [*self.cluster.head.prefix, sys.executable, fault_process.__file__]
+        command += [self.database.url, str(self.effects), self.cluster.address]
+        environment = {**os.environ, "PYTHONPATH": str(SOURCE), "STANDFAST_NODE_ADDRESS": self.cluster.head.address}
         with open(self.folder / "runtimes.log", "ab") as log:
             return subprocess.Popen([*command, str(RUNS), str(SESSIONS)], env=environment, stdout=log, stderr=log)
 
@@ -122,12 +127,19 @@ class Fleet:
         """The whole cluster is lost with its head, and another one begins at the same address."""
         port = self.cluster.head.port
         self.cluster.close()
-        self.cluster = RayCluster(0, head_options={"port": port})
-        for _ in range(NODES):
-            self.add_node()
+        self.start_cluster(**({} if self.network is not None else {"port": port}))
+
+    def cut_off(self):
+        """A node, or the head with the runtimes, hears and says nothing for a time. Ray may give the nodes up."""
+        host = self.dice.choice([self.head_host, *(self.cluster.hosts[node] for node in self.cluster.nodes)])
+        self.network.cut(host)
+        time.sleep(self.dice.uniform(1, 12))
+        self.network.join(host)
 
     def cause_fault(self):
+        self.cluster.restart_ended()
         faults = [self.kill_runtime, self.pause_runtime, self.kill_node, self.pause_node, self.kill_database]
+        faults += [] if self.network is None else [self.cut_off]
         fault = self.dice.choice([*faults, *faults, self.kill_head])
         self.done[fault.__name__] += 1
         fault()
@@ -137,6 +149,8 @@ class Fleet:
             process.kill()
             process.wait()
         self.cluster.close()
+        if self.network is not None:
+            self.network.close()
         self.database.close()
 
 
@@ -156,7 +170,7 @@ async def test_whatever_is_killed_or_paused_every_run_ends_and_nothing_is_done_t
         fleet.done["kill_head"] += 1
         await asyncio.to_thread(fleet.kill_head)
     async with Runtime.open(fleet.database.url) as runtime:
-        statuses = await wait_for_end(runtime)
+        statuses = await wait_for_end(runtime, fleet)
         assert statuses == {"completed": RUNS}, (statuses, fleet.done)
     made = fleet.effects.read_text().splitlines()
     assert max(Counter(made).values()) == 1, "a call was made twice"
@@ -177,10 +191,11 @@ async def test_whatever_is_killed_or_paused_every_run_ends_and_nothing_is_done_t
     print(f"{RUNS} runs, {len(made)} calls, faults: {dict(fleet.done)}")
 
 
-async def wait_for_end(runtime):
+async def wait_for_end(runtime, fleet):
     deadline = time.monotonic() + END_SECONDS
     while True:
         found = Counter(info.status for info in await runtime.runs(limit=RUNS + 1))
         if found == {"completed": RUNS} or time.monotonic() > deadline:
             return found
+        await asyncio.to_thread(fleet.cluster.restart_ended)
         await asyncio.sleep(0.5)

@@ -1,11 +1,13 @@
 """The pool over Ray, and its sessions, with a cluster of two nodes."""
 
 import asyncio
+import contextlib
 import inspect
 
 import pytest
 
 from factories.fleet import LEAKS, NEEDS_RAY
+from factories.server import open_server
 from factories.workers import collect_messages, start_code
 from standfast.base.errors import Closed, InvalidInput, NotFound
 from standfast.fleet import RayPool, RemoteWorkerSession
@@ -24,6 +26,7 @@ from standfast.workers import (
     SessionConfig,
     SessionPool,
     SessionState,
+    WorkerDied,
     WorkerError,
     WorkerRequestFailed,
     WorkerSession,
@@ -224,6 +227,65 @@ async def test_a_node_that_is_drained_gives_its_conversations_to_another(make_po
             assert third.node_id != left
 
 
+async def test_output_that_streams_while_its_node_is_drained_is_complete(make_pool):
+    pool = await make_pool(PoolConfig(session=CONFIG.session, min_idle=0, max_sessions=5, drain_timeout=1.0))
+    async with pool.acquire(60) as session:
+        left = session.node_id
+        stream = session.execute(ExecuteMessage(code="for n in range(3000): print(f'{n:01000}')"), timeout=120)
+        messages = [await anext(stream)]  # and the rest below: the drain begins between two
+        draining = asyncio.create_task(pool.drain_node(left))
+        assert await session.files.list() == [], "other calls do not wait for the end of the drain"
+        messages += [message async for message in stream]
+        text = "".join(one.data for one in messages if isinstance(one, OutputMessage))
+        assert text == "".join(f"{n:01000}\n" for n in range(3000))
+        assert isinstance(messages[-1], ResultMessage)
+        await draining
+        assert session.node_id != left
+
+
+async def test_a_session_that_cannot_be_moved_stays_and_the_others_are_moved(make_pool):
+    pool = await make_pool(PoolConfig(session=CONFIG.session, min_idle=0, max_sessions=8, drain_timeout=1.0))
+    sessions = [await pool.lease(60) for _ in range(4)]
+    left = sessions[0].node_id
+    [dead, alive] = [one for one in sessions if one.node_id == left]
+    await dead.run("import os; os._exit(3)")
+    await alive.run("kept = 1")
+    with pytest.raises((CaptureFailed, WorkerDied, Closed)):
+        await pool.drain_node(left)
+    assert (dead.node_id, alive.node_id != left) == (left, True)
+    assert (await alive.run("kept")).value == 1
+    for session in sessions:
+        pool.release(session)
+    async with asyncio.timeout(60):
+        while any(report.leased for report in pool.list_reports()):
+            await pool.refresh()
+
+
+async def test_a_conversation_whose_session_was_given_up_by_its_node_continues_in_another(make_pool):
+    """The pool was paused, or cut off, for longer than the node waits for it; here the node is told to forget it."""
+    pool = await make_pool(PoolConfig(session=CONFIG.session, min_idle=0, max_sessions=3, drain_timeout=1.0))
+    sessions = PythonSessions.for_pool(pool)
+    await sessions.run("x = 1", key="ann")
+    [session] = pool._sessions.values()
+    await session.link.control("", "leave", None, type(None))
+    lost = await sessions.run("x", key="ann")
+    assert (lost.result.state, lost.result.error.cause) == ("lost", "node-lost")
+    assert not session.is_alive
+    again = await sessions.run("'x' in dir()", key="ann")
+    assert (again.result.value, again.carried_over) == (False, "nothing")
+    assert len(pool.list_sessions()) == 1
+
+
+async def test_a_lease_that_is_cancelled_or_times_out_leaves_nothing_on_the_node(make_pool):
+    pool = await make_pool(PoolConfig(session=CONFIG.session, min_idle=0, max_sessions=3, drain_timeout=1.0))
+    for milliseconds in range(0, 60, 3):
+        with contextlib.suppress(PoolExhausted):
+            pool.release(await pool.lease(milliseconds / 1000))
+    async with asyncio.timeout(60):
+        while any(report.leased for report in pool.list_reports()):
+            await pool.refresh()
+
+
 async def test_the_python_tool_and_the_python_function_take_the_pool(pool):
     run_python = python_function(pool, conversation="ann")
     assert await run_python("x = 5") == "[no output]"
@@ -231,6 +293,19 @@ async def test_the_python_tool_and_the_python_function_take_the_pool(pool):
     sessions = PythonSessions.for_pool(pool)
     outputs = await asyncio.gather(*(sessions.run(f"{n} * 2", key=f"c{n}") for n in range(12)))
     assert [one.result.value for one in outputs] == [n * 2 for n in range(12)]
+
+
+async def test_a_server_shows_the_workers_of_each_node(pool):
+    async with pool.acquire(60) as session, open_server(pools=[pool]) as server:
+        root = server.sign_in("root")
+        metrics = (await root.get("/metrics")).text.splitlines()
+        [fleet] = (await root.get("/fleet")).json()["pools"]
+        for report in pool.list_reports():
+            here = int(report.node_id == session.node_id)
+            assert f'standfast_node_sessions{{node="{report.node_id}"}} {here:.1f}' in metrics
+            assert f'standfast_node_capacity{{node="{report.node_id}"}} 3.0' in metrics
+            node = fleet["nodes"][report.node_id]
+            assert (node["leased"], node["capacity"]) == (here, 3)
 
 
 async def test_a_pool_finds_only_nodes_with_its_labels(make_pool, joined):

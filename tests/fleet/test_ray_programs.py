@@ -7,12 +7,13 @@ import os
 import re
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
-from bench.ray_nodes import HEAD, NETWORK, RayCluster, make_environment
+from bench.ray_nodes import HEAD, NETWORK, RayCluster, find_port, make_environment
 
-from factories.fleet import NEEDS_RAY
+from factories.fleet import NEEDS_RAY, is_running
 
 ROOT = Path(__file__).parents[2]
 NODES = 0
@@ -50,11 +51,11 @@ def test_the_program_of_the_how_to_runs_on_a_cluster(cluster, tmp_path):
 
 
 def test_ray_starts_processes_that_execute_runs_and_replaces_them(cluster, tmp_path):
-    (tmp_path / "shop.py").write_text(read_program("shop.py"))
+    (tmp_path / "packing.py").write_text(read_program("packing.py"))
     environment = make_program_environment(cluster.address)
     store = f"sqlite:///{tmp_path}/app.db"
     start = (
-        "import asyncio, sys; from shop import packer; from standfast import Agent, Runtime\n"
+        "import asyncio, sys; from packing import packer; from standfast import Agent, Runtime\n"
         "async def main():\n"
         f"    async with Runtime.open({store!r}, agents=[packer], max_runs=1) as runtime:\n"
         "        run = await runtime.start('packer', sys.argv[1], key=sys.argv[1])\n"
@@ -62,7 +63,17 @@ def test_ray_starts_processes_that_execute_runs_and_replaces_them(cluster, tmp_p
         "print(asyncio.run(main()))"
     )
     assert run([sys.executable, "-c", start, "first"], tmp_path, environment).returncode == 0
-    up = ["fleet", "up", str(tmp_path / "shop.py") + ":packer", "--replicas", "2", "--max-runs", "3", "--store", store]
+    up = [
+        "fleet",
+        "up",
+        str(tmp_path / "packing.py") + ":packer",
+        "--replicas",
+        "2",
+        "--max-runs",
+        "3",
+        "--store",
+        store,
+    ]
     run_command(tmp_path, environment, *up)
     try:
         found = wait_for_runtimes(tmp_path, environment, store, set())
@@ -71,6 +82,11 @@ def test_ray_starts_processes_that_execute_runs_and_replaces_them(cluster, tmp_p
         os.kill(victim, 9)
         replaced = wait_for_runtimes(tmp_path, environment, store, {victim})
         assert victim not in replaced
+        orphan = next(iter(replaced))
+        os.kill(find_parent(orphan), 9)  # the actor, as the kernel does when memory is short
+        assert orphan not in wait_for_runtimes(tmp_path, environment, store, {victim, orphan})
+        while is_running(orphan):
+            continue
         assert run([sys.executable, "-c", start, "second"], tmp_path, environment).returncode == 0
         while '"queued"' in (
             listed := run_command(tmp_path, environment, "runs", "list", "--store", store, "--json")
@@ -80,6 +96,35 @@ def test_ray_starts_processes_that_execute_runs_and_replaces_them(cluster, tmp_p
     finally:
         stopped = run_command(tmp_path, environment, "fleet", "down", "--json")
     assert json.loads(stopped)["stopped"] == 2
+
+
+def find_parent(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_ray_starts_servers_that_share_a_port_of_their_node(cluster, tmp_path):
+    (tmp_path / "packing.py").write_text(read_program("packing.py"))
+    environment, store = make_program_environment(cluster.address), f"sqlite:///{tmp_path}/app.db"
+    port = str(find_port(HEAD))
+    up = ["fleet", "up", str(tmp_path / "packing.py") + ":packer", "--replicas", "2", "--max-runs", "3"]
+    refused = run(
+        [sys.executable, "-m", "standfast", *up, "--port", port, "--host", "0.0.0.0", "--store", store],
+        tmp_path, environment,
+    )  # fmt: skip
+    assert refused.returncode != 0
+    assert "--allowed-host" in refused.stderr
+    run_command(
+        tmp_path, environment, *up, "--port", port, "--host", "0.0.0.0", "--allowed-host", HEAD, "--store", store
+    )  # fmt: skip
+    try:
+        while not (tmp_path / "app.db").exists():
+            continue
+        assert len(wait_for_runtimes(tmp_path, environment, store, set())) == 2
+        health = f"http://{HEAD}:{port}/healthz"
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(health, timeout=30) as answer:
+            assert answer.status == 200
+    finally:
+        run_command(tmp_path, environment, "fleet", "down")
 
 
 def wait_for_runtimes(folder, environment, store, without):

@@ -19,7 +19,7 @@ GOLDEN = {
 }
 
 
-def said(text: str) -> dict[str, object]:
+def make_message(text: str) -> dict[str, object]:
     content = [{"type": "output_text", "text": text, "annotations": []}]
     return {"type": "message", "role": "assistant", "content": content, "status": "completed"}
 
@@ -28,7 +28,7 @@ EXPECTED = [
     {"role": "user", "content": "What is 3 + 4?"},
     {"type": "function_call", "call_id": "call_1", "name": "add", "arguments": '{"a": 3, "b": 4}'},
     {"type": "function_call_output", "call_id": "call_1", "output": "7"},
-    said("It is 7. é"),
+    make_message("It is 7. é"),
     {
         "role": "user",
         "content": [
@@ -36,7 +36,7 @@ EXPECTED = [
             {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo=", "detail": "auto"},
         ],
     },
-    said("A picture."),
+    make_message("A picture."),
 ]
 
 
@@ -70,7 +70,7 @@ async def test_calls_without_ids_get_some(tmp_path: Path) -> None:
             db.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     (session,) = [source async for source in read_adk(f"sqlite:///{tmp_path}/old.db")]
     assert session.items == [
-        said("I add."),
+        make_message("I add."),
         {"type": "function_call", "call_id": "e0-1", "name": "add", "arguments": '{"a": 1}'},
         {"type": "function_call_output", "call_id": "e0-1", "output": '{"sum": 1, "carry": 0}'},
     ]

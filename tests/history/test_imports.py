@@ -12,7 +12,7 @@ from agents.extensions.memory.sqlalchemy_session import SQLAlchemySession as The
 from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from history.test_openai_agents_data import ITEMS, KEYS, describe, dump, make_branches, said
+from history.test_openai_agents_data import ITEMS, KEYS, describe, dump, make_branches, make_messages
 from standfast import AdvancedSQLiteSession, EncryptedSession
 from standfast.base.errors import InvalidInput, NotFound
 from standfast.base.ids import new_id
@@ -36,7 +36,7 @@ def outcomes(report: dict[str, CopiedSession]) -> dict[str, tuple[str, int]]:
     return {name: (entry.outcome, entry.items) for name, entry in report.items()}
 
 
-async def test_a_file_is_copied_extended_and_taken_back(tmp_path: Path) -> None:
+async def test_an_import_of_a_file_can_be_repeated_and_undone(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     url, target = f"sqlite:///{path}", f"sqlite:///{tmp_path}/new.db"
     ann, bob = agents.SQLiteSession("ann", path), agents.SQLiteSession("bob", path)
@@ -51,7 +51,7 @@ async def test_a_file_is_copied_extended_and_taken_back(tmp_path: Path) -> None:
         assert await store.session("ann").get_items() == ITEMS
         assert outcomes(await copy(url, store)) == {"ann": ("unchanged", 0), "bob": ("unchanged", 0)}
         assert dump(path) == before
-        # openai-agents goes on with one of them, standfast with the other, and both with none.
+        # openai-agents continues one of them, standfast the other, and neither the rest.
         await ann.add_items(ITEMS[:1])  # type: ignore[arg-type]
         await store.session("bob").add_items(ITEMS[:1])
         assert outcomes(await copy(url, store)) == {"ann": ("extended", 1), "bob": ("unchanged", 0)}
@@ -141,7 +141,7 @@ async def test_branches_and_usage_are_exported(tmp_path: Path) -> None:
     again = TheirAdvancedSession(session_id="ann", db_path=tmp_path / "back.db", create_tables=True)
     assert await describe(again) == expected
     await again.switch_to_branch("alt")
-    await again.add_items(said("goes on"))  # type: ignore[arg-type]
+    await again.add_items(make_messages("goes on"))  # type: ignore[arg-type]
     await again.create_branch_from_turn(2, "another")
     assert len(await again.list_branches()) == 4
     again.close()

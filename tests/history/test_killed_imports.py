@@ -20,22 +20,22 @@ from standfast.store.sql.connection import TableNames
 from standfast.store.sqlite.backend import SqliteBackend
 
 
-def said(text: str) -> Any:
+def make_message(text: str) -> Any:
     return {"role": "user", "content": text}
 
 
 async def make_source(path: Path) -> None:
     plain = agents.SQLiteSession("plain", path)
-    await plain.add_items([said("p1"), said("p2")])
+    await plain.add_items([make_message("p1"), make_message("p2")])
     plain.close()
     branched = TheirSession(session_id="branched", db_path=path, create_tables=True)
-    await branched.add_items([said("1"), said("2")])
+    await branched.add_items([make_message("1"), make_message("2")])
     usage = agents.Usage(requests=1, input_tokens=7, output_tokens=2, total_tokens=9)
     await branched.store_run_usage(SimpleNamespace(context_wrapper=SimpleNamespace(usage=usage)))  # type: ignore[arg-type]
     for name in ("alt", "third"):
         await branched.switch_to_branch("main")
         await branched.create_branch_from_turn(2, name)
-        await branched.add_items([said(f"{name} 2"), said(f"{name} 3")])
+        await branched.add_items([make_message(f"{name} 2"), make_message(f"{name} 3")])
     branched.close()
 
 
@@ -131,17 +131,17 @@ async def test_branches_that_were_added_since_are_copied_and_deleted_ones_stay_d
     await ours.delete_branch("third")
     theirs = TheirSession(session_id="branched", db_path=source)
     await theirs.create_branch_from_turn(2, "new")
-    await theirs.add_items([said("new 2")])
+    await theirs.add_items([make_message("new 2")])
     await theirs.switch_to_branch("alt")
-    await theirs.add_items([said("alt 4")])
+    await theirs.add_items([make_message("alt 4")])
     [branched] = [entry for entry in await copy(source, target) if entry.session_id == "branched"]
     assert (branched.outcome, branched.branches) == ("extended", 2)
     assert sorted(entry["branch_id"] for entry in await ours.list_branches()) == ["alt", "main", "new"]
     for name in ("alt", "new"):
         assert await ours.get_items(branch_id=name) == await theirs.get_items(branch_id=name)
     await ours.switch_to_branch("alt")
-    await ours.add_items([said("continued here")])
-    await theirs.add_items([said("alt 5")])
+    await ours.add_items([make_message("continued here")])
+    await theirs.add_items([make_message("alt 5")])
     [branched] = [entry for entry in await copy(source, target) if entry.session_id == "branched"]
     assert branched.outcome == "differs"
     assert "alt" in branched.note

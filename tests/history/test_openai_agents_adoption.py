@@ -26,7 +26,7 @@ PYTHONS = [sys.executable, *filter(None, os.environ.get("OPENAI_AGENTS_PYTHONS",
 KEY = "your-secret-encryption-key"
 
 
-def said(text: str) -> dict[str, str]:
+def make_message(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
 
@@ -108,28 +108,28 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path, postgres_url: st
 @pytest.mark.parametrize("key", [None, KEY], ids=["plain", "encrypted"])
 async def test_both_programs_use_a_session_in_turn(place: Place, program: Program, key: str | None) -> None:
     them = TheirSession(program, place, "ann", key)
-    them.call("add_items", [said("1, theirs")])
+    them.call("add_items", [make_message("1, theirs")])
     ours = place.open("ann", key)
-    assert await ours.get_items() == [said("1, theirs")]
-    await ours.add_items([said("2, ours é"), said("3, ours")])
-    them.call("add_items", [said("4, theirs")])
-    both = [said("1, theirs"), said("2, ours é"), said("3, ours"), said("4, theirs")]
+    assert await ours.get_items() == [make_message("1, theirs")]
+    await ours.add_items([make_message("2, ours é"), make_message("3, ours")])
+    them.call("add_items", [make_message("4, theirs")])
+    both = [make_message("1, theirs"), make_message("2, ours é"), make_message("3, ours"), make_message("4, theirs")]
     assert them.call("get_items") == await ours.get_items() == both
     assert them.call("get_items", 2) == await ours.get_items(2) == both[2:]
     assert await ours.pop_item() == both[3]
     assert them.call("pop_item") == both[2]
     head = await ours.head()
-    them.call("add_items", [said("5, theirs")])
+    them.call("add_items", [make_message("5, theirs")])
     with pytest.raises(HistoryMoved):
-        await ours.add_items([said("too late")], expected=head)
+        await ours.add_items([make_message("too late")], expected=head)
     # What openai-agents does by clearing and adding is one transaction here.
-    await ours.splice_items(0, 2, [said("summary")])
-    assert them.call("get_items") == await ours.get_items() == [said("summary"), said("5, theirs")]
+    await ours.splice_items(0, 2, [make_message("summary")])
+    assert them.call("get_items") == await ours.get_items() == [make_message("summary"), make_message("5, theirs")]
     assert (await ours.check()).ok
     await ours.clear_session()
     assert them.call("get_items") == await ours.get_items() == []
-    await ours.add_items([said("again")])
-    assert them.call("get_items") == [said("again")]
+    await ours.add_items([make_message("again")])
+    assert them.call("get_items") == [make_message("again")]
 
 
 async def test_nothing_is_added_to_the_database(tmp_path: Path, program: Program) -> None:
@@ -140,10 +140,10 @@ async def test_nothing_is_added_to_the_database(tmp_path: Path, program: Program
             return [row[0] for row in db.execute("SELECT name FROM sqlite_master ORDER BY name")]
 
     them = TheirSession(program, Place("sqlite", f"sqlite:///{path}"), "ann")
-    them.call("add_items", [said("theirs")])
+    them.call("add_items", [make_message("theirs")])
     before = list_objects()
     session = SQLiteSession("ann", path)
-    await session.add_items([said("ours")])
+    await session.add_items([make_message("ours")])
     await session.search("ours")
     with pytest.raises(NotAdopted, match="standfast adopt URL"):
         await session.fork()
@@ -160,32 +160,32 @@ async def test_nothing_is_added_to_the_database(tmp_path: Path, program: Program
 
 async def test_tables_are_adopted_and_given_back(place: Place, program: Program) -> None:
     them = TheirSession(program, place, "ann")
-    them.call("add_items", [said("theirs")])
+    them.call("add_items", [make_message("theirs")])
     early = place.open("ann")  # is open while the tables are adopted
-    await early.add_items([said("ours, before")])
+    await early.add_items([make_message("ours, before")])
     (planned,) = await adopt(place.url, dry_run=True)
     assert (planned.session_id, planned.outcome, planned.items) == ("ann", "adopted", 2)
     assert not await is_adopted(place.url)
     assert await adopt(place.url) == [planned]
     with pytest.raises(InvalidInput, match="already"):
         await adopt(place.url)
-    refused = them.ask("add_items", [said("lost?")])
+    refused = them.ask("add_items", [make_message("lost?")])
     assert "adopted by standfast" in refused["error"]
     assert "error" in them.ask("pop_item")
     assert len(them.call("get_items")) == 2
-    await early.add_items([said("ours, after")])
+    await early.add_items([make_message("ours, after")])
     late = place.open("ann")
     assert (
         await late.get_items()
         == await early.get_items()
         == [
-            said("theirs"),
-            said("ours, before"),
-            said("ours, after"),
+            make_message("theirs"),
+            make_message("ours, before"),
+            make_message("ours, after"),
         ]
     )
     fork = await late.fork(1, "bob")
-    await fork.add_items([said("in the fork")])
+    await fork.add_items([make_message("in the fork")])
     planned_return = await undo_adoption(place.url, dry_run=True)
     assert {row.session_id: (row.outcome, row.items) for row in planned_return} == {
         "ann": ("returned", 1),
@@ -194,7 +194,7 @@ async def test_tables_are_adopted_and_given_back(place: Place, program: Program)
     assert await is_adopted(place.url)
     await place.close()
     assert await undo_adoption(place.url) == planned_return
-    them.call("add_items", [said("theirs again")])
+    them.call("add_items", [make_message("theirs again")])
     contents = [item["content"] for item in them.call("get_items")]
     assert contents == ["theirs", "ours, before", "ours, after", "theirs again"]
     them = TheirSession(program, place, "bob")
@@ -205,18 +205,18 @@ async def test_tables_are_adopted_and_given_back(place: Place, program: Program)
 
 async def test_an_encrypted_session_is_adopted_used_and_given_back(place: Place, program: Program) -> None:
     them = TheirSession(program, place, "ann", KEY)
-    them.call("add_items", [said("theirs")])
+    them.call("add_items", [make_message("theirs")])
     (entry,) = await adopt(place.url)
     assert "key" in entry.note
     ours = place.open("ann", KEY)
-    await ours.add_items([said("ours")])
+    await ours.add_items([make_message("ours")])
     (refused,) = await undo_adoption(place.url)
     assert refused.outcome == "refused"
     assert await is_adopted(place.url)
     await place.close()
     (returned,) = await undo_adoption(place.url, secrets=[KEY])
     assert (returned.outcome, returned.items) == ("returned", 2)
-    assert them.call("get_items") == [said("theirs"), said("ours")]
+    assert them.call("get_items") == [make_message("theirs"), make_message("ours")]
 
 
 KILLED = """
@@ -255,7 +255,7 @@ async def test_a_process_that_is_killed_while_adopting_leaves_everything_as_it_w
     path = tmp_path / "old.db"
     them = TheirSession(program, Place("sqlite", f"sqlite:///{path}"), "ann")
     for number in range(5):
-        them.call("add_items", [said(str(number))])
+        them.call("add_items", [make_message(str(number))])
 
     def adopt_and_die(after: int, file: Path = path) -> tuple[int, str]:
         done = subprocess.run(
@@ -269,10 +269,10 @@ async def test_a_process_that_is_killed_while_adopting_leaves_everything_as_it_w
     for after in (statements // 3, statements - 25, statements - 3):
         assert adopt_and_die(after)[0] == -signal.SIGKILL
         assert not await is_adopted(f"sqlite:///{path}")
-        them.call("add_items", [said(f"after {after}")])
+        them.call("add_items", [make_message(f"after {after}")])
     assert adopt_and_die(0)[0] == 0
     assert await is_adopted(f"sqlite:///{path}")
-    assert "error" in them.ask("add_items", [said("too late")])
+    assert "error" in them.ask("add_items", [make_message("too late")])
     session = SQLiteSession("ann", path)
     assert await session.get_items() == them.call("get_items")
     session.close()

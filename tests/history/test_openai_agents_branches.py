@@ -18,13 +18,13 @@ from standfast.history.imports.adoption import adopt, undo_adoption
 from standfast.testing import ScriptedModel, assistant_message
 
 
-def said(text: str, role: str = "user") -> dict[str, str]:
+def make_message(text: str, role: str = "user") -> dict[str, str]:
     return {"role": role, "content": text}
 
 
 CALL = {"type": "function_call", "name": "f", "call_id": "c", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "x"}
-TURN = [said("pre", "system"), said("1"), CALL, OUTPUT, said("a1", "assistant")]
+TURN = [make_message("pre", "system"), make_message("1"), CALL, OUTPUT, make_message("a1", "assistant")]
 
 
 @pytest.fixture
@@ -85,19 +85,19 @@ Step = Callable[[Any, Any], Awaitable[Any]]
 STEPS: list[Step] = [
     lambda s, library: s.add_items(TURN),
     lambda s, library: s.store_run_usage(spend(10, library=library)),
-    lambda s, library: s.add_items([said("2"), said("a2", "assistant")]),
+    lambda s, library: s.add_items([make_message("2"), make_message("a2", "assistant")]),
     lambda s, library: s.store_run_usage(spend(20, library=library)),
     lambda s, library: s.create_branch_from_turn(2, "alt"),
-    lambda s, library: s.add_items([said("2b"), said("b2", "assistant")]),
+    lambda s, library: s.add_items([make_message("2b"), make_message("b2", "assistant")]),
     lambda s, library: s.store_run_usage(spend(30, library=library)),
     lambda s, library: s.pop_item(),
-    lambda s, library: s.add_items([said("b2 again", "assistant")]),
+    lambda s, library: s.add_items([make_message("b2 again", "assistant")]),
     lambda s, library: s.create_branch_from_content("2b", "third"),
-    lambda s, library: s.add_items([said("2c")]),
+    lambda s, library: s.add_items([make_message("2c")]),
     lambda s, library: s.switch_to_branch("main"),
     lambda s, library: s.pop_item(),
     lambda s, library: s.pop_item(),
-    lambda s, library: s.add_items([said("2d"), CALL]),
+    lambda s, library: s.add_items([make_message("2d"), CALL]),
     lambda s, library: s.delete_branch("alt"),
 ]
 
@@ -148,14 +148,14 @@ async def test_both_programs_use_branches_in_turn(
     assert await describe(ours) == await describe(theirs)
     await ours.clear_session()
     assert await theirs.get_items() == await ours.get_items() == []
-    await theirs.add_items([said("again")])  # type: ignore[list-item]
-    assert await ours.get_items() == [said("again")]
+    await theirs.add_items([make_message("again")])  # type: ignore[list-item]
+    assert await ours.get_items() == [make_message("again")]
 
 
 async def test_a_run_and_conditional_writes_use_the_current_branch(
     theirs: TheirSession, ours: AdvancedSQLiteSession
 ) -> None:
-    await theirs.add_items([said("1"), said("a1", "assistant"), said("2")])  # type: ignore[list-item]
+    await theirs.add_items([make_message("1"), make_message("a1", "assistant"), make_message("2")])  # type: ignore[list-item]
     await ours.create_branch_from_turn(2, "alt")
     agent = Agent(name="a", model=ScriptedModel([[assistant_message("b2")]]))
     result = await Runner.run(agent, "2b", session=ours)
@@ -166,18 +166,18 @@ async def test_a_run_and_conditional_writes_use_the_current_branch(
     assert await theirs.get_session_usage("alt") == await ours.get_session_usage("alt")
     assert len(await theirs.get_items(branch_id="main")) == 3
     head = await ours.head()
-    await theirs.add_items([said("3")])  # type: ignore[list-item]
+    await theirs.add_items([make_message("3")])  # type: ignore[list-item]
     with pytest.raises(HistoryMoved):
-        await ours.add_items([said("too late")], expected=head)
-    await ours.splice_items(0, 4, [said("summary")])
-    assert await theirs.get_items() == [said("summary"), said("3")]
+        await ours.add_items([make_message("too late")], expected=head)
+    await ours.splice_items(0, 4, [make_message("summary")])
+    assert await theirs.get_items() == [make_message("summary"), make_message("3")]
     assert len(await theirs.get_items(branch_id="main")) == 3
     with pytest.raises(NotAdopted):
         await ours.fork()
 
 
 async def test_names_and_turns_are_checked(theirs: TheirSession, ours: AdvancedSQLiteSession) -> None:
-    await theirs.add_items([said("1"), said("2")])  # type: ignore[list-item]
+    await theirs.add_items([make_message("1"), make_message("2")])  # type: ignore[list-item]
     await theirs.create_branch_from_turn(2, "alt")
     with pytest.raises(InvalidInput, match="no turn 9"):
         await ours.create_branch_from_turn(9, "x")
@@ -188,18 +188,18 @@ async def test_names_and_turns_are_checked(theirs: TheirSession, ours: AdvancedS
         with pytest.raises(InvalidInput, match="unknown branch 'x'"):
             await attempt
     chosen = await ours.create_branch_from_turn(2)
-    assert await theirs.get_items(branch_id=chosen) == [said("1")]
+    assert await theirs.get_items(branch_id=chosen) == [make_message("1")]
 
 
 async def test_messages_that_are_in_no_branch_stay(path: Path, theirs: TheirSession) -> None:
     """SQLiteSession of both libraries writes messages without a branch, which AdvancedSQLiteSession does not show."""
     plain = SQLiteSession("ann", path)
-    await plain.add_items([said("without a branch")])
+    await plain.add_items([make_message("without a branch")])
     ours = AdvancedSQLiteSession(session_id="ann", db_path=path)
-    await ours.add_items([said("1"), said("2")])
-    assert await ours.pop_item() == said("2")
-    assert await ours.get_items() == await theirs.get_items() == [said("1")]
-    assert await plain.get_items() == [said("without a branch"), said("1")]
+    await ours.add_items([make_message("1"), make_message("2")])
+    assert await ours.pop_item() == make_message("2")
+    assert await ours.get_items() == await theirs.get_items() == [make_message("1")]
+    assert await plain.get_items() == [make_message("without a branch"), make_message("1")]
     plain.close()
     ours.close()
 
@@ -207,9 +207,11 @@ async def test_messages_that_are_in_no_branch_stay(path: Path, theirs: TheirSess
 async def test_writers_of_both_programs_at_once(theirs: TheirSession, ours: AdvancedSQLiteSession) -> None:
     async def write(session: Any, name: str) -> None:
         for number in range(25):
-            await session.add_items([said(f"{name} {number}"), said(f"{name} {number} again", "assistant")])
+            await session.add_items(
+                [make_message(f"{name} {number}"), make_message(f"{name} {number} again", "assistant")]
+            )
 
-    await theirs.add_items([said("start")])  # type: ignore[list-item]
+    await theirs.add_items([make_message("start")])  # type: ignore[list-item]
     await asyncio.gather(write(theirs, "theirs"), write(ours, "ours"))
     found = await ours.get_items()
     assert found == await theirs.get_items()
@@ -220,18 +222,22 @@ async def test_writers_of_both_programs_at_once(theirs: TheirSession, ours: Adva
 
 
 async def test_adoption_takes_the_branches_over(path: Path, theirs: TheirSession, ours: AdvancedSQLiteSession) -> None:
-    await theirs.add_items([said("1"), said("2")])  # type: ignore[list-item]
+    await theirs.add_items([make_message("1"), make_message("2")])  # type: ignore[list-item]
     await ours.create_branch_from_turn(2, "alt")
-    await ours.add_items([said("2b")])
+    await ours.add_items([make_message("2b")])
     await ours.store_run_usage(spend(5))
     await adopt(f"sqlite:///{path}")
     with pytest.raises(StoreUnavailable, match="open the session again"):
         await ours.get_items()
     adopted = AdvancedSQLiteSession(session_id="ann", db_path=path)
-    assert await adopted.get_items(branch_id="alt") == [said("1"), said("2b")]
+    assert await adopted.get_items(branch_id="alt") == [make_message("1"), make_message("2b")]
     assert (await adopted.get_session_usage("alt") or {})["input_tokens"] == 5
     adopted.close()
     await undo_adoption(f"sqlite:///{path}")
     again = AdvancedSQLiteSession(session_id="ann", db_path=path)
-    assert await again.get_items(branch_id="alt") == await theirs.get_items(branch_id="alt") == [said("1"), said("2b")]
+    assert (
+        await again.get_items(branch_id="alt")
+        == await theirs.get_items(branch_id="alt")
+        == [make_message("1"), make_message("2b")]
+    )
     again.close()

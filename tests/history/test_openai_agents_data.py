@@ -93,7 +93,7 @@ async def test_a_wrong_key_and_mixed_histories_change_nothing(tmp_path: Path) ->
 # --- branches and usage ---------------------------------------------------------------------------
 
 
-def said(*texts: str) -> list[dict[str, str]]:
+def make_messages(*texts: str) -> list[dict[str, str]]:
     """A user message and its answer for each text."""
     return [{"role": role, "content": text} for text in texts for role in ("user", "assistant")]
 
@@ -105,17 +105,17 @@ def used(tokens: int) -> Any:
 
 async def make_branches(path: Path) -> TheirAdvancedSession:
     theirs = TheirAdvancedSession(session_id="ann", db_path=path, create_tables=True)
-    await theirs.add_items(said("one"))  # type: ignore[arg-type]
+    await theirs.add_items(make_messages("one"))  # type: ignore[arg-type]
     await theirs.store_run_usage(used(10))
-    await theirs.add_items(said("two"))  # type: ignore[arg-type]
+    await theirs.add_items(make_messages("two"))  # type: ignore[arg-type]
     await theirs.store_run_usage(used(20))
     await theirs.create_branch_from_turn(2, "alt")
-    await theirs.add_items(said("two, otherwise", "three"))  # type: ignore[arg-type]
+    await theirs.add_items(make_messages("two, otherwise", "three"))  # type: ignore[arg-type]
     await theirs.store_run_usage(used(30))
     await theirs.create_branch_from_turn(3, "deep")
-    await theirs.add_items(said("three, otherwise"))  # type: ignore[arg-type]
+    await theirs.add_items(make_messages("three, otherwise"))  # type: ignore[arg-type]
     await theirs.switch_to_branch("main")
-    await theirs.add_items(said("three, main"))  # type: ignore[arg-type]
+    await theirs.add_items(make_messages("three, main"))  # type: ignore[arg-type]
     return theirs
 
 
@@ -145,7 +145,7 @@ async def test_branches_and_usage_come_along(tmp_path: Path) -> None:
     assert await describe(ours) == expected
     assert dump(path) == before
     await ours.switch_to_branch("alt")
-    await ours.add_items(said("four"))
+    await ours.add_items(make_messages("four"))
     assert await describe(theirs) == expected
     await ours.delete_branch("deep")
     ours.close()

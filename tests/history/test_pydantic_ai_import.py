@@ -10,7 +10,7 @@ from standfast.history.imports.pydantic_ai import read_pydantic_ai
 GOLDEN = Path(__file__).parents[1] / "golden" / "pydantic_ai" / "messages_2.66.0.json"
 
 
-def said(text: str) -> dict[str, object]:
+def make_message(text: str) -> dict[str, object]:
     part = {"type": "output_text", "text": text, "annotations": []}
     return {"type": "message", "role": "assistant", "content": [part], "status": "completed"}
 
@@ -20,12 +20,12 @@ def test_a_conversation_with_tools_retries_and_images_is_read() -> None:
     assert session.items == [
         {"role": "system", "content": "Help."},
         {"role": "user", "content": "How is order 7?"},
-        said("One moment."),
+        make_message("One moment."),
         {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"order": "7"}'},
         {"type": "function_call_output", "call_id": "c1", "output": '{"order": "7", "state": "open"}'},
         {"type": "function_call", "call_id": "c2", "name": "look", "arguments": '{"order":"8"}'},
         {"type": "function_call_output", "call_id": "c2", "output": "there is no order 8"},
-        said("Order 7 is open."),
+        make_message("Order 7 is open."),
         {
             "role": "user",
             "content": [
@@ -34,7 +34,7 @@ def test_a_conversation_with_tools_retries_and_images_is_read() -> None:
                 {"type": "input_image", "image_url": "data:image/png;base64,cG5n", "detail": "auto"},
             ],
         },
-        said("A cat."),
+        make_message("A cat."),
     ]
     assert session.notes == ("1 parts of the kind 'thinking' are left out",)
 

@@ -49,19 +49,19 @@ class TestOverDapr(PlainSessionContract):
         return DaprSession(session_id, state_store_name="statestore", dapr_client=storage, session_settings=settings)
 
 
-def said(text: str) -> dict[str, str]:
+def make_message(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
 
 async def test_both_programs_use_a_session_in_turn(sidecar: DaprSidecar) -> None:
     place: dict[str, Any] = {"state_store_name": "statestore", "dapr_address": sidecar.address, "ttl": 60}
     our, their = DaprSession.from_address("ann", **place), theirs.DaprSession.from_address("ann", **place)
-    await their.add_items([said("1"), said("2, é")])
-    await our.add_items([said("3")])
-    await their.add_items([said("4")])
-    assert await our.get_items() == await their.get_items() == [said(text) for text in ("1", "2, é", "3", "4")]
-    assert await our.pop_item() == said("4")
-    assert await their.pop_item() == said("3")
+    await their.add_items([make_message("1"), make_message("2, é")])
+    await our.add_items([make_message("3")])
+    await their.add_items([make_message("4")])
+    assert await our.get_items() == await their.get_items() == [make_message(text) for text in ("1", "2, é", "3", "4")]
+    assert await our.pop_item() == make_message("4")
+    assert await their.pop_item() == make_message("3")
     assert {state.metadata["ttlInSeconds"] for state in sidecar.states.values()} == {"60"}
     await our.clear_session()
     assert await their.get_items() == []
@@ -79,11 +79,11 @@ async def test_failures_are_errors_of_the_store(sidecar: DaprSidecar) -> None:
         await missing.get_items()
     sidecar.fail_saves = 1
     with pytest.raises(StoreUnavailable, match="is away"):
-        await session.add_items([said("lost")])
+        await session.add_items([make_message("lost")])
     assert await session.get_items() == []
     async with DaprClient(address=sidecar.address) as client:
         await client.save_state("statestore", "ann:messages", '{"not": "a list"}')
     with pytest.raises(SessionDamaged):
-        await session.add_items([said("x")])
+        await session.add_items([make_message("x")])
     await session.close()
     await missing.close()

@@ -22,7 +22,7 @@ theirs = pytest.importorskip("agents.extensions.memory.mongodb_session")
 AsyncMongoClient = pymongo.AsyncMongoClient
 
 
-def said(text: str) -> dict[str, str]:
+def make_message(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
 
@@ -49,17 +49,19 @@ async def test_both_programs_use_a_session_in_turn(mongodb_url: str, database: s
     async with AsyncMongoClient(mongodb_url) as client:
         their = theirs.MongoDBSession("ann", client=client, database=database)
         our = MongoDBSession("ann", client=client, database=database)
-        await their.add_items([said("1"), said("2, é")])
-        await our.add_items([said("3"), said("4")])
-        await their.add_items([said("5")])
-        assert await our.get_items() == await their.get_items() == [said(t) for t in ("1", "2, é", "3", "4", "5")]
+        await their.add_items([make_message("1"), make_message("2, é")])
+        await our.add_items([make_message("3"), make_message("4")])
+        await their.add_items([make_message("5")])
+        assert (
+            await our.get_items() == await their.get_items() == [make_message(t) for t in ("1", "2, é", "3", "4", "5")]
+        )
         assert await our.get_items(2) == await their.get_items(2)
         assert [(await our.pop_item() or {})["content"] for _ in range(2)] == ["5", "4"]
         assert len(await their.get_items()) == 3
         await our.clear_session()
         assert await their.get_items() == []
-        await their.add_items([said("again")])
-        assert await our.get_items() == [said("again")]
+        await their.add_items([make_message("again")])
+        assert await our.get_items() == [make_message("again")]
         await their.clear_session()
         assert await our.get_items() == []
 
@@ -74,26 +76,26 @@ async def test_documents_of_earlier_versions_and_damaged_ones(mongodb_url: str, 
         ]
         await client[database]["agent_messages"].insert_many(documents)
         session = MongoDBSession("ann", client=client, database=database)
-        assert await session.get_items() == [said("1"), said("2")]
-        assert await session.get_items(1) == [said("2")]
-        await session.add_items([said("3")])
-        assert await session.pop_item() == said("3")
-        assert await session.pop_item() == said("2")
-        assert await session.get_items() == [said("1")]
+        assert await session.get_items() == [make_message("1"), make_message("2")]
+        assert await session.get_items(1) == [make_message("2")]
+        await session.add_items([make_message("3")])
+        assert await session.pop_item() == make_message("3")
+        assert await session.pop_item() == make_message("2")
+        assert await session.get_items() == [make_message("1")]
         assert await session.ping()
 
 
 async def test_sessions_in_mongodb_are_copied(mongodb_url: str, database: str) -> None:
     async with AsyncMongoClient(mongodb_url) as client:
         their = theirs.MongoDBSession("ann", client=client, database=database)
-        await their.add_items([said("forgotten")])
+        await their.add_items([make_message("forgotten")])
         await their.clear_session()
-        await their.add_items([said("1"), said("2")])
+        await their.add_items([make_message("1"), make_message("2")])
     async with open_store("memory://") as store:
         source = read_openai_agents(f"{mongodb_url}/{database}")
         (report,) = await copy_sessions(source, store, framework="openai-agents")
         assert (report.session_id, report.outcome, report.items) == ("ann", "copied", 2)
-        assert await store.session("ann").get_items() == [said("1"), said("2")]
+        assert await store.session("ann").get_items() == [make_message("1"), make_message("2")]
 
 
 async def test_a_server_that_is_away_is_an_error() -> None:
@@ -102,5 +104,5 @@ async def test_a_server_that_is_away_is_an_error() -> None:
     )
     assert not await session.ping()
     with pytest.raises(StoreUnavailable, match="MongoDB"):
-        await session.add_items([said("lost")])
+        await session.add_items([make_message("lost")])
     await session.close()

@@ -179,14 +179,14 @@ class TestResources:
         assert errors == sorted(failing), "the last is raised and the ones before are its context"
 
     async def test_each_release_receives_the_error(self):
-        told = []
+        reported = []
 
         class Asks:
             async def __aenter__(self):
                 return self
 
             async def __aexit__(self, kind, error, trace):
-                told.append(error)
+                reported.append(error)
 
         async def fails():
             raise KeyError("child")
@@ -195,10 +195,10 @@ class TestResources:
             async with Scope() as scope:
                 await scope.enter(Asks())
                 scope.start(fails())
-        assert told == [caught.value]
+        assert reported == [caught.value]
         async with Scope() as scope:
             await scope.enter(Asks())
-        assert told[1:] == [None]
+        assert reported[1:] == [None]
 
     async def test_a_release_may_suppress_or_replace_the_error(self):
         @asynccontextmanager

@@ -399,7 +399,7 @@ class TestHandler:
             await asyncio.wait({holding, *tasks})
             assert tasks[0].result() == 0
             assert [type(task.exception()) for task in tasks[1:]] == 2 * [ZeroDivisionError]
-            assert await executor.run(int) == 0, "the thread goes on"
+            assert await executor.run(int) == 0, "the thread continues"
 
     async def test_a_job_without_an_outcome_raises(self):
         async with SingleThreadExecutor("standfast-forgetting", handle=lambda jobs: jobs.clear()) as executor:

@@ -29,7 +29,7 @@ async def test_a_cancelled_stream_ends_at_once(lib: Any) -> None:
     assert len(model.calls) == 1
 
 
-async def test_nothing_that_the_model_asked_for_is_begun_after_a_cancellation(lib: Any) -> None:
+async def test_no_call_of_the_model_is_begun_after_a_cancellation(lib: Any) -> None:
     agent, model = make_agent(lib, made := [])
     result = lib.Runner.run_streamed(agent, "hi")
     async for event in result.stream_events():

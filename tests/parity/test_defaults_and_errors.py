@@ -26,7 +26,7 @@ def get_settings(settings: Any) -> tuple[Any, Any, Any]:
     "name",
     ["gpt-4.1", "gpt-5", "gpt-5-mini", "gpt-5.2-pro", "gpt-5-chat-latest", "gpt-5.4-2026-01-01", "gpt-5.7", None],
 )
-async def test_models_of_the_gpt_5_family_get_settings_of_their_own(lib: Any, name: str | None) -> None:
+async def test_gpt_5_models_get_their_own_settings(lib: Any, name: str | None) -> None:
     import agents
 
     expected = agents.Agent(name="a", model=name).model_settings

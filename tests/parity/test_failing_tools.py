@@ -23,7 +23,7 @@ async def test_the_text_of_an_exception_is_kept_from_the_model(lib: Any) -> None
     assert await get_outputs(lib, connect) == [FAILED]
 
 
-async def test_a_formatter_is_asked_about_failed_tools(lib: Any) -> None:
+async def test_a_formatter_is_called_for_failed_tools(lib: Any) -> None:
     asked: list[Any] = []
 
     @lib.function_tool

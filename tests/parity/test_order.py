@@ -1,4 +1,4 @@
-"""The order in which hooks and guardrails are called, and in which outputs are told."""
+"""The order in which hooks and guardrails are called, and in which outputs are reported."""
 
 from typing import Any
 

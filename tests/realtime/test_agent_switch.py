@@ -38,14 +38,14 @@ A = RealtimeAgent(name="a", instructions="I am a.", tools=[a_tool], handoffs=[B,
 
 
 async def test_update_agent_sends_the_settings_and_then_emits_the_event():
-    async with open_scripted_session(A, model_settings={"voice": "ash"}) as (session, model, heard):
+    async with open_scripted_session(A, model_settings={"voice": "ash"}) as (session, model, recorded):
         await session.update_agent(B)
         assert session.current_agent is B
-        changed = await heard.wait_for("agent_changed")
+        changed = await recorded.wait_for("agent_changed")
         assert (changed.from_agent, changed.to_agent, changed.reason) == (A, B, "update")
         settings = get_sent_inputs(model, Update)[0].session_settings
         assert (settings["instructions"], settings["tools"], settings["voice"]) == ("I am b.", [], "ash")
-        assert heard.of_type("handoff") == []
+        assert recorded.of_type("handoff") == []
 
 
 async def test_a_handoff_is_acknowledged_before_its_event_and_its_output():
@@ -57,15 +57,15 @@ async def test_a_handoff_is_acknowledged_before_its_event_and_its_output():
                 await gate.wait()
             await super().send_event(event)
 
-    async with open_scripted_session(A, Slow(strict=False)) as (session, model, heard):
+    async with open_scripted_session(A, Slow(strict=False)) as (session, model, recorded):
         await model.emit(response_started(), tool_call("transfer_to_b"), response_ended())
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         await asyncio.sleep(0)
-        assert (session.current_agent, heard.of_type("handoff"), get_sent_inputs(model, Output)) == (A, [], [])
+        assert (session.current_agent, recorded.of_type("handoff"), get_sent_inputs(model, Output)) == (A, [], [])
         gate.set()
-        told = await heard.wait_for("handoff")
-        assert (told.from_agent, told.to_agent, session.current_agent) == (A, B, B)
-        assert (await heard.wait_for("agent_changed")).reason == "handoff"
+        event = await recorded.wait_for("handoff")
+        assert (event.from_agent, event.to_agent, session.current_agent) == (A, B, B)
+        assert (await recorded.wait_for("agent_changed")).reason == "handoff"
         await wait_until(lambda: get_sent_inputs(model, Output))
         assert [type(event) for event in model.sent_events] == [Update, Output]
         assert get_sent_inputs(model, Output)[0].output == '{"assistant": "b"}'
@@ -73,21 +73,21 @@ async def test_a_handoff_is_acknowledged_before_its_event_and_its_output():
 
 
 async def test_the_end_of_a_response_names_the_agent_that_began_it():
-    async with open_scripted_session(A) as (_session, model, heard):
+    async with open_scripted_session(A) as (_session, model, recorded):
         await model.emit(response_started(), tool_call("transfer_to_b"))
-        await heard.wait_for("handoff")
+        await recorded.wait_for("handoff")
         await model.emit(response_ended(), response_started("r2"), response_ended("r2"))
-        await heard.wait_for("agent_end", 2)
-        assert [event.agent.name for event in heard.of_type("agent_start")] == ["a", "b"]
-        assert [event.agent.name for event in heard.of_type("agent_end")] == ["a", "b"]
+        await recorded.wait_for("agent_end", 2)
+        assert [event.agent.name for event in recorded.of_type("agent_start")] == ["a", "b"]
+        assert [event.agent.name for event in recorded.of_type("agent_end")] == ["a", "b"]
 
 
 async def test_a_call_beside_a_handoff_goes_to_the_agent_that_made_it():
-    async with open_scripted_session(A) as (_session, model, heard):
+    async with open_scripted_session(A) as (_session, model, recorded):
         await model.emit(response_started(), tool_call("transfer_to_b", "c1"))
-        await heard.wait_for("handoff")
+        await recorded.wait_for("handoff")
         await model.emit(tool_call("a_tool", "c2"), response_ended())
-        end = await heard.wait_for("tool_end")
+        end = await recorded.wait_for("tool_end")
         assert (end.agent, end.output) == (A, "by a")
 
 
@@ -103,7 +103,7 @@ async def test_of_several_handoffs_in_one_response_the_first_wins_and_the_others
         order.append("c")
 
     agent = A.clone(handoffs=[realtime_handoff(B, on_handoff=on_b), realtime_handoff(C, on_handoff=on_c)])
-    async with open_scripted_session(agent) as (session, model, heard):
+    async with open_scripted_session(agent) as (session, model, recorded):
         await model.emit(
             response_started(), tool_call("transfer_to_b", "c1"), tool_call("transfer_to_c", "c2"), response_ended()
         )
@@ -111,13 +111,13 @@ async def test_of_several_handoffs_in_one_response_the_first_wins_and_the_others
         slow.set()
         await wait_until(lambda: len(get_sent_inputs(model, Output)) == 2)
         assert (session.current_agent, order) == (B, ["b"])
-        assert len(heard.of_type("agent_changed")) == 1
+        assert len(recorded.of_type("agent_changed")) == 1
         answers = {event.tool_call.call_id: event for event in get_sent_inputs(model, Output)}
         assert "b has taken over" in answers["c2"].output
         assert not answers["c2"].start_response
 
 
-async def test_a_handoff_that_hangs_does_not_hold_up_those_of_the_agents_after_it():
+async def test_a_hanging_handoff_does_not_delay_handoffs_of_later_agents():
     never = asyncio.Event()
 
     async def hang(context):
@@ -126,11 +126,11 @@ async def test_a_handoff_that_hangs_does_not_hold_up_those_of_the_agents_after_i
     last = RealtimeAgent(name="last")
     rescue = RealtimeAgent(name="rescue", handoffs=[last])
     stuck = RealtimeAgent(name="stuck", handoffs=[realtime_handoff(B, on_handoff=hang)])
-    async with open_scripted_session(stuck) as (session, model, heard):
+    async with open_scripted_session(stuck) as (session, model, recorded):
         await model.emit(response_started(), tool_call("transfer_to_b"), response_ended())
         await session.update_agent(rescue)
         await model.emit(response_started("r2"), tool_call("transfer_to_last", "c2"), response_ended("r2"))
-        assert (await heard.wait_for("handoff")).to_agent is last
+        assert (await recorded.wait_for("handoff")).to_agent is last
         never.set()
         await wait_until(lambda: len(get_sent_inputs(model, Output)) == 2)
         assert "last has taken over" in get_sent_inputs(model, Output)[1].output
@@ -142,41 +142,41 @@ async def test_a_handoff_after_a_failed_one_is_performed():
         raise ValueError("not now")
 
     agent = A.clone(handoffs=[realtime_handoff(B, on_handoff=broken), C])
-    async with open_scripted_session(agent) as (session, model, heard):
+    async with open_scripted_session(agent) as (session, model, recorded):
         await model.emit(
             response_started(), tool_call("transfer_to_b", "c1"), tool_call("transfer_to_c", "c2"), response_ended()
         )
-        await heard.wait_for("handoff")
+        await recorded.wait_for("handoff")
         assert session.current_agent is C
-        assert str((await heard.wait_for("error")).error) == "not now"
+        assert str((await recorded.wait_for("error")).error) == "not now"
         await wait_until(lambda: len(get_sent_inputs(model, Output)) == 2)
 
 
 @pytest.mark.parametrize("how", ["handoff", "update"])
-async def test_a_transition_that_the_model_refuses_leaves_the_old_agent_in_place(how):
+async def test_the_agent_stays_if_the_model_refuses_a_transition(how):
     model = ScriptedRealtimeModel(
         [RealtimeStep(Update, error=SettingsRejected({"message": "bad voice"}))], strict=False
     )
-    async with open_scripted_session(A, model) as (session, _, heard):
+    async with open_scripted_session(A, model) as (session, _, recorded):
         if how == "update":
             with pytest.raises(SettingsRejected, match="bad voice"):
                 await session.update_agent(B)
         else:
             await model.emit(response_started(), tool_call("transfer_to_b"), response_ended())
-            assert "bad voice" in str((await heard.wait_for("error")).error)
+            assert "bad voice" in str((await recorded.wait_for("error")).error)
             await wait_until(lambda: get_sent_inputs(model, Output))
             assert "An error occurred" in get_sent_inputs(model, Output)[0].output
         assert session.current_agent is A
-        assert heard.of_type("agent_changed") == heard.of_type("handoff") == []
+        assert recorded.of_type("agent_changed") == recorded.of_type("handoff") == []
         await model.emit(response_started("r2"), tool_call("a_tool", "c2"))
-        assert (await heard.wait_for("tool_end")).output == "by a"
+        assert (await recorded.wait_for("tool_end")).output == "by a"
         await session.update_agent(C)
         assert session.current_agent is C
 
 
 async def test_a_switch_without_acknowledgement_is_reverted():
     model = ScriptedRealtimeModel([RealtimeStep(Update, error=AcknowledgementTimeout("the settings", 1))], strict=False)
-    async with open_scripted_session(A, model) as (session, _, _heard):
+    async with open_scripted_session(A, model) as (session, _, _recorded):
         with pytest.raises(AcknowledgementTimeout):
             await session.update_agent(B)
         assert session.current_agent is A
@@ -190,7 +190,7 @@ async def test_a_transition_whose_agent_cannot_be_resolved_sends_nothing():
     def broken(context, agent):
         raise ValueError("no instructions")
 
-    async with open_scripted_session(A) as (session, model, _heard):
+    async with open_scripted_session(A) as (session, model, _recorded):
         with pytest.raises(ValueError, match="no instructions"):
             await session.update_agent(RealtimeAgent(name="x", instructions=broken))
         with pytest.raises(UserError):
@@ -206,33 +206,33 @@ async def test_a_program_that_stops_waiting_does_not_leave_a_transition_half_don
             await gate.wait()
             await super().send_event(event)
 
-    async with open_scripted_session(A, Slow(strict=False)) as (session, model, heard):
+    async with open_scripted_session(A, Slow(strict=False)) as (session, model, recorded):
         changing = asyncio.ensure_future(session.update_agent(B))
         await asyncio.sleep(0.01)
         changing.cancel()
         gate.set()
         await asyncio.wait({changing})
         assert (session.current_agent, len(get_sent_inputs(model, Update))) == (B, 1)
-        await heard.wait_for("agent_changed")
+        await recorded.wait_for("agent_changed")
 
 
-async def test_a_handoff_and_an_update_tell_the_model_the_same():
+async def test_a_handoff_and_an_update_send_the_same_settings():
     base = {"voice": "ash", "tracing": {"workflow_name": "Telephone", "metadata": {"line": "7"}}}
     other = RealtimeAgent(name="other", instructions=lambda context, agent: "now", tools=[a_tool], handoffs=[B, C])
-    told = []
+    event = []
     for how in ("handoff", "update"):
-        async with open_scripted_session(A.clone(handoffs=[other]), model_settings=base) as (session, model, heard):
+        async with open_scripted_session(A.clone(handoffs=[other]), model_settings=base) as (session, model, recorded):
             if how == "update":
                 await session.update_agent(other)
             else:
                 await model.emit(response_started(), tool_call("transfer_to_other"), response_ended())
-            changed = await heard.wait_for("agent_changed")
+            changed = await recorded.wait_for("agent_changed")
             assert (changed.to_agent, changed.reason) == (other, how)
             settings = dict(get_sent_inputs(model, Update)[0].session_settings)
             ways = [way.tool_name for way in settings.pop("handoffs")]
-            told.append((settings, ways, session.current_agent))
-    assert told[0] == told[1]
-    assert told[0][0]["tracing"] == base["tracing"]
+            event.append((settings, ways, session.current_agent))
+    assert event[0] == event[1]
+    assert event[0][0]["tracing"] == base["tracing"]
 
 
 async def test_dynamic_parts_are_resolved_once_per_transition():
@@ -247,7 +247,7 @@ async def test_dynamic_parts_are_resolved_once_per_transition():
         return True
 
     tool = function_tool(lambda: "x", name_override="t", is_enabled=enabled, strict_mode=False)
-    async with open_scripted_session(A) as (session, model, _heard):
+    async with open_scripted_session(A) as (session, model, _recorded):
         way = realtime_handoff(B, is_enabled=lambda context, agent: asked.append("handoff") or True)
         await session.update_agent(RealtimeAgent(name="x", instructions=instructions, tools=[tool], handoffs=[way]))
         assert sorted(asked) == ["handoff", "instructions", "tool"]
@@ -266,14 +266,14 @@ async def test_a_handoff_with_input_gives_it_to_the_program():
         reasons.append(given.reason)
 
     agent = A.clone(handoffs=[realtime_handoff(B, on_handoff=on_handoff, input_type=Why)])
-    async with open_scripted_session(agent) as (session, model, heard):
+    async with open_scripted_session(agent) as (session, model, recorded):
         await model.emit(response_started(), tool_call("transfer_to_b", "c1", "not json"), response_ended())
-        await heard.wait_for("error")
+        await recorded.wait_for("error")
         assert session.current_agent is agent
         await model.emit(
             response_started("r2"), tool_call("transfer_to_b", "c2", '{"reason": "billing"}'), response_ended("r2")
         )
-        await heard.wait_for("handoff")
+        await recorded.wait_for("handoff")
     assert reasons == ["billing"]
 
 
@@ -284,24 +284,24 @@ async def test_a_handoff_that_leads_nowhere_is_answered_with_an_error():
         return "b"
 
     way.on_invoke_handoff = nowhere
-    async with open_scripted_session(A.clone(handoffs=[way])) as (session, model, heard):
+    async with open_scripted_session(A.clone(handoffs=[way])) as (session, model, recorded):
         await model.emit(response_started(), tool_call("transfer_to_b"), response_ended())
-        assert isinstance((await heard.wait_for("error")).error, UserError)
+        assert isinstance((await recorded.wait_for("error")).error, UserError)
         assert session.current_agent.name == "a"
         await wait_until(lambda: get_sent_inputs(model, Output))
 
 
-async def test_hooks_hear_of_a_handoff():
-    told = []
+async def test_hooks_are_called_for_a_handoff():
+    event = []
 
     class Watch(RunHooks):
         async def on_handoff(self, context, from_agent, to_agent):
-            told.append((from_agent.name, to_agent.name))
+            event.append((from_agent.name, to_agent.name))
 
-    async with open_scripted_session(A, hooks=Watch()) as (_session, model, _heard):
+    async with open_scripted_session(A, hooks=Watch()) as (_session, model, _recorded):
         await model.emit(response_started(), tool_call("transfer_to_b"), response_ended())
-        await wait_until(lambda: told)
-    assert told == [("a", "b")]
+        await wait_until(lambda: event)
+    assert event == [("a", "b")]
 
 
 def test_declarations_that_cannot_be_used_are_refused():
@@ -331,22 +331,22 @@ async def test_a_handoff_after_a_concurrent_update_is_skipped():
                 await gate.wait()
             await super().send_event(event)
 
-    async with open_scripted_session(A, Slow(strict=False)) as (session, model, heard):
+    async with open_scripted_session(A, Slow(strict=False)) as (session, model, recorded):
         changing = asyncio.ensure_future(session.update_agent(C))
         await wait_until(lambda: model.stuck)
         await model.emit(response_started(), tool_call("transfer_to_b"), response_ended())
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         await asyncio.sleep(0)
         gate.set()
         await changing
         await wait_until(lambda: get_sent_inputs(model, Output))
         assert session.current_agent is C
-        assert [event.reason for event in heard.of_type("agent_changed")] == ["update"]
+        assert [event.reason for event in recorded.of_type("agent_changed")] == ["update"]
         assert get_sent_inputs(model, Output)[0].output == "This handoff was ignored: c has taken over already."
 
 
 @in_virtual_time
-async def test_the_next_change_waits_until_a_given_up_one_is_taken_back():
+async def test_the_next_change_waits_until_an_abandoned_one_is_reverted():
     restored = asyncio.Event()
 
     class Stuck(ScriptedRealtimeModel):
@@ -356,7 +356,7 @@ async def test_the_next_change_waits_until_a_given_up_one_is_taken_back():
                 name = event.session_settings["instructions"]
                 await (asyncio.Event() if name == "I am b." else restored).wait()
 
-    async with open_scripted_session(A, Stuck(strict=False)) as (session, model, _heard):
+    async with open_scripted_session(A, Stuck(strict=False)) as (session, model, _recorded):
         given_up = asyncio.ensure_future(session.update_agent(B))
         await wait_until(lambda: len(get_sent_inputs(model, Update)) == 1)
         next_one = asyncio.ensure_future(session.update_agent(C))
@@ -364,8 +364,8 @@ async def test_the_next_change_waits_until_a_given_up_one_is_taken_back():
         await asyncio.wait({given_up})
         await wait_until(lambda: len(get_sent_inputs(model, Update)) == 2)
         await asyncio.sleep(0.01)
-        told = [event.session_settings["instructions"] for event in get_sent_inputs(model, Update)]
-        assert (told, session.current_agent) == (["I am b.", "I am a."], A)
+        event = [event.session_settings["instructions"] for event in get_sent_inputs(model, Update)]
+        assert (event, session.current_agent) == (["I am b.", "I am a."], A)
         restored.set()
         await next_one
         assert get_sent_inputs(model, Update)[2].session_settings["instructions"] == "I am c."
@@ -380,7 +380,7 @@ async def test_a_change_that_waits_for_its_turn_ends_with_the_session():
             if isinstance(event, Update):
                 await asyncio.Event().wait()
 
-    async with open_scripted_session(A, Stuck(strict=False)) as (session, model, _heard):
+    async with open_scripted_session(A, Stuck(strict=False)) as (session, model, _recorded):
         asked = [asyncio.ensure_future(session.update_agent(agent)) for agent in (B, C, B)]
         await wait_until(lambda: get_sent_inputs(model, Update))
         asked[1].cancel()

@@ -25,11 +25,11 @@ C = RealtimeAgent(name="c", instructions="I am c.")
 A = RealtimeAgent(name="a", instructions="I am a.")
 
 
-def told(model):
+def list_sent_instructions(model):
     return [event.session_settings["instructions"] for event in get_sent_inputs(model, Update)]
 
 
-def asking_by(how, do):
+def make_agent_that_calls(how, do):
     """An agent of which one part is a function that calls ``do``."""
 
     async def instructions(context, agent):
@@ -50,10 +50,10 @@ def asking_by(how, do):
 def test_a_change_inside_a_change_is_refused(how):
     @in_virtual_time
     async def scenario():
-        async with open_scripted_session(A) as (session, model, _heard):
+        async with open_scripted_session(A) as (session, model, _recorded):
             with pytest.raises(UserError, match="it would wait for itself"):
-                await session.update_agent(asking_by(how, lambda: session.update_agent(B)))
-            assert (session.current_agent, told(model)) == (A, [])
+                await session.update_agent(make_agent_that_calls(how, lambda: session.update_agent(B)))
+            assert (session.current_agent, list_sent_instructions(model)) == (A, [])
             await session.update_agent(B)
             assert session.current_agent is B
 
@@ -61,11 +61,11 @@ def test_a_change_inside_a_change_is_refused(how):
 
 
 @pytest.mark.parametrize("what", ["update_agent", "send_message", "interrupt"])
-def test_an_entry_does_not_wait_for_itself(what):
+def test_entering_a_session_does_not_wait_for_itself(what):
     @in_virtual_time
     async def scenario():
         arguments = {"update_agent": [B], "send_message": ["hello"], "interrupt": []}[what]
-        agent = asking_by("instructions", lambda: getattr(session, what)(*arguments))
+        agent = make_agent_that_calls("instructions", lambda: getattr(session, what)(*arguments))
         session = await RealtimeRunner(agent, model=ScriptedRealtimeModel(strict=False)).run()
         with pytest.raises(UserError, match="it would wait for itself"):
             await session.enter()
@@ -85,8 +85,8 @@ async def test_a_task_that_instructions_have_started_may_change_the_agent_later(
     async def start():
         tasks.append(asyncio.ensure_future(change()))
 
-    async with open_scripted_session(A) as (session, _model, _heard):
-        await session.update_agent(asking_by("instructions", start))
+    async with open_scripted_session(A) as (session, _model, _recorded):
+        await session.update_agent(make_agent_that_calls("instructions", start))
         later.set()
         await tasks[0]
         assert session.current_agent is B
@@ -95,15 +95,15 @@ async def test_a_task_that_instructions_have_started_may_change_the_agent_later(
 @in_virtual_time
 async def test_the_instructions_for_one_session_may_change_the_agent_of_another():
     async with open_scripted_session(A) as (one, _model, _), open_scripted_session(A) as (other, _also, _too):
-        await one.update_agent(asking_by("instructions", lambda: other.update_agent(B)))
+        await one.update_agent(make_agent_that_calls("instructions", lambda: other.update_agent(B)))
         assert (one.current_agent.name, other.current_agent) == ("x", B)
 
 
 @in_virtual_time
 async def test_pending_switches_end_with_the_session():
     stuck = asyncio.Event()
-    async with open_scripted_session(A) as (session, _model, _heard):
-        asked = [asyncio.ensure_future(session.update_agent(asking_by("instructions", stuck.wait)))]
+    async with open_scripted_session(A) as (session, _model, _recorded):
+        asked = [asyncio.ensure_future(session.update_agent(make_agent_that_calls("instructions", stuck.wait)))]
         asked += [asyncio.ensure_future(session.update_agent(B)) for _ in range(2)]
         await asyncio.sleep(1)
         report = await session.close()
@@ -122,16 +122,16 @@ def test_the_old_settings_are_restored_after_any_error_of_a_switch(error):
                 await super().send_event(event)
 
         model = Slow([RealtimeStep(Update, error=error)], strict=False)
-        async with open_scripted_session(A, model) as (session, _, _heard):
+        async with open_scripted_session(A, model) as (session, _, _recorded):
             with pytest.raises(type(error), match="odd"):
                 await session.update_agent(B)
-            assert (session.current_agent, told(model)) == (A, ["I am b.", "I am a."])
+            assert (session.current_agent, list_sent_instructions(model)) == (A, ["I am b.", "I am a."])
 
     scenario()
 
 
 @pytest.mark.parametrize("how", ["hangs", "fails"])
-def test_a_model_that_does_not_take_the_old_settings_back_does_not_keep_the_next_change(how):
+def test_a_model_that_refuses_the_old_settings_does_not_block_the_next_change(how):
     @in_virtual_time
     async def scenario():
         class Stuck(ScriptedRealtimeModel):
@@ -141,12 +141,12 @@ def test_a_model_that_does_not_take_the_old_settings_back_does_not_keep_the_next
                     await (asyncio.Event().wait() if how == "hangs" else self.close())
 
         model = Stuck([RealtimeStep(Update, error=AcknowledgementTimeout("the settings", 1))], strict=False)
-        async with open_scripted_session(A, model) as (session, _, heard):
+        async with open_scripted_session(A, model) as (session, _, recorded):
             with pytest.raises(AcknowledgementTimeout):
                 await session.update_agent(B)
             if how == "fails":
                 await model.drop()
-                await heard.wait_for("reconnected")
+                await recorded.wait_for("reconnected")
             await session.update_agent(C)
             assert session.current_agent is C
 
@@ -164,11 +164,11 @@ async def test_a_connection_lost_during_a_switch_is_replaced_and_gets_the_new_se
                 await self.drop()
             await super().send_event(event)
 
-    async with open_scripted_session(A, Fragile(strict=False)) as (session, model, heard):
+    async with open_scripted_session(A, Fragile(strict=False)) as (session, model, recorded):
         await session.update_agent(B)
-        assert (session.current_agent, told(model)) == (B, ["I am b."])
+        assert (session.current_agent, list_sent_instructions(model)) == (B, ["I am b."])
         assert [connect["initial_model_settings"]["instructions"] for connect in model.connect_calls] == ["I am a."] * 2
-        assert len(heard.of_type("agent_changed")) == 1
+        assert len(recorded.of_type("agent_changed")) == 1
 
 
 class Once(RealtimeModelListener):
@@ -200,13 +200,13 @@ def test_a_listener_of_the_model_does_not_wait_for_its_own_events(what, when):
         listener = Once("audio", do)
         if when == "before":
             model.add_listener(listener)
-        async with record_events(session) as heard, session:
+        async with record_events(session) as recorded, session:
             model.add_listener(listener)
             await session.send_message("Count to ten.")
-            status = (await heard.wait_for("agent_end")).status
+            status = (await recorded.wait_for("agent_end")).status
             assert listener.took < 0.1
             assert status == ("cancelled" if what == "interrupt" else "completed")
-            assert heard.of_type("error") == []
+            assert recorded.of_type("error") == []
             if what == "update_agent":
                 assert session.current_agent is B
                 assert model.engine.settings.instructions == "I am b."
@@ -219,11 +219,11 @@ async def test_a_failed_switch_of_a_listener_is_an_error_event():
     def broken(context, agent):
         raise ValueError("no instructions")
 
-    async with open_scripted_session(A) as (session, model, heard):
+    async with open_scripted_session(A) as (session, model, recorded):
         wrong = RealtimeAgent(name="x", instructions=broken)
         model.add_listener(Once("turn_started", lambda: session.update_agent(wrong)))
         await model.emit(response_started())
-        assert str((await heard.wait_for("error")).error) == "no instructions"
+        assert str((await recorded.wait_for("error")).error) == "no instructions"
         assert session.current_agent is A
 
 
@@ -238,15 +238,15 @@ async def test_a_task_that_a_listener_has_started_waits_for_the_end_of_the_respo
     async def start():
         tasks.append(asyncio.ensure_future(interrupt()))
         await asyncio.sleep(0.3)
-        order.append("told")
+        order.append("announced")
 
     session = await RealtimeRunner(A, model=model).run()
     model.add_listener(Once("audio", start))
-    async with record_events(session) as heard, session:
+    async with record_events(session) as recorded, session:
         await session.send_message("Count to ten.")
-        assert (await heard.wait_for("agent_end")).status == "cancelled"
+        assert (await recorded.wait_for("agent_end")).status == "cancelled"
         await tasks[0]
-    assert order == ["told", "interrupted"]
+    assert order == ["announced", "interrupted"]
 
 
 @pytest.mark.parametrize("trouble", ["cancel the first", "cancel the second", "break", "break and cancel", "close"])
@@ -285,7 +285,7 @@ async def steps(count):
 
 
 @pytest.mark.parametrize("connects", [True, False])
-def test_a_change_that_is_asked_for_during_the_entry_waits_for_its_end(connects):
+def test_a_change_requested_while_the_session_opens_waits_until_it_is_open(connects):
     @in_virtual_time
     async def scenario():
         may = asyncio.Event()
@@ -311,7 +311,7 @@ def test_a_change_that_is_asked_for_during_the_entry_waits_for_its_end(connects)
 
 
 @in_virtual_time
-async def test_a_change_that_a_call_waits_for_is_not_held_up_by_the_next_call():
+async def test_a_change_that_a_call_waits_for_is_not_blocked_by_the_next_call():
     @function_tool
     async def change() -> str:
         await session.update_agent(B)
@@ -324,8 +324,8 @@ async def test_a_change_that_a_call_waits_for_is_not_held_up_by_the_next_call():
     agent = RealtimeAgent(name="a", tools=[change, look])
     turns = [[CallTool("change"), CallTool("look")], "Fine."]
     model = LocalRealtimeModel(turns, tts=ToneTTS(), detector=EnergyDetector)
-    async with open_scripted_session(agent, model, async_tool_calls=False) as (session, _model, heard):
+    async with open_scripted_session(agent, model, async_tool_calls=False) as (session, _model, recorded):
         await session.send_message("Go on.")
-        await heard.wait_for("tool_end", 2)
-        assert [event.output for event in heard.of_type("tool_end")] == ["changed", "seen"]
+        await recorded.wait_for("tool_end", 2)
+        assert [event.output for event in recorded.of_type("tool_end")] == ["changed", "seen"]
         assert session.current_agent is B

@@ -71,9 +71,9 @@ class Changes(RuleBasedStateMachine):
     @precondition(lambda self: isinstance(self.turn, SendSettings))
     @rule()
     def acknowledge(self):
-        told, self.turn = self.turn, None
-        self.model = told.new
-        self.do(self.core.on_acknowledged(told.request, told.new))
+        change, self.turn = self.turn, None
+        self.model = change.new
+        self.do(self.core.on_acknowledged(change.request, change.new))
 
     @precondition(lambda self: isinstance(self.turn, ResolveAgent | SendSettings))
     @rule(in_doubt=st.booleans())

@@ -46,7 +46,7 @@ class Expected:
 
 
 @given(st.lists(ACTS, max_size=60))
-def test_an_iterator_gets_what_happened_in_order_but_for_what_it_lost(acts):
+def test_an_iterator_gets_events_in_order_except_dropped_ones(acts):
     asyncio.run(compared(acts))
 
 

@@ -72,7 +72,7 @@ def test_the_order_does_not_depend_on_the_order_of_arrival(order):
     assert names(ledger) == [f"i{place}" for place in range(8)]
 
 
-def test_an_answer_that_began_with_its_words_finds_its_place_later():
+def test_an_answer_whose_text_arrived_first_is_ordered_later():
     ledger = ConversationHistory(PlaybackClock())
     ledger.upsert_item(user("u1"))
     ledger.append_delta("a1", "hello", "r1", spoken=True)
@@ -81,7 +81,7 @@ def test_an_answer_that_began_with_its_words_finds_its_place_later():
     assert names(ledger) == ["u1", "u2", "a1"]
 
 
-def test_what_stands_after_an_output_stands_after_everything_before_it():
+def test_an_item_after_an_output_follows_everything_before_the_output():
     ledger = ConversationHistory(PlaybackClock())
     ledger.add_tool_call(RealtimeModelToolCallEvent("f", "c1", "{}", "f1"))
     ledger.upsert_item(user("u1", previous="f1"))
@@ -91,7 +91,7 @@ def test_what_stands_after_an_output_stands_after_everything_before_it():
     assert ledger.get_items()[0].output == "ok"
 
 
-def test_an_item_that_finds_its_place_takes_along_what_stands_after_the_output_behind_it():
+def test_an_item_that_moves_takes_the_items_after_its_output_along():
     ledger = ConversationHistory(PlaybackClock())
     ledger.append_delta("a1", "hello", "r1", spoken=True)
     ledger.add_tool_call(RealtimeModelToolCallEvent("f", "c1", "{}", "f1", "a1"))
@@ -102,7 +102,7 @@ def test_an_item_that_finds_its_place_takes_along_what_stands_after_the_output_b
     assert names(ledger) == ["u1", "a1", "f1", "u2"]
 
 
-def test_words_add_up_and_the_final_text_counts():
+def test_deltas_add_up_and_the_final_text_replaces_them():
     ledger = ConversationHistory(PlaybackClock())
     assert ledger.append_delta("a1", "hel", "r1", spoken=True)
     assert not ledger.append_delta("a1", "lo", "r1", spoken=True)
@@ -141,7 +141,7 @@ def test_text_that_was_not_heard_is_not_in_the_transcript():
     assert ledger.truncate("unknown", 0, 800) is None
 
 
-def test_an_answer_cut_before_its_first_sound_was_not_heard_at_all():
+def test_an_answer_truncated_before_its_first_audio_was_not_heard():
     ledger = ConversationHistory(PlaybackClock())
     ledger.append_delta("a1", "one two", "r1", spoken=True)
     ledger.truncate("a1", 0, 0)
@@ -150,14 +150,14 @@ def test_an_answer_cut_before_its_first_sound_was_not_heard_at_all():
 
 @given(st.text(max_size=60), st.integers(0, 2000), st.integers(0, 2000))
 @settings(deadline=None)
-def test_the_heard_part_is_a_beginning_and_never_ends_inside_a_word(text, heard, sent):
-    part = estimate_heard_text(text, heard, sent)
+def test_the_heard_text_is_a_prefix_that_ends_at_a_word(text, recorded, sent):
+    part = estimate_heard_text(text, recorded, sent)
     assert text.startswith(part)
     rest = text[len(part) :]
     assert not part or not rest or rest[0].isspace()
 
 
-def test_a_transcript_that_comes_late_goes_to_its_item():
+def test_a_late_transcript_is_added_to_its_item():
     ledger = ConversationHistory(PlaybackClock())
     ledger.upsert_item(UserMessageItem(item_id="u1", content=[InputAudio()]))
     ledger.append_delta("a1", "hello", "r1", spoken=True)
@@ -169,7 +169,7 @@ def test_a_transcript_that_comes_late_goes_to_its_item():
     assert ledger.get_items()[-1].content[0].text == "who am I"
 
 
-def test_a_transcript_that_comes_before_its_item_is_kept():
+def test_a_transcript_that_arrives_before_its_item_is_kept():
     ledger = ConversationHistory(PlaybackClock())
     assert ledger.set_transcript("u1", "good day")
     assert not ledger.upsert_item(UserMessageItem(item_id="u1", content=[InputAudio()]))

@@ -140,14 +140,14 @@ async def run_session(frames: list[dict[str, Any]]) -> tuple[Any, EventRecorder,
         return "nine"
 
     model: Any = ScriptedTransportModel()
-    async with open_scripted_session(RealtimeAgent(name="a", tools=[hours]), model) as (session, _, heard):
+    async with open_scripted_session(RealtimeAgent(name="a", tools=[hours]), model) as (session, _, recorded):
         model.transport.deliver(*frames)
         await asyncio.sleep(1)
         output = {"id": "o1", "type": "function_call_output", "call_id": "c1", "output": "nine"}
         model.transport.deliver(frame("conversation.item.added", item=output, previous_item_id="f1"))
         await asyncio.sleep(1)
     assert calls == ["hours"]
-    return session, heard, model.transport.sent
+    return session, recorded, model.transport.sent
 
 
 @in_virtual_time
@@ -156,18 +156,18 @@ async def test_the_history_of_a_turn_does_not_depend_on_the_order_of_events(adde
     for seed in range(30):
         frames = shuffle(turn(added), random.Random(seed))
         try:
-            session, heard, sent = await run_session(frames)
-            assert heard.of_type("error") == []
+            session, recorded, sent = await run_session(frames)
+            assert recorded.of_type("error") == []
             assert [item.item_id for item in session.history] == ["u1", "a1", "f1"]
             assert get_texts(session) == ["When do you open?", "One moment."]
             assert session.history[-1].output == "nine"
             assert (
-                len(heard.of_type("agent_start"))
-                == len(heard.of_type("agent_end"))
-                == len(heard.of_type("tool_end"))
+                len(recorded.of_type("agent_start"))
+                == len(recorded.of_type("agent_end"))
+                == len(recorded.of_type("tool_end"))
                 == 1
             )
-            assert sum(len(event.audio.data) for event in heard.of_type("audio")) == 9600
+            assert sum(len(event.audio.data) for event in recorded.of_type("audio")) == 9600
             assert [message["type"] for message in sent] == [
                 "session.update",
                 "conversation.item.create",

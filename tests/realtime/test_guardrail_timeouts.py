@@ -49,33 +49,33 @@ def guarded(*guardrails, **settings):
 
 @pytest.mark.parametrize(("settings", "seconds"), [({}, DEFAULT_TIMEOUT), ({"timeout": 2.0}, 2.0)])
 @in_virtual_time
-async def test_audio_on_which_there_is_no_verdict_is_not_heard_and_the_answer_ends(settings, seconds, caplog):
-    async with guarded(hanging(), hold_back_audio=True, **settings) as (session, model, heard):
+async def test_unchecked_audio_is_not_released_and_the_answer_ends(settings, seconds, caplog):
+    async with guarded(hanging(), hold_back_audio=True, **settings) as (session, model, recorded):
         done = RealtimeModelAudioDoneEvent("i1", 0, response_id="r1")
         await model.emit(response_started(), audio_chunk(), text_delta("hello"), audio_chunk(), done, response_ended())
         await asyncio.sleep(seconds - 1)
-        assert heard.of_type("agent_end") == []
+        assert recorded.of_type("agent_end") == []
         await asyncio.sleep(2)
-        order = [event.type for event in heard.events if event.type in ("audio", "error", "audio_end", "agent_end")]
+        order = [event.type for event in recorded.events if event.type in ("audio", "error", "audio_end", "agent_end")]
         assert order == ["error", "audio_end", "agent_end"]
-        error = heard.of_type("error")[0].error
+        error = recorded.of_type("error")[0].error
         assert isinstance(error, GuardrailTimedOut)
         assert (error.guardrail, error.seconds) == ("hanging", seconds)
         assert "'hanging' failed and was skipped" in caplog.text
         part = session.history[0].content[0]
         assert (part.transcript, part.generated_transcript, part.audio_end_ms) == ("", "hello", 0)
         await model.emit(response_started("r2"))
-        await heard.wait_for("agent_start", 2)
+        await recorded.wait_for("agent_start", 2)
 
 
 @pytest.mark.parametrize("texts", [[], [GREETING]])
 @in_virtual_time
-async def test_the_server_gets_how_much_of_it_was_heard(texts):
+async def test_the_server_is_sent_how_much_was_heard(texts):
     model = LocalRealtimeModel([GREETING], tts=ToneTTS(), pace=None)
     agent = RealtimeAgent(name="host", output_guardrails=[hanging(*texts)])
-    async with open_scripted_session(agent, model, guardrails_settings=EAGER) as (session, _, heard):
+    async with open_scripted_session(agent, model, guardrails_settings=EAGER) as (session, _, recorded):
         await session.send_message("Hello?")
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         await asyncio.sleep(1)
         answer = session.history[-1]
         heard_ms = answer.content[0].audio_end_ms
@@ -84,32 +84,32 @@ async def test_the_server_gets_how_much_of_it_was_heard(texts):
 
 
 @in_virtual_time
-async def test_an_item_that_the_server_added_meanwhile_is_deleted_there():
-    async with guarded(hanging(), hold_back_audio=True, timeout=2.0) as (_session, model, heard):
+async def test_an_item_that_the_server_added_in_the_meantime_is_deleted_on_the_server():
+    async with guarded(hanging(), hold_back_audio=True, timeout=2.0) as (_session, model, recorded):
         await model.emit(response_started(), audio_chunk(), text_delta("hello"), response_ended())
         await model.drop()
-        await heard.wait_for("reconnected")
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("reconnected")
+        await recorded.wait_for("agent_end")
         await asyncio.sleep(1)
-        told = [event.message for event in get_sent_inputs(model, RealtimeModelSendRawMessage)]
-        assert [message["type"] for message in told] == ["conversation.item.create", "conversation.item.delete"]
-        assert told[-1]["other_data"] == {"item_id": "i1"}
+        sent = [event.message for event in get_sent_inputs(model, RealtimeModelSendRawMessage)]
+        assert [message["type"] for message in sent] == ["conversation.item.create", "conversation.item.delete"]
+        assert sent[-1]["other_data"] == {"item_id": "i1"}
 
 
 @in_virtual_time
-async def test_words_that_a_later_look_found_good_are_heard_although_an_earlier_one_was_never_answered():
-    async with guarded(hanging("hello"), **EAGER) as (session, model, heard):
+async def test_text_that_a_later_check_passed_is_released_although_an_earlier_check_hangs():
+    async with guarded(hanging("hello"), **EAGER) as (session, model, recorded):
         await model.emit(
             response_started(), text_delta("hello"), text_delta(" you"), audio_chunk(5000), response_ended()
         )
-        await heard.wait_for("agent_end")
-        assert (len(heard.of_type("audio")), len(heard.of_type("error"))) == (1, 1)
+        await recorded.wait_for("agent_end")
+        assert (len(recorded.of_type("audio")), len(recorded.of_type("error"))) == (1, 1)
         assert session.history[0].content[0].transcript == "hello you"
 
 
 @in_virtual_time
-async def test_what_was_found_good_before_the_guardrail_hung_stays_heard():
-    async with guarded(hanging("hello you"), **EAGER) as (_, model, heard):
+async def test_text_that_passed_before_the_guardrail_hung_stays_heard():
+    async with guarded(hanging("hello you"), **EAGER) as (_, model, recorded):
         await model.emit(
             response_started(),
             text_delta("hello"),
@@ -117,41 +117,41 @@ async def test_what_was_found_good_before_the_guardrail_hung_stays_heard():
             text_delta(" you"),
             response_ended(),
         )
-        await heard.wait_for("agent_end")
-        assert len(heard.of_type("audio")) == 1  # Five letters.
+        await recorded.wait_for("agent_end")
+        assert len(recorded.of_type("audio")) == 1  # Five letters.
 
 
 @pytest.mark.parametrize("held", [True, False])
 @in_virtual_time
-async def test_the_other_guardrails_are_asked_all_the_same(held):
-    async with guarded(hanging(), discreet, hold_back_audio=held, timeout=2.0) as (_session, model, heard):
+async def test_the_other_guardrails_still_run(held):
+    async with guarded(hanging(), discreet, hold_back_audio=held, timeout=2.0) as (_session, model, recorded):
         await model.emit(response_started(), audio_chunk(), text_delta("secret"), response_ended())
-        tripped = await heard.wait_for("guardrail_tripped")
+        tripped = await recorded.wait_for("guardrail_tripped")
         assert [result.guardrail for result in tripped.guardrail_results] == [discreet]
-        assert heard.of_type("error") == [], "nobody waited for the one that hangs"
-        assert (await heard.wait_for("error")).error.guardrail == "hanging"
+        assert recorded.of_type("error") == [], "nobody waited for the one that hangs"
+        assert (await recorded.wait_for("error")).error.guardrail == "hanging"
 
 
 @in_virtual_time
-async def test_a_guardrail_that_raises_has_no_say_and_the_audio_is_heard():
+async def test_a_guardrail_that_raises_is_skipped_and_the_audio_is_released():
     @output_guardrail
     async def broken(context, agent, output):
         raise TimeoutError("the program's own")
 
-    async with guarded(broken, hold_back_audio=True) as (_session, model, heard):
+    async with guarded(broken, hold_back_audio=True) as (_session, model, recorded):
         await model.emit(response_started(), audio_chunk(), text_delta("hello"), response_ended())
-        await heard.wait_for("agent_end")
-        assert (len(heard.of_type("audio")), heard.of_type("error")) == (1, [])
+        await recorded.wait_for("agent_end")
+        assert (len(recorded.of_type("audio")), recorded.of_type("error")) == (1, [])
 
 
 @in_virtual_time
-async def test_a_guardrail_may_be_given_all_the_time_in_the_world():
+async def test_a_guardrail_may_run_without_a_timeout():
     @output_guardrail
     async def thorough(context, agent, output):
         await asyncio.sleep(1000)
         return GuardrailFunctionOutput(None, False)
 
-    async with guarded(thorough, hold_back_audio=True, timeout=None) as (_session, model, heard):
+    async with guarded(thorough, hold_back_audio=True, timeout=None) as (_session, model, recorded):
         await model.emit(response_started(), audio_chunk(), text_delta("hello"), response_ended())
         await asyncio.sleep(1001)
-        assert len(heard.of_type("audio")) == len(heard.of_type("agent_end")) == 1
+        assert len(recorded.of_type("audio")) == len(recorded.of_type("agent_end")) == 1

@@ -40,10 +40,10 @@ AGENT = RealtimeAgent(name="host", tools=[look], output_guardrails=[discretion])
 BAD = "It is a secret."
 
 
-async def refused(heard, count):
+async def refused(recorded, count):
     """Wait until so many responses were rejected and the last trip was announced."""
-    await heard.wait_for("guardrail_tripped", count)
-    return await heard.wait_for("error")
+    await recorded.wait_for("guardrail_tripped", count)
+    return await recorded.wait_for("error")
 
 
 def creates(server):
@@ -51,56 +51,59 @@ def creates(server):
 
 
 @pytest.mark.parametrize("held", [False, True])
-async def test_after_three_refusals_in_a_row_no_other_answer_is_asked_for(held):
+async def test_after_three_trips_in_a_row_no_other_answer_is_requested(held):
     config = {"guardrails_settings": {"hold_back_audio": held}}
-    async with RealtimeServer([BAD] * 9) as server, open_websocket_session(server, AGENT, **config) as (session, heard):
+    async with (
+        RealtimeServer([BAD] * 9) as server,
+        open_websocket_session(server, AGENT, **config) as (session, recorded),
+    ):
         await session.send_message("Tell me.")
-        error = (await refused(heard, 3)).error
+        error = (await refused(recorded, 3)).error
         assert isinstance(error, TooManyGuardrailTrips)
         assert (error.guardrail, error.count) == ("discretion", 3)
-        told = [kind for kind in heard.types() if kind in ("guardrail_tripped", "error")]
-        assert told == ["guardrail_tripped"] * 3 + ["error"]
+        kinds = [kind for kind in recorded.types() if kind in ("guardrail_tripped", "error")]
+        assert kinds == ["guardrail_tripped"] * 3 + ["error"]
         await session.interrupt()
-        assert (creates(server), len(heard.of_type("guardrail_tripped"))) == (3, 3)
+        assert (creates(server), len(recorded.of_type("guardrail_tripped"))) == (3, 3)
         assert get_texts(session).count("guardrail triggered: discretion") == 2
 
 
-async def test_refusals_with_calls_of_tools_in_between_are_in_a_row():
+async def test_trips_separated_by_tool_calls_count_as_in_a_row():
     turns = [BAD, CallTool("look"), BAD, CallTool("look"), BAD, CallTool("look"), BAD]
-    async with RealtimeServer(turns) as server, open_websocket_session(server, AGENT) as (session, heard):
+    async with RealtimeServer(turns) as server, open_websocket_session(server, AGENT) as (session, recorded):
         await session.send_message("Tell me.")
-        await refused(heard, 3)
+        await refused(recorded, 3)
         await session.interrupt()
         assert creates(server) == 5
 
 
 @pytest.mark.parametrize("way", ["in writing", "speaking"])
-async def test_the_next_word_of_the_user_starts_anew(way):
-    hears = ScriptedTranscriber(["Please?"])
+async def test_input_of_the_user_resets_the_trip_count(way):
+    transcriber = ScriptedTranscriber(["Please?"])
     turns = [BAD] * 4 + ["I must not say that."]
     async with (
-        RealtimeServer(turns, transcriber=hears) as server,
-        open_websocket_session(server, AGENT) as (session, heard),
+        RealtimeServer(turns, transcriber=transcriber) as server,
+        open_websocket_session(server, AGENT) as (session, recorded),
     ):
         await session.send_message("Tell me.")
-        await refused(heard, 3)
+        await refused(recorded, 3)
         if way == "in writing":
             await session.send_message("Please?")
         else:
             await send_speech(session, await make_speech())
         await wait_until(lambda: get_texts(session)[-1] == "I must not say that.")
-        assert (len(heard.of_type("guardrail_tripped")), len(heard.of_type("error"))) == (4, 1)
+        assert (len(recorded.of_type("guardrail_tripped")), len(recorded.of_type("error"))) == (4, 1)
 
 
 @in_virtual_time
-async def test_an_answer_that_was_let_through_starts_anew():
+async def test_an_answer_that_passes_resets_the_trip_count():
     model = LocalRealtimeModel([BAD, BAD, "Well.", BAD, BAD, "That is all."], pace=None)
     config = {"model_settings": {"turn_detection": None}}
     session = await RealtimeRunner(AGENT, model=model, config=config).run()
-    async with record_events(session) as heard, session:
+    async with record_events(session) as recorded, session:
         await session.send_message("Tell me.")
-        await heard.wait_for("agent_end", 3)
+        await recorded.wait_for("agent_end", 3)
         await asyncio.sleep(5)
         await model.send_event(RealtimeModelSendRawMessage({"type": "response.create"}))
         await wait_until(lambda: get_texts(session)[-1] == "That is all.")
-        assert (len(heard.of_type("guardrail_tripped")), heard.of_type("error")) == (4, [])
+        assert (len(recorded.of_type("guardrail_tripped")), recorded.of_type("error")) == (4, [])

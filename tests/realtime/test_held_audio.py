@@ -50,8 +50,8 @@ async def call(model, *guardrails, options=None, session=None):
     agent = RealtimeAgent(name="host", output_guardrails=list(guardrails))
     runner = RealtimeRunner(agent, model=model, config={"guardrails_settings": HOLD})
     live = await runner.run(model_config=options or {}, session=session)
-    async with record_events(live) as heard, live:
-        yield live, heard
+    async with record_events(live) as recorded, live:
+        yield live, recorded
 
 
 def local(*turns):
@@ -62,38 +62,38 @@ def answers(session):
     return [item for item in session.history if item.role == "assistant"]
 
 
-def told(heard, *kinds):
-    return [event.type for event in heard.events if event.type in kinds]
+def list_event_types(recorded, *kinds):
+    return [event.type for event in recorded.events if event.type in kinds]
 
 
 async def test_a_trip_is_announced_before_the_end_of_its_response():
     slow = Slow()
     async with RealtimeServer([SECRET, "Never mind."]) as server:
         options = {"url": server.url, "api_key": "test"}
-        async with call(None, slow.guardrail(), options=options) as (session, heard):
+        async with call(None, slow.guardrail(), options=options) as (session, recorded):
             await session.send_message("Tell me.")
             await slow.asked.wait()
-            await wait_until(lambda: [e for e in heard.of_type("raw_model_event") if e.data.type == "turn_ended"])
+            await wait_until(lambda: [e for e in recorded.of_type("raw_model_event") if e.data.type == "turn_ended"])
             slow.may_answer.set()
-            await heard.wait_for("agent_end", 2)
-            order = told(heard, "agent_start", "guardrail_tripped", "agent_end", "audio")
+            await recorded.wait_for("agent_end", 2)
+            order = list_event_types(recorded, "agent_start", "guardrail_tripped", "agent_end", "audio")
             assert order[:3] == ["agent_start", "guardrail_tripped", "agent_end"]
 
 
-def test_a_refused_answer_counts_as_heard_nowhere():
+def test_a_refused_answer_counts_as_unheard_everywhere():
     async def scenario():
         slow, model = Slow(), local(SECRET, "Never mind.")
         async with open_store("memory://") as store:
             history = store.session("call")
-            async with call(model, slow.guardrail(), session=history) as (session, heard):
+            async with call(model, slow.guardrail(), session=history) as (session, recorded):
                 await session.send_message("Tell me.")
                 await asyncio.sleep(0.3)  # A good part of it would have been heard, had it been passed on.
                 slow.may_answer.set()
-                await heard.wait_for("agent_end", 2)
+                await recorded.wait_for("agent_end", 2)
                 refused, other = answers(session)
                 assert (refused.status, refused.content[0].transcript) == ("incomplete", "")
                 assert refused.content[0].generated_transcript == SECRET
-                assert {event.item_id for event in heard.of_type("audio")} == {other.item_id}
+                assert {event.item_id for event in recorded.of_type("audio")} == {other.item_id}
                 assert session.metrics["truncated"].count == 1
                 assert model.engine.conversation.get_entry(refused.item_id).truncated_at_ms == 0
             assert "swordfish" not in str(await history.get_items())
@@ -101,31 +101,31 @@ def test_a_refused_answer_counts_as_heard_nowhere():
     run_in_virtual_time(scenario())
 
 
-def test_what_was_held_back_when_the_user_spoke_was_not_heard():
+def test_audio_held_when_the_user_speaks_was_not_heard():
     async def scenario():
         slow = Slow()
-        async with call(local("A good answer that takes a while to say."), slow.guardrail()) as (session, heard):
+        async with call(local("A good answer that takes a while to say."), slow.guardrail()) as (session, recorded):
             await session.send_message("Well?")
             await asyncio.sleep(0.3)
             await session.send_audio(await make_speech())
-            interrupted = await heard.wait_for("audio_interrupted")
+            interrupted = await recorded.wait_for("audio_interrupted")
             slow.may_answer.set()
             cut = next(item for item in answers(session) if item.item_id == interrupted.item_id)
             assert (cut.content[0].transcript, cut.content[0].audio_end_ms) == ("", 0)
-            await heard.wait_for("agent_end")
-            assert not [event for event in heard.of_type("audio") if event.item_id == interrupted.item_id]
+            await recorded.wait_for("agent_end")
+            assert not [event for event in recorded.of_type("audio") if event.item_id == interrupted.item_id]
 
     run_in_virtual_time(scenario())
 
 
-def test_released_audio_counts_as_heard_from_its_release_on():
+def test_released_audio_counts_as_heard_from_its_release():
     async def scenario():
         slow = Slow()
-        async with call(local("A good answer that takes a while to say."), slow.guardrail()) as (session, heard):
+        async with call(local("A good answer that takes a while to say."), slow.guardrail()) as (session, recorded):
             await session.send_message("Well?")
             await asyncio.sleep(0.5)
             slow.may_answer.set()
-            await heard.wait_for("agent_end")
+            await recorded.wait_for("agent_end")
             await asyncio.sleep(0.1)
             await session.interrupt()
             assert answers(session)[0].content[0].audio_end_ms == 100
@@ -134,7 +134,7 @@ def test_released_audio_counts_as_heard_from_its_release_on():
     run_in_virtual_time(scenario())
 
 
-def test_verdicts_that_come_in_another_order_let_nothing_go_too_early():
+def test_verdicts_in_another_order_release_nothing_too_early():
     async def scenario():
         gates = {"first": asyncio.Event(), "first second": asyncio.Event()}
 
@@ -145,16 +145,16 @@ def test_verdicts_that_come_in_another_order_let_nothing_go_too_early():
 
         agent = RealtimeAgent(name="host", output_guardrails=[slow])
         settings = {"hold_back_audio": True, "debounce_text_length": 5}
-        async with open_scripted_session(agent, guardrails_settings=settings) as (_session, model, heard):
+        async with open_scripted_session(agent, guardrails_settings=settings) as (_session, model, recorded):
             await model.emit(
                 response_started(), text_delta("first"), text_delta(" second"), *[audio_chunk(100) for _ in range(5)]
             )
             gates["first second"].set()
             await asyncio.sleep(1)
-            assert heard.of_type("audio") == []
+            assert recorded.of_type("audio") == []
             gates["first"].set()
             await asyncio.sleep(1)
-            assert len(heard.of_type("audio")) == 3  # Eleven letters take longer.
+            assert len(recorded.of_type("audio")) == 3  # Eleven letters take longer.
 
     run_in_virtual_time(scenario())
 
@@ -163,14 +163,14 @@ def test_verdicts_that_come_in_another_order_let_nothing_go_too_early():
 async def test_audio_that_was_not_checked_when_the_session_ends_was_not_heard(said):
     slow, history = Slow(), SQLiteSession("call")
     agent = RealtimeAgent(name="host", output_guardrails=[slow.guardrail()])
-    async with open_scripted_session(agent, session=history, guardrails_settings=HOLD) as (session, model, heard):
+    async with open_scripted_session(agent, session=history, guardrails_settings=HOLD) as (session, model, recorded):
         await model.emit(response_started(), audio_chunk(), text_delta(said), audio_chunk(), response_ended())
         await slow.asked.wait()
         await session.close()
-        await heard.wait_for("session_closed")
-    assert heard.of_type("audio") == []
+        await recorded.wait_for("session_closed")
+    assert recorded.of_type("audio") == []
     assert said not in str(await history.get_items())
-    assert len(heard.of_type("agent_end")) == 1
+    assert len(recorded.of_type("agent_end")) == 1
 
 
 @output_guardrail
@@ -183,24 +183,24 @@ EAGER = {"hold_back_audio": True, "debounce_text_length": 5}
 
 
 @in_virtual_time
-async def test_audio_that_comes_ahead_of_its_words_waits_for_them():
-    async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+async def test_audio_that_arrives_before_its_transcript_waits_for_it():
+    async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, recorded):
         await model.emit(response_started(), text_delta("It is "), *[audio_chunk(100) for _ in range(20)])
         await asyncio.sleep(1)
-        assert len(heard.of_type("audio")) == 1  # Four letters.
+        assert len(recorded.of_type("audio")) == 1  # Four letters.
         await model.emit(text_delta("secret"), response_ended())
-        await heard.wait_for("agent_end")
-        assert len(heard.of_type("audio")) == 1
+        await recorded.wait_for("agent_end")
+        assert len(recorded.of_type("audio")) == 1
 
 
 @in_virtual_time
-async def test_audio_that_comes_behind_its_words_waits_no_longer():
+async def test_audio_that_arrives_after_its_transcript_does_not_wait():
     text = "It is ten past four."
-    async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+    async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, recorded):
         await model.emit(response_started(), text_delta(text), RealtimeModelTextDoneEvent("i1", text, "r1"))
         await asyncio.sleep(1)
         await model.emit(audio_chunk(5000))
-        await heard.wait_for("audio")
+        await recorded.wait_for("audio")
 
 
 @in_virtual_time
@@ -210,13 +210,13 @@ async def test_audio_at_a_higher_speed_is_released_later():
         async with open_scripted_session(HOST, guardrails_settings=EAGER, model_settings=settings) as (
             _session,
             model,
-            heard,
+            recorded,
         ):
             await model.emit(
                 response_started(), text_delta("fifteen letters ok"), *[audio_chunk(100) for _ in range(20)]
             )
             await asyncio.sleep(1)
-            assert len(heard.of_type("audio")) == many
+            assert len(recorded.of_type("audio")) == many
 
 
 @pytest.mark.parametrize(
@@ -230,16 +230,16 @@ async def test_audio_at_a_higher_speed_is_released_later():
     ],
 )
 @in_virtual_time
-async def test_a_letter_that_is_a_syllable_takes_longer_to_say(text, many):
-    async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+async def test_a_syllabic_letter_is_estimated_to_take_longer(text, many):
+    async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, recorded):
         await model.emit(response_started(), text_delta(text), *[audio_chunk(100) for _ in range(20)])
         await asyncio.sleep(1)
-        assert len(heard.of_type("audio")) == many
+        assert len(recorded.of_type("audio")) == many
 
 
 @in_virtual_time
-async def test_each_part_of_an_answer_waits_for_its_own_words():
-    async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+async def test_each_part_of_an_answer_waits_for_its_own_transcript():
+    async with open_scripted_session(HOST, guardrails_settings=EAGER) as (_session, model, recorded):
         done = RealtimeModelTextDoneEvent("i1", "Quite so.", "r1")
         await model.emit(
             response_started(),
@@ -250,11 +250,11 @@ async def test_each_part_of_an_answer_waits_for_its_own_words():
             audio_chunk(2000),
         )
         await asyncio.sleep(1)
-        assert [event.item_id for event in heard.of_type("audio")] == ["i1"]
+        assert [event.item_id for event in recorded.of_type("audio")] == ["i1"]
         await model.emit(text_delta("secret", "i2"))
-        await heard.wait_for("guardrail_tripped")
+        await recorded.wait_for("guardrail_tripped")
         await asyncio.sleep(1)
-        assert [event.item_id for event in heard.of_type("audio")] == ["i1"]
+        assert [event.item_id for event in recorded.of_type("audio")] == ["i1"]
 
 
 @in_virtual_time
@@ -267,14 +267,14 @@ async def test_text_that_was_corrected_is_checked_again():
         return GuardrailFunctionOutput(None, "secret" in output)
 
     agent = RealtimeAgent(name="host", output_guardrails=[slow])
-    async with open_scripted_session(agent, guardrails_settings=EAGER) as (_session, model, heard):
+    async with open_scripted_session(agent, guardrails_settings=EAGER) as (_session, model, recorded):
         corrected = RealtimeModelTextDoneEvent("i1", "secret ten", "r1")
         await model.emit(response_started(), audio_chunk(100), text_delta("It is ten."), corrected)
         gates["It is ten."].set()
         await asyncio.sleep(1)
         gates["secret ten"].set()
-        await heard.wait_for("guardrail_tripped")
-        assert heard.of_type("audio") == []
+        await recorded.wait_for("guardrail_tripped")
+        assert recorded.of_type("audio") == []
 
 
 def spoken(chance):
@@ -315,7 +315,7 @@ def test_no_audio_is_released_before_its_text_was_checked_in_any_order_of_arriva
     async def scenario():
         agent = RealtimeAgent(name="host", output_guardrails=[judge])
         settings = {"hold_back_audio": True, "debounce_text_length": chance.choice([1, 20, 100])}
-        async with open_scripted_session(agent, guardrails_settings=settings) as (session, model, _heard):
+        async with open_scripted_session(agent, guardrails_settings=settings) as (session, model, _recorded):
             listening = asyncio.ensure_future(listen(session))
             await model.emit(response_started())
             said = [text_delta(text[a:b]) for a, b in pieces(chance, len(text), 1, 40)]
@@ -328,16 +328,16 @@ def test_no_audio_is_released_before_its_text_was_checked_in_any_order_of_arriva
             await model.emit(response_ended())
             await asyncio.sleep(60)
             await session.close()
-            heard = await listening
-            assert heard < int(places[-1]) if "secret" in text else heard == int(places[-1])
+            recorded = await listening
+            assert recorded < int(places[-1]) if "secret" in text else recorded == int(places[-1])
 
     async def listen(session):
-        heard = 0
+        recorded = 0
         async for event in session.events():
             if event.type == "audio":
-                heard += len(event.audio.data) // 48
+                recorded += len(event.audio.data) // 48
                 judged = max(map(len, approved))
-                assert judged == len(text) or heard <= places[judged]
-        return heard
+                assert judged == len(text) or recorded <= places[judged]
+        return recorded
 
     run_in_virtual_time(scenario())

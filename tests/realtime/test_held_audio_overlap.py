@@ -23,8 +23,8 @@ from standfast.realtime.testing import RealtimeStep, ScriptedRealtimeModel
 HOLD = {"hold_back_audio": True, "timeout": None}
 
 
-def told(heard, *kinds):
-    return [(event.type, event.response_id) for event in heard.events if event.type in kinds]
+def list_events(recorded, *kinds):
+    return [(event.type, event.response_id) for event in recorded.events if event.type in kinds]
 
 
 @in_virtual_time
@@ -33,14 +33,14 @@ async def test_the_end_of_a_response_is_announced_before_the_next_one_starts():
     async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
         _session,
         model,
-        heard,
+        recorded,
     ):
         await model.emit(*short_response(1, "fine"), *short_response(2, "well"))
         for verdict in verdicts.values():
             verdict.set()
-        await heard.wait_for("agent_end", 2)
+        await recorded.wait_for("agent_end", 2)
         order = [("agent_start", "r1"), ("agent_end", "r1"), ("agent_start", "r2"), ("agent_end", "r2")]
-        assert told(heard, "agent_start", "agent_end") == order
+        assert list_events(recorded, "agent_start", "agent_end") == order
 
 
 @in_virtual_time
@@ -49,13 +49,13 @@ async def test_an_end_is_announced_even_if_the_start_of_the_next_response_was_no
     async with open_scripted_session(agent_with_slow_guardrail(verdicts), guardrails_settings=HOLD) as (
         _session,
         model,
-        heard,
+        recorded,
     ):
         await model.emit(*short_response(1, "fine"), *short_response(2, "well")[1:])
         for verdict in reversed(verdicts.values()):
             verdict.set()
-        await heard.wait_for("agent_end", 2)
-        assert told(heard, "agent_end") == [("agent_end", "r1"), ("agent_end", "r2")]
+        await recorded.wait_for("agent_end", 2)
+        assert list_events(recorded, "agent_end") == [("agent_end", "r1"), ("agent_end", "r2")]
 
 
 @pytest.mark.parametrize("text", ["fine", "secret"])
@@ -66,47 +66,47 @@ async def test_a_response_whose_end_was_announced_resets_the_trip_count_only_aft
         history = store.session("call")
         async with open_scripted_session(
             agent_with_slow_guardrail(verdicts), session=history, guardrails_settings=HOLD
-        ) as (session, model, heard):
+        ) as (session, model, recorded):
             await model.emit(*short_response(1, text), *short_response(2, "well")[:-1])
-            await heard.wait_for("agent_end")
+            await recorded.wait_for("agent_end")
             await asyncio.sleep(1)
-            assert (heard.of_type("audio"), await history.get_items()) == ([], [])
+            assert (recorded.of_type("audio"), await history.get_items()) == ([], [])
             verdicts[text].set()
             await asyncio.sleep(1)
-            assert len(heard.of_type("audio")) == good
-            assert len(heard.of_type("guardrail_tripped")) == (not good)
+            assert len(recorded.of_type("audio")) == good
+            assert len(recorded.of_type("guardrail_tripped")) == (not good)
             assert session.history[0].content[0].transcript == (text if good else "")
             verdicts["well"].set()
             await model.emit(response_ended("r2"))
-            await heard.wait_for("agent_end", 2)
+            await recorded.wait_for("agent_end", 2)
         assert (text in str(await history.get_items())) is good
 
 
 @pytest.mark.parametrize("order", [["a secret", "well"], ["well", "a secret"]])
 @in_virtual_time
-async def test_the_server_does_not_take_a_refused_answer_for_heard_because_of_the_next(order):
+async def test_the_server_does_not_count_a_refused_answer_as_heard_because_of_the_next(order):
     verdicts = {"a secret": asyncio.Event(), "well": asyncio.Event()}
     model = LocalRealtimeModel(list(verdicts), tts=ToneTTS(), detector=EnergyDetector, pace=None)
     async with open_scripted_session(agent_with_slow_guardrail(verdicts), model, guardrails_settings=HOLD) as (
         session,
         _model,
-        heard,
+        recorded,
     ):
         for number in (1, 2):
             await session.send_message("go on")
-            await heard.wait_for("agent_start", number)
+            await recorded.wait_for("agent_start", number)
             await asyncio.sleep(5)
         for text in order:
             verdicts[text].set()
             await asyncio.sleep(0.1)
-        await heard.wait_for("audio_interrupted")
+        await recorded.wait_for("audio_interrupted")
         await asyncio.sleep(1)
         answers = [entry for entry in model.engine.conversation if entry.item.get("role") == "assistant"]
         assert [entry.text for entry in answers] == ["", "well"]
 
 
 @in_virtual_time
-async def test_an_answer_that_was_left_out_is_not_interrupted_with_the_next():
+async def test_an_answer_that_was_skipped_is_not_interrupted_with_the_next():
     verdicts = {"never judged": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
     model = LocalRealtimeModel(list(verdicts), tts=ToneTTS(), detector=EnergyDetector, pace=None)
@@ -115,14 +115,14 @@ async def test_an_answer_that_was_left_out_is_not_interrupted_with_the_next():
     ) as (
         session,
         _model,
-        heard,
+        recorded,
     ):
         await session.send_message("go on")
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         await session.send_message("go on")
-        await heard.wait_for("audio")
+        await recorded.wait_for("audio")
         await session.interrupt()
-        assert [event.item_id for event in heard.of_type("audio_interrupted")] == [session.history[-1].item_id]
+        assert [event.item_id for event in recorded.of_type("audio_interrupted")] == [session.history[-1].item_id]
 
 
 @in_virtual_time
@@ -133,20 +133,20 @@ async def test_a_refusal_while_the_user_speaks_stops_only_what_is_refused():
     async with open_scripted_session(agent_with_slow_guardrail(verdicts), model, guardrails_settings=HOLD) as (
         session,
         _model,
-        heard,
+        recorded,
     ):
         await model.emit(
             RealtimeModelSpeechStartedEvent("u1", 0), *short_response(1, "secret"), *short_response(2, "well")
         )
         verdicts["secret"].set()
-        await heard.wait_for("audio_interrupted")
+        await recorded.wait_for("audio_interrupted")
         verdicts["well"].set()
-        assert (await heard.wait_for("audio")).item_id == "i2"
+        assert (await recorded.wait_for("audio")).item_id == "i2"
         assert get_texts(session) == ["", "well"]
 
 
 @in_virtual_time
-async def test_hooks_hear_of_answers_in_the_same_order():
+async def test_hooks_are_called_in_the_order_of_the_answers():
     called = []
 
     class Hooks(RunHooks):
@@ -160,12 +160,12 @@ async def test_hooks_hear_of_answers_in_the_same_order():
     async with open_scripted_session(agent_with_slow_guardrail(verdicts), hooks=Hooks(), guardrails_settings=HOLD) as (
         _session,
         model,
-        heard,
+        recorded,
     ):
         await model.emit(*short_response(1, "one"), *short_response(2, "two"))
         for verdict in verdicts.values():
             verdict.set()
-        await heard.wait_for("agent_end", 2)
+        await recorded.wait_for("agent_end", 2)
         await asyncio.sleep(1)
         assert called == ["start", "one", "start", "two"]
 
@@ -182,13 +182,13 @@ async def test_each_answer_begins_and_ends_once_before_the_next_begins(seed):
 
     agent = RealtimeAgent(name="host", output_guardrails=[judge])
     settings = {"hold_back_audio": True, "debounce_text_length": chance.choice([1, 20])}
-    async with open_scripted_session(agent, guardrails_settings=settings) as (_session, model, heard):
+    async with open_scripted_session(agent, guardrails_settings=settings) as (_session, model, recorded):
         for number in range(10):
             for event in short_response(number, chance.choice(["yes", "certainly not today"])):
                 await model.emit(event)
                 await asyncio.sleep(chance.choice([0, 0.05, 2]))
         await asyncio.sleep(500)
-        spoken = [event.item_id for event in heard.of_type("audio")]
+        spoken = [event.item_id for event in recorded.of_type("audio")]
         assert spoken == sorted(spoken)
         order = [(kind, f"r{number}") for number in range(10) for kind in ("agent_start", "agent_end")]
-        assert told(heard, "agent_start", "agent_end") == order
+        assert list_events(recorded, "agent_start", "agent_end") == order

@@ -59,7 +59,7 @@ async def remembered(tracker=None):
     config = {} if tracker is None else {"playback_tracker": tracker}
     async with open_store("memory://") as store:
         history = store.session("s")
-        async with open_scripted_session(AGENT, session=history, model_config=config) as (_session, model, _heard):
+        async with open_scripted_session(AGENT, session=history, model_config=config) as (_session, model, _recorded):
             yield history, model
 
 
@@ -79,14 +79,14 @@ async def test_a_call_is_written_while_it_continues_and_ended_with_the_session()
     async with open_store("memory://") as store:
         history = store.session("call-1")
         agent = RealtimeAgent(name="a", tools=[weather])
-        async with open_scripted_session(agent, session=history) as (_session, model, heard):
+        async with open_scripted_session(agent, session=history) as (_session, model, recorded):
             await model.emit(
                 user_message_added("weather?"),
                 response_started(),
                 tool_call("weather", arguments='{"city": "Rome"}'),
                 response_ended(),
             )
-            await heard.wait_for("tool_end")
+            await recorded.wait_for("tool_end")
             items = await grown(history, 3)
             assert [item["type"] for item in items] == ["message", "function_call", "function_call_output"]
             await model.emit(
@@ -95,7 +95,7 @@ async def test_a_call_is_written_while_it_continues_and_ended_with_the_session()
                 audio_chunk(100, "i2", "r2"),
                 response_ended("r2"),
             )
-            await heard.wait_for("agent_end", 2)
+            await recorded.wait_for("agent_end", 2)
             assert len(await history.get_items()) == 3  # It may still be interrupted.
         items = await history.get_items()
         assert texts(items) == ["weather?", "weather", "sunny in Rome", "Sunny."]
@@ -110,7 +110,7 @@ async def test_only_what_was_heard_is_written():
 
 
 @in_virtual_time
-async def test_an_answer_that_is_still_heard_waits_although_the_conversation_has_gone_on():
+async def test_an_answer_that_still_plays_is_not_written_although_the_conversation_continued():
     async with remembered() as (history, model):
         await model.emit(
             response_started(),
@@ -217,7 +217,7 @@ async def test_an_answer_waits_for_a_player_that_has_not_begun_to_play():
 
 
 @in_virtual_time
-async def test_an_answer_that_is_stopped_a_moment_after_the_next_one_is_written_as_heard():
+async def test_an_answer_stopped_just_after_the_next_one_is_written_as_heard():
     async with remembered(RealtimePlaybackTracker()) as (history, model):
         await model.emit(response_started(), text_delta("one two"), audio_chunk(300), response_ended())
         await model.emit(
@@ -246,7 +246,7 @@ async def test_an_answer_that_was_played_does_not_wait_when_the_next_one_is_stop
 
 
 @in_virtual_time
-async def test_a_player_that_falls_silent_holds_the_history_up_for_a_while_only():
+async def test_a_player_that_stops_reporting_delays_the_history_for_a_limited_time():
     async with remembered(tracker := RealtimePlaybackTracker()) as (history, model):
         await model.emit(
             response_started(), text_delta("one two"), audio_chunk(1_000), response_ended(), user_message_added("and?")
@@ -259,9 +259,9 @@ async def test_a_player_that_falls_silent_holds_the_history_up_for_a_while_only(
 
 
 @in_virtual_time
-async def test_an_answer_that_was_stopped_makes_those_behind_it_no_sooner_heard():
-    def stopped(item_id, response_id, heard):
-        return RealtimeModelAudioInterruptedEvent(item_id, 0, response_id=response_id, audio_end_ms=heard)
+async def test_a_stopped_answer_does_not_make_later_ones_count_as_heard_earlier():
+    def stopped(item_id, response_id, recorded):
+        return RealtimeModelAudioInterruptedEvent(item_id, 0, response_id=response_id, audio_end_ms=recorded)
 
     async with remembered() as (history, model):
         await model.emit(response_started(), text_delta("one two"), audio_chunk(4_000), response_ended())
@@ -290,18 +290,18 @@ async def test_a_user_message_waits_for_its_transcript_and_keeps_its_position():
     spoken = UserMessageItem(item_id="u1", content=[InputAudio()])
     async with open_store("memory://") as store:
         history = store.session("s")
-        async with open_scripted_session(AGENT, session=history) as (_session, model, heard):
+        async with open_scripted_session(AGENT, session=history) as (_session, model, recorded):
             await model.emit(
                 RealtimeModelItemUpdatedEvent(spoken), response_started(), text_delta("hello"), response_ended()
             )
-            await heard.wait_for("agent_end")
+            await recorded.wait_for("agent_end")
             await model.emit(user_message_added("more", "u2", "i1"))
             assert await history.get_items() == []
             await model.emit(RealtimeModelInputAudioTranscriptionCompletedEvent("u1", "good day"))
             assert texts(await grown(history, 3)) == ["good day", "hello", "more"]
 
 
-async def test_what_cannot_be_transcribed_does_not_hold_up_the_rest():
+async def test_audio_that_cannot_be_transcribed_does_not_delay_later_items():
     spoken = UserMessageItem(item_id="u1", content=[InputAudio()])
     async with remembered() as (history, model):
         await model.emit(RealtimeModelItemUpdatedEvent(spoken), user_message_added("written", "u2", "u1"))
@@ -310,7 +310,7 @@ async def test_what_cannot_be_transcribed_does_not_hold_up_the_rest():
 
 
 @in_virtual_time
-async def test_what_is_never_transcribed_holds_up_the_rest_for_a_while_only():
+async def test_audio_that_is_never_transcribed_delays_later_items_for_a_limited_time():
     spoken = UserMessageItem(item_id="u1", content=[InputAudio()])
     async with remembered() as (history, model):
         await model.emit(RealtimeModelItemUpdatedEvent(spoken), user_message_added("two", "u2", "u1"))
@@ -331,18 +331,18 @@ async def test_later_writes_do_not_shorten_the_wait_for_a_transcript():
         assert texts(await grown(history, 4)) == ["one", "two", "three", "four"]
 
 
-async def test_a_lost_connection_will_not_transcribe_any_more():
+async def test_transcripts_of_a_lost_connection_are_not_waited_for():
     spoken = UserMessageItem(item_id="u1", content=[InputAudio()])
     async with open_store("memory://") as store:
         history = store.session("s")
-        async with open_scripted_session(AGENT, session=history) as (_session, model, heard):
+        async with open_scripted_session(AGENT, session=history) as (_session, model, recorded):
             await model.emit(RealtimeModelItemUpdatedEvent(spoken), user_message_added("two", "u2", "u1"))
             await model.drop()
-            await heard.wait_for("reconnected")
+            await recorded.wait_for("reconnected")
             assert texts(await grown(history, 2)) == ["[inaudible]", "two"]
 
 
-async def test_an_item_that_comes_late_or_goes_early_does_not_confuse_the_writer():
+async def test_late_and_deleted_items_do_not_confuse_the_writer():
     async with remembered() as (history, model):
         await model.emit(user_message_added("one", "u1"), user_message_added("three", "u3", "u1"))
         await grown(history, 2)
@@ -352,7 +352,7 @@ async def test_an_item_that_comes_late_or_goes_early_does_not_confuse_the_writer
         assert texts(await grown(history, 4)) == ["one", "three", "two", "four"]
 
 
-async def test_pictures_are_written_with_their_words():
+async def test_pictures_are_written_with_their_text():
     item = UserMessageItem(item_id="u1", content=[InputImage(image_url="data:x"), InputText(text="look")])
     async with remembered() as (history, model):
         await model.emit(RealtimeModelItemUpdatedEvent(item))
@@ -370,10 +370,10 @@ async def test_a_call_that_was_never_answered_leaves_no_half_pair():
         async with open_scripted_session(RealtimeAgent(name="a", tools=[delete]), session=history) as (
             _session,
             model,
-            heard,
+            recorded,
         ):
             await model.emit(response_started(), tool_call("delete"), response_ended())
-            await heard.wait_for("tool_approval_required")
+            await recorded.wait_for("tool_approval_required")
         items = await history.get_items()
         assert [item["type"] for item in items] == ["function_call", "function_call_output"]
         assert find_unpaired(items) == []
@@ -391,7 +391,7 @@ async def test_a_later_call_continues_from_the_history():
                 {"type": "function_call", "call_id": "dangling", "name": "note", "arguments": "{}"},
             ]
         )
-        async with open_scripted_session(AGENT, session=history) as (session, model, _heard):
+        async with open_scripted_session(AGENT, session=history) as (session, model, _recorded):
             raw = [event.message["other_data"]["item"] for event in get_sent_inputs(model, RealtimeModelSendRawMessage)]
             assert [item["type"] for item in raw] == ["message", "message", "function_call", "function_call_output"]
             assert [item.get("role") for item in raw[:2]] == ["user", "assistant"]
@@ -416,9 +416,9 @@ async def test_a_call_that_continues_from_a_history_with_tools_has_it_in_its_ord
         )
         model = LocalRealtimeModel(["Again?"], pace=None)
         session = await RealtimeRunner(AGENT, model=model).run(session=history)
-        async with record_events(session) as heard, session:
+        async with record_events(session) as recorded, session:
             await session.send_message("Hello.")
-            await heard.wait_for("agent_end")
+            await recorded.wait_for("agent_end")
             names = [item.item_id for item in session.history]
             held = [entry.item["id"] for entry in model.engine.conversation]
             assert names == [name for name in held if name in names]
@@ -431,7 +431,7 @@ async def test_a_text_run_continues_from_a_call():
         async with open_scripted_session(RealtimeAgent(name="a", tools=[weather]), session=history) as (
             _session,
             model,
-            heard,
+            recorded,
         ):
             await model.emit(
                 user_message_added("weather?"),
@@ -439,7 +439,7 @@ async def test_a_text_run_continues_from_a_call():
                 tool_call("weather", arguments='{"city": "Rome"}'),
                 response_ended(),
             )
-            await heard.wait_for("tool_end")
+            await recorded.wait_for("tool_end")
             await model.emit(response_started("r2"), text_delta("Sunny.", "i2", "r2"), response_ended("r2"))
         text = ScriptedModel([[assistant_message("In Rome.")]])
         result = await Runner.run(Agent(name="t", model=text), "Where was that?", session=history)
@@ -474,9 +474,9 @@ class Failing:
 
 async def test_a_failed_write_is_reported_and_retried():
     history = Failing(1)
-    async with open_scripted_session(AGENT, session=history) as (_session, model, heard):
+    async with open_scripted_session(AGENT, session=history) as (_session, model, recorded):
         await model.emit(user_message_added("one", "u1"))
-        assert "away" in str((await heard.wait_for("error")).error)
+        assert "away" in str((await recorded.wait_for("error")).error)
         await model.emit(user_message_added("two", "u2"))
         await wait_until(lambda: len(history.items) == 2)
     assert texts(history.items) == ["one", "two"]
@@ -484,21 +484,21 @@ async def test_a_failed_write_is_reported_and_retried():
 
 async def test_a_history_that_is_unavailable_is_reported_once_each_time():
     history = Failing(20)
-    async with open_scripted_session(AGENT, session=history) as (_session, model, heard):
+    async with open_scripted_session(AGENT, session=history) as (_session, model, recorded):
         for number in range(21):
             await model.emit(user_message_added(str(number), f"u{number}"))
             await wait_until(lambda done=number: history.failures == max(0, 19 - done))
         await wait_until(lambda: len(history.items) == 21)
-        assert len(heard.of_type("error")) == 1
+        assert len(recorded.of_type("error")) == 1
         history.failures = 1
         await model.emit(user_message_added("more", "more"))
-        await heard.wait_for("error", 2)
+        await recorded.wait_for("error", 2)
 
 
-async def test_what_could_not_be_written_is_in_the_report():
-    async with open_scripted_session(AGENT, session=Failing(99)) as (session, model, heard):
+async def test_items_that_could_not_be_written_are_in_the_report():
+    async with open_scripted_session(AGENT, session=Failing(99)) as (session, model, recorded):
         await model.emit(user_message_added("one", "u1"), user_message_added("two", "u2"))
-        await heard.wait_for("error")
+        await recorded.wait_for("error")
         assert (await session.close()).unwritten_count == 2
 
 
@@ -520,9 +520,9 @@ class Hanging(Failing):
 
 @pytest.mark.parametrize("deadline", [0.2, 2.0])
 @in_virtual_time
-async def test_a_history_that_does_not_answer_holds_up_the_end_until_the_deadline_only(deadline):
+async def test_a_hanging_history_delays_the_end_up_to_the_deadline(deadline):
     history, now = Hanging(), asyncio.get_running_loop().time
-    async with open_scripted_session(AGENT, session=history) as (session, model, _heard):
+    async with open_scripted_session(AGENT, session=history) as (session, model, _recorded):
         await model.emit(user_message_added("one", "u1"))
         await asyncio.sleep(1)
         began = now()

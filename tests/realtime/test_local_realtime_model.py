@@ -116,7 +116,7 @@ async def test_a_written_message_is_answered_in_real_time():
 
 
 @in_virtual_time
-async def test_an_interrupted_answer_is_remembered_as_far_as_it_was_played():
+async def test_an_interrupted_answer_keeps_its_played_part():
     transcriber = ScriptedTranscriber(["Count for me.", "Stop."])
     async with Call([LONG, "Okay."], transcriber=transcriber) as call:
         await call.speak(await make_speech(pause_ms=700))
@@ -322,7 +322,7 @@ async def test_a_cancellation_inside_a_model_or_transcriber_counts_as_its_failur
 
 
 @in_virtual_time
-async def test_a_responder_that_fails_while_closing_does_no_harm():
+async def test_a_responder_that_fails_while_closing_is_harmless():
     class FailingResponder:
         async def respond(self, request):
             try:

@@ -179,7 +179,7 @@ class Scenario:
 
     async def run(self, *, silence: float = 30.0) -> tuple[RealtimeSession, EventRecorder]:
         audio = await make_speech()
-        async with open_scripted_session(self.agent, self.model) as (session, _, heard):
+        async with open_scripted_session(self.agent, self.model) as (session, _, recorded):
             for turn in ("Hello.", "When do you open?", audio, "My bill."):
                 await (session.send_message(turn) if isinstance(turn, str) else send_speech(session, turn))
                 await asyncio.sleep(silence)
@@ -193,13 +193,13 @@ class Scenario:
             assert session.state is RealtimeState.OPEN
             assert [item.model_dump() for item in session.history]
             assert {"Bye.", "You said: Bye."} <= set(get_texts(session))
-        return session, heard
+        return session, recorded
 
 
 async def check_scenario(distortion: Distortion) -> None:
     scenario = Scenario(distortion)
-    session, heard = await scenario.run()
-    assert [event.error for event in heard.of_type("error")] == []
+    session, recorded = await scenario.run()
+    assert [event.error for event in recorded.of_type("error")] == []
     assert scenario.calls == ["Monday"]
     assert session.current_agent.name == "billing"
     assert [

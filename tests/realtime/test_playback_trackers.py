@@ -31,23 +31,23 @@ class Fails(RealtimePlaybackTracker):
 
 @pytest.mark.parametrize("method", ["get_state", "no state", "on_interrupted"])
 @in_virtual_time
-async def test_a_playback_tracker_that_fails_costs_no_connection_and_no_history(method, caplog):
+async def test_a_failing_playback_tracker_affects_neither_connection_nor_history(method, caplog):
     model = LocalRealtimeModel([LONG, "Two.", "Three."])
     async with open_store("memory://") as store:
         history = store.session("s")
         runner = RealtimeRunner(RealtimeAgent(name="host"), model=model)
         session = await runner.run(model_config={"playback_tracker": Fails(method)}, session=history)
-        async with record_events(session) as heard, session:
+        async with record_events(session) as recorded, session:
             await session.send_message("first")
-            await heard.wait_for("audio", 5)
+            await recorded.wait_for("audio", 5)
             await session.interrupt()
             await session.send_message("second")
-            await heard.wait_for("agent_end", 2)
+            await recorded.wait_for("agent_end", 2)
             await session.send_message("third")
-            await heard.wait_for("agent_end", 3)
+            await recorded.wait_for("agent_end", 3)
             await asyncio.sleep(120)
-            assert (heard.of_type("reconnecting"), heard.of_type("error")) == ([], [])
-            assert heard.of_type("audio_interrupted")
+            assert (recorded.of_type("reconnecting"), recorded.of_type("error")) == ([], [])
+            assert recorded.of_type("audio_interrupted")
             assert get_texts(session) == ["first", "", "second", "Two.", "third", "Three."]
             assert len(await history.get_items()) == 5
     assert "the playback tracker raised" in caplog.text

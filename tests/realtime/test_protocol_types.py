@@ -268,16 +268,16 @@ async def test_client_frames_of_a_full_call_match_the_types():
     out_of_band = {"conversation": "none", "metadata": {"a": "b"}, "input": [USER]}
     async with (
         checked_server(calls, "Nine to five.", CallTool("transfer_to_billing"), *["Billing."] * 9) as server,
-        open_websocket_session(server, front) as (session, heard),
+        open_websocket_session(server, front) as (session, recorded),
     ):
         await session.send_message("When do you open?")
-        await session.approve_tool_call((await heard.wait_for("tool_approval_required")).call_id)
-        await heard.wait_for("tool_end", 3)
+        await session.approve_tool_call((await recorded.wait_for("tool_approval_required")).call_id)
+        await recorded.wait_for("tool_end", 3)
         await session.send_message(message)
-        await heard.wait_for("agent_changed")
-        await heard.wait_for("audio")
+        await recorded.wait_for("agent_changed")
+        await recorded.wait_for("audio")
         await send_speech(session, await make_speech())
-        await heard.wait_for("audio_interrupted")
+        await recorded.wait_for("audio_interrupted")
         await session.interrupt()
         await session.send_audio(b"\0" * 9600, commit=True)
         await session.update_agent(front)
@@ -288,7 +288,7 @@ async def test_client_frames_of_a_full_call_match_the_types():
             await session.model.send_event(RealtimeModelSendRawMessage(raw))
         await server.connections[0].wait_for_frame("input_audio_buffer.clear")
         server.connections[0].close(1011)
-        await heard.wait_for("reconnected")
+        await recorded.wait_for("reconnected")
         await session.send_message("Are you there?")
         await server.connections[1].wait_for_frame("response.create")
     received = {frame["type"] for connection in server.connections for frame in connection.received}

@@ -345,7 +345,7 @@ async def test_audio_in_items_is_recorded_only_on_request(tmp_path: Path, audio:
 
 
 @pytest.mark.parametrize("code", [1000, 1006, 1011])
-async def test_a_lost_connection_is_lost_again_in_the_replay(tmp_path: Path, code: int) -> None:
+async def test_a_replay_loses_the_connection_where_the_recording_did(tmp_path: Path, code: int) -> None:
     ends = []
     async with RealtimeServer(["Good morning."]) as server:
         server.inject("response.output_audio.delta", Disconnect(code))

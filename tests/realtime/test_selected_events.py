@@ -20,13 +20,13 @@ def test_the_events_are_those_of_openai_agents() -> None:
     assert not list_names(standfast.realtime.RealtimeAdditionalEvent) & expected
 
 
-async def test_additional_events_are_for_those_who_ask() -> None:
-    async with open_scripted_session(RealtimeAgent(name="host")) as (session, model, heard):
+async def test_additional_events_must_be_requested() -> None:
+    async with open_scripted_session(RealtimeAgent(name="host")) as (session, model, recorded):
         plain = aiter(session)
         await model.emit(response_started(), text_delta("hi"), audio_chunk(), response_ended())
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         await session.close()
         kinds = {event.type async for event in plain}
     assert {"agent_start", "audio", "agent_end"} <= kinds
     assert not kinds & {"transcript_delta", "usage", "metric", "session_closed"}
-    assert {"transcript_delta", "session_closed"} <= {event.type for event in heard.events}
+    assert {"transcript_delta", "session_closed"} <= {event.type for event in recorded.events}

@@ -30,39 +30,41 @@ async def test_a_message_deleted_while_it_is_spoken_stays_deleted():
             await deleted.wait()
             yield Say("Four five six.")
 
-    async with RealtimeServer(Counting()) as server, open_websocket_session(server, AGENT) as (session, heard):
+    async with RealtimeServer(Counting()) as server, open_websocket_session(server, AGENT) as (session, recorded):
         await session.send_message("Count.")
-        item_id = (await heard.wait_for("transcript_delta")).item_id
+        item_id = (await recorded.wait_for("transcript_delta")).item_id
         await delete(session, server, item_id)
         deleted.set()
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         assert get_texts(session) == ["Count."]
-        assert [item.item_id for item in heard.of_type("history_updated")[-1].history] == [session.history[0].item_id]
+        assert [item.item_id for item in recorded.of_type("history_updated")[-1].history] == [
+            session.history[0].item_id
+        ]
         assert [entry.id for entry in server.connections[0].conversation] == [session.history[0].item_id]
-        assert heard.of_type("error") == []
+        assert recorded.of_type("error") == []
 
 
 async def test_a_deleted_user_message_does_not_return_with_its_transcript():
     completed = "conversation.item.input_audio_transcription.completed"
-    hears = ScriptedTranscriber(["My number is 1234."])
+    transcriber = ScriptedTranscriber(["My number is 1234."])
     async with (
-        RealtimeServer(["Yes.", "Yes."], transcriber=hears) as server,
-        open_websocket_session(server, AGENT) as (session, heard),
+        RealtimeServer(["Yes.", "Yes."], transcriber=transcriber) as server,
+        open_websocket_session(server, AGENT) as (session, recorded),
     ):
         server.inject(completed, Reorder("conversation.item.deleted"))
         await send_speech(session, await make_speech())
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         await delete(session, server, session.history[0].item_id)
         await wait_until(lambda: server.connections[0].get_sent(completed))
         await session.send_message("Still there?")
-        await heard.wait_for("agent_end", 2)
+        await recorded.wait_for("agent_end", 2)
         assert get_texts(session) == ["Yes.", "Still there?", "Yes."]
 
 
-async def test_an_item_that_the_program_makes_again_after_it_was_deleted_is_back():
-    async with RealtimeServer(["One.", "Two."]) as server, open_websocket_session(server, AGENT) as (session, heard):
+async def test_an_item_that_the_program_adds_again_after_deletion_is_shown():
+    async with RealtimeServer(["One.", "Two."]) as server, open_websocket_session(server, AGENT) as (session, recorded):
         await session.send_message("Count.")
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         answer = session.history[-1].item_id
         await delete(session, server, answer)
         await wait_until(lambda: get_texts(session) == ["Count."])

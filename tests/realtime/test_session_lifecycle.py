@@ -53,11 +53,11 @@ def scripted(**more):
     return ScriptedRealtimeModel(strict=False, **more)
 
 
-def test_the_life_of_a_session_is_a_proper_table():
+def test_the_states_of_a_session_form_a_valid_table():
     TABLE.check(stop=RealtimeLifecycleEvent.CLOSE_REQUESTED)
 
 
-async def test_nothing_is_connected_before_the_entry():
+async def test_nothing_is_connected_before_the_session_is_entered():
     model = scripted()
     session = await RealtimeRunner(AGENT, model=model).run()
     assert (model.connect_calls, model.listeners, session.state) == ((), (), RealtimeState.NEW)
@@ -101,7 +101,7 @@ async def test_an_entry_that_fails_while_resolving_leaves_nothing_behind(agent):
     assert (model.listeners, model.connect_calls, session.state) == ((), (), RealtimeState.CLOSED)
 
 
-async def test_an_entry_that_fails_while_resolving_waits_for_what_else_was_being_resolved():
+async def test_a_failed_entry_waits_for_other_parts_that_are_being_resolved():
     asked, over = asyncio.Event(), []
 
     async def slowly(context, agent):
@@ -123,7 +123,7 @@ async def test_an_entry_that_fails_while_resolving_waits_for_what_else_was_being
     assert over == ["instructions"]
 
 
-async def test_two_things_of_one_name_are_refused_before_anything_is_connected():
+async def test_duplicate_names_are_refused_before_connecting():
     @function_tool
     def transfer_to_b() -> str:
         return ""
@@ -136,7 +136,7 @@ async def test_two_things_of_one_name_are_refused_before_anything_is_connected()
     assert model.listeners == ()
 
 
-async def test_a_failed_connection_takes_the_listener_away_and_ends_waiting_iterators():
+async def test_a_failed_connection_removes_the_listener_and_ends_waiting_iterators():
     model = scripted(connect_error=ConnectionError("refused"))
     session = await RealtimeRunner(AGENT, model=model).run()
     async with record_events(session):
@@ -150,7 +150,7 @@ async def test_a_failed_connection_takes_the_listener_away_and_ends_waiting_iter
 
 
 @pytest.mark.parametrize(
-    ("told", "error"),
+    ("first_event", "error"),
     [
         (RealtimeModelExceptionEvent(RuntimeError("gone")), RuntimeError),
         (RealtimeModelConnectionStatusEvent("disconnected", code=1011), ConnectionLost),
@@ -159,13 +159,13 @@ async def test_a_failed_connection_takes_the_listener_away_and_ends_waiting_iter
     ],
     ids=["failed", "lost", "closed", "ended"],
 )
-async def test_a_connection_that_ends_during_the_entry_fails_the_entry(told, error):
-    model = scripted(connect_events=[told])
+async def test_a_connection_that_ends_during_the_entry_fails_the_entry(first_event, error):
+    model = scripted(connect_events=[first_event])
     session = await RealtimeRunner(AGENT, model=model).run()
-    async with record_events(session) as heard:
+    async with record_events(session) as recorded:
         with pytest.raises(error):
             await session.enter()
-        assert (await heard.wait_for("session_closed")).report.reason == "failed"
+        assert (await recorded.wait_for("session_closed")).report.reason == "failed"
     assert (model.connected, model.listeners, session.state) == (False, (), RealtimeState.CLOSED)
 
 
@@ -187,11 +187,11 @@ async def test_an_entry_cancelled_at_any_moment_releases_everything():
 
 
 async def test_a_second_entry_is_refused_and_harms_nothing():
-    async with open_scripted_session(AGENT) as (session, model, heard):
+    async with open_scripted_session(AGENT) as (session, model, recorded):
         with pytest.raises(AlreadyStarted):
             await session.enter()
         await model.emit(response_started(), response_ended())
-        assert (await heard.wait_for("agent_end")).agent is AGENT
+        assert (await recorded.wait_for("agent_end")).agent is AGENT
 
 
 async def test_an_entry_after_the_end_is_refused():
@@ -204,10 +204,10 @@ async def test_an_entry_after_the_end_is_refused():
 
 
 async def test_closing_ends_every_waiting_iterator():
-    async with open_scripted_session(AGENT) as (session, _model, heard):
+    async with open_scripted_session(AGENT) as (session, _model, recorded):
         async with record_events(session) as second:
             await session.close()
-            await heard.wait_for("session_closed")
+            await recorded.wait_for("session_closed")
             await second.wait_for("session_closed")
         assert (await anext(session.events(), None)) is None
 
@@ -220,7 +220,7 @@ async def test_closing_again_and_at_the_same_time_is_harmless():
             self.closed += 1
             await super().close()
 
-    async with open_scripted_session(AGENT, Counted(strict=False)) as (session, model, _heard):
+    async with open_scripted_session(AGENT, Counted(strict=False)) as (session, model, _recorded):
         reports = await asyncio.gather(session.close(), session.close(), asyncio.create_task(session.close()))
         assert reports[0] is reports[1] is reports[2]
         assert await session.close() is reports[0]
@@ -228,7 +228,7 @@ async def test_closing_again_and_at_the_same_time_is_harmless():
     assert model.closed == 1
 
 
-async def test_cancelling_one_who_closes_does_not_stop_the_closing():
+async def test_cancelling_a_caller_of_close_does_not_stop_the_closing():
     gate = asyncio.Event()
 
     class Slow(ScriptedRealtimeModel):
@@ -237,25 +237,25 @@ async def test_cancelling_one_who_closes_does_not_stop_the_closing():
             await super().close()
 
     model = Slow(strict=False)
-    async with open_scripted_session(AGENT, model) as (session, _, heard):
+    async with open_scripted_session(AGENT, model) as (session, _, recorded):
         first = asyncio.ensure_future(session.close())
         await wait_until(lambda: session.state is RealtimeState.CLOSING)
         first.cancel()
         await asyncio.wait({first})
         gate.set()
         await session.close()
-        await heard.wait_for("session_closed")
+        await recorded.wait_for("session_closed")
     assert not model.connected
 
 
 async def test_a_model_that_fails_to_close_is_reported_once_and_iterators_end():
     model = scripted(close_error=RuntimeError("stuck"))
     session = await RealtimeRunner(AGENT, model=model).run()
-    async with record_events(session) as heard:
+    async with record_events(session) as recorded:
         await session.enter()
         with pytest.raises(RuntimeError, match="stuck"):
             await session.close()
-        assert str((await heard.wait_for("session_closed")).report.error) == "stuck"
+        assert str((await recorded.wait_for("session_closed")).report.error) == "stuck"
     report = await session.close()
     assert (session.state, report.reason) == (RealtimeState.CLOSED, "asked")
 
@@ -266,7 +266,7 @@ async def test_a_stalled_model_is_cut_off_at_the_deadline():
         async def close(self):
             await asyncio.Event().wait()
 
-    async with open_scripted_session(AGENT, Stalled(strict=False)) as (session, _model, _heard):
+    async with open_scripted_session(AGENT, Stalled(strict=False)) as (session, _model, _recorded):
         before = asyncio.get_running_loop().time()
         report = await session.close(deadline=0.2)
         assert asyncio.get_running_loop().time() - before < 0.5
@@ -274,7 +274,7 @@ async def test_a_stalled_model_is_cut_off_at_the_deadline():
 
 
 @in_virtual_time
-async def test_a_tool_that_waits_for_a_change_of_the_agent_does_not_hold_up_the_end():
+async def test_a_tool_that_waits_for_a_change_of_the_agent_does_not_delay_the_end():
     class Silent(ScriptedRealtimeModel):
         async def send_event(self, event):
             if isinstance(event, RealtimeModelSendSessionUpdate):
@@ -287,9 +287,9 @@ async def test_a_tool_that_waits_for_a_change_of_the_agent_does_not_hold_up_the_
 
     now = asyncio.get_running_loop().time
     agent = RealtimeAgent(name="host", tools=[change])
-    async with open_scripted_session(agent, Silent(strict=False)) as (session, model, heard):
+    async with open_scripted_session(agent, Silent(strict=False)) as (session, model, recorded):
         await model.emit(response_started(), tool_call("change"))
-        await heard.wait_for("tool_start")
+        await recorded.wait_for("tool_start")
         await asyncio.sleep(1)
         began = now()
         report = await session.close()
@@ -314,10 +314,10 @@ async def test_a_close_with_a_shorter_deadline_is_not_delayed_by_a_longer_one(ho
                 await released.wait()
 
     agent = RealtimeAgent(name="host", tools=[function_tool(stubborn)])
-    async with open_scripted_session(agent, Stalled(strict=False)) as (session, model, heard):
+    async with open_scripted_session(agent, Stalled(strict=False)) as (session, model, recorded):
         if holds_up == "tool":
             await model.emit(response_started(), tool_call("stubborn"))
-            await heard.wait_for("tool_start")
+            await recorded.wait_for("tool_start")
         patient = asyncio.ensure_future(session.close(60))
         await asyncio.sleep(1)
         began = now()
@@ -330,7 +330,7 @@ async def test_a_close_with_a_shorter_deadline_is_not_delayed_by_a_longer_one(ho
         await asyncio.sleep(1)
 
 
-async def test_a_stubborn_tool_is_reported_as_left_and_history_is_still_written():
+async def test_a_tool_that_does_not_stop_is_reported_and_the_history_is_still_written():
     release = asyncio.Event()
 
     @function_tool
@@ -342,16 +342,16 @@ async def test_a_stubborn_tool_is_reported_as_left_and_history_is_still_written(
                 continue
         return ""
 
-    async with open_scripted_session(RealtimeAgent(name="a", tools=[stubborn])) as (session, model, heard):
+    async with open_scripted_session(RealtimeAgent(name="a", tools=[stubborn])) as (session, model, recorded):
         await model.emit(tool_call("stubborn"))
-        await heard.wait_for("tool_start")
+        await recorded.wait_for("tool_start")
         report = await session.close(deadline=0.2)
         assert report.still_running == ("call stubborn (c1)",)
         release.set()
         await asyncio.sleep(0.01)
 
 
-async def test_what_a_tool_and_a_guardrail_do_at_their_end_is_done_when_the_session_is_closed():
+async def test_cleanup_of_tools_and_guardrails_has_finished_when_the_session_is_closed():
     over = []
 
     async def hang(name):
@@ -372,12 +372,12 @@ async def test_what_a_tool_and_a_guardrail_do_at_their_end_is_done_when_the_sess
         return GuardrailFunctionOutput(None, False)
 
     agent = RealtimeAgent(name="a", tools=[slow], output_guardrails=[slower])
-    async with open_scripted_session(agent) as (session, model, heard):
+    async with open_scripted_session(agent) as (session, model, recorded):
         await model.emit(response_started(), text_delta("x" * 120), tool_call("slow"))
-        await heard.wait_for("tool_start")
+        await recorded.wait_for("tool_start")
         report = await session.close()
         assert (sorted(over), report.cancelled, report.still_running) == (["guardrail", "tool"], (), ())
-        assert heard.of_type("tool_end") == []
+        assert recorded.of_type("tool_end") == []
 
 
 async def test_a_tool_in_a_thread_is_reported_when_it_outlives_the_session():
@@ -389,7 +389,7 @@ async def test_a_tool_in_a_thread_is_reported_when_it_outlives_the_session():
         release.wait(5)
         return ""
 
-    async with open_scripted_session(RealtimeAgent(name="a", tools=[blocking])) as (session, model, _heard):
+    async with open_scripted_session(RealtimeAgent(name="a", tools=[blocking])) as (session, model, _recorded):
         await model.emit(tool_call("blocking"))
         await wait_until(running.is_set)
         report = await session.close()
@@ -404,9 +404,9 @@ async def test_a_tool_may_close_the_session():
         await session.close()
         return "bye"
 
-    async with open_scripted_session(RealtimeAgent(name="a", tools=[hang_up])) as (session, model, heard):
+    async with open_scripted_session(RealtimeAgent(name="a", tools=[hang_up])) as (session, model, recorded):
         await model.emit(tool_call("hang_up"))
-        await heard.wait_for("session_closed")
+        await recorded.wait_for("session_closed")
     assert not model.connected
 
 
@@ -416,9 +416,13 @@ async def test_a_guardrail_may_close_the_session():
         await session.close()
         return GuardrailFunctionOutput(None, False)
 
-    async with open_scripted_session(RealtimeAgent(name="a", output_guardrails=[hang_up])) as (session, model, heard):
+    async with open_scripted_session(RealtimeAgent(name="a", output_guardrails=[hang_up])) as (
+        session,
+        model,
+        recorded,
+    ):
         await model.emit(response_started(), text_delta("x" * 120))
-        await heard.wait_for("session_closed")
+        await recorded.wait_for("session_closed")
 
 
 async def test_a_listener_of_the_model_may_close_the_session():
@@ -427,10 +431,10 @@ async def test_a_listener_of_the_model_may_close_the_session():
             if event.type == "turn_ended":
                 await session.close()
 
-    async with open_scripted_session(AGENT) as (session, model, heard):
+    async with open_scripted_session(AGENT) as (session, model, recorded):
         model.add_listener(Other())
         await model.emit(response_started(), response_ended())
-        await heard.wait_for("session_closed")
+        await recorded.wait_for("session_closed")
 
 
 async def test_an_iterator_may_close_the_session_it_iterates():
@@ -447,26 +451,26 @@ async def test_an_iterator_may_close_the_session_it_iterates():
 
 
 async def test_two_iterators_each_see_everything_and_the_first_from_the_beginning():
-    async with open_scripted_session(AGENT) as (session, model, heard), record_events(session) as second:
+    async with open_scripted_session(AGENT) as (session, model, recorded), record_events(session) as second:
         await model.emit(response_started(), audio_chunk(), response_ended())
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         await second.wait_for("agent_end")
-        assert heard.types()[0] == "history_updated"
+        assert recorded.types()[0] == "history_updated"
         assert second.types() == ["agent_start", "audio", "agent_end"]
-        assert heard.types()[1:] == second.types()
+        assert recorded.types()[1:] == second.types()
 
 
-async def test_what_came_before_the_first_iterator_waits_for_it():
+async def test_events_before_the_first_iterator_are_kept_for_it():
     model = scripted()
     session = await RealtimeRunner(AGENT, model=model).run()
     async with session:
         await model.emit(response_started(), response_ended())
-        async with record_events(session) as heard:
-            await heard.wait_for("agent_end")
-            assert heard.types() == ["history_updated", "agent_start", "agent_end"]
+        async with record_events(session) as recorded:
+            await recorded.wait_for("agent_end")
+            assert recorded.types() == ["history_updated", "agent_start", "agent_end"]
 
 
-async def test_a_loop_that_was_left_is_continued_by_the_next():
+async def test_an_iteration_continues_where_the_previous_one_was_left():
     model = scripted()
     session = await RealtimeRunner(AGENT, model=model).run()
     async with session:
@@ -520,15 +524,15 @@ async def test_unread_events_stay_within_the_bound():
 
 
 async def test_control_events_are_never_dropped_however_slow_the_reader():
-    async with open_scripted_session(AGENT) as (session, _model, heard):
+    async with open_scripted_session(AGENT) as (session, _model, recorded):
         for number in range(3_000):
             await session.on_event(response_started(f"r{number}"))
             await session.on_event(response_ended(f"r{number}"))
-        await heard.wait_for("agent_end", 3_000)
-        assert len(heard.of_type("agent_start")) == 3_000
+        await recorded.wait_for("agent_end", 3_000)
+        assert len(recorded.of_type("agent_start")) == 3_000
 
 
-async def test_a_fatal_error_comes_after_what_was_still_unread_to_every_iterator():
+async def test_a_fatal_error_reaches_every_iterator_after_its_unread_events():
     model = scripted()
     session = await RealtimeRunner(AGENT, model=model).run()
     async with session:
@@ -572,13 +576,13 @@ async def test_an_error_in_the_body_is_not_hidden_by_a_failing_close():
 
 
 async def test_the_end_of_the_stream_ends_the_session_quietly():
-    async with open_scripted_session(AGENT) as (_session, model, heard):
+    async with open_scripted_session(AGENT) as (_session, model, recorded):
         await model.emit(RealtimeModelEndOfStreamEvent())
-        assert (await heard.wait_for("session_closed")).report.reason == "ended"
+        assert (await recorded.wait_for("session_closed")).report.reason == "ended"
 
 
 async def test_a_closed_session_accepts_no_input():
-    async with open_scripted_session(AGENT) as (session, _model, _heard):
+    async with open_scripted_session(AGENT) as (session, _model, _recorded):
         await session.close()
         for saying in (session.send_message("hi"), session.send_audio(b""), session.interrupt()):
             with pytest.raises(Closed):
@@ -706,7 +710,7 @@ async def test_an_entry_cancelled_after_any_number_of_steps_releases_everything(
 
 
 async def test_one_iterator_cannot_be_waited_for_twice():
-    async with open_scripted_session(AGENT) as (session, _model, _heard):
+    async with open_scripted_session(AGENT) as (session, _model, _recorded):
         iterator = session.events()
         waiting = asyncio.ensure_future(anext(iterator))
         await asyncio.sleep(0)
@@ -716,7 +720,7 @@ async def test_one_iterator_cannot_be_waited_for_twice():
         await asyncio.wait({waiting})
 
 
-async def test_the_listener_is_removed_once():
+async def test_the_listener_is_removed_only_once():
     class Model(RealtimeModel):
         def __init__(self):
             self.listeners = []
@@ -753,26 +757,26 @@ async def test_an_answer_that_the_end_of_a_call_cuts_short_is_incomplete():
 
 
 @in_virtual_time
-async def test_the_report_has_the_messages_that_were_lost_with_a_connection():
-    async with open_scripted_session(AGENT) as (session, model, heard):
+async def test_the_report_has_messages_lost_with_a_connection():
+    async with open_scripted_session(AGENT) as (session, model, recorded):
         await session.send_message("Are you there?")
         await model.emit(RealtimeModelConnectionStatusEvent("disconnected"))
-        await heard.wait_for("reconnecting")
+        await recorded.wait_for("reconnecting")
         report = await session.close()
     assert report.undelivered_messages == ("Are you there?",)
 
 
 @in_virtual_time
-async def test_the_word_of_a_guardrail_is_no_message_that_the_report_has():
+async def test_the_follow_up_of_a_guardrail_is_not_reported_as_a_lost_message():
     @output_guardrail
     async def discretion(context, agent, output):
         return GuardrailFunctionOutput(None, "secret" in output)
 
     agent = RealtimeAgent(name="host", output_guardrails=[discretion])
-    async with open_scripted_session(agent) as (session, model, heard):
+    async with open_scripted_session(agent) as (session, model, recorded):
         await model.emit(response_started(), text_delta("It is a secret."), response_ended())
         await wait_until(lambda: get_sent_inputs(model, RealtimeModelSendUserInput))
         await model.emit(RealtimeModelConnectionStatusEvent("disconnected"))
-        await heard.wait_for("reconnecting")
+        await recorded.wait_for("reconnecting")
         report = await session.close()
     assert report.undelivered_messages == ()

@@ -24,22 +24,22 @@ async def speak(session, pcm):
 
 
 @in_virtual_time
-async def test_speech_is_answered_interrupted_and_remembered_as_far_as_it_was_heard():
+async def test_speech_is_answered_and_interrupted_and_the_heard_part_is_kept():
     async with open_store("memory://") as store:
         history = store.session("call")
         model = local([LONG, "Okay."], transcriber=ScriptedTranscriber(["Count.", "Stop."]))
         session = await RealtimeRunner(RealtimeAgent(name="a"), model=model).run(session=history)
-        async with record_events(session) as heard, session:
+        async with record_events(session) as recorded, session:
             await speak(session, await make_speech(pause_ms=700))
-            await heard.wait_for("audio")
+            await recorded.wait_for("audio")
             await asyncio.sleep(0.9)
             await speak(session, (await make_speech("Stop it.", pause_ms=0))[300 * 48 :])
-            await heard.wait_for("audio_interrupted")
-            audio = len(heard.of_type("audio"))
-            end = await heard.wait_for("agent_end")
-            assert (end.status, len(heard.of_type("audio"))) == ("cancelled", audio)
+            await recorded.wait_for("audio_interrupted")
+            audio = len(recorded.of_type("audio"))
+            end = await recorded.wait_for("agent_end")
+            assert (end.status, len(recorded.of_type("audio"))) == ("cancelled", audio)
             await speak(session, bytes(48 * 700))
-            await heard.wait_for("agent_end", 2)
+            await recorded.wait_for("agent_end", 2)
             said = session.history
             assert [item.item_id for item in said] == [entry.id for entry in model.engine.conversation]
             cut = said[1].content[0]
@@ -62,15 +62,15 @@ async def test_speech_without_a_transcript_is_answered_and_written_without_an_er
         history = store.session("call")
         model = local(["Good day.", "Still here."])
         session = await RealtimeRunner(RealtimeAgent(name="a"), model=model).run(session=history)
-        async with record_events(session) as heard, session:
+        async with record_events(session) as recorded, session:
             for turn in (1, 2):
                 await speak(session, await make_speech(pause_ms=700))
-                await heard.wait_for("agent_end", turn)
-            assert heard.of_type("error") == []
+                await recorded.wait_for("agent_end", turn)
+            assert recorded.of_type("error") == []
             await asyncio.sleep(3)
             assert [item["role"] for item in await history.get_items()] == ["user", "assistant"] * 2
-    told = [record.getMessage() for record in caplog.records if "transcriber" in record.getMessage()]
-    assert len(told) == 1
+    logged = [record.getMessage() for record in caplog.records if "transcriber" in record.getMessage()]
+    assert len(logged) == 1
 
 
 @in_virtual_time
@@ -80,27 +80,27 @@ async def test_a_failing_transcriber_is_reported():
             raise RuntimeError("no ears")
 
     session = await RealtimeRunner(RealtimeAgent(name="a"), model=local(["Pardon?"], transcriber=Deaf())).run()
-    async with record_events(session) as heard, session:
+    async with record_events(session) as recorded, session:
         await speak(session, await make_speech(pause_ms=700))
-        assert "no ears" in str((await heard.wait_for("error")).error)
+        assert "no ears" in str((await recorded.wait_for("error")).error)
 
 
 @in_virtual_time
 async def test_interrupt_returns_when_the_response_is_over_and_nothing_is_heard_after_it():
     model = local([LONG, "Yes?"])
     session = await RealtimeRunner(RealtimeAgent(name="a"), model=model).run()
-    async with record_events(session) as heard, session:
+    async with record_events(session) as recorded, session:
         await session.send_message("Count.")
-        await heard.wait_for("audio")
+        await recorded.wait_for("audio")
         await asyncio.sleep(0.5)
         await session.interrupt()
         assert model.engine.active_response is None
-        before = len(heard.of_type("audio"))
-        assert heard.of_type("agent_end")[-1].status == "cancelled"
+        before = len(recorded.of_type("audio"))
+        assert recorded.of_type("agent_end")[-1].status == "cancelled"
         await asyncio.sleep(1)
-        assert len(heard.of_type("audio")) == before
+        assert len(recorded.of_type("audio")) == before
         await session.send_message("Hello?")
-        await heard.wait_for("agent_end", 2)
+        await recorded.wait_for("agent_end", 2)
         assert session.history[-1].content[0].transcript == "Yes?"
 
 
@@ -123,15 +123,15 @@ async def test_tools_and_handoffs_in_a_conversation():
         ]
     )
     session = await RealtimeRunner(front, model=model).run()
-    async with record_events(session) as heard, session:
+    async with record_events(session) as recorded, session:
         await session.send_message("Weather?")
-        await heard.wait_for("agent_end", 2)
+        await recorded.wait_for("agent_end", 2)
         await session.send_message("And my bill?")
-        await heard.wait_for("agent_end", 5)
+        await recorded.wait_for("agent_end", 5)
         assert session.current_agent is billing
-        assert [event.agent.name for event in heard.of_type("agent_start")] == ["front"] * 3 + ["billing"] * 2
-        assert [event.agent.name for event in heard.of_type("tool_end")] == ["front", "front"]
-        assert heard.of_type("error") == []
+        assert [event.agent.name for event in recorded.of_type("agent_start")] == ["front"] * 3 + ["billing"] * 2
+        assert [event.agent.name for event in recorded.of_type("tool_end")] == ["front", "front"]
+        assert recorded.of_type("error") == []
         assert model.engine.to_wire()["instructions"] == "You do the billing."
         assert session.metrics["tool_gap"].p50 > 1999
 
@@ -146,12 +146,12 @@ async def test_a_refused_answer_is_never_heard_when_audio_is_held_back():
     model = local(["The secret number is seven.", "I cannot say that."])
     config = {"guardrails_settings": {"debounce_text_length": 8, "hold_back_audio": True}}
     session = await RealtimeRunner(agent, model=model, config=config).run()
-    async with record_events(session) as heard, session:
+    async with record_events(session) as recorded, session:
         await session.send_message("Tell me.")
-        await heard.wait_for("agent_end", 2)
-        assert len(heard.of_type("guardrail_tripped")) == 1
-        refused = heard.of_type("guardrail_tripped")[0].response_id
-        played = [event for event in heard.of_type("audio") if event.audio.response_id == refused]
+        await recorded.wait_for("agent_end", 2)
+        assert len(recorded.of_type("guardrail_tripped")) == 1
+        refused = recorded.of_type("guardrail_tripped")[0].response_id
+        played = [event for event in recorded.of_type("audio") if event.audio.response_id == refused]
         assert sum(len(event.audio.data) for event in played) <= 48 * 1000 * 0.8  # at most "The"
         assert session.history[-2].content[0].text == "guardrail triggered: discretion"
         assert session.history[-1].content[0].transcript == "I cannot say that."
@@ -161,13 +161,13 @@ async def test_a_refused_answer_is_never_heard_when_audio_is_held_back():
 async def test_an_hour_of_conversation_rolls_over_before_the_limit():
     model = local(["One.", "Two."], session_seconds=3600)
     session = await RealtimeRunner(RealtimeAgent(name="a"), model=model).run()
-    async with record_events(session) as heard, session:
+    async with record_events(session) as recorded, session:
         await session.send_message("First.")
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         await asyncio.sleep(3590)
-        assert (await heard.wait_for("reconnected")).planned
+        assert (await recorded.wait_for("reconnected")).planned
         await asyncio.sleep(100)
         await session.send_message("Second.")
-        await heard.wait_for("agent_end", 2)
+        await recorded.wait_for("agent_end", 2)
         assert [entry.text for entry in model.engine.conversation] == ["First.", "One.", "Second.", "Two."]
-        assert heard.of_type("error") == []
+        assert recorded.of_type("error") == []

@@ -35,12 +35,12 @@ AGENT = RealtimeAgent(name="host", instructions="I am the host.")
 
 @pytest.mark.parametrize("deadline", [None, "2", math.nan])
 async def test_a_deadline_that_is_not_a_number_is_refused_and_the_session_continues(deadline):
-    async with RealtimeServer(["Hello."]) as server, open_websocket_session(server, AGENT) as (session, heard):
+    async with RealtimeServer(["Hello."]) as server, open_websocket_session(server, AGENT) as (session, recorded):
         with pytest.raises(UserError, match="number of seconds"):
             await session.close(deadline)
         assert session.state is RealtimeState.OPEN
         await session.send_message("hi")
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
     assert session.state is RealtimeState.CLOSED
 
 
@@ -81,9 +81,9 @@ async def test_a_tool_in_a_thread_that_uses_the_session_in_its_own_loop_gets_a_h
 
     agent = RealtimeAgent(name="a", tools=[plain])
     script = [CallTool("plain"), "It is done."]
-    async with RealtimeServer(script) as server, open_websocket_session(server, agent) as (session, heard):
+    async with RealtimeServer(script) as server, open_websocket_session(server, agent) as (session, recorded):
         await session.send_message("do it")
-        await heard.wait_for("agent_end", 2)
+        await recorded.wait_for("agent_end", 2)
         assert isinstance(refused[0], UserError), refused
         assert "run_coroutine_threadsafe" in str(refused[0])
         assert get_texts(session)[-1] == "It is done."
@@ -101,13 +101,16 @@ async def test_a_tool_in_a_thread_may_use_the_session_in_its_own_loop():
         return "done"
 
     agent = RealtimeAgent(name="a", tools=[plain])
-    async with RealtimeServer([CallTool("plain")]) as server, open_websocket_session(server, agent) as (session, heard):
+    async with (
+        RealtimeServer([CallTool("plain")]) as server,
+        open_websocket_session(server, agent) as (session, recorded),
+    ):
         await session.send_message("do it")
-        await heard.wait_for("session_closed")
+        await recorded.wait_for("session_closed")
         assert await wait_until(lambda: given) == [None], "from inside it only asks"
 
 
-async def test_a_listener_that_waits_for_something_cancelled_does_not_make_the_session_deaf():
+async def test_a_listener_that_awaits_a_cancelled_task_does_not_stop_the_session():
     class Listener(RealtimeModelListener):
         async def on_event(self, event):
             if event.type == "turn_started":
@@ -117,13 +120,13 @@ async def test_a_listener_that_waits_for_something_cancelled_does_not_make_the_s
 
     async with (
         RealtimeServer(["Hello.", "Goodbye."]) as server,
-        open_websocket_session(server, AGENT) as (session, heard),
+        open_websocket_session(server, AGENT) as (session, recorded),
     ):
         session.model.add_listener(Listener())
         await session.send_message("hi")
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         await session.send_message("bye")
-        await heard.wait_for("agent_end", 2)
+        await recorded.wait_for("agent_end", 2)
         assert get_texts(session) == ["hi", "Hello.", "bye", "Goodbye."]
 
 
@@ -141,9 +144,9 @@ async def test_tasks_that_still_run_emit_no_event_after_the_end(caplog):
         return GuardrailFunctionOutput(output_info=None, tripwire_triggered=True)
 
     agent = RealtimeAgent(name="a", output_guardrails=[stubborn])
-    async with RealtimeServer(["Hello."]) as server, open_websocket_session(server, agent) as (session, heard):
+    async with RealtimeServer(["Hello."]) as server, open_websocket_session(server, agent) as (session, recorded):
         await session.send_message("hi")
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         await wait_until(lambda: tasks)
         late = session.events()
         report = await session.close(deadline=0.1)
@@ -155,7 +158,7 @@ async def test_tasks_that_still_run_emit_no_event_after_the_end(caplog):
     assert [record for record in caplog.records if record.levelname != "DEBUG"] == []
 
 
-async def test_a_peer_that_hangs_has_lost_its_socket_when_a_short_deadline_is_over(server_elsewhere):
+async def test_the_socket_of_a_hanging_peer_is_closed_at_a_short_deadline(server_elsewhere):
     async with open_websocket_session(server_elsewhere, AGENT) as (session, _):
         server_elsewhere.connections[0].stall()
         report = await session.close(deadline=0.1)
@@ -226,7 +229,7 @@ async def test_a_long_session_whose_items_are_deleted_uses_no_more_memory():
 
 
 class SlowHistory:
-    """A history session without keys, whose appends end when they are let go and not before."""
+    """A history session without keys, whose appends end when they are released."""
 
     session_id, session_settings = "slow", None
 
@@ -247,7 +250,7 @@ class SlowHistory:
 
 
 @in_virtual_time
-async def test_an_append_that_is_under_way_is_waited_for_and_not_made_again_beside_it():
+async def test_an_append_in_progress_is_awaited_and_not_repeated():
     history = SlowHistory()
     async with open_scripted_session(AGENT, session=history) as (session, model, _):
         await model.emit(user_message_added("hello"))
@@ -258,7 +261,7 @@ async def test_an_append_that_is_under_way_is_waited_for_and_not_made_again_besi
 
 
 @in_virtual_time
-async def test_a_history_that_cannot_be_interrupted_holds_up_neither_the_end_nor_the_connection():
+async def test_a_history_that_cannot_be_interrupted_delays_neither_the_end_nor_the_connection():
     history, loop = SlowHistory(), asyncio.get_running_loop()
     async with open_scripted_session(AGENT, session=history) as (session, model, _):
         await model.emit(user_message_added("hello"))
@@ -273,7 +276,7 @@ async def test_a_history_that_cannot_be_interrupted_holds_up_neither_the_end_nor
 
 
 @in_virtual_time
-async def test_a_model_that_cannot_be_interrupted_does_not_hold_up_the_end():
+async def test_a_model_that_cannot_be_interrupted_does_not_delay_the_end():
     let_go, loop = asyncio.Event(), asyncio.get_running_loop()
 
     class Stubborn(ScriptedRealtimeModel):

@@ -35,8 +35,8 @@ from standfast.realtime import (
     RealtimeModelSendUserInput,
     RealtimeRunner,
     RealtimeState,
+    model_events,
 )
-from standfast.realtime import model_events as told
 from standfast.realtime.errors import ConnectionLost
 from standfast.realtime.local import CallTool, EnergyDetector, ToneTTS
 from standfast.realtime.testing import ScriptedRealtimeModel
@@ -64,10 +64,10 @@ async def discreet(context, agent, output):
 # Agents that change while a response begins.
 
 
-async def test_a_response_that_begins_right_behind_the_acknowledgement_is_the_new_agents():
+async def test_a_response_right_after_the_acknowledgement_belongs_to_the_new_agent():
     async with RealtimeServer([CallTool("theirs"), "Fine."]) as server:
         session = await RealtimeRunner(AGENT).run(model_config=connect_options(server))
-        async with record_events(session) as heard, session:
+        async with record_events(session) as recorded, session:
             connection = server.connections[0]
             server.inject("session.updated", Delay(0.05))
             known = len(connection.get_received("session.update"))
@@ -75,9 +75,9 @@ async def test_a_response_that_begins_right_behind_the_acknowledgement_is_the_ne
             await connection.wait_for_frame("session.update", count=known + 1)
             connection.start_unsolicited_response()
             await changing
-            assert (await heard.wait_for("tool_end")).output == "done"
-            assert heard.of_type("agent_start")[0].agent is OTHER
-            assert heard.of_type("error") == []
+            assert (await recorded.wait_for("tool_end")).output == "done"
+            assert recorded.of_type("agent_start")[0].agent is OTHER
+            assert recorded.of_type("error") == []
 
 
 class Forgetful(LocalRealtimeModel):
@@ -122,27 +122,27 @@ def test_a_switch_cancelled_before_its_acknowledgement_is_reverted():
 
 
 async def test_the_end_of_an_unknown_response_does_not_end_the_active_one():
-    async with open_scripted_session(AGENT) as (_session, model, heard):
+    async with open_scripted_session(AGENT) as (_session, model, recorded):
         await model.emit(
             response_started(), audio_chunk(), response_ended("some other"), audio_chunk(), response_ended()
         )
-        await heard.wait_for("agent_end")
-        assert [event.response_id for event in heard.of_type("agent_end")] == ["r1"]
-        assert len(heard.of_type("audio")) == 2
+        await recorded.wait_for("agent_end")
+        assert [event.response_id for event in recorded.of_type("agent_end")] == ["r1"]
+        assert len(recorded.of_type("audio")) == 2
 
 
 async def test_a_response_reported_twice_or_after_its_end_starts_once_and_ends_once():
-    async with open_scripted_session(AGENT) as (session, model, heard):
+    async with open_scripted_session(AGENT) as (session, model, recorded):
         await model.emit(response_started(), response_started(), response_ended(), response_started())
         await model.emit(audio_chunk(response_id="r2"), response_ended("r2"), response_started("r2"))
         await model.emit(response_started("r3"), response_ended("r3"))
-        await heard.wait_for("agent_end", 3)
-        assert [event.response_id for event in heard.of_type("agent_start")] == ["r1", "r2", "r3"]
-        await interrupt(session, heard)
+        await recorded.wait_for("agent_end", 3)
+        assert [event.response_id for event in recorded.of_type("agent_start")] == ["r1", "r2", "r3"]
+        await interrupt(session, recorded)
 
 
 async def test_a_response_whose_end_was_not_reported_ends_when_the_next_one_starts():
-    async with open_scripted_session(AGENT) as (session, model, heard):
+    async with open_scripted_session(AGENT) as (session, model, recorded):
         await model.emit(
             response_started(),
             text_delta("one"),
@@ -151,67 +151,71 @@ async def test_a_response_whose_end_was_not_reported_ends_when_the_next_one_star
             response_ended("r1"),
             response_ended("r2"),
         )
-        await heard.wait_for("agent_end", 2)
+        await recorded.wait_for("agent_end", 2)
         turns = [
-            (event.type, event.response_id) for event in heard.events if event.type in ("agent_start", "agent_end")
+            (event.type, event.response_id) for event in recorded.events if event.type in ("agent_start", "agent_end")
         ]
         assert turns == [("agent_start", "r1"), ("agent_end", "r1"), ("agent_start", "r2"), ("agent_end", "r2")]
-        assert [event.status for event in heard.of_type("agent_end")] == ["lost", "completed"]
+        assert [event.status for event in recorded.of_type("agent_end")] == ["lost", "completed"]
         assert get_texts(session) == ["one"]
 
 
-async def test_a_response_trips_once_although_its_beginning_comes_late():
+async def test_a_response_with_a_late_start_trips_once():
     agent = RealtimeAgent(name="host", output_guardrails=[discreet])
     async with open_scripted_session(agent, guardrails_settings={"debounce_text_length": 1}) as (
         _session,
         model,
-        heard,
+        recorded,
     ):
         await model.emit(text_delta("secret"))
-        await heard.wait_for("guardrail_tripped")
+        await recorded.wait_for("guardrail_tripped")
         await model.emit(response_started(), text_delta(" secret"), audio_chunk(), response_ended())
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         await asyncio.sleep(0.01)
-        assert len(heard.of_type("guardrail_tripped")) == 1
-        assert heard.of_type("audio") == []
+        assert len(recorded.of_type("guardrail_tripped")) == 1
+        assert recorded.of_type("audio") == []
         assert len(get_sent_inputs(model, RealtimeModelSendUserInput)) == 1
 
 
 async def test_frames_of_a_response_in_the_wrong_order_over_a_real_connection():
     async with RealtimeServer(["One two.", "Three."]) as server:
         session = await RealtimeRunner(AGENT).run(model_config=connect_options(server))
-        async with record_events(session) as heard, session:
+        async with record_events(session) as recorded, session:
             server.inject("response.created", Reorder("response.done"))
             for turn in (1, 2):
                 await session.send_message("hello")
-                await heard.wait_for("agent_end", turn)
-            await interrupt(session, heard)
-            assert len(heard.of_type("agent_start")) <= 2
+                await recorded.wait_for("agent_end", turn)
+            await interrupt(session, recorded)
+            assert len(recorded.of_type("agent_start")) <= 2
 
 
 # Words and sounds behind the end of their response.
 
 
-async def test_words_that_come_after_the_end_are_looked_at_too():
+async def test_text_that_arrives_after_the_end_is_checked():
     agent = RealtimeAgent(name="host", output_guardrails=[discreet])
-    async with open_scripted_session(agent) as (_session, model, heard):
+    async with open_scripted_session(agent) as (_session, model, recorded):
         await model.emit(response_started(), text_delta("nothing"), response_ended(), text_delta(" secret"))
-        await heard.wait_for("guardrail_tripped")
+        await recorded.wait_for("guardrail_tripped")
 
 
-async def test_audio_that_comes_after_the_end_is_not_held_back_for_ever():
+async def test_audio_that_arrives_after_the_end_is_not_held_forever():
     agent = RealtimeAgent(name="host", output_guardrails=[discreet])
-    async with open_scripted_session(agent, guardrails_settings={"hold_back_audio": True}) as (_session, model, heard):
+    async with open_scripted_session(agent, guardrails_settings={"hold_back_audio": True}) as (
+        _session,
+        model,
+        recorded,
+    ):
         await model.emit(response_started(), text_delta("nothing"), audio_chunk(), response_ended())
-        await heard.wait_for("audio")
+        await recorded.wait_for("audio")
         await model.emit(audio_chunk())
-        await heard.wait_for("audio", 2)
+        await recorded.wait_for("audio", 2)
 
 
 # Planned roll-overs.
 
 
-async def test_a_roll_over_that_meets_another_loss_is_not_the_last_one():
+async def test_a_roll_over_during_a_lost_connection_is_not_the_last_one():
     class Dropping(ScriptedRealtimeModel):
         drops = 1
 
@@ -224,11 +228,11 @@ async def test_a_roll_over_that_meets_another_loss_is_not_the_last_one():
             await super().send_event(event)
 
     config = {"roll_over_after": 0.05, "initial_delay": 0.001}
-    async with open_scripted_session(AGENT, Dropping(strict=False), reconnect=config) as (session, model, heard):
+    async with open_scripted_session(AGENT, Dropping(strict=False), reconnect=config) as (session, model, recorded):
         await session.send_message("hello")
         await model.emit(user_message_added("hello"))
-        await heard.wait_for("reconnected", 4)
-        assert sum(event.planned for event in heard.of_type("reconnected")) >= 2
+        await recorded.wait_for("reconnected", 4)
+        assert sum(event.planned for event in recorded.of_type("reconnected")) >= 2
 
 
 # Closing at unlucky moments.
@@ -275,11 +279,11 @@ async def test_a_tool_that_is_waited_for_may_still_use_the_session(what):
     runner = RealtimeRunner(agent, model=model, config={"async_tool_calls": False})
     async with RealtimeServer([CallTool("act"), "Fine."]) as server:
         session = await runner.run(model_config=connect_options(server))
-        async with record_events(session) as heard, session, asyncio.timeout(WAIT_TIMEOUT):
+        async with record_events(session) as recorded, session, asyncio.timeout(WAIT_TIMEOUT):
             await session.send_message("hello")
-            assert (await heard.wait_for("tool_end")).output == "acted"
-            await heard.wait_for("agent_end", 2)
-            assert heard.of_type("error") == []
+            assert (await recorded.wait_for("tool_end")).output == "acted"
+            await recorded.wait_for("agent_end", 2)
+            assert recorded.of_type("error") == []
 
 
 # A third-party model with only the required methods.
@@ -306,7 +310,7 @@ class Foreign(RealtimeModel):
     async def close(self):
         pass
 
-    async def tell(self, *events):
+    async def deliver(self, *events):
         for event in events:
             for listener in tuple(self.listeners):
                 await listener.on_event(event)
@@ -315,29 +319,31 @@ class Foreign(RealtimeModel):
         return [event for event in self.sent if isinstance(event, kind)]
 
 
-async def test_a_model_that_names_no_responses_speaks_calls_hands_over_and_is_interrupted():
+async def test_a_model_without_response_ids_can_speak_call_hand_off_and_be_interrupted():
     model = Foreign()
     agent = RealtimeAgent(name="host", tools=[theirs], handoffs=[OTHER])
     session = await RealtimeRunner(agent, model=model).run()
-    async with record_events(session) as heard, session:
+    async with record_events(session) as recorded, session:
         await session.send_message("hello")
-        await model.tell(told.RealtimeModelTurnStartedEvent(), text_delta("Hello."), audio_chunk(), tool_call("theirs"))
-        await heard.wait_for("tool_end")
-        await model.tell(told.RealtimeModelTurnEndedEvent())
-        await heard.wait_for("agent_end")
-        await model.tell(told.RealtimeModelTurnStartedEvent(), tool_call("transfer_to_other", "c2"))
-        await heard.wait_for("handoff")
-        await model.tell(told.RealtimeModelTurnEndedEvent())
+        await model.deliver(
+            model_events.RealtimeModelTurnStartedEvent(), text_delta("Hello."), audio_chunk(), tool_call("theirs")
+        )
+        await recorded.wait_for("tool_end")
+        await model.deliver(model_events.RealtimeModelTurnEndedEvent())
+        await recorded.wait_for("agent_end")
+        await model.deliver(model_events.RealtimeModelTurnStartedEvent(), tool_call("transfer_to_other", "c2"))
+        await recorded.wait_for("handoff")
+        await model.deliver(model_events.RealtimeModelTurnEndedEvent())
         await wait_until(lambda: len(model.sent_of(RealtimeModelSendToolOutput)) == 2)
         assert len(model.sent_of(RealtimeModelSendSessionUpdate)) == 1
         assert session.current_agent is OTHER
-        await model.tell(told.RealtimeModelTurnStartedEvent(), audio_chunk(response_id="r9", item_id="i9"))
-        await heard.wait_for("audio", 2)
+        await model.deliver(model_events.RealtimeModelTurnStartedEvent(), audio_chunk(response_id="r9", item_id="i9"))
+        await recorded.wait_for("audio", 2)
         stopping = asyncio.ensure_future(session.interrupt())
         await wait_until(lambda: model.sent_of(RealtimeModelSendInterrupt))
-        await model.tell(audio_chunk(response_id="r9", item_id="i9"), told.RealtimeModelTurnEndedEvent())
+        await model.deliver(audio_chunk(response_id="r9", item_id="i9"), model_events.RealtimeModelTurnEndedEvent())
         await asyncio.wait_for(stopping, WAIT_TIMEOUT)
-        assert heard.of_type("error") == []
-        assert len(heard.of_type("audio")) == 2
-        assert [event.agent.name for event in heard.of_type("agent_end")] == ["host", "host", "other"]
+        assert recorded.of_type("error") == []
+        assert len(recorded.of_type("audio")) == 2
+        assert [event.agent.name for event in recorded.of_type("agent_end")] == ["host", "host", "other"]
     assert model.listeners == []

@@ -91,19 +91,19 @@ class Schedule:
             "reconnect": {"initial_delay": 0.1},
         }
         session = await RealtimeRunner(self.a, model=self.model, config=config).run()
-        async with record_events(session) as heard, session:
+        async with record_events(session) as recorded, session:
             async with asyncio.TaskGroup() as several:
                 for _ in range(self.rng.randint(3, 12)):
                     await asyncio.sleep(self.rng.choice([0, 0, 0.02, 0.3, 1.0]))
-                    acting = several.create_task(self.act(session, heard))
+                    acting = several.create_task(self.act(session, recorded))
                     if self.rng.random() < 0.6:
                         await asyncio.wait({acting})
-            await self.settle(session, heard)
-            self.check(session, heard)
+            await self.settle(session, recorded)
+            self.check(session, recorded)
             report = await session.close()
             assert (report.cancelled, report.still_running, report.unsent_outputs) == ((), (), ())
 
-    async def act(self, session, heard):
+    async def act(self, session, recorded):
         rng = self.rng
         match rng.choices(["write", "speak", "interrupt", "change", "decide", "snap"], [4, 3, 2, 2, 3, 2])[0]:
             case "write":
@@ -117,15 +117,15 @@ class Schedule:
             case "change":
                 await session.update_agent(rng.choice([self.a, self.b]))
             case "decide":
-                await self.decide(session, heard)
+                await self.decide(session, recorded)
             case "snap":
                 self.model.link.snap()
 
     async def interrupt(self, session):
         await session.interrupt()
 
-    async def decide(self, session, heard):
-        for event in heard.of_type("tool_approval_required"):
+    async def decide(self, session, recorded):
+        for event in recorded.of_type("tool_approval_required"):
             if event.call_id not in self.asked:
                 self.asked.add(event.call_id)
                 if self.rng.random() < 0.5:
@@ -133,11 +133,11 @@ class Schedule:
                 else:
                     await session.reject_tool_call(event.call_id)
 
-    async def settle(self, session, heard):
-        """Until nothing is under way any more, or the talking goes on for ever: then it is interrupted."""
+    async def settle(self, session, recorded):
+        """Wait until nothing is in progress; a conversation that does not end is interrupted."""
         quiet = 0
         for _ in range(600):
-            await self.decide(session, heard)
+            await self.decide(session, recorded)
             await asyncio.sleep(0.5)
             quiet = 0 if self.busy(session) else quiet + 1
             if quiet > 8:
@@ -149,21 +149,21 @@ class Schedule:
         going_on = session.state is not RealtimeState.OPEN or self.model.engine.active_response is not None
         return going_on or any(item.output is None for item in calls)
 
-    def check(self, session, heard):
-        trips = [event.response_id for event in heard.of_type("guardrail_tripped")]
+    def check(self, session, recorded):
+        trips = [event.response_id for event in recorded.of_type("guardrail_tripped")]
         assert len(trips) == len(set(trips)), "a response tripped twice"
         assert len(self.made) == len(set(self.made)), "a tool was run twice for one call"
-        starts = [event.response_id for event in heard.of_type("agent_start")]
-        ends = [event.response_id for event in heard.of_type("agent_end")]
+        starts = [event.response_id for event in recorded.of_type("agent_start")]
+        ends = [event.response_id for event in recorded.of_type("agent_end")]
         assert sorted(starts) == sorted(ends)
         assert len(starts) == len(set(starts))
         active = 0
-        for event in heard.events:
+        for event in recorded.events:
             active += {"agent_start": 1, "agent_end": -1}.get(event.type, 0)
             assert 0 <= active <= 1, "two responses at a time"
-        spoken = [starts.index(event.audio.response_id) for event in heard.of_type("audio")]
+        spoken = [starts.index(event.audio.response_id) for event in recorded.of_type("audio")]
         assert spoken == sorted(spoken), "audio was heard before what was said earlier"
-        for event in heard.of_type("error"):
+        for event in recorded.of_type("error"):
             code = event.error.get("code") if isinstance(event.error, dict) else ""
             assert code != "conversation_already_has_active_response"
         self.compare(session)

@@ -185,7 +185,7 @@ class Ear(EventRecorder):
     def __init__(self):
         super().__init__()
         self.started, self.silenced, self.cut = set(), set(), set()
-        self.heard_of, self.owed = set(), None
+        self.heard_of, self.requestable = set(), None
         self.speech_interrupts = True
 
     async def listen(self, session):
@@ -193,10 +193,10 @@ class Ear(EventRecorder):
             self.events.append(event)
             match event.type:
                 case "agent_start":
-                    self.owed = None
+                    self.requestable = None
                     self.started.add(event.response_id)
                 case "agent_end" if event.status == "lost" and event.response_id not in self.heard_of | self.silenced:
-                    self.owed = event.response_id
+                    self.requestable = event.response_id
                 case "raw_model_event" if event.data.type in ("function_call", "output_text_delta"):
                     self.heard_of.add(event.data.response_id)
                 case "raw_model_event" if event.data.type == "speech_started" and self.speech_interrupts:
@@ -214,7 +214,7 @@ class Ear(EventRecorder):
 
     def interrupted(self):
         self.silenced |= self.started
-        self.owed = None
+        self.requestable = None
 
 
 class Hooks(RunHooks):
@@ -386,14 +386,14 @@ class WildSchedule(SlowSchedule):
             if player is None or not player.stops:
                 self.check_written(session, await history.get_items())
 
-    async def act(self, session, heard):
+    async def act(self, session, recorded):
         if self.asked_to_close:
             return
         wild, usual = self.wild, "wild" not in self.chosen
         kinds = ["usual", "storm", "unasked", "aside", "iterate", "always", "refuse", "delete", "close"]
         match "usual" if usual else wild.choices(kinds, [12, 1, 1, 1, 1, 1, 1, 1, 0.3])[0]:
             case "usual":
-                await super().act(session, heard)
+                await super().act(session, recorded)
             case "storm":
                 await asyncio.gather(*(self.interrupt(session) for _ in range(3)))
             case "unasked":
@@ -416,7 +416,7 @@ class WildSchedule(SlowSchedule):
                         except (TimeoutError, StopAsyncIteration):
                             break
             case "always":
-                for event in heard.of_type("tool_approval_required"):
+                for event in recorded.of_type("tool_approval_required"):
                     if event.call_id not in self.asked:
                         self.asked.add(event.call_id)
                         decide = wild.choice([session.approve_tool_call, session.reject_tool_call])
@@ -462,12 +462,12 @@ class WildSchedule(SlowSchedule):
         if "lossy" not in self.chosen:
             super().compare(session)
 
-    def check(self, session, heard):
-        super().check(session, heard)
-        assert heard.owed is None, "a response of which nothing was heard was not asked for again"
-        counted = [event.response_id for event in heard.of_type("usage")]
+    def check(self, session, recorded):
+        super().check(session, recorded)
+        assert recorded.requestable is None, "a response of which nothing was heard was not requested again"
+        counted = [event.response_id for event in recorded.of_type("usage")]
         assert len(counted) == len(set(counted)), "a response was counted twice"
-        trips = len(heard.of_type("guardrail_tripped"))
+        trips = len(recorded.of_type("guardrail_tripped"))
         entries = [entry.item for entry in self.model.engine.conversation if entry.item["type"] == "message"]
         words = [item for item in entries if item["role"] == "user" and "guardrail triggered" in str(item)]
         assert len(words) <= trips, "more than one word about a trip"

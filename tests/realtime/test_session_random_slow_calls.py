@@ -74,8 +74,8 @@ class Slow:
 
 
 class SlowModel(LocalRealtimeModel):
-    def __init__(self, brain, rng, **more):
-        super().__init__(brain, **more)
+    def __init__(self, responder, rng, **more):
+        super().__init__(responder, **more)
         self._rng, self._lag = rng, rng.choice([0, 0.001, 0.03, 0.2])
 
     async def open_transport(self, options):
@@ -125,12 +125,12 @@ class SlowSchedule(Schedule):
         async with open_store("memory://") as store:
             history = store.session("s")
             self.session = session = await RealtimeRunner(self.a, model=self.model, config=config).run(session=history)
-            async with record_events(session) as heard, session:
-                acts = await self.talk(session, heard)
+            async with record_events(session) as recorded, session:
+                acts = await self.talk(session, recorded)
                 if not self.ends_early:
                     await asyncio.gather(*acts)
-                    await self.settle(session, heard)
-                    self.check(session, heard)
+                    await self.settle(session, recorded)
+                    self.check(session, recorded)
                     assert self.model.engine.to_wire()["instructions"] == session.current_agent.instructions
                 report = await session.close()
                 ended = await asyncio.gather(*acts, return_exceptions=True)
@@ -139,20 +139,20 @@ class SlowSchedule(Schedule):
             assert [error for error in ended if error and not isinstance(error, StandfastError)] == []
             self.check_written(session, await history.get_items())
 
-    async def talk(self, session, heard):
+    async def talk(self, session, recorded):
         acts = []
         for _ in range(self.rng.randint(3, 14)):
             await asyncio.sleep(self.rng.choice([0, 0, 0.02, 0.3, 1.0]))
-            acts.append(asyncio.ensure_future(self.act(session, heard)))
+            acts.append(asyncio.ensure_future(self.act(session, recorded)))
             if self.rng.random() < 0.6:
                 await asyncio.wait({acts[-1]}, timeout=60)
         return acts
 
-    async def act(self, session, heard):
+    async def act(self, session, recorded):
         rng = self.rng
         match rng.choices(["as usual", "in parts", "fail", "give up"], [16, 2, 1, 1])[0]:
             case "as usual":
-                await super().act(session, heard)
+                await super().act(session, recorded)
             case "in parts":
                 await session.send_message(rng.choice([IN_PARTS, "two\nlines"]))
             case "fail":

@@ -59,12 +59,12 @@ def requests(model):
 
 
 async def test_an_idle_connection_is_replaced_and_gets_the_history():
-    async with open_scripted_session(AGENT) as (session, model, heard):
+    async with open_scripted_session(AGENT) as (session, model, recorded):
         await model.emit(user_message_added("hello"), response_started(), text_delta("good day"), response_ended())
         await model.drop()
-        again = await heard.wait_for("reconnected")
+        again = await recorded.wait_for("reconnected")
         assert (again.attempts, again.planned, session.state) == (1, False, RealtimeState.OPEN)
-        assert isinstance(heard.of_type("reconnecting")[0].error, ConnectionLost)
+        assert isinstance(recorded.of_type("reconnecting")[0].error, ConnectionLost)
         assert [(item["role"], item["content"][0]["text"]) for item in replayed(model)] == [
             ("user", "hello"),
             ("assistant", "good day"),
@@ -76,56 +76,56 @@ async def test_an_idle_connection_is_replaced_and_gets_the_history():
         assert get_sent_inputs(model, RealtimeModelSendUserInput)
 
 
-async def test_a_silent_clean_close_is_noticed_too():
-    async with open_scripted_session(AGENT) as (_session, model, heard):
+async def test_a_connection_that_the_server_closes_cleanly_is_replaced():
+    async with open_scripted_session(AGENT) as (_session, model, recorded):
         await model.emit(RealtimeModelConnectionStatusEvent("disconnected", code=1000))
-        await heard.wait_for("reconnected")
-        assert heard.of_type("reconnecting")[0].error is None
+        await recorded.wait_for("reconnected")
+        assert recorded.of_type("reconnecting")[0].error is None
 
 
 async def test_a_lost_response_is_reported_and_requested_again_if_nothing_was_heard():
-    async with open_scripted_session(AGENT) as (session, model, heard):
+    async with open_scripted_session(AGENT) as (session, model, recorded):
         await model.emit(user_message_added("hello"), response_started())
         await model.drop()
-        await heard.wait_for("reconnected")
-        failed = await heard.wait_for("response_failed")
+        await recorded.wait_for("reconnected")
+        failed = await recorded.wait_for("response_failed")
         assert (failed.response_id, failed.status) == ("r1", "lost")
-        assert (await heard.wait_for("agent_end")).status == "lost"
+        assert (await recorded.wait_for("agent_end")).status == "lost"
         await wait_until(lambda: requests(model))
         await model.emit(response_started("r2"), text_delta("hi", "i2", "r2"), audio_chunk(100, "i2", "r2"))
         await model.drop()
-        await heard.wait_for("reconnected", 2)
+        await recorded.wait_for("reconnected", 2)
         await asyncio.sleep(0.01)
         assert len(requests(model)) == 1
         assert session.history[-1].status == "incomplete"
 
 
-async def test_words_without_any_sound_were_not_heard_and_the_response_is_asked_for_again():
-    async with open_scripted_session(AGENT) as (session, model, heard):
+async def test_a_transcript_without_audio_was_not_heard_and_the_response_is_requested_again():
+    async with open_scripted_session(AGENT) as (session, model, recorded):
         await model.emit(user_message_added("hello"), response_started(), text_delta("Good"))
         await model.drop()
-        await heard.wait_for("reconnected")
+        await recorded.wait_for("reconnected")
         await wait_until(lambda: requests(model))
         assert [item["role"] for item in replayed(model)] == ["user"]
         assert get_texts(session) == ["hello", ""]
         assert session.history[-1].content[0].generated_transcript == "Good"
 
 
-async def test_a_response_that_was_written_is_not_asked_for_again():
-    async with open_scripted_session(AGENT) as (_session, model, heard):
+async def test_a_written_response_is_not_requested_again():
+    async with open_scripted_session(AGENT) as (_session, model, recorded):
         await model.emit(
             user_message_added("hello"), response_started(), RealtimeModelOutputTextDeltaEvent("i1", "Good", "r1")
         )
         await model.drop()
-        await heard.wait_for("reconnected")
+        await recorded.wait_for("reconnected")
         await wait_until(lambda: len(replayed(model)) == 2)
         await asyncio.sleep(0.01)
         assert requests(model) == []
 
 
 @pytest.mark.parametrize("when", ["before the loss", "after the loss"])
-async def test_a_response_that_was_interrupted_is_not_asked_for_again(when):
-    async with open_scripted_session(AGENT) as (session, model, heard):
+async def test_an_interrupted_response_is_not_requested_again(when):
+    async with open_scripted_session(AGENT) as (session, model, recorded):
         await model.emit(user_message_added("hello"), response_started())
         if when == "after the loss":
             await model.drop()
@@ -135,42 +135,42 @@ async def test_a_response_that_was_interrupted_is_not_asked_for_again(when):
             await wait_until(lambda: get_sent_inputs(model, RealtimeModelSendInterrupt))
             await model.drop()
             await stopping
-        await heard.wait_for("reconnected")
+        await recorded.wait_for("reconnected")
         await asyncio.sleep(0.01)
         assert requests(model) == []
 
 
-async def test_of_two_responses_that_were_lost_the_one_that_was_not_interrupted_is_asked_for_again():
-    async with open_scripted_session(AGENT) as (session, model, heard):
+async def test_of_two_lost_responses_the_uninterrupted_one_is_requested_again():
+    async with open_scripted_session(AGENT) as (session, model, recorded):
         await model.emit(user_message_added("first"), response_started())
         await session.send_message("second")
         await model.emit(user_message_added("second", "u2"))
         await model.drop()
         await session.interrupt()
-        await heard.wait_for("reconnected")
+        await recorded.wait_for("reconnected")
         await wait_until(lambda: requests(model))
 
 
 async def test_a_message_that_the_lost_connection_did_not_confirm_is_resent():
-    async with open_scripted_session(AGENT) as (session, model, heard):
+    async with open_scripted_session(AGENT) as (session, model, recorded):
         await session.send_message("first")
         await model.emit(user_message_added("first"))
         await session.send_message("second")
         await model.drop()
-        await heard.wait_for("reconnected")
+        await recorded.wait_for("reconnected")
         await wait_until(lambda: len(get_sent_inputs(model, RealtimeModelSendUserInput)) == 3)
         assert get_sent_inputs(model, RealtimeModelSendUserInput)[-1].user_input == "second"
 
 
-async def test_a_message_in_parts_is_not_confirmed_by_what_the_user_speaks():
+async def test_a_message_in_parts_is_not_confirmed_by_speech_of_the_user():
     picture = {"type": "input_image", "image_url": "data:image/png;base64,aGVsbG8="}
     message = {"type": "message", "role": "user", "content": [picture]}
     spoken = UserMessageItem(item_id="u1", content=[InputAudio()])
-    async with open_scripted_session(AGENT) as (session, model, heard):
+    async with open_scripted_session(AGENT) as (session, model, recorded):
         await session.send_message(message)
         await model.emit(RealtimeModelItemUpdatedEvent(spoken))
         await model.drop()
-        await heard.wait_for("reconnected")
+        await recorded.wait_for("reconnected")
         await wait_until(lambda: len(get_sent_inputs(model, RealtimeModelSendUserInput)) == 2)
 
 
@@ -183,19 +183,19 @@ async def test_a_running_tool_continues_and_answers_the_new_connection():
         await gate.wait()
         return "done"
 
-    async with open_scripted_session(RealtimeAgent(name="a", tools=[slow])) as (_session, model, heard):
+    async with open_scripted_session(RealtimeAgent(name="a", tools=[slow])) as (_session, model, recorded):
         await model.emit(response_started(), tool_call("slow"), response_ended())
-        await heard.wait_for("tool_start")
+        await recorded.wait_for("tool_start")
         await model.drop()
-        await heard.wait_for("reconnected")
+        await recorded.wait_for("reconnected")
         assert [item["type"] for item in replayed(model)] == ["function_call"]
         gate.set()
-        await heard.wait_for("tool_end")
+        await recorded.wait_for("tool_end")
         assert [event.output for event in get_sent_inputs(model, Output)] == ["done"]
     assert made == [1]
 
 
-async def test_an_output_that_was_ready_meanwhile_is_part_of_the_replay_and_gets_a_response():
+async def test_an_output_completed_while_disconnected_is_replayed_and_gets_a_response():
     gate = asyncio.Event()
 
     @function_tool
@@ -213,12 +213,12 @@ async def test_an_output_that_was_ready_meanwhile_is_part_of_the_replay_and_gets
     async with open_scripted_session(RealtimeAgent(name="a", tools=[slow]), Late(strict=False)) as (
         _session,
         model,
-        heard,
+        recorded,
     ):
         await model.emit(response_started(), tool_call("slow"), response_ended())
-        await heard.wait_for("tool_start")
+        await recorded.wait_for("tool_start")
         await model.drop()
-        await heard.wait_for("tool_end")
+        await recorded.wait_for("tool_end")
         assert [item["type"] for item in replayed(model)] == ["function_call", "function_call_output"]
         assert get_sent_inputs(model, Output) == []
         await wait_until(lambda: requests(model))
@@ -229,17 +229,17 @@ async def test_a_call_that_waits_for_a_person_keeps_waiting():
     async def delete() -> str:
         return "deleted"
 
-    async with open_scripted_session(RealtimeAgent(name="a", tools=[delete])) as (session, model, heard):
+    async with open_scripted_session(RealtimeAgent(name="a", tools=[delete])) as (session, model, recorded):
         await model.emit(response_started(), tool_call("delete"), response_ended())
-        await heard.wait_for("tool_approval_required")
+        await recorded.wait_for("tool_approval_required")
         await model.drop()
-        await heard.wait_for("reconnected")
+        await recorded.wait_for("reconnected")
         assert await session.approve_tool_call("c1")
-        await heard.wait_for("tool_end")
+        await recorded.wait_for("tool_end")
         assert get_sent_inputs(model, Output)[0].output == "deleted"
 
 
-async def test_a_handoff_whose_connection_is_lost_half_way_is_completed_by_the_next():
+async def test_a_handoff_interrupted_by_a_lost_connection_is_completed_by_the_next():
     other = RealtimeAgent(name="other", instructions="I am another.")
 
     class Fragile(ScriptedRealtimeModel):
@@ -253,11 +253,11 @@ async def test_a_handoff_whose_connection_is_lost_half_way_is_completed_by_the_n
             await super().send_event(event)
 
     agent = RealtimeAgent(name="a", instructions="I am the first.", handoffs=[other])
-    async with open_scripted_session(agent, Fragile(strict=False)) as (session, model, heard):
+    async with open_scripted_session(agent, Fragile(strict=False)) as (session, model, recorded):
         await model.emit(response_started(), tool_call("transfer_to_other"), response_ended())
-        await heard.wait_for("handoff")
+        await recorded.wait_for("handoff")
         assert session.current_agent is other
-        assert len(heard.of_type("agent_changed")) == 1
+        assert len(recorded.of_type("agent_changed")) == 1
         assert model.connect_calls[1]["initial_model_settings"]["instructions"] == "I am the first."
         assert (
             get_sent_inputs(model, RealtimeModelSendSessionUpdate)[0].session_settings["instructions"]
@@ -268,10 +268,10 @@ async def test_a_handoff_whose_connection_is_lost_half_way_is_completed_by_the_n
 
 async def test_after_a_handoff_the_new_connection_gets_the_new_agents_settings():
     other = RealtimeAgent(name="other", instructions="I am another.")
-    async with open_scripted_session(AGENT) as (session, model, heard):
+    async with open_scripted_session(AGENT) as (session, model, recorded):
         await session.update_agent(other)
         await model.drop()
-        await heard.wait_for("reconnected")
+        await recorded.wait_for("reconnected")
         assert model.connect_calls[1]["initial_model_settings"]["instructions"] == "I am another."
 
 
@@ -284,9 +284,9 @@ async def test_without_a_connection_messages_wait_and_audio_is_dropped():
                 await gate.wait()
             await super().connect(options)
 
-    async with open_scripted_session(AGENT, Slow(strict=False)) as (session, model, heard):
+    async with open_scripted_session(AGENT, Slow(strict=False)) as (session, model, recorded):
         await model.drop()
-        await heard.wait_for("reconnecting")
+        await recorded.wait_for("reconnecting")
         assert session.state is RealtimeState.RECONNECTING
         await session.send_audio(b"stale")
         await session.interrupt()
@@ -302,27 +302,27 @@ async def test_failed_attempts_are_reported_and_the_last_one_ends_the_session():
     config = {"attempts": 3, "initial_delay": 0.001, "max_delay": 0.002}
     model = ScriptedRealtimeModel(strict=False)
     session = await RealtimeRunner(AGENT, model=model, config={"reconnect": config}).run()
-    async with record_events(session) as heard, session:
+    async with record_events(session) as recorded, session:
         model.connect_error = ConnectionError("no route")
         await model.drop()
-        report = (await heard.wait_for("session_closed")).report
+        report = (await recorded.wait_for("session_closed")).report
         assert (report.reason, str(report.error)) == ("failed", "no route")
-        assert [event.attempt for event in heard.of_type("reconnecting")] == [1, 2, 3]
+        assert [event.attempt for event in recorded.of_type("reconnecting")] == [1, 2, 3]
     with pytest.raises(ConnectionError, match="no route"):
         await anext(session.events())
 
 
-def test_connections_that_do_not_last_are_replaced_more_and_more_slowly():
+def test_short_lived_connections_are_replaced_with_growing_delays():
     async def flapping():
         config = {"initial_delay": 0.5, "max_delay": 6.0}
-        async with open_scripted_session(AGENT, reconnect=config) as (_session, model, heard):
+        async with open_scripted_session(AGENT, reconnect=config) as (_session, model, recorded):
             for number in range(1, 8):
                 await model.drop()
-                await heard.wait_for("reconnected", number)
+                await recorded.wait_for("reconnected", number)
             await asyncio.sleep(60)
             await model.drop()
-            await heard.wait_for("reconnected", 8)
-            delays = [event.delay for event in heard.of_type("reconnecting")]
+            await recorded.wait_for("reconnected", 8)
+            delays = [event.delay for event in recorded.of_type("reconnecting")]
             longest = [0.5, 1, 2, 4, 6, 6, 6, 0.5]
             assert len(delays) == len(longest)
             assert all(most / 2 <= delay <= most for delay, most in zip(delays, longest, strict=True))
@@ -331,21 +331,21 @@ def test_connections_that_do_not_last_are_replaced_more_and_more_slowly():
 
 
 async def test_without_reconnecting_a_loss_ends_the_session_with_its_reason():
-    async with open_scripted_session(AGENT, reconnect={"attempts": 0}) as (_session, model, heard):
+    async with open_scripted_session(AGENT, reconnect={"attempts": 0}) as (_session, model, recorded):
         await model.drop()
-        assert isinstance((await heard.wait_for("session_closed")).report.error, ConnectionLost)
+        assert isinstance((await recorded.wait_for("session_closed")).report.error, ConnectionLost)
 
 
-async def test_those_who_wait_for_a_connection_learn_of_the_end():
+async def test_callers_that_wait_for_a_connection_get_the_end_of_the_session():
     from standfast.base.errors import Closed
 
     async with open_scripted_session(AGENT, reconnect={"initial_delay": 60, "max_delay": 60}) as (
         session,
         model,
-        heard,
+        recorded,
     ):
         await model.drop()
-        await heard.wait_for("reconnecting")
+        await recorded.wait_for("reconnecting")
         saying = asyncio.ensure_future(session.send_message("hello?"))
         await asyncio.sleep(0)
         await session.close()
@@ -353,32 +353,32 @@ async def test_those_who_wait_for_a_connection_learn_of_the_end():
             await saying
 
 
-async def test_a_connection_is_rolled_over_in_a_quiet_moment():
+async def test_a_connection_is_rolled_over_while_the_session_is_idle():
     config = {"roll_over_after": 0.05, "initial_delay": 0.001}
-    async with open_scripted_session(AGENT, reconnect=config) as (_session, model, heard):
+    async with open_scripted_session(AGENT, reconnect=config) as (_session, model, recorded):
         await model.emit(user_message_added("hi"), response_started())
         await asyncio.sleep(0.12)
-        assert heard.of_type("reconnecting") == []
+        assert recorded.of_type("reconnecting") == []
         await model.emit(response_ended())
-        assert (await heard.wait_for("reconnected")).planned
+        assert (await recorded.wait_for("reconnected")).planned
         assert len(model.connect_calls) == 2
 
 
-async def test_items_that_a_new_connection_does_not_get_keep_their_position():
+async def test_items_that_are_not_replayed_keep_their_position():
     unheard = UserMessageItem(item_id="u3", content=[InputAudio()])
-    async with open_scripted_session(AGENT) as (session, model, heard):
+    async with open_scripted_session(AGENT) as (session, model, recorded):
         await model.emit(
             user_message_added("one"), user_message_added("two", "u2"), RealtimeModelItemUpdatedEvent(unheard)
         )
         await model.drop()
-        await heard.wait_for("reconnected")
+        await recorded.wait_for("reconnected")
         await model.emit(user_message_added("one"), user_message_added("two", "u2", previous="u1"))
         assert [item.item_id for item in session.history] == ["u1", "u2", "u3"]
 
 
 async def test_messages_during_a_resend_follow_the_resent_item():
     cut = RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=500, from_previous_connection=True)
-    async with open_scripted_session(AGENT) as (session, model, _heard):
+    async with open_scripted_session(AGENT) as (session, model, _recorded):
         await model.emit(
             user_message_added("hello"),
             response_started(),
@@ -395,16 +395,16 @@ async def test_messages_during_a_resend_follow_the_resent_item():
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_a_message_after_a_call_is_resent_after_the_items_that_are_there(late):
+async def test_a_message_after_a_call_is_resent_after_the_existing_items(late):
     call = {"item_id": "f1", "call_id": "c1", "status": "completed", "arguments": "{}", "name": "look"}
     answered = RealtimeModelItemUpdatedEvent(RealtimeToolCallItem(**call, output="ok", output_item_id="o1"))
     asked = RealtimeModelItemUpdatedEvent(RealtimeToolCallItem(**call))
     cut = RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=500, from_previous_connection=True)
-    async with open_scripted_session(AGENT) as (_session, model, heard):
+    async with open_scripted_session(AGENT) as (_session, model, recorded):
         await model.emit(asked if late else answered)
         await model.emit(response_started(), text_delta("one two three four"), audio_chunk(1000), response_ended())
         await model.drop()
-        await heard.wait_for("reconnected")
+        await recorded.wait_for("reconnected")
         known = ["f1", "i1"] if late else ["f1", "o1", "i1"]
         assert [item.get("id") for item in replayed(model)] == known
         await model.emit(answered, cut)
@@ -430,7 +430,7 @@ def forgotten(model):
 
 async def test_a_message_with_two_truncated_parts_is_resent_in_its_final_state():
     second = RealtimeModelAudioEvent(bytes(48_000), "r1", "i1", 1)
-    async with open_scripted_session(AGENT) as (session, model, _heard):
+    async with open_scripted_session(AGENT) as (session, model, _recorded):
         await model.emit(
             user_message_added("hello"), response_started(), text_delta("one two three four"), audio_chunk(1000)
         )
@@ -446,7 +446,7 @@ async def test_a_message_that_is_truncated_again_is_resent_again():
     again = RealtimeModelAudioInterruptedEvent(
         "i1", 0, response_id="r1", audio_end_ms=250, from_previous_connection=True
     )
-    async with open_scripted_session(AGENT) as (session, model, _heard):
+    async with open_scripted_session(AGENT) as (session, model, _recorded):
         await model.emit(
             user_message_added("hello"),
             response_started(),
@@ -465,8 +465,8 @@ async def test_a_message_that_is_truncated_again_is_resent_again():
         assert [item.item_id for item in session.history] == ["u1"]
 
 
-async def test_what_one_connection_was_to_forget_for_a_moment_the_next_one_may_forget_for_good():
-    async with open_scripted_session(AGENT) as (session, model, heard):
+async def test_a_temporary_deletion_may_be_permanent_on_the_next_connection():
+    async with open_scripted_session(AGENT) as (session, model, recorded):
         await model.emit(
             user_message_added("hello"),
             response_started(),
@@ -477,19 +477,19 @@ async def test_what_one_connection_was_to_forget_for_a_moment_the_next_one_may_f
         await model.emit(cut_part(0))
         await wait_until(lambda: replayed(model))
         await model.drop()
-        await heard.wait_for("reconnected")
+        await recorded.wait_for("reconnected")
         await model.emit(RealtimeModelItemDeletedEvent("i1"))
         assert [item.item_id for item in session.history] == ["u1"]
 
 
 @in_virtual_time
-async def test_only_the_next_connection_is_asked_again():
+async def test_only_the_next_connection_gets_the_request_again():
     model = FragileModel([[Pause(1), "Never heard."], "Good day."], tts=ToneTTS(), detector=EnergyDetector)
     session = await RealtimeRunner(AGENT, model=model).run()
-    async with record_events(session) as heard, session:
+    async with record_events(session) as recorded, session:
         await session.send_message("Hello")
-        await heard.wait_for("agent_start")
+        await recorded.wait_for("agent_start")
         model.link.snap()
-        await heard.wait_for("agent_end", 2)
+        await recorded.wait_for("agent_end", 2)
         assert get_texts(session) == ["Hello", "Good day."]
-        assert heard.of_type("error") == []
+        assert recorded.of_type("error") == []

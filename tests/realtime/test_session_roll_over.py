@@ -26,23 +26,23 @@ def first_answer(session):
     return next(item for item in session.history if getattr(item, "role", None) == "assistant")
 
 
-def held_by(conversation):
-    """What a server knows of a conversation, as role and words."""
+def describe_items(conversation):
+    """The items of a server, as role and text."""
     return [(entry.item.get("role"), entry.text) for entry in conversation]
 
 
-def test_speech_cuts_an_answer_of_the_connection_before():
+def test_speech_truncates_an_answer_of_the_previous_connection():
     async def scenario():
         model = local(LONG, "Yes?")
         session = await RealtimeRunner(RealtimeAgent(name="a"), model=model, config=ROLL_OVER).run()
-        async with record_events(session) as heard, session:
+        async with record_events(session) as recorded, session:
             await session.send_message("Tell me.")
-            await heard.wait_for("agent_end")
+            await recorded.wait_for("agent_end")
             answer = first_answer(session).item_id
-            assert (await heard.wait_for("reconnected")).planned
+            assert (await recorded.wait_for("reconnected")).planned
             await asyncio.sleep(0.5)
             await session.send_audio(await make_speech(pause_ms=0))
-            assert (await heard.wait_for("audio_interrupted")).item_id == answer
+            assert (await recorded.wait_for("audio_interrupted")).item_id == answer
             cut = first_answer(session)
             assert (cut.item_id, cut.status) == (answer, "incomplete")
             part = cut.content[0]
@@ -50,14 +50,14 @@ def test_speech_cuts_an_answer_of_the_connection_before():
             assert LONG.startswith(part.transcript)
             assert 0 < len(part.transcript) < len(LONG) / 2
             assert session.metrics["truncated"].count == 1
-            await wait_until(lambda: held_by(model.engine.conversation)[1] == ("assistant", part.transcript))
+            await wait_until(lambda: describe_items(model.engine.conversation)[1] == ("assistant", part.transcript))
             assert first_answer(session) == cut
-            assert heard.of_type("error") == []
+            assert recorded.of_type("error") == []
 
     run_in_virtual_time(scenario())
 
 
-def test_an_answer_that_is_cut_keeps_its_place_behind_a_call_and_its_output():
+def test_a_truncated_answer_keeps_its_position_after_a_call_and_its_output():
     @function_tool
     async def look_up() -> str:
         return "found"
@@ -66,52 +66,52 @@ def test_an_answer_that_is_cut_keeps_its_place_behind_a_call_and_its_output():
         model = local(CallTool("look_up"), LONG, "Yes?")
         agent = RealtimeAgent(name="a", tools=[look_up])
         session = await RealtimeRunner(agent, model=model, config=ROLL_OVER).run()
-        async with record_events(session) as heard, session:
+        async with record_events(session) as recorded, session:
             await session.send_message("Look it up.")
-            await heard.wait_for("reconnected")
+            await recorded.wait_for("reconnected")
             await session.interrupt()
             words = first_answer(session).content[0].transcript
-            await wait_until(lambda: held_by(model.engine.conversation)[-1] == ("assistant", words))
+            await wait_until(lambda: describe_items(model.engine.conversation)[-1] == ("assistant", words))
             kinds = [entry.item["type"] for entry in model.engine.conversation]
             assert kinds == ["message", "function_call", "function_call_output", "message"]
             assert [item.type for item in session.history] == ["message", "function_call", "message"]
-            assert heard.of_type("error") == []
+            assert recorded.of_type("error") == []
 
     run_in_virtual_time(scenario())
 
 
-def test_an_answer_that_was_heard_to_its_end_is_left_alone():
+def test_an_answer_that_was_heard_completely_is_not_truncated():
     async def scenario():
         model = local(LONG, "Yes?")
         session = await RealtimeRunner(RealtimeAgent(name="a"), model=model, config=ROLL_OVER).run()
-        async with record_events(session) as heard, session:
+        async with record_events(session) as recorded, session:
             await session.send_message("Tell me.")
-            await heard.wait_for("reconnected")
+            await recorded.wait_for("reconnected")
             await asyncio.sleep(60)
             await session.interrupt()
             assert first_answer(session).content[0].transcript == LONG
-            assert heard.of_type("audio_interrupted") == []
+            assert recorded.of_type("audio_interrupted") == []
 
     run_in_virtual_time(scenario())
 
 
-def test_nothing_of_an_earlier_session_is_cut_in_a_later_one():
+def test_items_of_an_earlier_session_are_not_truncated_in_a_later_one():
     async def scenario():
         model = local(LONG, "A short answer.")
         runner = RealtimeRunner(RealtimeAgent(name="a"), model=model)
-        async with await runner.run() as session, record_events(session) as heard:
+        async with await runner.run() as session, record_events(session) as recorded:
             await session.send_message("Tell me.")
-            await heard.wait_for("agent_end")
-        async with await runner.run() as session, record_events(session) as heard:
+            await recorded.wait_for("agent_end")
+        async with await runner.run() as session, record_events(session) as recorded:
             await session.send_message("Again.")
-            await heard.wait_for("agent_end")
+            await recorded.wait_for("agent_end")
             await asyncio.sleep(0.2)
             await session.interrupt()
-            (interrupted,) = heard.of_type("audio_interrupted")
+            (interrupted,) = recorded.of_type("audio_interrupted")
             cut = first_answer(session)
             assert interrupted.item_id == cut.item_id
             assert cut.content[0].audio_end_ms == 200
-            assert len(held_by(model.engine.conversation)) == 2
+            assert len(describe_items(model.engine.conversation)) == 2
 
     run_in_virtual_time(scenario())
 
@@ -121,82 +121,82 @@ async def test_an_interruption_after_a_lost_connection_reaches_the_server_that_h
         options = {"url": server.url, "api_key": "test"}
         config = {"reconnect": {"initial_delay": 0.001}}
         session = await RealtimeRunner(RealtimeAgent(name="a"), config=config).run(model_config=options)
-        async with record_events(session) as heard, session:
+        async with record_events(session) as recorded, session:
             await session.send_message("Tell me.")
-            await heard.wait_for("agent_end")
+            await recorded.wait_for("agent_end")
             server.connections[0].close()
-            await heard.wait_for("reconnected")
+            await recorded.wait_for("reconnected")
             connection = server.connections[1]
             await session.interrupt()
-            await heard.wait_for("audio_interrupted")
+            await recorded.wait_for("audio_interrupted")
             heard_text = first_answer(session).content[0].transcript
             assert len(heard_text) < len(LONG)
             left = [("assistant", heard_text)] if heard_text else []
-            await wait_until(lambda: held_by(connection.conversation)[1:] == left)
+            await wait_until(lambda: describe_items(connection.conversation)[1:] == left)
             await wait_until(lambda: connection.get_sent("conversation.item.deleted"))
             assert first_answer(session).content[0].generated_transcript == LONG
-            assert heard.of_type("error") == []
+            assert recorded.of_type("error") == []
 
 
-async def test_two_parts_of_an_answer_that_are_cut_over_the_next_connection_make_no_error():
+async def test_two_parts_of_an_answer_can_be_truncated_over_the_next_connection():
     async with (
         RealtimeServer([LONG, "Yes?"]) as server,
-        open_websocket_session(server, RealtimeAgent(name="a")) as (session, heard),
+        open_websocket_session(server, RealtimeAgent(name="a")) as (session, recorded),
     ):
         await session.send_message("Tell me.")
-        end = await heard.wait_for("agent_end")
+        end = await recorded.wait_for("agent_end")
         place = {"response_id": end.response_id, "item_id": first_answer(session).item_id, "content_index": 1}
         first = server.connections[0]
         first.send({"type": "response.output_audio_transcript.delta", **place, "delta": "And so on."})
         first.send({"type": "response.output_audio.delta", **place, "delta": b64encode(bytes(48_000)).decode()})
-        await wait_until(lambda: heard.of_type("audio")[-1].content_index == 1)
+        await wait_until(lambda: recorded.of_type("audio")[-1].content_index == 1)
         first.close()
-        await heard.wait_for("reconnected")
+        await recorded.wait_for("reconnected")
         await session.interrupt()
-        await heard.wait_for("audio_interrupted", 2)
+        await recorded.wait_for("audio_interrupted", 2)
         await session.send_message("Stop.")
-        await heard.wait_for("agent_end", 2)
+        await recorded.wait_for("agent_end", 2)
         assert len(server.connections[1].get_received("conversation.item.delete")) == 1
         assert server.connections[1].get_sent("error") == []
-        assert heard.of_type("error") == []
+        assert recorded.of_type("error") == []
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-async def test_what_still_plays_is_cut_between_two_connections_too(moment):
+async def test_playing_audio_is_truncated_between_two_connections(moment):
     async with (
         RealtimeServer([LONG]) as server,
-        open_websocket_session(server, RealtimeAgent(name="a")) as (session, heard),
+        open_websocket_session(server, RealtimeAgent(name="a")) as (session, recorded),
     ):
         await session.send_message("Tell me.")
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         server.inject("connect", Reject(), times=2)
         server.connections[0].close()
-        await heard.wait_for("reconnecting", {"before": 1, "after": 3}[moment])
+        await recorded.wait_for("reconnecting", {"before": 1, "after": 3}[moment])
         await session.interrupt()
-        assert heard.of_type("reconnected") == []
-        await heard.wait_for("audio_interrupted")
+        assert recorded.of_type("reconnected") == []
+        await recorded.wait_for("audio_interrupted")
         answer = first_answer(session).content[0]
         assert (answer.generated_transcript, len(answer.transcript) < len(LONG)) == (LONG, True)
-        await heard.wait_for("reconnected")
+        await recorded.wait_for("reconnected")
         left = [("assistant", answer.transcript)] if answer.transcript else []
-        await wait_until(lambda: held_by(server.connections[1].conversation) == [("user", "Tell me."), *left])
-        assert len(heard.of_type("audio_interrupted")) == 1
+        await wait_until(lambda: describe_items(server.connections[1].conversation) == [("user", "Tell me."), *left])
+        assert len(recorded.of_type("audio_interrupted")) == 1
 
 
 @pytest.mark.parametrize("fault", ["connect", "session.update", "conversation.item.create"])
-async def test_what_still_plays_can_be_cut_although_the_first_attempt_to_reconnect_failed(fault):
+async def test_playing_audio_can_be_truncated_after_a_failed_reconnection(fault):
     async with (
         RealtimeServer([LONG]) as server,
-        open_websocket_session(server, RealtimeAgent(name="a")) as (session, heard),
+        open_websocket_session(server, RealtimeAgent(name="a")) as (session, recorded),
     ):
         await session.send_message("Tell me.")
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         server.inject(fault, Reject() if fault == "connect" else Disconnect(), connection=1)
         server.connections[0].close()
         tried = 2 if fault == "connect" else 3
         await wait_until(lambda: len(server.connections) == tried and session.state is RealtimeState.OPEN)
         await session.interrupt()
-        await heard.wait_for("audio_interrupted")
+        await recorded.wait_for("audio_interrupted")
         assert len(first_answer(session).content[0].transcript) < len(LONG)
         await wait_until(lambda: server.connections[-1].get_sent("conversation.item.deleted"))
 
@@ -212,19 +212,19 @@ async def test_a_truncation_during_the_replay_sends_no_output_twice():
     agent = RealtimeAgent(name="a", tools=[look])
     async with (
         RealtimeServer([[LONG, CallTool("look")], "Fine."]) as server,
-        open_websocket_session(server, agent) as (session, heard),
+        open_websocket_session(server, agent) as (session, recorded),
     ):
         await session.send_message("Tell me.")
-        await heard.wait_for("tool_start")
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("tool_start")
+        await recorded.wait_for("agent_end")
         server.connections[0].close()
-        await heard.wait_for("reconnecting")
+        await recorded.wait_for("reconnecting")
         answered.set()
         again = await server.wait_for_connection(2)
         await again.wait_for_frame("conversation.item.create")
         await session.interrupt()
-        await heard.wait_for("agent_end", 2)
-        await heard.wait_for("tool_end")
+        await recorded.wait_for("agent_end", 2)
+        await recorded.wait_for("tool_end")
         created = [frame["item"] for frame in again.get_received("conversation.item.create")]
         assert [item["output"] for item in created if item["type"] == "function_call_output"] == ["looked"]
         answer = first_answer(session).content[0]

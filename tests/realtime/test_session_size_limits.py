@@ -15,7 +15,7 @@ WIDE = "界" * (6 * 2**20)
 
 
 @pytest.mark.parametrize(("output", "size"), [(HUGE, "20,971,520"), (WIDE, "18,874,368")], ids=["long", "wide"])
-async def test_the_output_of_a_tool_that_no_server_takes_is_answered_with_the_reason(output: str, size: str) -> None:
+async def test_an_output_too_large_for_any_server_is_replaced_by_the_reason(output: str, size: str) -> None:
     @function_tool
     async def everything() -> str:
         """All there is."""
@@ -23,10 +23,10 @@ async def test_the_output_of_a_tool_that_no_server_takes_is_answered_with_the_re
 
     agent = RealtimeAgent(name="host", tools=[everything])
     async with RealtimeServer([[CallTool("everything", {})], "That is too much."]) as server:
-        async with open_websocket_session(server, agent) as (session, heard):
+        async with open_websocket_session(server, agent) as (session, recorded):
             await session.send_message("Tell me everything.")
-            await heard.wait_for("agent_end", 2)
-        assert "bytes" in str(heard.of_type("error")[0].error)
+            await recorded.wait_for("agent_end", 2)
+        assert "bytes" in str(recorded.of_type("error")[0].error)
         [call] = [item for item in session.history if item.type == "function_call"]
         assert f"{size} bytes" in call.output
         assert len(server.connections) == 1
@@ -35,12 +35,12 @@ async def test_the_output_of_a_tool_that_no_server_takes_is_answered_with_the_re
 async def test_a_message_too_large_for_any_server_raises_and_is_not_sent() -> None:
     agent = RealtimeAgent(name="host")
     picture = {"type": "input_image", "image_url": f"data:image/png;base64,{HUGE}"}
-    async with RealtimeServer(["Yes?"]) as server, open_websocket_session(server, agent) as (session, heard):
+    async with RealtimeServer(["Yes?"]) as server, open_websocket_session(server, agent) as (session, recorded):
         for message in (HUGE, WIDE, {"type": "message", "role": "user", "content": [picture]}):
             with pytest.raises(UserError, match="bytes"):
                 await session.send_message(message)
         await session.send_message("Well?")
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         assert len(server.connections) == 1
 
 
@@ -51,5 +51,5 @@ async def test_a_history_message_too_large_for_any_server_is_truncated() -> None
         model = OpenAIRealtimeWebSocketModel()
         runner = RealtimeRunner(RealtimeAgent(name="host"), model=model)
         async with await runner.run(model_config={"url": server.url, "api_key": "test"}, session=history):
-            [told] = await wait_until(lambda: server.connections[0].get_received("conversation.item.create"))
-            assert 2**20 < len(json.dumps(told, ensure_ascii=False).encode()) < 15 * 2**20
+            [item] = await wait_until(lambda: server.connections[0].get_received("conversation.item.create"))
+            assert 2**20 < len(json.dumps(item, ensure_ascii=False).encode()) < 15 * 2**20

@@ -66,23 +66,23 @@ OTHER = RealtimeAgent(name="other")
 AGENT = RealtimeAgent(name="host", tools=[look], handoffs=[OTHER], output_guardrails=[calm])
 
 
-async def conversation(model, heard):
+async def conversation(model, recorded):
     await model.emit(response_started(), text_delta("hello"), tool_call("look", "c1"), response_ended())
-    await heard.wait_for("tool_end")
+    await recorded.wait_for("tool_end")
     await model.emit(
         response_started("r2"),
         tool_call("transfer_to_other", "c2"),
         response_ended("r2", status="failed", reason="broken"),
     )
-    await heard.wait_for("handoff")
+    await recorded.wait_for("handoff")
     await wait_until(lambda: len(get_sent_inputs(model, RealtimeModelSendToolOutput)) == 2)
     await model.emit(response_started("r3"))
 
 
 async def test_a_call_is_a_trace_of_its_responses_tools_guardrails_and_handoffs(seen):
     tracing = {"workflow_name": "Telephone", "group_id": "caller-7"}
-    async with open_scripted_session(AGENT, model_settings={"tracing": tracing}) as (_session, model, heard):
-        await conversation(model, heard)
+    async with open_scripted_session(AGENT, model_settings={"tracing": tracing}) as (_session, model, recorded):
+        await conversation(model, recorded)
     (made,) = seen.traces
     assert (made.name, made.group_id) == ("Telephone", "caller-7")
     kinds = sorted((span.span_data.type, getattr(span.span_data, "name", "")) for span in seen.spans)
@@ -100,15 +100,15 @@ async def test_a_call_is_a_trace_of_its_responses_tools_guardrails_and_handoffs(
 
 async def test_a_call_joins_the_trace_around_it(seen):
     with trace("Whole"):
-        async with open_scripted_session(AGENT) as (_session, model, heard):
-            await conversation(model, heard)
+        async with open_scripted_session(AGENT) as (_session, model, recorded):
+            await conversation(model, recorded)
     assert [made.name for made in seen.traces] == ["Whole"]
     assert len(seen.spans) == 6
 
 
 async def test_a_call_that_may_not_be_traced_is_not(seen):
-    async with open_scripted_session(AGENT, tracing_disabled=True) as (_session, model, heard):
-        await conversation(model, heard)
+    async with open_scripted_session(AGENT, tracing_disabled=True) as (_session, model, recorded):
+        await conversation(model, recorded)
     assert seen.traces == seen.spans == []
 
 
@@ -126,8 +126,8 @@ async def test_a_session_entered_and_closed_by_different_tasks_is_one_trace(seen
         places.append(get_current_trace())
 
     await asyncio.create_task(entering())
-    async with record_events(session) as heard:
-        await conversation(model, heard)
+    async with record_events(session) as recorded:
+        await conversation(model, recorded)
         await asyncio.create_task(closing())
     assert places == [None, None]
     assert len(seen.traces) == 1

@@ -31,7 +31,7 @@ async def checked(context, agent, output):
 
 
 @pytest.mark.parametrize("where", ["agent", "config"])
-async def test_a_function_that_is_no_guardrail_is_refused_instead_of_guarding_nothing(where):
+async def test_a_function_that_is_not_a_guardrail_is_refused(where):
     agent = RealtimeAgent(name="host", output_guardrails=[checked] if where == "agent" else [])
     config = {"output_guardrails": [checked]} if where == "config" else {}
     with pytest.raises(UserError, match="@output_guardrail"):
@@ -39,7 +39,7 @@ async def test_a_function_that_is_no_guardrail_is_refused_instead_of_guarding_no
 
 
 @pytest.mark.parametrize("target", ["billing", None, Agent("billing")])
-async def test_a_handoff_to_what_is_no_realtime_agent_is_refused(target):
+async def test_a_handoff_to_anything_but_a_realtime_agent_is_refused(target):
     with pytest.raises(UserError, match="handoffs"):
         await enter(RealtimeAgent(name="host", handoffs=[target]))
 
@@ -56,8 +56,8 @@ async def test_a_handoff_to_what_is_no_realtime_agent_is_refused(target):
         {"type": "message", "role": "user", "content": []},
     ],
 )
-async def test_a_message_that_is_none_is_refused_and_the_session_continues(message):
-    async with open_scripted_session(AGENT) as (session, model, _heard):
+async def test_an_invalid_message_is_refused_and_the_session_continues(message):
+    async with open_scripted_session(AGENT) as (session, model, _recorded):
         with pytest.raises(UserError, match="input_text"):
             await session.send_message(message)
         assert model.sent_events == ()
@@ -66,15 +66,15 @@ async def test_a_message_that_is_none_is_refused_and_the_session_continues(messa
 
 
 @pytest.mark.parametrize("audio", [None, "UklGRg==", [0, 0]])
-async def test_audio_that_is_no_bytes_is_refused_instead_of_sent_as_noise(audio):
-    async with open_scripted_session(AGENT) as (session, model, _heard):
+async def test_audio_that_is_not_bytes_is_refused(audio):
+    async with open_scripted_session(AGENT) as (session, model, _recorded):
         with pytest.raises(UserError, match="bytes"):
             await session.send_audio(audio)
         assert model.sent_events == ()
 
 
 async def test_any_kind_of_bytes_is_audio():
-    async with RealtimeServer([]) as server, open_websocket_session(server, AGENT) as (session, _heard):
+    async with RealtimeServer([]) as server, open_websocket_session(server, AGENT) as (session, _recorded):
         for audio in (b"\1\0" * 480, bytearray(b"\1\0" * 480), memoryview(b"\1\0" * 480)):
             await session.send_audio(audio)
         connection = server.connections[0]
@@ -84,24 +84,24 @@ async def test_any_kind_of_bytes_is_audio():
 
 
 @pytest.mark.parametrize("model", ["gpt-realtime", ScriptedModel([])])
-async def test_a_model_that_is_no_realtime_model_is_refused(model):
+async def test_a_model_that_is_not_a_realtime_model_is_refused(model):
     with pytest.raises(UserError, match="RealtimeModel"):
         await enter(model=model)
 
 
-async def test_a_history_that_is_none_is_refused():
+async def test_an_object_that_is_not_a_history_is_refused():
     with pytest.raises(UserError, match="SQLiteSession"):
         await enter(session="caller-7")
 
 
-@pytest.mark.parametrize("brain", ["Hello.", None, len])
-def test_a_responder_that_cannot_answer_is_refused(brain):
+@pytest.mark.parametrize("responder", ["Hello.", None, len])
+def test_a_responder_that_cannot_answer_is_refused(responder):
     with pytest.raises(UserError, match="list of turns"):
-        LocalRealtimeModel(brain)
+        LocalRealtimeModel(responder)
 
 
 @pytest.mark.parametrize("pace", [0, -1.0, float("nan")])
-def test_a_pace_at_which_nothing_would_be_heard_is_refused(pace, tmp_path):
+def test_a_pace_that_is_not_positive_is_refused(pace, tmp_path):
     with pytest.raises(UserError, match="pace must be greater than 0, or None"):
         LocalRealtimeModel(["Hello."], pace=pace)
     with pytest.raises(UserError, match="pace must be greater than 0, or None"):
@@ -119,7 +119,7 @@ async def test_a_closed_session_cannot_be_entered_again():
 
 
 async def test_a_raw_message_without_a_type_is_refused():
-    async with RealtimeServer([]) as server, open_websocket_session(server, AGENT) as (session, _heard):
+    async with RealtimeServer([]) as server, open_websocket_session(server, AGENT) as (session, _recorded):
         with pytest.raises(UserError, match="type"):
             await session.model.send_event(RealtimeModelSendRawMessage({"event": "response.create"}))
 
@@ -133,22 +133,22 @@ async def test_a_raw_message_without_a_type_is_refused():
     ],
 )
 @in_virtual_time
-async def test_a_raw_message_that_cannot_be_sent_is_refused_and_holds_up_nothing(kind, parts):
+async def test_a_raw_message_that_cannot_be_sent_is_refused_and_blocks_nothing(kind, parts):
     session = await RealtimeRunner(AGENT, model=LocalRealtimeModel(["Hello."], pace=None)).run()
-    async with record_events(session) as heard, session:
+    async with record_events(session) as recorded, session:
         with pytest.raises(UserError, match="raw message"):
             await session.model.send_event(RealtimeModelSendRawMessage({"type": kind, "other_data": parts}))
         async with asyncio.timeout(1):
             await session.send_message("Hi.")
-            await heard.wait_for("agent_end")
+            await recorded.wait_for("agent_end")
             await session.update_agent(RealtimeAgent(name="next"))
 
 
 @in_virtual_time
-async def test_an_agent_whose_settings_cannot_be_sent_leaves_the_one_before_in_the_call():
+async def test_the_agent_stays_if_the_settings_of_the_next_one_cannot_be_sent():
     model = LocalRealtimeModel(["Hello."], pace=None)
     session = await RealtimeRunner(RealtimeAgent(name="host", instructions="Be kind."), model=model).run()
-    async with record_events(session) as heard, session:
+    async with record_events(session) as recorded, session:
         engine = model.engine
         with pytest.raises(ValueError, match="surrogates"):
             await session.update_agent(RealtimeAgent(name="next", instructions="half of \ud83d"))
@@ -156,7 +156,7 @@ async def test_an_agent_whose_settings_cannot_be_sent_leaves_the_one_before_in_t
             await session.update_agent(RealtimeAgent(name="other", instructions="Be brief."))
         assert model.engine is engine
         assert engine.settings.instructions == "Be brief."
-        assert heard.of_type("reconnecting") == []
+        assert recorded.of_type("reconnecting") == []
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ async def test_an_agent_whose_settings_cannot_be_sent_leaves_the_one_before_in_t
         ({"model_settings": {"output_modality": ["text"]}}, "output_modality", "output_modalities"),
     ],
 )
-async def test_a_key_of_the_config_that_means_nothing_is_logged(config, unknown, meant, caplog):
+async def test_an_unknown_key_of_the_config_is_logged(config, unknown, meant, caplog):
     with caplog.at_level(logging.WARNING, "standfast.realtime"):
         await enter(config=config)
     (record,) = caplog.records
@@ -177,7 +177,7 @@ async def test_a_key_of_the_config_that_means_nothing_is_logged(config, unknown,
     assert repr(meant) in record.getMessage()
 
 
-async def test_a_config_with_known_keys_is_not_talked_about(caplog):
+async def test_a_config_with_known_keys_is_not_logged(caplog):
     config = {
         "model_settings": {"voice": "ash"},
         "guardrails_settings": {"timeout": None},
@@ -188,7 +188,7 @@ async def test_a_config_with_known_keys_is_not_talked_about(caplog):
 
 
 @pytest.mark.parametrize(
-    ("section", "given", "told"),
+    ("section", "given", "expected"),
     [
         ("reconnect", {"attempts": "6"}, "'attempts' must be a number, got '6'"),
         ("reconnect", {"initial_delay": "0.5"}, "'initial_delay' must be a number"),
@@ -198,8 +198,8 @@ async def test_a_config_with_known_keys_is_not_talked_about(caplog):
         ("reconnect", 5, "a dict, got 5"),
     ],
 )
-async def test_a_setting_that_must_be_a_number_is_checked_before_the_entry(section, given, told):
-    with pytest.raises(UserError, match=told):
+async def test_a_setting_that_must_be_a_number_is_checked_before_the_entry(section, given, expected):
+    with pytest.raises(UserError, match=expected):
         await RealtimeRunner(AGENT, model=LocalRealtimeModel([]), config={section: given}).run()
 
 
@@ -210,22 +210,22 @@ async def test_a_responder_that_raises_is_logged_with_its_traceback(caplog):
             yield
 
     session = await RealtimeRunner(AGENT, model=LocalRealtimeModel(Broken(), pace=None)).run()
-    async with record_events(session) as heard, session:
+    async with record_events(session) as recorded, session:
         await session.send_message("Where?")
-        failed = await heard.wait_for("response_failed")
+        failed = await recorded.wait_for("response_failed")
     assert "no such shelf" in str(failed.error)
     assert "in respond" in caplog.text
 
 
-async def test_a_key_that_is_none_is_ignored():
+async def test_options_of_none_are_ignored():
     names = ["model_settings", "output_guardrails", "guardrails_settings", "tool_execution", "reconnect", "hooks"]
     nothing = dict.fromkeys(["initial_model_settings", "playback_tracker", "api_key", "url", "headers", "call_id"])
     model = LocalRealtimeModel(["Hello."], pace=None)
     session = await RealtimeRunner(AGENT, model=model, config=dict.fromkeys(names)).run(model_config=nothing)
-    async with record_events(session) as heard, session:
+    async with record_events(session) as recorded, session:
         await session.send_message("Hello?")
-        await heard.wait_for("agent_end")
-    assert heard.of_type("error") == []
+        await recorded.wait_for("agent_end")
+    assert recorded.of_type("error") == []
 
 
 async def test_an_unknown_audio_format_is_logged(caplog):
@@ -235,14 +235,14 @@ async def test_an_unknown_audio_format_is_logged(caplog):
 
 
 @in_virtual_time
-async def test_a_config_key_that_is_none_is_ignored():
+async def test_nested_settings_of_none_are_ignored():
     guardrails = dict.fromkeys(["debounce_text_length", "hold_back_audio", "message"])
-    patience = dict.fromkeys(["attempts", "initial_delay", "max_delay"])
-    async with open_scripted_session(AGENT, guardrails_settings=guardrails, reconnect=patience) as (
+    reconnect_options = dict.fromkeys(["attempts", "initial_delay", "max_delay"])
+    async with open_scripted_session(AGENT, guardrails_settings=guardrails, reconnect=reconnect_options) as (
         _session,
         model,
-        heard,
+        recorded,
     ):
         await model.drop()
-        await heard.wait_for("reconnected")
-        assert heard.of_type("error") == []
+        await recorded.wait_for("reconnected")
+        assert recorded.of_type("error") == []

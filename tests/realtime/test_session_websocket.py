@@ -20,7 +20,7 @@ OTHER = RealtimeAgent(name="other", instructions="I am another.")
 
 
 async def test_closing_keeps_its_deadline_when_the_server_hangs():
-    async with RealtimeServer() as server, open_websocket_session(server, AGENT) as (session, _heard):
+    async with RealtimeServer() as server, open_websocket_session(server, AGENT) as (session, _recorded):
         server.connections[0].stall()
         report = await asyncio.wait_for(session.close(deadline=0.5), WAIT_TIMEOUT)
         assert report.cancelled in (("model",), ("connection",))
@@ -28,11 +28,11 @@ async def test_closing_keeps_its_deadline_when_the_server_hangs():
 
 
 @pytest.mark.parametrize(("hangs", "cut"), [(True, ("connection",)), (False, ())])
-async def test_closing_tells_that_the_server_did_not_say_goodbye(hangs, cut):
-    patience = {"close_timeout": 0.2}
+async def test_closing_reports_a_missing_close_handshake(hangs, cut):
+    options = {"close_timeout": 0.2}
     async with (
         RealtimeServer() as server,
-        open_websocket_session(server, AGENT, transport=patience) as (session, _heard),
+        open_websocket_session(server, AGENT, transport=options) as (session, _recorded),
     ):
         if hangs:
             server.connections[0].stall()
@@ -55,47 +55,47 @@ async def test_a_call_may_be_ended_from_inside(who):
     agent = RealtimeAgent(name="a", tools=[hang_up])
     async with (
         RealtimeServer([CallTool("hang_up")]) as server,
-        open_websocket_session(server, agent) as (session, heard),
+        open_websocket_session(server, agent) as (session, recorded),
     ):
         session.model.add_listener(Ear())
         await session.send_message("Goodbye.")
-        report = (await heard.wait_for("session_closed")).report
+        report = (await recorded.wait_for("session_closed")).report
         assert (report.cancelled, report.still_running) == ((), ())
         assert session.state is RealtimeState.CLOSED
 
 
 @pytest.mark.parametrize("frame", ["{no json", {"type": "future.event", "event_id": "e"}, {"type": "response.done"}])
 async def test_unknown_frames_do_not_disturb_the_session(frame):
-    async with RealtimeServer(["Still here."]) as server, open_websocket_session(server, AGENT) as (session, heard):
+    async with RealtimeServer(["Still here."]) as server, open_websocket_session(server, AGENT) as (session, recorded):
         server.inject("response.created", Insert(frame))
         await session.send_message("Hello?")
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         assert session.history[-1].content[0].transcript == "Still here."
         known = isinstance(frame, dict) and frame["type"] == "future.event"
-        assert len(heard.of_type("error")) == (0 if known else 1)
+        assert len(recorded.of_type("error")) == (0 if known else 1)
 
 
 @pytest.mark.parametrize(
     ("kind", "place"),
     [("conversation.item.input_audio_transcription.completed", 0), ("response.output_audio_transcript.done", 1)],
 )
-async def test_words_that_are_no_text_do_not_spoil_the_history(kind, place):
-    hears = ScriptedTranscriber(["Hello?"])
+async def test_deltas_that_are_not_text_do_not_corrupt_the_history(kind, place):
+    transcriber = ScriptedTranscriber(["Hello?"])
     async with (
-        RealtimeServer(["One.", "Two."], transcriber=hears) as server,
-        open_websocket_session(server, AGENT) as (session, heard),
+        RealtimeServer(["One.", "Two."], transcriber=transcriber) as server,
+        open_websocket_session(server, AGENT) as (session, recorded),
     ):
         await send_speech(session, await make_speech())
-        answered = await heard.wait_for("agent_end")
+        answered = await recorded.wait_for("agent_end")
         await wait_until(lambda: get_texts(session) == ["Hello?", "One."])
         names = {"item_id": session.history[place].item_id, "response_id": answered.response_id}
         server.connections[0].send({"type": kind, "event_id": "e", **names, "transcript": 5})
-        assert isinstance((await heard.wait_for("error")).error, BadFrame)
+        assert isinstance((await recorded.wait_for("error")).error, BadFrame)
         assert get_texts(session) == ["Hello?", "One."]
         server.connections[0].close()
-        await heard.wait_for("reconnected")
+        await recorded.wait_for("reconnected")
         await session.send_message("Still there?")
-        await heard.wait_for("agent_end", 2)
+        await recorded.wait_for("agent_end", 2)
         assert get_texts(session) == ["Hello?", "One.", "Still there?", "Two."]
 
 
@@ -112,13 +112,13 @@ ITEM = {"id": "i1", "type": "message", "role": "assistant", "content": []}
     ],
     ids=lambda frame: frame["type"],
 )
-async def test_names_that_are_no_text_cost_one_frame(frame):
-    async with RealtimeServer(["One."]) as server, open_websocket_session(server, AGENT) as (session, heard):
+async def test_a_name_that_is_not_text_invalidates_one_frame(frame):
+    async with RealtimeServer(["One."]) as server, open_websocket_session(server, AGENT) as (session, recorded):
         server.connections[0].send({"event_id": "e", **frame})
         await session.send_message("Hello?")
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         assert get_texts(session) == ["Hello?", "One."]
-        assert [type(event.error) for event in heard.of_type("error")] == [BadFrame]
+        assert [type(event.error) for event in recorded.of_type("error")] == [BadFrame]
 
 
 async def test_the_result_of_a_tool_is_spoken_although_another_response_came_first():
@@ -128,15 +128,15 @@ async def test_the_result_of_a_tool_is_spoken_although_another_response_came_fir
 
     agent = RealtimeAgent(name="a", tools=[ask])
     turns = [CallTool("ask"), "Meanwhile.", "It is forty-two."]
-    async with RealtimeServer(turns) as server, open_websocket_session(server, agent) as (session, heard):
+    async with RealtimeServer(turns) as server, open_websocket_session(server, agent) as (session, recorded):
         server.inject("response.create", Collide(), skip=1)
         await session.send_message("What is it?")
-        await heard.wait_for("agent_end", 3)
+        await recorded.wait_for("agent_end", 3)
         assert [item.content[0].transcript for item in session.history[-2:]] == ["Meanwhile.", "It is forty-two."]
 
 
-async def test_settings_that_the_server_refuses_leave_the_old_agent_in_place():
-    async with RealtimeServer(["Hello."]) as server, open_websocket_session(server, AGENT) as (session, heard):
+async def test_the_agent_stays_if_the_server_refuses_the_settings():
+    async with RealtimeServer(["Hello."]) as server, open_websocket_session(server, AGENT) as (session, recorded):
         server.inject("session.update", Reject())
         with pytest.raises(SettingsRejected):
             await session.update_agent(OTHER)
@@ -144,7 +144,7 @@ async def test_settings_that_the_server_refuses_leave_the_old_agent_in_place():
         assert server.connections[0].session["instructions"] == "I am the host."
         await session.update_agent(OTHER)
         assert server.connections[0].session["instructions"] == "I am another."
-        assert len(heard.of_type("agent_changed")) == 1
+        assert len(recorded.of_type("agent_changed")) == 1
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -170,17 +170,17 @@ async def test_an_agent_without_a_prompt_does_not_continue_with_that_of_another(
 
 async def test_rejected_settings_without_a_waiter_are_an_error_event():
     raw = {"type": "session.update", "other_data": {"session": {"instructions": "Be brief."}}}
-    async with RealtimeServer() as server, open_websocket_session(server, AGENT) as (session, heard):
+    async with RealtimeServer() as server, open_websocket_session(server, AGENT) as (session, recorded):
         server.inject("session.update", Reject(message="not this"))
         await session.model.send_event(RealtimeModelSendRawMessage(raw))
-        assert (await heard.wait_for("error")).error["message"] == "not this"
+        assert (await recorded.wait_for("error")).error["message"] == "not this"
         await session.update_agent(OTHER)
         assert server.connections[0].session["instructions"] == "I am another."
 
 
-async def test_settings_that_are_not_acknowledged_are_taken_back():
+async def test_settings_that_are_not_acknowledged_are_reverted():
     transport = {"acknowledge_timeout": 1.0}
-    async with RealtimeServer() as server, open_websocket_session(server, AGENT, transport) as (session, _heard):
+    async with RealtimeServer() as server, open_websocket_session(server, AGENT, transport) as (session, _recorded):
         server.inject("session.updated", Discard())
         with pytest.raises(AcknowledgementTimeout):
             await session.update_agent(OTHER)
@@ -189,11 +189,11 @@ async def test_settings_that_are_not_acknowledged_are_taken_back():
 
 
 @pytest.mark.parametrize("attempts", [6, 0])
-async def test_a_connection_that_does_not_take_the_old_settings_back_is_replaced(attempts):
+async def test_a_connection_that_refuses_the_old_settings_is_replaced(attempts):
     transport, reconnect = {"acknowledge_timeout": 0.5}, {"initial_delay": 0.01, "attempts": attempts}
     async with (
         RealtimeServer() as server,
-        open_websocket_session(server, AGENT, transport, reconnect=reconnect) as (session, heard),
+        open_websocket_session(server, AGENT, transport, reconnect=reconnect) as (session, recorded),
     ):
         server.inject("session.updated", Discard())
         server.inject("session.update", Reject(), skip=1)
@@ -201,17 +201,17 @@ async def test_a_connection_that_does_not_take_the_old_settings_back_is_replaced
             await session.update_agent(OTHER)
         assert session.current_agent is AGENT
         if attempts:
-            await heard.wait_for("reconnected")
+            await recorded.wait_for("reconnected")
             assert server.connections[1].session["instructions"] == "I am the host."
         else:  # It may not be replaced: an error is emitted and the session continues.
-            [told] = heard.of_type("error")
-            assert isinstance(told.error, SettingsRejected)
+            [error] = recorded.of_type("error")
+            assert isinstance(error.error, SettingsRejected)
             assert session.state is RealtimeState.OPEN
 
 
-async def test_a_late_acknowledgement_is_not_taken_for_one_of_settings_that_are_then_refused():
+async def test_a_late_acknowledgement_does_not_acknowledge_settings_that_are_then_refused():
     transport = {"acknowledge_timeout": 1.0}
-    async with RealtimeServer() as server, open_websocket_session(server, AGENT, transport) as (session, heard):
+    async with RealtimeServer() as server, open_websocket_session(server, AGENT, transport) as (session, recorded):
         server.inject("session.updated", Delay(1.25))
         server.inject("session.updated", Delay(0.25), skip=1)
         server.inject("session.update", Reject(), skip=2)
@@ -220,31 +220,31 @@ async def test_a_late_acknowledgement_is_not_taken_for_one_of_settings_that_are_
         with pytest.raises(SettingsRejected):
             await session.update_agent(OTHER)
         assert session.current_agent is AGENT
-        assert heard.of_type("agent_changed") == []
+        assert recorded.of_type("agent_changed") == []
         assert server.connections[0].session["instructions"] == "I am the host."
 
 
 async def test_an_expired_session_continues_over_the_next_connection():
-    async with RealtimeServer(["One.", "Two."]) as server, open_websocket_session(server, AGENT) as (session, heard):
+    async with RealtimeServer(["One.", "Two."]) as server, open_websocket_session(server, AGENT) as (session, recorded):
         await session.send_message("First.")
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         server.connections[0].expire()
-        await heard.wait_for("reconnected")
+        await recorded.wait_for("reconnected")
         await session.send_message("Second.")
-        await heard.wait_for("agent_end", 2)
+        await recorded.wait_for("agent_end", 2)
         assert session.history[-1].content[0].transcript == "Two."
 
 
 async def test_a_failed_response_is_reported_with_its_reason():
     async with (
         RealtimeServer([ValueError("out of order"), "Better."]) as server,
-        open_websocket_session(server, AGENT) as (session, heard),
+        open_websocket_session(server, AGENT) as (session, recorded),
     ):
         await session.send_message("Hello?")
-        failed = await heard.wait_for("response_failed")
+        failed = await recorded.wait_for("response_failed")
         assert (failed.status, "out of order" in str(failed.error)) == ("failed", True)
         await session.send_message("Again?")
-        await heard.wait_for("agent_end", 2)
+        await recorded.wait_for("agent_end", 2)
         assert session.history[-1].content[0].transcript == "Better."
 
 
@@ -258,27 +258,27 @@ async def test_a_trip_over_the_wire_cancels_and_is_followed_by_one_response():
     settings = {"debounce_text_length": 5}
     async with (
         RealtimeServer(turns) as server,
-        open_websocket_session(server, agent, guardrails_settings=settings) as (session, heard),
+        open_websocket_session(server, agent, guardrails_settings=settings) as (session, recorded),
     ):
         await session.send_message("Tell me.")
-        await heard.wait_for("agent_end", 2)
+        await recorded.wait_for("agent_end", 2)
         connection = server.connections[0]
-        assert len(heard.of_type("guardrail_tripped")) == len(connection.get_received("response.cancel")) == 1
+        assert len(recorded.of_type("guardrail_tripped")) == len(connection.get_received("response.cancel")) == 1
         assert len(connection.get_received("response.create")) == 2
         assert session.history[-2].content[0].text == "guardrail triggered: discretion"
         assert session.history[-1].content[0].transcript == "I am sorry."
 
 
 async def test_a_drop_in_the_middle_of_the_replay_begins_it_again():
-    async with RealtimeServer(["One.", "Two."]) as server, open_websocket_session(server, AGENT) as (session, heard):
+    async with RealtimeServer(["One.", "Two."]) as server, open_websocket_session(server, AGENT) as (session, recorded):
         await session.send_message("First.")
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         server.inject("conversation.item.create", Disconnect(1011), connection=1)
         server.connections[0].close()
         await server.wait_for_connection(3)
-        await heard.wait_for("reconnected")
+        await recorded.wait_for("reconnected")
         await session.send_message("Second.")
-        await heard.wait_for("agent_end", 2)
+        await recorded.wait_for("agent_end", 2)
         roles = [item.get("role") for item in server.connections[-1].conversation.items]
         assert roles == ["user", "assistant", "user", "assistant"]
 
@@ -302,13 +302,13 @@ async def test_many_calls_at_a_time_are_closed_without_cancelling_anything(count
 
 async def test_large_pieces_that_an_iterator_leaves_unread_stay_within_a_number_of_bytes():
     mebibyte = base64.b64encode(bytes(2**20)).decode()
-    async with RealtimeServer() as server, open_websocket_session(server, AGENT) as (session, heard):
+    async with RealtimeServer() as server, open_websocket_session(server, AGENT) as (session, recorded):
         slow, connection = session.events(), server.connections[0]
         for number in range(20):
             part = {"response_id": "r", "item_id": f"i{number}", "output_index": 0, "content_index": 0}
             connection.send({"type": "response.output_audio.delta", "delta": mebibyte, **part})
         connection.send({"type": "response.done", "response": {"id": "r", "status": "completed"}})
-        await heard.wait_for("agent_end")
+        await recorded.wait_for("agent_end")
         seen = [await anext(slow)]
         while seen[-1].type != "agent_end":
             seen.append(await anext(slow))
@@ -321,20 +321,20 @@ async def test_large_pieces_that_an_iterator_leaves_unread_stay_within_a_number_
         assert session.metrics.count_dropped_bytes() > 0
 
 
-async def test_of_two_answers_to_a_request_that_was_repeated_too_early_one_is_heard():
+async def test_only_one_of_two_answers_to_a_repeated_request_is_heard():
     turns = ["One.", "One, again.", "Two."]
     async with (
         RealtimeServer(turns) as server,
-        open_websocket_session(server, AGENT, {"acknowledge_timeout": 0.6}) as (session, heard),
+        open_websocket_session(server, AGENT, {"acknowledge_timeout": 0.6}) as (session, recorded),
     ):
         server.inject("response.created", Delay(0.9))
         await session.send_message("first")
-        await heard.wait_for("agent_end", 2)
+        await recorded.wait_for("agent_end", 2)
         await session.send_message("second")
-        await heard.wait_for("agent_end", 3)
-        first, again, second = (event.response_id for event in heard.of_type("agent_end"))
-        assert {event.audio.response_id for event in heard.of_type("audio")} == {first, second}
+        await recorded.wait_for("agent_end", 3)
+        first, again, second = (event.response_id for event in recorded.of_type("agent_end"))
+        assert {event.audio.response_id for event in recorded.of_type("audio")} == {first, second}
         cancelled = server.connections[0].get_received("response.cancel")
         assert [frame["response_id"] for frame in cancelled] == [again]
         assert get_texts(session) == ["first", "One.", "", "second", "Two."]
-        assert heard.of_type("error") == []
+        assert recorded.of_type("error") == []

@@ -49,7 +49,7 @@ async def test_a_refused_connection_is_raised_by_the_entry_and_by_every_waiting_
 
 
 @pytest.mark.parametrize(("fault", "error"), [(Reject(), SettingsRejected), (Disconnect(1011), ConnectionLost)])
-async def test_an_entry_whose_settings_are_not_taken_leaves_no_connection(fault, error):
+async def test_an_entry_whose_settings_are_refused_leaves_no_connection(fault, error):
     async with RealtimeServer() as server:
         server.inject("session.update", fault)
         session = await RealtimeRunner(AGENT).run(model_config=connect_options(server))
@@ -73,35 +73,35 @@ async def test_hosted_mcp_servers_are_sent_to_the_provider():
 @pytest.mark.parametrize("tool", [hosted("docs", "always"), WebSearchTool()], ids=["asking", "search"])
 async def test_tools_that_no_realtime_session_can_serve_are_refused_at_entry_and_later(tool):
     agent = RealtimeAgent(name="a", tools=[tool])
-    async with RealtimeServer() as server, open_websocket_session(server, AGENT) as (session, heard):
+    async with RealtimeServer() as server, open_websocket_session(server, AGENT) as (session, recorded):
         refused = await RealtimeRunner(agent).run(model_config=connect_options(server))
         with pytest.raises(UserError, match="realtime"):
             await refused.enter()
         with pytest.raises(UserError, match="realtime"):
             await session.update_agent(agent)
-        assert (session.current_agent, heard.of_type("agent_changed")) == (AGENT, [])
+        assert (session.current_agent, recorded.of_type("agent_changed")) == (AGENT, [])
         await wait_until(lambda: len(server.open_connections) == 1)
 
 
-async def test_a_session_that_finds_its_model_in_use_leaves_the_other_call_alone():
+async def test_a_session_whose_model_is_in_use_does_not_affect_the_other_call():
     async with RealtimeServer(["Still here."]) as server:
         runner = RealtimeRunner(AGENT, model=OpenAIRealtimeWebSocketModel())
         first, second = (
             await runner.run(model_config=connect_options(server)),
             await runner.run(model_config=connect_options(server)),
         )
-        async with record_events(first) as heard, first:
+        async with record_events(first) as recorded, first:
             with pytest.raises(AlreadyConnected):
                 await second.enter()
             await second.close()
             await first.send_message("hello?")
-            await heard.wait_for("agent_end")
+            await recorded.wait_for("agent_end")
             assert first.history[-1].content[0].transcript == "Still here."
-            assert heard.of_type("reconnecting") == []
+            assert recorded.of_type("reconnecting") == []
             assert len(server.connections) == 1
 
 
-async def test_two_calls_of_one_runner_do_not_hear_each_other():
+async def test_two_calls_of_one_runner_get_only_their_own_events():
     async with RealtimeServer(["To the first.", "To the second."]) as server:
         runner = RealtimeRunner(AGENT)
         first, second = (
@@ -204,7 +204,7 @@ async def test_every_caller_of_close_closes_the_whole_session(who):
 
     async with (
         RealtimeServer([calls.get(who, "Hello."), "More."]) as server,
-        open_websocket_session(server, agent) as (session, heard),
+        open_websocket_session(server, agent) as (session, recorded),
     ):
         session.model.add_listener(Ear())
         await session.send_message("Goodbye.")
@@ -213,15 +213,15 @@ async def test_every_caller_of_close_closes_the_whole_session(who):
                 if event.type == "agent_end":
                     await close()
         elif who == "task":
-            await heard.wait_for("agent_end")
+            await recorded.wait_for("agent_end")
             await asyncio.gather(*(asyncio.create_task(close()) for _ in range(3)))
-        report = (await heard.wait_for("session_closed")).report
+        report = (await recorded.wait_for("session_closed")).report
         assert (report.reason, report.cancelled, report.still_running, report.error) == ("asked", (), (), None)
         assert session.state is RealtimeState.CLOSED
         await wait_until(lambda: server.open_connections == [])
-        assert len(heard.of_type("session_closed")) == 1
+        assert len(recorded.of_type("session_closed")) == 1
         outside = {"iterator": [report], "task": [report] * 3}
-        assert given == outside.get(who, [None]), "whoever is part of the session only asks"
+        assert given == outside.get(who, [None]), "parts of the session only send a request"
 
 
 @pytest.mark.parametrize("how", ["forgotten", "inside the block"])
@@ -246,16 +246,19 @@ def test_the_end_of_the_loop_ends_the_call_at_the_server(server_elsewhere, how):
     asyncio.run(wait_until(lambda: not server_elsewhere.open_connections))
 
 
-async def test_a_server_that_takes_nothing_any_more_does_not_hold_up_the_end():
+async def test_a_server_that_stops_reading_does_not_delay_the_end():
     @function_tool
     async def slow() -> str:
         await asyncio.Event().wait()
         return ""
 
     agent = RealtimeAgent(name="a", tools=[slow])
-    async with RealtimeServer([CallTool("slow")]) as server, open_websocket_session(server, agent) as (session, heard):
+    async with (
+        RealtimeServer([CallTool("slow")]) as server,
+        open_websocket_session(server, agent) as (session, recorded),
+    ):
         await session.send_message("hello")
-        await heard.wait_for("tool_start")
+        await recorded.wait_for("tool_start")
         server.connections[0].stall()
         sending = asyncio.ensure_future(session.send_audio(bytes(20_000_000)))
         waiting = asyncio.ensure_future(session.update_agent(OTHER))
@@ -269,10 +272,10 @@ async def test_a_server_that_takes_nothing_any_more_does_not_hold_up_the_end():
         assert session.current_agent is agent
 
 
-async def test_a_connection_that_is_lost_for_good_is_the_last_thing_that_every_iterator_hears():
+async def test_the_final_loss_of_the_connection_is_the_last_event_of_every_iterator():
     async with (
         RealtimeServer() as server,
-        open_websocket_session(server, AGENT, reconnect={"attempts": 0}) as (session, _heard),
+        open_websocket_session(server, AGENT, reconnect={"attempts": 0}) as (session, _recorded),
     ):
         seen = [asyncio.ensure_future(everything(session)) for _ in range(2)]
         await asyncio.sleep(0)
@@ -286,7 +289,7 @@ async def test_a_connection_that_is_lost_for_good_is_the_last_thing_that_every_i
 async def test_a_normal_close_by_the_server_ends_the_session_without_error_if_reconnects_are_off():
     async with (
         RealtimeServer() as server,
-        open_websocket_session(server, AGENT, reconnect={"attempts": 0}) as (session, _heard),
+        open_websocket_session(server, AGENT, reconnect={"attempts": 0}) as (session, _recorded),
     ):
         reading = asyncio.ensure_future(everything(session))
         await asyncio.sleep(0)
@@ -297,9 +300,9 @@ async def test_a_normal_close_by_the_server_ends_the_session_without_error_if_re
 
 async def everything(session):
     """What one iterator hears, and what it raises in the end."""
-    heard = EventRecorder()
+    recorded = EventRecorder()
     try:
-        await heard.listen(session)
+        await recorded.listen(session)
     except ConnectionError as error:
-        return heard.types(), error
-    return heard.types(), None
+        return recorded.types(), error
+    return recorded.types(), None

@@ -50,19 +50,19 @@ class Story:
     async def play(self, server, on="*", drop=None):
         """Run the session; ``drop`` is a fault and its position. Returns the frames of both sides."""
         config = {"reconnect": {"initial_delay": 0.001, "max_delay": 0.002}}
-        async with open_websocket_session(server, self.a, **config) as (session, heard), asyncio.timeout(20):
+        async with open_websocket_session(server, self.a, **config) as (session, recorded), asyncio.timeout(20):
             first = server.connections[0]
             before = (len(first.sent), len(first.received))
             if drop is not None:
                 server.inject(on, drop[0], skip=drop[1], connection=0)
             await session.send_message("Go.")
-            asked = await heard.wait_for("tool_approval_required")
+            asked = await recorded.wait_for("tool_approval_required")
             assert await session.approve_tool_call(asked.call_id)
-            await wait_until(lambda: self.answered(session, heard))
+            await wait_until(lambda: self.answered(session, recorded))
             if get_texts(session)[-1] != "All is done.":  # It was heard in part, so it is not requested again.
                 await session.send_message("Go on.")
-                await wait_until(lambda: get_texts(session)[-1] == "All is done." and self.answered(session, heard))
-            self.check(session, heard, server.connections[-1])
+                await wait_until(lambda: get_texts(session)[-1] == "All is done." and self.answered(session, recorded))
+            self.check(session, recorded, server.connections[-1])
             report = await session.close()
             assert (report.cancelled, report.still_running, report.unsent_outputs, report.pending_approvals) == (
                 (),
@@ -72,22 +72,22 @@ class Story:
             )
         return first.sent[before[0] :], first.received[before[1] :]
 
-    def answered(self, session, heard):
-        begun, over = heard.of_type("agent_start"), heard.of_type("agent_end")
+    def answered(self, session, recorded):
+        begun, over = recorded.of_type("agent_start"), recorded.of_type("agent_end")
         # A response of which nothing was heard is requested again.
         spoken = [
             item for item in session.history if item.type == "message" and item.role == "assistant" and get_text(item)
         ]
         return spoken and len(begun) == len(over) and session.state is RealtimeState.OPEN
 
-    def check(self, session, heard, connection):
+    def check(self, session, recorded, connection):
         assert self.made == ["look", "delete"]
         assert session.current_agent is self.b
         assert connection.session["instructions"] == "You are B."
         assert (
-            len(heard.of_type("handoff"))
-            == len(heard.of_type("agent_changed"))
-            == len(heard.of_type("tool_approval_required"))
+            len(recorded.of_type("handoff"))
+            == len(recorded.of_type("agent_changed"))
+            == len(recorded.of_type("tool_approval_required"))
             == 1
         )
         calls = [item.name for item in session.history if item.type == "function_call"]
@@ -96,7 +96,9 @@ class Story:
         assert (words[0], words[-1]) == ("Go.", "All is done.")
         assert len(words) <= 3
         assert all("All is done.".startswith(text) for text in words[1:])
-        starts, ends = ([event.response_id for event in heard.of_type(kind)] for kind in ("agent_start", "agent_end"))
+        starts, ends = (
+            [event.response_id for event in recorded.of_type(kind)] for kind in ("agent_start", "agent_end")
+        )
         assert starts == ends
         known = [item["id"] for item in connection.conversation.items if item["type"] != "function_call_output"]
         assert [item.item_id for item in session.history if item.item_id in known] == known
@@ -133,7 +135,7 @@ async def test_a_call_survives_a_drop_at_every_frame_of_the_client(kind):
 
 async def tell(story, server, end_at):
     """Play until the event of that number, and close there. Gives how many there were, if it was never reached."""
-    async with open_websocket_session(server, story.a) as (session, heard):
+    async with open_websocket_session(server, story.a) as (session, recorded):
         await session.send_message("Go.")
         count = 0
         async for event in session.events():
@@ -147,7 +149,7 @@ async def tell(story, server, end_at):
                 break
         assert session.state is (RealtimeState.OPEN if end_at is None else RealtimeState.CLOSED)
         if end_at is not None:
-            await heard.wait_for("session_closed")
+            await recorded.wait_for("session_closed")
     await wait_until(lambda: server.open_connections == [])
     return count
 

@@ -35,9 +35,9 @@ async def test_messages_of_an_earlier_session_do_not_belong_to_the_first_respons
         history = store.session("s")
         await history.add_items([{"role": "user", "content": "I am Ann."}, answer("Good day.")])
         session = await call(server, history, hooks=hooks)
-        async with record_events(session) as heard, session:
+        async with record_events(session) as recorded, session:
             await session.send_message("Who am I?")
-            await heard.wait_for("agent_end")
+            await recorded.wait_for("agent_end")
     assert hooks.outputs == ["Hello Ann."]
 
 
@@ -51,16 +51,16 @@ async def test_items_that_a_server_repeats_after_a_replay_emit_no_event():
         history = store.session("s")
         await history.add_items(items)
         session = await call(server, history)
-        async with record_events(session) as heard, session:
+        async with record_events(session) as recorded, session:
             await session.send_message("How many notes are there?")
-            await heard.wait_for("agent_end")
+            await recorded.wait_for("agent_end")
             server.connections[0].close()
-            await heard.wait_for("reconnected")
+            await recorded.wait_for("reconnected")
             await session.send_message("And now?")
-            await heard.wait_for("agent_end", 2)
+            await recorded.wait_for("agent_end", 2)
             assert len(session.history) == 304
             assert len(server.connections[1].conversation.items) == 404
-        assert len(heard.of_type("history_updated")) < 20
+        assert len(recorded.of_type("history_updated")) < 20
 
 
 async def test_calls_of_a_history_that_have_the_same_id_keep_their_outputs():
@@ -73,17 +73,17 @@ async def test_calls_of_a_history_that_have_the_same_id_keep_their_outputs():
         history = store.session("s")
         await history.add_items(items)
         session = await call(server, history)
-        async with record_events(session) as heard, session:
+        async with record_events(session) as recorded, session:
             await session.send_message("And?")
-            await heard.wait_for("agent_end")
+            await recorded.wait_for("agent_end")
             made = [item for item in session.history if item.type == "function_call"]
             assert [item.output for item in made] == ["sunny in Rome", "sunny in Oslo"]
-            told = {item.get("call_id"): item.get("output") for item in server.connections[0].conversation.items}
-            assert [told[item.call_id] for item in made] == ["sunny in Rome", "sunny in Oslo"]
+            outputs = {item.get("call_id"): item.get("output") for item in server.connections[0].conversation.items}
+            assert [outputs[item.call_id] for item in made] == ["sunny in Rome", "sunny in Oslo"]
 
 
 @pytest.mark.parametrize(
-    ("output", "told"),
+    ("output", "expected"),
     [
         ({"degrees": 21}, '{"degrees": 21}'),
         (
@@ -94,18 +94,18 @@ async def test_calls_of_a_history_that_have_the_same_id_keep_their_outputs():
         (None, "null"),
     ],
 )
-async def test_a_history_whose_calls_have_values_for_texts_can_be_gone_on_with(output, told):
+async def test_a_history_whose_calls_have_values_in_place_of_texts_can_be_continued(output, expected):
     called = {"type": "function_call", "call_id": "c", "name": "look", "arguments": {"city": "Rome"}}
     async with RealtimeServer(["Yes."]) as server, open_store("memory://") as store:
         history = store.session("s")
         await history.add_items([called, {"type": "function_call_output", "call_id": "c", "output": output}])
         session = await call(server, history)
-        async with record_events(session) as heard, session:
+        async with record_events(session) as recorded, session:
             await session.send_message("Is that so?")
-            await heard.wait_for("agent_end")
+            await recorded.wait_for("agent_end")
             made = server.connections[0].conversation.items[:2]
-            assert [made[0]["arguments"], made[1]["output"]] == ['{"city": "Rome"}', told]
-        assert heard.of_type("error") == []
+            assert [made[0]["arguments"], made[1]["output"]] == ['{"city": "Rome"}', expected]
+        assert recorded.of_type("error") == []
 
 
 async def test_a_model_that_gives_all_its_calls_the_same_id_gets_all_of_them_answered():
@@ -114,11 +114,11 @@ async def test_a_model_that_gives_all_its_calls_the_same_id_gets_all_of_them_ans
         return f"sunny in {city}"
 
     calls = [[function_call("look", {"city": city}, call_id="call_0")] for city in ("Rome", "Oslo")]
-    brain = ScriptedModel([*calls, [assistant_message("Sunny.")]])
+    responder = ScriptedModel([*calls, [assistant_message("Sunny.")]])
     agent = RealtimeAgent(name="a", tools=[look])
-    async with RealtimeServer(brain) as server, open_websocket_session(server, agent) as (session, heard):
+    async with RealtimeServer(responder) as server, open_websocket_session(server, agent) as (session, recorded):
         await session.send_message("How is the weather in Rome and Oslo?")
-        await heard.wait_for("agent_end", 3)
+        await recorded.wait_for("agent_end", 3)
         outputs = [item.output for item in session.history if item.type == "function_call"]
         assert outputs == ["sunny in Rome", "sunny in Oslo"]
 
@@ -128,15 +128,15 @@ async def test_a_lost_message_is_resent_although_an_equal_one_was_sent_before():
         history = store.session("s")
         await history.add_items([{"role": "user", "content": text} for text in ("Yes.", *map(str, range(100)))])
         session = await call(server, history)
-        async with record_events(session) as heard, session:
+        async with record_events(session) as recorded, session:
             await session.send_message("Is it red?")
-            await heard.wait_for("agent_end")
+            await recorded.wait_for("agent_end")
             server.inject("conversation.item.create", Disconnect())
             await session.send_message("Yes.")
-            await heard.wait_for("agent_end", 2)
+            await recorded.wait_for("agent_end", 2)
             users = [text for text in get_texts(session) if text == "Yes."]
-            told = [item["content"][0].get("text") for item in server.connections[1].conversation.items]
-            assert (len(users), told.count("Yes.")) == (2, 2)
+            outputs = [item["content"][0].get("text") for item in server.connections[1].conversation.items]
+            assert (len(users), outputs.count("Yes.")) == (2, 2)
 
 
 class Four:
@@ -166,13 +166,13 @@ async def test_a_session_is_written_to_a_third_party_history(encrypted):
     history = EncryptedSession("theirs", theirs, encryption_key="secret" * 6) if encrypted else theirs
     async with RealtimeServer(["Hello Ann."]) as server:
         session = await call(server, history)
-        async with record_events(session) as heard, session:
+        async with record_events(session) as recorded, session:
             await session.send_message("I am Ann.")
-            await heard.wait_for("agent_end")
+            await recorded.wait_for("agent_end")
             assert (await session.close()).unwritten_count == 0
         assert [item["role"] for item in await history.get_items()] == ["user", "assistant"]
     assert ("Ann" in str(theirs.items)) is not encrypted
-    assert heard.of_type("error") == []
+    assert recorded.of_type("error") == []
 
 
 async def test_a_connection_lost_during_the_replay_makes_the_entry_raise():

@@ -59,26 +59,26 @@ async def test_a_session_measures_audio_in_the_format_of_the_call(format, bytes_
         runner = RealtimeRunner(RealtimeAgent(name="host"), model=OpenAIRealtimeSIPModel())
         call = {"url": f"{server.url}?call_id=c1", "api_key": "k", "call_id": "c1"}
         session = await runner.run(model_config=call)
-        async with record_events(session) as heard, session:
+        async with record_events(session) as recorded, session:
             output = {"format": {"type": format, "rate": 24_000} if format == "audio/pcm" else {"type": format}}
             update = {"session": {"type": "realtime", "audio": {"output": output}}}
             await session.model.send_event(
                 RealtimeModelSendRawMessage({"type": "session.update", "other_data": update})
             )
             await session.send_message("Well?")
-            await heard.wait_for("agent_end")
+            await recorded.wait_for("agent_end")
             await session.interrupt()
-            sent_ms = sum(len(event.audio.data) for event in heard.of_type("audio")) / bytes_per_ms
+            sent_ms = sum(len(event.audio.data) for event in recorded.of_type("audio")) / bytes_per_ms
             heard_ms = session.history[-1].content[0].audio_end_ms
             assert session.metrics["truncated"].last == pytest.approx(sent_ms - heard_ms)
 
 
-async def wait_for_message(heard: EventRecorder, event_type: str) -> None:
+async def wait_for_message(recorded: EventRecorder, event_type: str) -> None:
     """Wait for a message of the server that has no event of its own."""
     await wait_until(
         lambda: any(
             event.data.type == "other" and event.data.data["type"] == event_type
-            for event in heard.of_type("raw_model_event")
+            for event in recorded.of_type("raw_model_event")
         )
     )
 
@@ -91,21 +91,21 @@ async def join_call(*turns: Any) -> AsyncIterator[tuple[Any, Any, Any]]:
         session = await RealtimeRunner(RealtimeAgent(name="host"), model=OpenAIRealtimeSIPModel()).run(
             model_config=call
         )
-        async with record_events(session) as heard, session:
+        async with record_events(session) as recorded, session:
             await session.send_message("Well?")
-            response_id = (await heard.wait_for("agent_start")).response_id
+            response_id = (await recorded.wait_for("agent_start")).response_id
             server.connections[0].send(
                 {"type": "output_audio_buffer.started", "event_id": "e", "response_id": response_id}
             )
-            await wait_for_message(heard, "output_audio_buffer.started")
-            yield session, heard, server.connections[0]
+            await wait_for_message(recorded, "output_audio_buffer.started")
+            yield session, recorded, server.connections[0]
 
 
 @pytest.mark.parametrize("ended", [False, True])
 async def test_an_interruption_clears_the_output_buffer_of_the_server(ended: bool) -> None:
-    async with join_call("An answer." if ended else [Pause(30), "An answer."]) as (session, heard, connection):
+    async with join_call("An answer." if ended else [Pause(30), "An answer."]) as (session, recorded, connection):
         if ended:
-            await heard.wait_for("agent_end")
+            await recorded.wait_for("agent_end")
         await session.interrupt()
         await connection.wait_for_frame("output_audio_buffer.clear")
         types = [frame["type"] for frame in connection.received]
@@ -113,10 +113,10 @@ async def test_an_interruption_clears_the_output_buffer_of_the_server(ended: boo
 
 
 async def test_audio_that_the_server_has_played_is_not_cleared() -> None:
-    async with join_call("An answer.") as (session, heard, connection):
+    async with join_call("An answer.") as (session, recorded, connection):
         (started,) = connection.get_sent("output_audio_buffer.started")
         connection.send({**started, "type": "output_audio_buffer.stopped"})
-        await wait_for_message(heard, "output_audio_buffer.stopped")
+        await wait_for_message(recorded, "output_audio_buffer.stopped")
         await session.interrupt()
         await session.send_message("Thank you.")
         await connection.wait_for_frame("conversation.item.create", count=2)
@@ -125,7 +125,7 @@ async def test_audio_that_the_server_has_played_is_not_cleared() -> None:
 
 async def test_the_played_part_of_a_server_side_answer_is_estimated_from_its_text() -> None:
     text = "One two three four five six seven eight nine ten eleven twelve."
-    async with join_call([Pause(30), "Never sent."]) as (session, _heard, connection):
+    async with join_call([Pause(30), "Never sent."]) as (session, _recorded, connection):
         (created,) = connection.get_sent("response.created")
         location = {"event_id": "e", "response_id": created["response"]["id"], "item_id": "i1", "output_index": 0}
         item = {"id": "i1", "type": "message", "role": "assistant", "content": [], "status": "in_progress"}

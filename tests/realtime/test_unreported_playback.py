@@ -45,7 +45,7 @@ WORDLESS = [
 
 
 @pytest.mark.parametrize("content", WORDLESS)
-def test_an_interrupted_item_gets_no_unheard_words_back(content: list[Any]) -> None:
+def test_an_interrupted_item_does_not_regain_unheard_text(content: list[Any]) -> None:
     @in_virtual_time
     async def check() -> None:
         model = ScriptedRealtimeModel(strict=False)
@@ -54,19 +54,19 @@ def test_an_interrupted_item_gets_no_unheard_words_back(content: list[Any]) -> N
             await asyncio.sleep(0.5)
             await model.emit(RealtimeModelAudioInterruptedEvent("i1", 0))
             assert get_words(session) == "one two three four five"[: len(get_words(session))]
-            heard = get_words(session)
-            assert 0 < len(heard) <= len(SENTENCE) // 2
+            recorded = get_words(session)
+            assert 0 < len(recorded) <= len(SENTENCE) // 2
             await model.emit(announce(*content), response_ended(status="cancelled"))
-            assert get_words(session) == heard
+            assert get_words(session) == recorded
             await model.emit(announce(*content), announce(AssistantAudio()))
-            assert get_words(session) == heard
+            assert get_words(session) == recorded
             assert session.history[0].content[0].audio_end_ms == 500
 
     check()
 
 
 @in_virtual_time
-async def test_a_model_that_says_more_exactly_what_was_heard_is_believed() -> None:
+async def test_a_more_exact_position_of_the_model_is_used() -> None:
     model = ScriptedRealtimeModel(strict=False)
     async with open_scripted_session(AGENT, model) as (session, *_):
         await model.emit(response_started(), text_delta(SENTENCE), audio_chunk(1000))
@@ -78,7 +78,7 @@ async def test_a_model_that_says_more_exactly_what_was_heard_is_believed() -> No
 
 
 @pytest.mark.parametrize("added", [AssistantAudio(transcript=SENTENCE), AssistantText(text=SENTENCE)])
-def test_parts_that_an_interrupted_item_gets_later_were_not_heard(added: Any) -> None:
+def test_later_parts_of_an_interrupted_item_were_not_heard(added: Any) -> None:
     @in_virtual_time
     async def check() -> None:
         model = ScriptedRealtimeModel(strict=False)
@@ -86,9 +86,9 @@ def test_parts_that_an_interrupted_item_gets_later_were_not_heard(added: Any) ->
             await model.emit(response_started(), text_delta(SENTENCE), audio_chunk(1000))
             await asyncio.sleep(0.5)
             await model.emit(RealtimeModelAudioInterruptedEvent("i1", 0))
-            heard = get_words(session)
+            recorded = get_words(session)
             await model.emit(announce(AssistantAudio(), added), response_ended(status="cancelled"))
-            assert get_words(session) == heard
+            assert get_words(session) == recorded
             assert "nine" not in str([part.model_dump().get("transcript") for part in session.history[0].content])
             assert "nine" not in str([part.model_dump().get("text") for part in session.history[0].content])
 
@@ -96,7 +96,7 @@ def test_parts_that_an_interrupted_item_gets_later_were_not_heard(added: Any) ->
 
 
 @in_virtual_time
-async def test_what_had_not_begun_to_play_was_not_heard() -> None:
+async def test_audio_that_had_not_begun_to_play_was_not_heard() -> None:
     model = ScriptedRealtimeModel(strict=False)
     async with open_scripted_session(AGENT, model) as (session, *_):
         await model.emit(response_started(), text_delta(SENTENCE), audio_chunk(1000))

@@ -94,14 +94,14 @@ async def test_a_slow_tool_does_not_cost_the_connection() -> None:
 
     async with RealtimeServer([[CallTool("slow", {})], "Well done."]) as server:
         agent = RealtimeAgent(name="slow", tools=[slow])
-        async with open_websocket_session(server, agent, PINGS, async_tool_calls=False) as (session, heard):
+        async with open_websocket_session(server, agent, PINGS, async_tool_calls=False) as (session, recorded):
             await session.send_message("Do it.")
-            await heard.wait_for("tool_start")
+            await recorded.wait_for("tool_start")
             for frame in stream(200, 10):
                 server.connections[0].send(frame)
-            await heard.wait_for("audio_end")
+            await recorded.wait_for("audio_end")
         assert len(server.connections) == 1
-        assert heard.of_type("error") == []
+        assert recorded.of_type("error") == []
 
 
 async def test_a_listener_may_lag_behind_the_read_ahead_limit() -> None:

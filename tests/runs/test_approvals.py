@@ -1,4 +1,4 @@
-"""Who decides what about which call, nested agents included."""
+"""Decisions about calls, by people and programs, nested agents included."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def outputs(result: Any) -> list[Any]:
     return [item.output for item in result.new_items if item.type == "tool_call_output_item"]
 
 
-async def test_a_function_decides_by_arguments_and_is_not_asked_about_unreadable_ones() -> None:
+async def test_a_function_decides_by_arguments_and_is_not_called_for_unreadable_ones() -> None:
     asked = []
 
     async def costly(context: Any, arguments: dict[str, Any], call_id: str) -> bool:
@@ -107,7 +107,7 @@ async def test_always_approving_one_agents_tool_does_not_approve_that_of_another
     assert paid == [1]
 
 
-async def test_the_words_for_a_rejection() -> None:
+async def test_the_text_of_a_rejection() -> None:
     def words(args: ToolErrorFormatterArgs[Any]) -> str:
         return f"{args.kind} {args.tool_name} {args.call_id} ({args.default_message})"
 
@@ -171,7 +171,7 @@ async def test_nested_decisions_stay_nested() -> None:
     assert [(item.call_id, item.route) for item in result.interruptions] == [("3", ())]
 
 
-async def test_a_nested_agents_tool_is_asked_about_itself_first() -> None:
+async def test_approval_of_the_agent_tool_precedes_those_of_the_nested_agent() -> None:
     inner = Agent("inner", model=ScriptedModel([[assistant_message("in")]]))
     tool = inner.as_tool("ask", "asks", needs_approval=True)
     outer = Agent(
@@ -297,7 +297,7 @@ async def test_hosted_mcp_servers_ask_a_function_or_a_person(answer: bool | None
     ]
 
 
-async def test_the_words_for_a_tool_that_there_is_not() -> None:
+async def test_the_text_for_an_unknown_tool() -> None:
     def words(args: ToolErrorFormatterArgs[Any]) -> str:
         return f"{args.kind}: {args.default_message}"
 

@@ -1,4 +1,4 @@
-"""A conversation that the provider keeps is never told anything twice."""
+"""A conversation that the provider keeps is never sent an item twice."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whatever ends a run early leaves a state to go on from."""
+"""Every error that ends a run leaves a state from which it can be resumed."""
 
 import asyncio
 from dataclasses import dataclass

@@ -76,6 +76,6 @@ async def test_the_harness_id_of_the_environment_counts_without_a_default(traces
     assert traces.metadata == [{"agent_harness_id": "env"}]
 
 
-def test_a_registration_that_is_none_is_refused():
+def test_an_object_that_is_not_a_registration_is_refused():
     with pytest.raises(TypeError, match="int"):
         set_default_openai_agent_registration(5)  # type: ignore[arg-type]

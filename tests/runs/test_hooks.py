@@ -1,4 +1,4 @@
-"""Who is told what while a run goes on."""
+"""Which hooks are called during a run, and with what."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def call(name: str, call_id: str, **arguments: Any) -> Any:
     return function_call(name, arguments, call_id=call_id)
 
 
-class Told(RunHooks[Any]):
+class HookLog(RunHooks[Any]):
     def __init__(self) -> None:
         self.log: list[str] = []
 
@@ -71,17 +71,17 @@ class OwnHooks(AgentHooks[Any]):
 
 
 async def test_hooks_are_called_in_order() -> None:
-    told = Told()
+    hooks = HookLog()
 
     @function_tool
     async def twice(n: int) -> int:
         return 2 * n
 
-    other = Agent("b", instructions="B", hooks=OwnHooks(told.log), model=ScriptedModel([[assistant_message("done")]]))
+    other = Agent("b", instructions="B", hooks=OwnHooks(hooks.log), model=ScriptedModel([[assistant_message("done")]]))
     steps = [[call("twice", "1", n=2)], [call("transfer_to_b", "2")]]
     agent = Agent("a", instructions="A", tools=[twice], handoffs=[other], model=ScriptedModel(steps))
-    await Runner.run(agent, "q", hooks=told)
-    assert told.log == [
+    await Runner.run(agent, "q", hooks=hooks)
+    assert hooks.log == [
         "start a 1",
         "ask A 1",
         "answer resp-789",
@@ -105,10 +105,10 @@ async def test_hooks_are_not_called_for_a_request_that_a_guardrail_prevented() -
     async def refuse(context: Any, agent: Any, input: Any) -> GuardrailFunctionOutput:
         return GuardrailFunctionOutput("no", True)
 
-    told, model = Told(), ScriptedModel([[assistant_message("ok")]])
+    hooks, model = HookLog(), ScriptedModel([[assistant_message("ok")]])
     with pytest.raises(InputGuardrailTripwireTriggered):
-        await Runner.run(Agent("a", input_guardrails=[refuse], model=model), "q", hooks=told)
-    assert told.log == []
+        await Runner.run(Agent("a", input_guardrails=[refuse], model=model), "q", hooks=hooks)
+    assert hooks.log == []
 
 
 async def test_a_handoff_takes_its_input_and_only_the_first_is_taken() -> None:

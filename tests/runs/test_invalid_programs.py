@@ -1,4 +1,4 @@
-"""Mistakes in a program are typed errors that say what and where, before anything is done or with a state to go on."""
+"""Mistakes in a program are typed errors that name their location, before anything is done, or with a state."""
 
 from typing import Any
 
@@ -194,7 +194,7 @@ async def test_the_first_tool_is_the_models_first_however_long_it_waited(order: 
     assert result.final_output == order[0]
 
 
-async def test_a_guardrail_that_was_added_under_a_paused_run_is_asked() -> None:
+async def test_a_guardrail_added_while_a_run_is_paused_is_run() -> None:
     asked: list[Any] = []
 
     def look(context: Any, agent: Any, output: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A model that answers nonsense gets a typed error that says what and where, and the run can be resumed."""
+"""A model that answers nonsense raises a typed error that names the location, and the run can be resumed."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -22,7 +22,7 @@ from standfast.testing import ScriptedModel, assistant_message, function_call
 
 
 class Saying(Model):
-    """A model of somebody who did not read what a model is."""
+    """A model that violates the interface of models."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer

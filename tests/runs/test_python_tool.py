@@ -216,7 +216,7 @@ async def test_a_resuming_process_reports_that_the_variables_are_lost(pool: Sess
     session.close()
 
 
-async def test_a_full_pool_gives_up_the_conversation_that_was_quiet_for_longest() -> None:
+async def test_a_full_pool_ends_the_conversation_that_was_idle_longest() -> None:
     async with SessionPool(PoolConfig(min_idle=0, max_sessions=2)) as pool:
         sessions = PythonSessions(pool)
         tool = standfast.python_tool(sessions)
@@ -235,7 +235,7 @@ async def test_a_full_pool_gives_up_the_conversation_that_was_quiet_for_longest(
             history.close()
 
 
-async def test_a_conversation_that_waits_gets_the_place_of_one_that_has_become_quiet() -> None:
+async def test_a_waiting_conversation_gets_the_worker_of_one_that_became_idle() -> None:
     async with SessionPool(PoolConfig(min_idle=0, max_sessions=1)) as pool:
         tool = standfast.python_tool(pool)
         code = "import time; time.sleep(0.2); 'x' in globals()"
@@ -323,7 +323,7 @@ async def test_stopping_the_pool_ends_the_sessions_and_running_code_at_once() ->
     assert refused.endswith("these sessions were closed")
 
 
-async def test_a_stopped_pool_does_not_wait_for_conversations_that_are_quiet() -> None:
+async def test_a_stopped_pool_does_not_wait_for_idle_conversations() -> None:
     pool = SessionPool(PoolConfig(min_idle=1, max_sessions=2, drain_timeout=60.0))
     await pool.start()
     await answers(standfast.python_tool(pool), "x = 1", conversation_id="quiet")

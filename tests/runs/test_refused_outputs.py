@@ -1,4 +1,4 @@
-"""What a session has when the final output was refused, and results of guardrails when a run fails."""
+"""The items of a session when the final output was refused, and results of guardrails when a run fails."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -156,8 +156,8 @@ async def test_the_model_gets_an_error_for_tools_and_handoffs_that_are_gone() ->
         await Runner.run(agent, state)
     config = RunConfig(tool_not_found_behavior="return_error_to_model")
     assert (await Runner.run(agent, state, run_config=config)).final_output == "ok"
-    told = [item["output"] for item in model.calls[-1].input if "output" in item]
-    assert told == ["paid", "Tool 'transfer_to_other' not found."]
+    outputs = [item["output"] for item in model.calls[-1].input if "output" in item]
+    assert outputs == ["paid", "Tool 'transfer_to_other' not found."]
 
 
 # --- contexts, input, duplicates ------------------------------------------------------------------

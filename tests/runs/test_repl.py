@@ -25,9 +25,9 @@ async def test_a_person_talks_decides_and_leaves(stream: bool, monkeypatch: Any,
     agent = Agent("first", tools=[pay], handoffs=[second], model=ScriptedModel(script))
     monkeypatch.setattr("sys.stdin", io.StringIO("pay\ny\nn\n\nsomebody else\nwho?\nexit\nnever read\n"))
     await run_demo_loop(agent, stream=stream)
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert paid == [1]
-    assert told.index("half of it") < told.index("me now") < told.index("still me")
+    assert printed.index("half of it") < printed.index("me now") < printed.index("still me")
     last = second.model.last_call.input
     assert [item["content"] for item in last if item.get("role") == "user"] == ["pay", "somebody else", "who?"]
 
@@ -49,7 +49,7 @@ async def test_the_log_has_steps_and_no_contents(capsys: Any) -> None:
     finally:
         log.level, log.handlers[:] = before[0], before[1]
         log.setLevel(before[0])
-    told = capsys.readouterr().out
-    assert told.count("AskModel") == 1
-    assert "the question" not in told
-    assert "the answer" not in told
+    printed = capsys.readouterr().out
+    assert printed.count("AskModel") == 1
+    assert "the question" not in printed
+    assert "the answer" not in printed

@@ -161,7 +161,7 @@ async def test_the_tool_use_tracker_can_be_set(used: dict[str, list[str]]) -> No
     assert model.last_call.model_settings.tool_choice == (None if used else "required")
 
 
-async def test_input_that_was_staged_can_be_taken_back() -> None:
+async def test_staged_input_can_be_withdrawn() -> None:
     agent = Agent("a", tools=[pay], model=ScriptedModel([[call("pay", "1", amount=1)], [assistant_message("ok")]]))
     state = (await Runner.run(agent, "q")).to_state()
     state.add_input("never mind")

@@ -1,4 +1,4 @@
-"""A run that waited goes on in its session, whatever became of the history meanwhile."""
+"""A paused run is resumed in its session, although the history has changed meanwhile."""
 
 import random
 from contextlib import suppress

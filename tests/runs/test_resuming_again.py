@@ -169,7 +169,7 @@ async def test_a_tool_may_allow_that_it_is_called_again() -> None:
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["plain", "nested"])
-async def test_an_uncertain_call_needs_a_word_of_its_own(nested: bool) -> None:
+async def test_an_uncertain_call_cannot_be_approved_like_a_new_one(nested: bool) -> None:
     shop = Shop(lose_connection, nested=nested)
     state = await shop.approved()
     [new] = (await Runner.run(Shop().agent, "q")).interruptions
@@ -201,7 +201,7 @@ async def test_an_uncertain_call_needs_a_word_of_its_own(nested: bool) -> None:
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["plain", "nested"])
-async def test_the_model_is_not_told_that_a_rejected_uncertain_call_was_not_made(nested: bool) -> None:
+async def test_the_output_of_a_rejected_uncertain_call_does_not_deny_that_it_was_made(nested: bool) -> None:
     shop = Shop(lose_connection, nested=nested)
     state = await shop.approved()
     with pytest.raises(UserError):

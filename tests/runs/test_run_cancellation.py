@@ -1,4 +1,4 @@
-"""A run that is cut off anywhere goes on from there: nothing is stored twice, and nothing made twice unasked."""
+"""A run that is cancelled at any point can be resumed: no item is stored twice, and no call repeated unasked."""
 
 import asyncio
 import types

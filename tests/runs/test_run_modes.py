@@ -214,7 +214,7 @@ def tool_choice_is_reset() -> Scenario:
     return Scenario(Agent("a", tools=[add], model_settings=settings, model=model), model)
 
 
-def unknown_tool_is_told() -> Scenario:
+def unknown_tool_is_answered() -> Scenario:
     model = ScriptedModel([[call("nope", "1"), call("add", "2", a=1, b=1)], [assistant_message("sorry")]])
     config = RunConfig(tool_not_found_behavior="return_error_to_model")
     return Scenario(Agent("a", tools=[add], model=model), model, options={"run_config": config})
@@ -299,7 +299,7 @@ SCENARIOS = [
     named_tool_ends,
     function_decides,
     tool_choice_is_reset,
-    unknown_tool_is_told,
+    unknown_tool_is_answered,
 ]
 
 

@@ -1,4 +1,4 @@
-"""A run that is saved: what it keeps, what it refuses, and whom it takes for whom."""
+"""Saved runs: what they keep, what they refuse, and how they find their agents."""
 
 import datetime
 import json

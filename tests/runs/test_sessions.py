@@ -1,4 +1,4 @@
-"""What the model is shown, what is stored, and the whole history are three different things."""
+"""The input of the model, the stored items and the whole history are three different things."""
 
 import asyncio
 from copy import deepcopy
@@ -34,11 +34,11 @@ def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-def said(text: str) -> dict[str, Any]:
+def make_message(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
-HISTORY = [user("old q"), said("old a"), user("again"), said("yes")]
+HISTORY = [user("old q"), make_message("old a"), user("again"), make_message("yes")]
 
 
 @function_tool(idempotent=True, needs_approval=True)
@@ -71,7 +71,11 @@ CALLBACKS = {
     ),
     "rebuilds only the new": (lambda history, new: [user("again")], ["again"], ["again"]),
     "rewrites the new": (lambda history, new: [*history[:1], new[0] | user("AGAIN")], ["old q", "AGAIN"], ["AGAIN"]),
-    "rewrites the old": (lambda history, new: [said("summary"), *new], ["summary", "again"], ["summary", "again"]),
+    "rewrites the old": (
+        lambda history, new: [make_message("summary"), *new],
+        ["summary", "again"],
+        ["summary", "again"],
+    ),
     "drops the new": (lambda history, new: history, ["old q", "old a", "again", "yes"], []),
 }
 
@@ -94,7 +98,7 @@ async def test_a_callback_arranges_the_input_without_storing_anything_twice(name
 async def test_a_callback_that_cuts_a_pair_in_two_shows_neither_half() -> None:
     call = {"type": "function_call", "call_id": "1", "name": "pay", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "1", "output": "paid 1"}
-    session = MinimalSession(items=[user("old q"), call, output, said("old a")])
+    session = MinimalSession(items=[user("old q"), call, output, make_message("old a")])
     model = ScriptedModel([[assistant_message("ok")]])
     config = RunConfig(session_input_callback=lambda history, new: history[-2:] + new)
     await Runner.run(Agent("a", model=model), "q", session=session, run_config=config)
@@ -345,7 +349,7 @@ async def test_a_run_continues_only_in_the_session_where_it_began() -> None:
         await Runner.run(agent, state)
 
 
-async def test_a_run_is_taken_back_exactly_and_only_if_it_is_the_last() -> None:
+async def test_only_the_last_run_is_rolled_back_and_exactly() -> None:
     for session in (MinimalSession("s", HISTORY), SQLiteSession("s")):
         if isinstance(session, SQLiteSession):
             await session.add_items(HISTORY)
@@ -361,7 +365,7 @@ async def test_a_run_is_taken_back_exactly_and_only_if_it_is_the_last() -> None:
         assert texts(await session.get_items()) == [*texts(HISTORY), "q", "ok", "later"]
 
 
-async def test_what_was_taken_off_is_put_back_when_taking_back_fails() -> None:
+async def test_removed_items_are_restored_when_a_rollback_fails() -> None:
     class Moody(MinimalSession):
         pops = 0
 
@@ -392,7 +396,7 @@ async def test_a_long_conversation_is_shown_correctly_with_other_writers() -> No
     await session.open_sibling("s").add_items([user("from elsewhere")])
     assert await exchange("3") == ["1", "re 1", "2", "re 2", "from elsewhere", "3"]
     await session.pop_item()
-    await session.add_items([said("changed")])
+    await session.add_items([make_message("changed")])
     assert await exchange("4") == ["1", "re 1", "2", "re 2", "from elsewhere", "3", "changed", "4"]
     version, length = (await session.head()).version, (await session.head()).length
     await session.clear_session()
@@ -416,7 +420,7 @@ async def test_a_run_continues_although_its_history_was_compacted_meanwhile() ->
     model = ScriptedModel([[function_call("pay", {"amount": 1}, call_id="1")], [assistant_message("ok")]])
     agent, session = Agent("a", tools=[pay], model=model), MinimalSession(items=HISTORY)
     state = (await Runner.run(agent, "q", session=session)).to_state()
-    session.items[:-1] = [said("summary")]
+    session.items[:-1] = [make_message("summary")]
     state = await RunState.from_string(agent, state.to_string())
     approve_all(state)
     assert (await Runner.run(agent, state, session=session)).final_output == "ok"
@@ -427,10 +431,10 @@ async def test_a_compacting_session_is_called_after_each_turn_and_its_tokens_cou
     class Compacting(MinimalSession):
         def __init__(self) -> None:
             super().__init__()
-            self.told: list[Any] = []
+            self.calls: list[Any] = []
 
         async def run_compaction(self, args: Any = None) -> None:
-            self.told.append(args)
+            self.calls.append(args)
 
         def take_compactions(self) -> list[Any]:
             return [SimpleNamespace(usage={"input_tokens": 3, "output_tokens": 1, "total_tokens": 4})]
@@ -443,7 +447,7 @@ async def test_a_compacting_session_is_called_after_each_turn_and_its_tokens_cou
     session = Compacting()
     agent = Agent("a", tools=[free], model=model, model_settings=ModelSettings(store=False))
     result = await Runner.run(agent, "q", session=session)
-    assert session.told == [{"response_id": "resp-789", "store": False}] * 2
+    assert session.calls == [{"response_id": "resp-789", "store": False}] * 2
     assert (result.context_wrapper.usage.requests, result.context_wrapper.usage.total_tokens) == (4, 8)
 
 

@@ -1,4 +1,4 @@
-"""A streamed run is the same run with somebody listening."""
+"""A streamed run does the same as ``Runner.run``, and emits events."""
 
 import asyncio
 from typing import Any
@@ -127,7 +127,7 @@ async def test_a_tool_output_is_emitted_although_another_tool_failed() -> None:
     assert outputs == [2]
 
 
-async def test_a_nested_agent_tells_what_it_does() -> None:
+async def test_events_of_a_nested_agent_are_streamed() -> None:
     heard: list[Any] = []
     inner = Agent("inner", model=ScriptedModel([[assistant_message("in")]]))
     tool = inner.as_tool("ask", "asks", on_stream=heard.append)

@@ -120,7 +120,7 @@ async def test_a_provider_that_fails_is_done_without(kept: RecordingProcessor, c
     assert caplog.text.count("the run continues without it") == 5
 
 
-async def test_a_provider_is_not_asked_where_tracing_is_off(ledger: Ledger) -> None:
+async def test_a_provider_is_not_called_where_tracing_is_off(ledger: Ledger) -> None:
     await Runner.run(hello(), "Hello?", run_config=RunConfig(tracing_disabled=True))
     set_tracing_disabled(True)
     try:
@@ -147,7 +147,7 @@ def test_a_provider_may_leave_a_trace_out(kept: RecordingProcessor) -> None:
     assert [span["span_data"]["name"] for span in kept.exported_spans()] == ["in bright"]
 
 
-def test_a_provider_has_the_last_word_about_processors(kept: RecordingProcessor) -> None:
+def test_a_provider_decides_about_processors(kept: RecordingProcessor) -> None:
     calls: list[str] = []
 
     class Deaf(TraceProvider):

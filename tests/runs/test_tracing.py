@@ -1,4 +1,4 @@
-"""What traces tell about runs: through the real OpenTelemetry SDK, and to a program's own processors."""
+"""The traces of runs: through the real OpenTelemetry SDK, and to a program's own processors."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Traces of runs that rest and go on."""
+"""Traces of runs that pause and are resumed."""
 
 import asyncio
 import subprocess
@@ -47,7 +47,7 @@ async def test_a_resumed_run_continues_in_its_trace(
     assert second.attributes["gen_ai.conversation.id"] == "chat-1"
     assert exported.named("execute_tool refund").context.trace_id == first.context.trace_id
     traces = [trace.export() for what, trace in kept.calls if what == "trace_start"]
-    assert len(traces) == 1  # processors are told of a trace once
+    assert len(traces) == 1  # processors get a trace once
     kinds = [span for what, span in kept.calls if what == "span_end"]
     assert {span.trace_id for span in kinds} == {traces[0]["id"]}
 

@@ -75,10 +75,10 @@ class World:
             case InvokeCalls(calls):
                 return self.called(calls)
             case PerformHandoff(calls):
-                told = [
+                items = [
                     TranscriptEntry({"call_id": call.id, "type": "function_call_output"}, "handed") for call in calls
                 ]
-                return HandoffPerformed(tuple(told), "root/b")
+                return HandoffPerformed(tuple(items), "root/b")
             case Finish():
                 return Finished(
                     replace(state.answer, accepted=True) if self.choose(True, False, True) else state.answer

@@ -1,4 +1,4 @@
-"""What the processes of these tests do. Each function is the whole life of one process."""
+"""The programs of the processes in these tests: each function is one process."""
 
 import asyncio
 import ctypes
@@ -80,7 +80,7 @@ async def follow(url: str, run_id: str) -> None:
 
 
 async def stall(url: str) -> None:
-    """Be inside a tool for long: to be stopped there, and let go on when another process owns the run."""
+    """Stay in a tool, to be paused there and continued when another process owns the run."""
     begun = asyncio.Event()
 
     @function_tool
@@ -95,7 +95,7 @@ async def stall(url: str) -> None:
 
 
 async def block(url: str, ledger: str, passed: str) -> None:
-    """Be inside a tool that lets nothing else happen until somebody else has the run: there is a file then."""
+    """Stay in a tool that blocks the event loop until another process has the run: then a file exists."""
     book, begun = Ledger(ledger), asyncio.Event()
 
     @function_tool
@@ -244,8 +244,10 @@ async def compute_killed(url: str, programs: dict[str, int], folder: str, kills:
             run = await runtime.resume(run.id)
         print("outcome", name, outcome.status, outcome.error or "", flush=True)
 
+    # Turns cost nothing here: while the pool refuses to start workers, a run would use up all that it has.
+    limits = PoolConfig(min_idle=0, max_sessions=len(programs) + 1, breaker_backoff=0.01, breaker_backoff_limit=0.1)
     async with (
-        SessionPool(PoolConfig(min_idle=0, max_sessions=len(programs) + 1)) as pool,
+        SessionPool(limits) as pool,
         Runtime.open(Store(counted), agents=make_notebooks(pool), lease=LEASE) as runtime,
     ):
         async with asyncio.TaskGroup() as group:
@@ -256,7 +258,7 @@ async def compute_killed(url: str, programs: dict[str, int], folder: str, kills:
 
 
 async def drive_talker(url: str, folder: str, options: dict[str, Any], live: bool = True, lease: float = 30.0) -> None:
-    """Drive a run of the talker, which begins when somebody starts it, or go on with one that another process began."""
+    """Drive a run of the talker, which another process starts, or continue one that it has begun."""
     key, name = options.pop("encryption_key", None), options.pop("name", "talk")
     agents = [talker(folder, **options)]
     async with Runtime.open(url, agents=agents, live=live, lease=lease, encryption_key=key) as runtime:

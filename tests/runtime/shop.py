@@ -1,4 +1,4 @@
-"""A shop that charges for orders, in the shapes that runs can have. Any process can go on with a run of it."""
+"""A shop that charges for orders, in the shapes that runs can have. Any process can resume its runs."""
 
 import os
 import signal

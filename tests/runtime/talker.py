@@ -1,4 +1,4 @@
-"""An agent whose model says its words one by one, so that tests can do something in the middle of a response."""
+"""An agent whose model streams its words one by one, so that tests can do something in the middle of a response."""
 
 import asyncio
 import os
@@ -79,29 +79,29 @@ def check_story(events: Sequence[Any], *, words: int, joined: int = 0) -> list[s
     """Check the order of events that one reader got; return what it heard of each response, in that order.
 
     Entries must be in order and complete, words in order and never repeated, and those of a response before its entry.
-    Words of a response may be missing only if the reader was told so before the entry.
+    Live events of a response may be missing only if a gap was reported before the entry.
     ``joined`` is the number of the last entry before the first.
     """
     stored = [event.seq for event in events if not event.live]
     assert stored == list(range(joined + 1, joined + len(stored) + 1))
     places = [tuple(map(int, event.position.split("."))) for event in events if event.position]
     assert places == sorted(set(places))
-    heard, told, gap = list[str](), list[str](), False
+    responses, deltas, gap = list[str](), list[str](), False
     for event in events:
         if event.live and event.data.get("type") == "response.output_text.delta":
-            told.append(event.data["delta"])
+            deltas.append(event.data["delta"])
         elif event.type == "model.gap":
             gap = True
         elif event.type in BOUNDARIES:
             if event.type == "model.answered":
                 text = event.data["items"][0]["content"][0]["text"]
-                assert gap or text.endswith("".join(told)), (text, told)
+                assert gap or text.endswith("".join(deltas)), (text, deltas)
                 assert text.split()[-1].endswith(f".{words - 1}")
-            if told or event.type == "model.answered":
-                heard.append("".join(told))
-            told, gap = [], False
-    assert not told
-    return heard
+            if deltas or event.type == "model.answered":
+                responses.append("".join(deltas))
+            deltas, gap = [], False
+    assert not deltas
+    return responses
 
 
 def make_texts(responses: int, words: int) -> list[str]:

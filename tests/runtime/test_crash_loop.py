@@ -1,4 +1,4 @@
-"""A run that ends its process every time is not tried for ever, nor as fast as that goes."""
+"""A run that crashes its process every time is retried with growing delays, and blocked in the end."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ SOURCE = Path(standfast.__file__).parent.parent
 
 
 async def given_up(url: str, tries: Path, place: str) -> dict[str, Any]:
-    """What the run says in the first process that it does not end."""
+    """Return the run as the first process finds it that it does not crash."""
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, crash_loop_process.__file__, url, str(tries), place],
@@ -57,7 +57,7 @@ async def test_a_run_whose_tool_ends_its_process_waits_for_a_person(shared_url, 
         assert (await runtime.store.session("s").check()).ok
 
 
-async def test_a_run_that_was_given_up_can_be_cancelled_and_frees_its_session(tmp_path):
+async def test_a_blocked_run_can_be_cancelled_and_frees_its_session(tmp_path):
     url = f"sqlite:///{tmp_path / 'app.db'}"
     found = await given_up(url, tmp_path / "tries", "model")
     assert f"{MAX_CRASHES} times at this step: the agent 'shop' calling the model" in found["error"]

@@ -31,7 +31,7 @@ async def killed(spawn, url, ledger, scenario, point, key=None):
 
 
 async def answered(runtime, asked, ledger):
-    """What a person does who looks at the books: says so when it happened, and lets it happen when it did not."""
+    """Decide like a person who looks into the ledger: done if the call happened, again if it did not."""
     if asked.kind == "approval":
         await runtime.decide(asked.id, "approve", by="ann")
         return

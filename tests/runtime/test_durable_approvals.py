@@ -1,4 +1,4 @@
-"""Questions to people: what they show, each answer, and that each is given once."""
+"""Approvals: what they show, every decision, and that each is decided once."""
 
 import asyncio
 import hashlib

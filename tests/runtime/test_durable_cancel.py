@@ -1,4 +1,4 @@
-"""Stopping a run keeps what it did."""
+"""Cancelling a run keeps its progress."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from standfast.testing import ScriptedModel
 
 
 class Work:
-    """A quick tool and one that takes until it is let go; both can be called in one turn."""
+    """A quick tool and one that waits until it is released; both can be called in one turn."""
 
     def __init__(self, **options):
         self.quick_made, self.slow_begun, self.slow_ended = 0, asyncio.Event(), []

@@ -1,4 +1,4 @@
-"""What a run changes in the program's context is there when it goes on elsewhere."""
+"""Changes of the program's context are kept when a run is resumed in another process."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +38,7 @@ def shop(*steps: Any) -> Agent[Any]:
 
 
 async def bought(url: str, context: Any) -> Any:
-    """What is bought by a runtime that goes on with a run that another one has begun."""
+    """Return what a runtime buys that resumes a run of another one."""
     steps = (
         tool_calls(("note", {"order": "tea"}, "n1")),
         tool_calls(("note", {"order": "milk"}, "n2")),

@@ -89,7 +89,7 @@ async def test_the_permission_to_repeat_a_call_is_not_valid_in_forks(store_url):
     assert len(refunds.made) == 2
 
 
-async def test_a_step_that_there_is_not_is_refused(store_url):
+async def test_an_unknown_step_is_refused(store_url):
     async with Runtime.open(store_url, agents=[text_agent("hello")]) as runtime:
         run = await runtime.start("support", "hi")
         await wait_for(run.wait())
@@ -155,7 +155,7 @@ async def test_a_fork_with_another_input_begins_where_the_run_began(store_url):
             await runtime.fork(run.id, input="y", at=4)
 
 
-async def test_a_fork_with_another_output_of_a_tool_goes_on_with_that(store_url):
+async def test_a_fork_with_another_tool_output_continues_with_it(store_url):
     seen = []
     async with Runtime.open(store_url, agents=[report_agent(seen)]) as runtime:
         await wait_for((await runtime.start("reporter", "first", session_id="s")).wait())

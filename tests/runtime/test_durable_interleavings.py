@@ -1,4 +1,4 @@
-"""What a person or a program may do at the wrong moment: it is refused with a reason, or it does what it says."""
+"""Operations at the wrong moment are refused with a reason, or have their documented effect."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Looking at runs and questions: everything that was asked for, or a typed error, and at once."""
+"""Queries of runs and approvals return what was requested or raise a typed error."""
 
 import pytest
 

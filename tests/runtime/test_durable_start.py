@@ -1,4 +1,4 @@
-"""Runs are started once and come to an end that anybody can read."""
+"""Runs are started once, and any process can read their outcome."""
 
 import asyncio
 from typing import Any

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from factories.runtime import reply, tool_calls, wait_for
 from standfast import Agent, Runtime, python_tool
 from standfast.store.operations import DropCheckpoint
@@ -77,6 +79,23 @@ async def test_calls_after_the_last_checkpoint_are_run_again(shared_url):
         assert (restored["checkpoint"], restored["replayed"], restored["differs"]) == (1, [2, 3], [])
 
 
+@pytest.mark.parametrize("loaded", [0, 1])
+async def test_random_numbers_are_the_same_when_calls_are_run_again(shared_url, loaded):
+    """Nothing has seeded the generators; NumPy is imported after the checkpoint that is loaded, if there is one."""
+    codes = ["import random; x = random.random()", "import numpy as np; y = np.random.rand()"]
+    codes.append("x, y, random.random(), np.random.rand()")
+    for part in (codes[:loaded], codes[loaded:]):
+        async with machine(shared_url, *part, durability="on_pause") as runtime:
+            await ask(runtime, session_id="s")
+    async with Runtime.open(shared_url) as runtime:
+        await drop_checkpoint(runtime, "session:s", 3)
+    async with machine(shared_url, "x") as runtime:
+        run = await ask(runtime, session_id="s")
+        [restored] = await list_events(run, "workspace.restored")
+        assert (restored["checkpoint"], restored["replayed"]) == (loaded, [1, 2, 3][loaded:])
+        assert restored["differs"] == []
+
+
 async def test_a_call_that_gives_another_output_is_named(shared_url):
     async with machine(shared_url, "x = 1", "import os; os.urandom(8)", durability="on_pause") as runtime:
         await ask(runtime, session_id="s")
@@ -122,6 +141,16 @@ async def test_a_call_that_kills_its_worker_leaves_the_state_before_it(shared_ur
         _, killed, after = await list_outputs(run)
         assert "those from before this call" in killed
         assert after.splitlines()[-1] == "1"
+
+
+async def test_what_cannot_be_saved_is_an_event_of_the_run(shared_url):
+    codes = ("x = 1", "import os; x = os.urandom(2_000_000)")
+    async with machine(shared_url, *codes, max_checkpoint_mb=1) as runtime:
+        run = await ask(runtime, session_id="s")
+        unsaved = (await list_events(run, "workspace.unsaved"))[-1]
+        assert unsaved["key"] == "session:s"
+        assert unsaved["checkpoint"] <= 1
+        assert "more than 1048576 bytes" in unsaved["reason"]
 
 
 async def test_off_keeps_nothing(shared_url):

@@ -83,7 +83,7 @@ def failing_agent(words):
     return Agent("failing", model=ScriptedModel([ModelStep.respond(fail)]))
 
 
-async def test_nothing_that_was_said_is_on_the_disk(shared_url, postgres_server):
+async def test_no_plaintext_of_the_conversation_is_on_the_disk(shared_url, postgres_server):
     words = Words()
     agents = [talkative_agent(words), failing_agent(words)]
     async with Runtime.open(shared_url, agents=agents, encryption_key=KEY) as runtime:

@@ -1,4 +1,4 @@
-"""A long journal is not read from its beginning again and again, and what is read instead says exactly the same."""
+"""A long run is resumed from snapshots, which give the same state as the whole journal."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ def spoiled(place):
 
 
 def misplaced(rows):
-    """Folds by an owner that did not know of an entry by somebody else."""
+    """Snapshots by an owner that had not read an entry of another process."""
     snapshots = [json.loads(zlib.decompress(row.data)) for row in rows]
     for fold in snapshots:
         fold["since"], fold["upto"] = max(0, fold["since"] - 3), fold["upto"] - 3

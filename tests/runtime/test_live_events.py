@@ -1,4 +1,4 @@
-"""The words of a model reach readers in every process: in order, once, and at their place between the entries."""
+"""Live events reach readers in every process: in order, once, and at their place between the entries."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def count_words(events):
     return sum(event.data.get("type") == "response.output_text.delta" for event in events if event.live)
 
 
-async def heard_words(found, count):
+async def wait_for_words(found, count):
     async def is_heard():
         return count_words(found) >= count
 
@@ -48,7 +48,7 @@ async def heard_words(found, count):
 
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["plain", "encrypted"])
-async def test_a_reader_in_another_process_hears_every_word(spawn, shared_url, tmp_path, key):
+async def test_a_reader_in_another_process_gets_every_live_event(spawn, shared_url, tmp_path, key):
     options = {"responses": 3, "words": 40, "gates": ["0.1"], "encryption_key": key}
     async with (
         spawn("drive_talker", shared_url, str(tmp_path), options) as driver,
@@ -56,7 +56,7 @@ async def test_a_reader_in_another_process_hears_every_word(spawn, shared_url, t
     ):
         run = await runtime.run(await read_until(driver, "run"))
         reading = asyncio.create_task(collect(run, found := []))
-        await heard_words(found, 1)
+        await wait_for_words(found, 1)
         (tmp_path / "0.1").touch()
         await wait_for(reading)
         assert check_story(found, words=40) == make_texts(3, 40)
@@ -73,9 +73,9 @@ async def test_who_comes_in_the_middle_of_a_response_hears_its_beginning(spawn, 
         run = await runtime.run(await read_until(driver, "run"))
         await read_until(driver, "gate 1.10")
         first = asyncio.create_task(collect(run, one := []))
-        await heard_words(one, 10)
+        await wait_for_words(one, 10)
         second = asyncio.create_task(collect(run, two := []))  # in the same process as another reader
-        await heard_words(two, 10)
+        await wait_for_words(two, 10)
         (tmp_path / "1.10").touch()
         await wait_for(asyncio.gather(first, second))
         for found in (one, two):
@@ -113,14 +113,14 @@ async def test_a_killed_driver_is_followed_by_the_next(spawn, shared_url, tmp_pa
             run = await runtime.run(await read_until(driver, "run"))
             await read_until(driver, "gate 1.10")
             reading = asyncio.create_task(collect(run, found := []))
-            await heard_words(found, 10)
+            await wait_for_words(found, 10)
             driver.signal(signal.SIGKILL)
             await driver.end()
         async with spawn("drive_talker", shared_url, str(tmp_path), options, True, 1.0) as driver:
             await read_until(driver, "gate 1.10")
             (tmp_path / "1.10").touch()
             await read_until(driver, "gate 1.15")
-            await heard_words(found, 25)
+            await wait_for_words(found, 25)
             (tmp_path / "1.15").touch()
             await wait_for(reading)
         texts = make_texts(3, 20)
@@ -138,10 +138,10 @@ async def test_cut_connections_lose_nothing(spawn, postgres_tables_url, tmp_path
         ):
             run = await runtime.run(await read_until(driver, "run"))
             reading = asyncio.create_task(collect(run, found := []))
-            await heard_words(found, 1)
+            await wait_for_words(found, 1)
             (tmp_path / "0.1").touch()
             for words in (100, 400, 700):
-                await heard_words(found, words)
+                await wait_for_words(found, words)
                 await admin.execute(CUT_OTHERS)
             await wait_for(reading)
             assert check_story(found, words=300) == make_texts(4, 300)
@@ -150,7 +150,7 @@ async def test_cut_connections_lose_nothing(spawn, postgres_tables_url, tmp_path
         await admin.close()
 
 
-async def test_a_stopped_reader_misses_words_but_no_entry(spawn, shared_url, tmp_path):
+async def test_a_paused_reader_misses_live_events_but_no_entry(spawn, shared_url, tmp_path):
     agent = talker(tmp_path, responses=2, words=20_000, gates=["0.0", "1.0"])
     async with Runtime.open(shared_url, agents=[agent], live=True) as runtime:
         run = await runtime.start("talker", "go")
@@ -188,7 +188,7 @@ async def first_events(run):
             return
 
 
-async def test_reading_on_from_a_position_repeats_no_word(spawn, shared_url, tmp_path):
+async def test_continuing_from_a_position_repeats_no_live_event(spawn, shared_url, tmp_path):
     options = {"responses": 3, "words": 60, "pace": 0.002, "gates": ["0.0"]}
     async with (
         spawn("drive_talker", shared_url, str(tmp_path), options) as driver,
@@ -255,7 +255,7 @@ async def test_a_thousand_readers_of_a_process_read_the_store_as_one(spawn, shar
         await backend.close()
 
 
-async def test_words_of_encrypted_runs_are_never_sent_in_the_clear(spawn, shared_url, tmp_path):
+async def test_live_events_of_encrypted_runs_are_sent_encrypted(spawn, shared_url, tmp_path):
     options = {"responses": 2, "words": 10, "gates": ["0.5"], "encryption_key": KEY}
     received = []
 
@@ -299,7 +299,7 @@ async def test_nothing_is_sent_without_readers(spawn, shared_url, tmp_path):
         run = await driver.start("talker", "go")
         relay = driver._ctx.subscriptions.relay
         reading = asyncio.create_task(collect(await elsewhere.run(run.id), found := []))
-        await heard_words(found, 5)
+        await wait_for_words(found, 5)
         assert relay.is_watched(run.id, live=True)
         reading.cancel()
 
@@ -328,7 +328,9 @@ async def test_without_a_link_the_store_is_polled(tmp_path, monkeypatch, caplog)
 
 
 @repeat(3, 60)
-async def test_whatever_happens_every_reader_gets_the_journal_and_no_word_twice(spawn, shared_url, tmp_path, count):
+async def test_every_reader_gets_the_journal_and_no_live_event_twice_under_random_faults(
+    spawn, shared_url, tmp_path, count
+):
     """Drivers are killed and readers come and go; those present from the beginning of a response hear all of it."""
     for round_number in range(count):
         dice, folder = random.Random(round_number), tmp_path / str(round_number)

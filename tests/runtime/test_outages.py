@@ -1,4 +1,4 @@
-"""The database goes away for a while, and an owner stalls: the run goes on, once."""
+"""The database is unavailable for a while, or an owner stalls: the run continues, in one process."""
 
 import asyncio
 import signal

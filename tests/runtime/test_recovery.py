@@ -1,4 +1,4 @@
-"""A process that dies, stalls, or comes back with other code: no run is lost and no call is made twice."""
+"""A process that dies, stalls, or returns with other code: no run is lost and no call is made twice."""
 
 import asyncio
 
@@ -78,8 +78,8 @@ async def test_an_owner_that_lost_its_lease_writes_that_and_nothing_else(shared_
         await wait_for(begun.wait())
         before = (await run.info()).steps
         following = run.events(after=before - 1)
-        await anext(following)  # somebody follows before it happens
-        # What a stalled process finds when it comes back: its leases ran out and somebody else took them.
+        await anext(following)  # a reader follows before it happens
+        # What a stalled process finds when it continues: its leases have expired, and another owner has them.
         backend = runtime.store.backend
         for name in (f"run:{run.id}", "session:s"):
             held = await backend.get_lease(name)

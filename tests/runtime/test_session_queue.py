@@ -1,4 +1,4 @@
-"""One run at a time has a session; what becomes of the others is for them to say."""
+"""One run at a time holds a session; ``on_busy`` decides about the others."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ from standfast.testing import ModelStep, ScriptedModel, assistant_message, closi
 
 
 def echo(name="support"):
-    """An agent that repeats what it was told last, when it is let."""
+    """An agent that repeats its latest input once it is released."""
     model = ScriptedModel()
 
     async def answer(call):
@@ -96,7 +96,7 @@ class Reading(MemoryBackend):
 
 
 async def test_a_refusal_names_the_run_that_begins_in_the_same_moment():
-    """As when another process takes the run up between two looks at the store."""
+    """As when another process claims the run between two reads of the store."""
     async with closing_backend(Reading()) as backend:
         first = StartRequest("support", "one", "s", None, None, None, "enqueue")
         await backend.commit(
@@ -239,7 +239,7 @@ async def test_a_run_that_interrupts_one_that_waits_for_a_person_is_next(store_u
 
 
 async def test_the_recovery_loop_starts_the_run_that_interrupted(shared_url):
-    """As it is when the process is gone that asked for the runs."""
+    """As it is when the process that started the runs has died."""
     async with closing_backend(await open_backend(shared_url)) as backend:
         for text, on_busy in ("one", "enqueue"), ("two", "enqueue"), ("three", "interrupt"):
             await backend.commit(*StartRequest("support", text, "s", None, 10, None, on_busy).build_ops(f"run_{text}"))

@@ -71,6 +71,45 @@ async def test_a_fork_of_a_run_has_the_workspace_of_its_step(shared_url, pool):
             assert (await fork.info()).session_id == f"fork-{number}"
 
 
+async def test_a_fork_of_a_fork_is_rewound_like_any_session(shared_url, pool):
+    """The outputs of calls that the first run has made are stored in the session of the last one."""
+    async with Runtime.open(shared_url, agents=[counter(pool, COUNT, COUNT), look(pool)]) as runtime:
+        run = await finish(await runtime.start("counter", "go", session_id="s"))
+        first, last = [event.seq async for event in run.events() if event.type == "calls.made"]
+    for name, step, at in (("one", first, 1), ("two", last, 3), ("two-empty", last, 1)):
+        done = Agent("counter", tools=[python_tool(pool)], model=ScriptedModel([reply("done")] * 2))
+        async with Runtime.open(shared_url, agents=[done, look(pool)]) as runtime:
+            fork = await finish(await runtime.fork(run.id, at=step, session_id=f"{name}-a"))
+            again = await finish(await runtime.fork(fork.id, at=1, session_id=f"{name}-b"))
+            assert (await again.info()).session_id == f"{name}-b"
+            for session_id in (f"{name}-a", f"{name}-b"):
+                await runtime.store.session(session_id).rewind(at)
+                assert await see(runtime, session_id) == ("1 1" if at > 1 else "None False")
+
+
+async def test_a_fork_from_the_first_step_has_what_the_program_had_run_before(shared_url, pool):
+    async with Runtime.open(shared_url, agents=[counter(pool, COUNT), look(pool)]) as runtime:
+        run = await finish(await runtime.start("counter", "go", session_id="s"))
+        await runtime.python("s", pool).run("n = 7")
+        run = await finish(await runtime.start("look", "look", session_id="s"))
+        await runtime.python("s", pool).run("n = 8")
+        fork = await finish(await runtime.fork(run.id, at=1, session_id="child"))
+        assert await last_output(fork) == "7 1"
+
+
+async def test_a_fork_from_before_the_program_went_back_has_the_variables_of_then(shared_url, pool):
+    async with Runtime.open(shared_url, agents=[counter(pool, COUNT, COUNT), look(pool)]) as runtime:
+        run = await finish(await runtime.start("counter", "go", session_id="s"))
+        await runtime.python("s", pool).restore(1)
+        assert await see(runtime, "s") == "1 1"
+        session = runtime.store.session("s")
+        for at, expected in ((3, "1 1"), (5, "2 12"), (6, "1 1"), (7, "1 1")):
+            await session.fork(at=at, session_id=f"fork-{at}")
+            assert await see(runtime, f"fork-{at}") == expected
+        await runtime.fork(run.id, session_id="run")
+        assert await see(runtime, "run") == "1 1"
+
+
 async def test_a_fork_of_a_session_has_the_workspace_of_its_items(shared_url, pool):
     async with Runtime.open(shared_url, agents=[counter(pool, COUNT, COUNT), look(pool)]) as runtime:
         await finish(await runtime.start("counter", "go", session_id="s"))

@@ -1,4 +1,4 @@
-"""A process is killed while a durable run computes: another one goes on with the same variables and files."""
+"""A process is killed while a durable run computes: another one continues with the same variables and files."""
 
 import asyncio
 import contextlib

@@ -2,8 +2,8 @@
 
 Each attempt is a random program in a durable run. Several of them share a process, which is killed while processes
 below it are killed one after the other; others resume the runs, with other pools and directories. In the end the
-outputs of each are those of an undisturbed run, or its events name what could not be kept. ``make soak`` goes on where
-it stopped the last time, until ``STANDFAST_SOAK_KILLS`` (10,000) processes were killed or ``STANDFAST_SOAK_MINUTES``
+outputs of each are those of an undisturbed run, or its events name what could not be kept. ``make soak`` continues
+where it stopped, until ``STANDFAST_SOAK_KILLS`` (10,000) processes were killed or ``STANDFAST_SOAK_MINUTES``
 (60) have passed.
 """
 
@@ -144,7 +144,7 @@ async def test_killed_processes_change_nothing(arena):
 
 @pytest.mark.soak
 async def test_thousands_of_killed_processes_change_nothing(arena, request):
-    """The numbers of attempts and kills are kept in pytest's cache: the next run goes on from there.
+    """The numbers of attempts and kills are kept in pytest's cache: the next run continues from there.
 
     So are the outputs of undisturbed runs, as long as the programs are the same.
     """

@@ -1,4 +1,4 @@
-"""Two processes never run code in one workspace: what a process does that was stopped for too long is refused."""
+"""Two processes never run code in one workspace: writes of a process that was paused for too long are refused."""
 
 import signal
 

@@ -42,7 +42,7 @@ def make_agent(memory, *steps):
     return SandboxAgent("a", model=model, capabilities=[memory, Filesystem(), Shell()])
 
 
-async def test_the_oldest_conversations_are_forgotten_and_a_failure_costs_nothing():
+async def test_the_oldest_memories_are_deleted_and_a_failure_loses_nothing():
     memory = make_memory("One Thing!", "two", max_raw_memories_for_consolidation=1)
     agent = make_agent(memory, "1", "2", "3")
     async with await UnixLocalSandboxClient().create() as session:
@@ -80,7 +80,7 @@ async def test_runs_that_fail_are_remembered_and_layouts_keep_agents_apart():
     assert Memory(read=MemoryReadConfig(live_update=False)).required_capability_types() == {"shell"}
 
 
-async def test_durable_runs_of_a_session_learn_from_each_other(tmp_path):
+async def test_memories_are_shared_by_durable_runs_of_a_session(tmp_path):
     memory = make_memory("one", "two")
     agent = make_agent(memory, "1", "2")
     config = RunConfig(sandbox=SandboxRunConfig(client=UnixLocalSandboxClient()))

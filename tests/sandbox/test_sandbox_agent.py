@@ -1,4 +1,4 @@
-"""Agents in a sandbox: what the model is offered, whose workspace it is, and how a run pauses and goes on."""
+"""Agents in a sandbox: the tools of the model, the owner of the workspace, and how a run pauses and resumes."""
 
 import base64
 import json
@@ -293,7 +293,7 @@ async def test_lazy_skills_are_listed_and_loaded_one_by_one(skills):
     assert "- fixer: Fixes things (file: .agents/fixer)" in model.calls[0].system_instructions
 
 
-async def test_skills_can_be_there_from_the_start(skills):
+async def test_skills_can_be_copied_at_the_start(skills):
     written = Skill(name="writer", description="Writes", content="Write.", scripts={"w.sh": File(content=b"echo w")})
     for capability, path in (
         (Skills(from_=skills), "fixer/scripts/fix.sh"),
@@ -319,7 +319,7 @@ async def test_items_before_a_compaction_are_not_sent():
     assert model.calls[0].model_settings.extra_args["context_management"][0]["compact_threshold"] == 1000
 
 
-async def test_a_failed_run_can_go_on_with_its_files():
+async def test_a_failed_run_can_be_resumed_with_its_files():
     @function_tool(failure_error_function=None)
     def fail() -> str:
         raise RuntimeError("no")
@@ -339,7 +339,7 @@ async def test_streamed_runs_close_their_sandbox():
     assert result.final_output == "done"
 
 
-async def test_an_agent_without_a_sandbox_says_what_to_pass():
+async def test_the_error_for_an_agent_without_a_sandbox_names_the_option():
     with pytest.raises(UserError, match="SandboxRunConfig"):
         await Runner.run(SandboxAgent("coder", model=ScriptedModel([])), "go")
     with pytest.raises(UserError, match="client or a session"):

@@ -333,7 +333,7 @@ async def test_granted_paths_are_in_the_sandbox(tmp_path):
             await session.write(tmp_path / "new", io.BytesIO(b""))
 
 
-async def test_a_session_that_is_not_running_says_so():
+async def test_using_a_session_that_is_not_running_is_an_error():
     session = await create()
     assert not await session.running()
     with pytest.raises(ExecTransportError, match="not running"):
@@ -356,7 +356,7 @@ def small_client():
 FILL = "head -c 12000000 /dev/urandom > large && echo kept > small && ln small again && sha256sum large"
 
 
-async def test_a_session_without_a_snapshot_ends_whatever_its_disk_holds():
+async def test_a_session_without_a_snapshot_can_be_closed_with_a_full_disk():
     async with await small_client().create() as session:
         assert (await session.exec("head -c 64000000 /dev/zero > large; ls large")).stdout == b"large\n"
 

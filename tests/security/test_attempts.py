@@ -1,4 +1,4 @@
-"""Attempts to leave the full sandbox, as a table: every one of them must be refused, and the worker must go on."""
+"""Attempts to leave the full sandbox, as a table: every one of them must be refused, and the worker must continue."""
 
 import os
 import socket

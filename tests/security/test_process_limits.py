@@ -203,13 +203,13 @@ async def test_a_stopped_transaction_leaves_no_process(launch):
 
 async def test_processes_of_a_fork_of_the_session_are_not_ended(launch):
     session = await launch()
-    twin = await session.fork()
+    fork = await session.fork()
     try:
-        await twin.run("import subprocess; child = subprocess.Popen(['sleep', '600'])", timeout=60)
+        await fork.run("import subprocess; child = subprocess.Popen(['sleep', '600'])", timeout=60)
         assert (await session.run(LEAVE, timeout=2.0)).timed_out
-        assert (await twin.run("child.poll() is None", timeout=60)).value is True
+        assert (await fork.run("child.poll() is None", timeout=60)).value is True
     finally:
-        await twin.terminate()
+        await fork.terminate()
 
 
 async def test_processes_that_fork_without_end_are_ended(launch):

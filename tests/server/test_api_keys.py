@@ -74,7 +74,7 @@ async def test_a_key_stands_for_its_owner_and_role(keys: ApiKeys) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Basic abc"}, bearer("abc"), {"authorization": "Bearer"}])
-async def test_other_credentials_are_left_to_others(keys: ApiKeys, headers: dict[str, str]) -> None:
+async def test_other_credentials_are_left_to_other_authenticators(keys: ApiKeys, headers: dict[str, str]) -> None:
     assert await keys.authenticate(headers) is None
 
 
@@ -108,7 +108,7 @@ async def test_a_wrong_secret_is_refused(keys: ApiKeys) -> None:
 
 
 @given(text=st.text(max_size=80), prefix=st.sampled_from(["", "sf_", "sf_a_", "Bearer ", "Bearer sf_"]))
-async def test_any_other_text_is_refused_or_left_to_others(text: str, prefix: str) -> None:
+async def test_any_other_text_is_refused_or_left_to_other_authenticators(text: str, prefix: str) -> None:
     keys, token = ApiKeys(Store(MemoryBackend())), LoopbackToken()
     headers = {"authorization": f"Bearer {prefix}{text}", "cookie": f"{token.cookie_name}={text}"}
     assert await token.authenticate(headers) is None

@@ -140,7 +140,7 @@ async def test_a_message_that_is_not_understood_is_refused_and_the_call_continue
         await socket.send(json.dumps({"type": "hang_up"}))
 
 
-async def test_a_watcher_reads_the_words_without_the_audio(server):
+async def test_a_watcher_gets_the_transcript_without_the_audio(server):
     async with dial(server) as socket:
         [call] = await receive(socket, "call")
         await socket.send(json.dumps({"type": "text", "text": "When do you close?"}))

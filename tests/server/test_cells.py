@@ -132,7 +132,7 @@ async def test_a_cell_over_http_and_the_runtime_use_the_same_variables(server, p
     assert (await local.run("x + 1")).result.repr == "42"
 
 
-async def test_cells_are_refused_unless_the_server_was_told_to_run_them(tmp_path):
+async def test_cells_are_refused_unless_the_server_allows_them(tmp_path):
     async with open_server(f"sqlite:///{tmp_path / 'app.db'}") as server:
         await server.sign_in("ann").post("/sessions", {"session_id": "talk"})
         async with Client(server.url, token="ann") as client:
@@ -149,9 +149,8 @@ async def test_an_owner_has_a_limited_number_of_open_cells(tmp_path, pool):
         refused = await ann.post("/sessions/talk/workspace/cells", {"code": "1"})
         assert (refused.status_code, refused.json()["code"]) == (429, "too-many-cells")
         await server.app.state.service.close()
-        service = server.app.state.service
-        tape = (await server.runtime.store.require_record("talk")).tape
-        assert service.cells.get("talk", tape, cell["cell_id"]).info.status == "failed"
+        answer = await ann.get(f"/sessions/talk/workspace/cells/{cell['cell_id']}")
+        assert answer.json()["status"] == "failed"
 
 
 async def test_what_ended_cells_keep_is_limited_and_listings_are_short(tmp_path, pool):
@@ -199,7 +198,7 @@ async def test_what_ended_cells_keep_is_limited_and_listings_are_short(tmp_path,
         (b"--b\r\ncontent-disposition: form-data\r\n\r\nx\r\n--b--\r\n", "multipart/form-data; boundary=b", 400),
     ],
 )
-async def test_uploads_that_are_none_are_refused(server, content, kind, status):
+async def test_malformed_uploads_are_refused(server, content, kind, status):
     answer = await server.sign_in("ann").http.post(
         "/sessions/talk/workspace/files", content=content, headers={"content-type": kind}
     )
@@ -216,7 +215,7 @@ async def test_an_upload_above_the_limit_is_refused(tmp_path, pool):
         assert (answer.status_code, answer.json()["code"]) == (413, "body-too-large")
 
 
-async def test_a_reader_who_comes_late_is_told_what_was_dropped(server, python):
+async def test_a_late_reader_is_sent_the_number_of_dropped_messages(server, python):
     cell = await python.start("for n in range(4):\n    print(n, 'x' * 900_000, flush=True)")
     await cell.wait()
     path = f"/sessions/talk/workspace/cells/{cell.cell_id}/events"
@@ -243,3 +242,43 @@ async def test_many_readers_see_the_same(python):
 
     first, *others = await asyncio.gather(*(read() for _ in range(5)))
     assert all(one == first for one in others)
+
+
+async def test_cells_of_a_deleted_session_are_not_those_of_another_with_its_id(server, python):
+    await python.run("secret = 'of-ann'\nopen('f', 'w').write('of-ann')\nsecret")
+    cell = await python.start("name = input()\nprint(name)", allow_input=True, timeout=600)
+    events = cell.events()
+    while (event := await anext(events))["type"] != "input":
+        pass
+    ann, bob = server.sign_in("ann"), server.sign_in("bob")
+    assert (await ann.http.delete("/sessions/talk")).status_code == 200
+    async with asyncio.timeout(60):  # what it would have changed is gone
+        assert [event async for event in events] == []
+    assert (await bob.post("/sessions", {"session_id": "talk"})).status_code == 201
+    path = "/sessions/talk/workspace/cells"
+    assert (await bob.get(path)).json() == []
+    for answer in (
+        await bob.get(f"{path}/{cell.cell_id}"),
+        await bob.get(f"{path}/{cell.cell_id}/events"),
+        await bob.post(f"{path}/{cell.cell_id}/input", {"input_id": event["id"], "data": "1"}),
+        await bob.post(f"{path}/{cell.cell_id}/interrupt"),
+    ):
+        assert answer.status_code == 404
+    async with Client(server.url, token="bob") as client:
+        seen = await client.python("talk").run("import os; ('secret' in globals(), os.listdir())")
+    assert seen.result["repr"] == "(False, [])"
+
+
+async def test_another_process_shows_no_cells_of_a_session_that_was_deleted_elsewhere(server, python):
+    await python.run("'of-ann'")
+    await server.runtime.store.delete("talk")
+    bob = server.sign_in("bob")
+    assert (await bob.post("/sessions", {"session_id": "talk"})).status_code == 201
+    assert (await bob.get("/sessions/talk/workspace/cells")).json() == []
+
+
+async def test_a_cleared_session_has_no_cells(server, python):
+    await python.run("'of-ann'")
+    ann = server.sign_in("ann")
+    assert (await ann.http.delete("/sessions/talk/items")).status_code == 204
+    assert (await ann.get("/sessions/talk/workspace/cells")).json() == []

@@ -91,14 +91,14 @@ async def test_errors_are_those_of_the_runtime(ann, eve, server):
             await mallory.runs()
 
 
-async def test_one_repeats_ones_own_decision_without_harm(ann, eve):
+async def test_repeating_ones_own_decision_changes_nothing(ann, eve):
     run = await ann.start("desk", "refund")
     [approval] = (await run.wait()).approvals
     first = await eve.decide(approval.id, "approve")
     assert await eve.decide(approval.id, "approve") == first
 
 
-async def test_a_server_that_is_not_there_is_named():
+async def test_the_error_for_an_unreachable_server_names_it():
     async with Client("http://127.0.0.1:9", token="t") as client:
         with pytest.raises(ServerUnreachable, match=r"127\.0\.0\.1:9"):
             await client.delete("run_1")
@@ -146,7 +146,7 @@ async def test_approvals_are_followed_through_their_changes(ann, eve):
     await foreign.aclose()
 
 
-async def test_a_client_that_sends_too_much_waits_and_goes_on(tmp_path):
+async def test_a_client_over_the_rate_limit_waits_and_continues(tmp_path):
     limits = Limits(requests_per_second=4)  # and 20 at once
     async with open_server(f"sqlite:///{tmp_path / 'app.db'}", limits=limits) as server:
         ann = server.sign_in("ann")

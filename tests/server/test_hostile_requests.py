@@ -64,10 +64,32 @@ async def test_an_import_does_not_take_over_the_empty_session_of_another_owner(s
     ann, bob = server.sign_in("ann"), server.sign_in("bob")
     await bob.post("/sessions", {"session_id": "plans", "metadata": {"title": "secret"}})
     refused = await ann.http.post("/sessions/import", content=make_export("plans"))
-    assert refused.status_code == 404
+    assert refused.status_code == 403
     assert "secret" not in refused.text
     assert (await ann.get("/sessions/plans")).status_code == 404
     assert (await bob.get("/sessions/plans")).json()["metadata"] == {"title": "secret"}
+
+
+@pytest.mark.parametrize("way", ["create", "append", "start", "import", "fork"])
+async def test_the_runs_that_a_deleted_session_leaves_do_not_belong_to_who_takes_its_id(server, way):
+    ann, bob = server.sign_in("ann"), server.sign_in("bob")
+    run = (await ann.post("/runs", {"agent": "desk", "input": "secret of ann", "session_id": "plans"})).json()["run_id"]
+    await ann.read_events(run)
+    assert (await ann.http.delete("/sessions/plans", params={"runs": "keep"})).json()["kept_runs"] == [run]
+    await bob.post("/sessions/of-bob/items", HELLO)
+    refused = {
+        "create": lambda: bob.post("/sessions", {"session_id": "plans"}),
+        "append": lambda: bob.post("/sessions/plans/items", HELLO),
+        "start": lambda: bob.post("/runs", {"agent": "desk", "input": "hi", "session_id": "plans"}),
+        "import": lambda: bob.http.post("/sessions/import", content=make_export("plans")),
+        "fork": lambda: bob.post("/sessions/of-bob/fork", {"session_id": "plans"}),
+    }
+    assert (await refused[way]()).status_code == 404
+    assert (await bob.get(f"/runs/{run}")).status_code == 404
+    assert (await bob.get("/sessions/plans")).status_code == 404
+    olga = server.sign_in("olga")
+    assert (await olga.http.delete(f"/runs/{run}")).status_code == 204
+    assert (await bob.post("/sessions", {"session_id": "plans"})).status_code == 201
 
 
 async def test_an_owner_whose_name_has_a_slash_does_not_share_the_keys_of_another(server, monkeypatch):
@@ -90,7 +112,7 @@ async def test_an_unknown_method_is_not_allowed(server, method):
 
 
 @pytest.mark.parametrize("time", ["nan", "inf", "-inf", "1e308", "-1e308"])
-async def test_times_that_are_none_do_not_break_the_audit_log(server, time):
+async def test_invalid_times_do_not_break_the_audit_log(server, time):
     root = server.sign_in("root")
     for name in ("since", "until"):
         answer = await root.get("/audit", **{name: time})
@@ -112,7 +134,7 @@ async def test_an_if_match_that_is_no_etag_is_refused(server, value):
 
 
 @pytest.mark.parametrize("value", ["9" * 5000, "1/x", "1/..", "-1", "1/1.x", "/"])
-async def test_a_last_event_id_that_is_none_is_refused_before_the_stream_begins(server, value):
+async def test_an_invalid_last_event_id_is_refused_before_the_stream_begins(server, value):
     ann = server.sign_in("ann")
     run = (await ann.post("/runs", {"agent": "desk", "input": "hi"})).json()["run_id"]
     answer = await ann.http.get(f"/runs/{run}/events", headers={"last-event-id": value})
@@ -180,7 +202,7 @@ async def test_a_header_that_decides_about_access_is_sent_once(server, header):
     assert "bad-request" in answer
 
 
-async def test_a_body_that_does_not_go_on_is_given_up():
+async def test_a_stalled_body_is_refused():
     async with open_server(limits=Limits(body_pause=0.05)) as server:
         usual = ("Host: 127.0.0.1", "Authorization: Bearer ann", "Content-Type: application/json")
         answer = await send_raw(

@@ -51,13 +51,15 @@ async def test_a_token_stands_for_its_owner_and_role(oidc: Oidc, issuer: Issuer)
 
 
 @pytest.mark.parametrize("headers", [{}, bearer("sf_a_b"), bearer("a.b"), {"authorization": "Basic a.b.c"}])
-async def test_other_credentials_are_left_to_others(oidc: Oidc, issuer: Issuer, headers: dict[str, str]) -> None:
+async def test_other_credentials_are_left_to_other_authenticators(
+    oidc: Oidc, issuer: Issuer, headers: dict[str, str]
+) -> None:
     assert await oidc.authenticate(headers) is None
     assert issuer.asked == []
 
 
 @pytest.mark.parametrize("iss", [None, "https://elsewhere.example", "", ["x"], 5])
-async def test_a_token_of_another_issuer_is_left_to_others(oidc: Oidc, issuer: Issuer, iss: Any) -> None:
+async def test_a_token_of_another_issuer_is_left_to_other_authenticators(oidc: Oidc, issuer: Issuer, iss: Any) -> None:
     claims = {"iss": iss, "aud": AUDIENCE, "sub": "u1", "exp": time.time() + 600, "roles": ["admin"]}
     header, signature = {"alg": "RS256", "kid": "one"}, issuer.sign().rpartition(".")[2]
     assert await oidc.authenticate(bearer(f"{encode_part(header)}.{encode_part(claims)}.{signature}")) is None
@@ -136,7 +138,7 @@ async def test_a_token_that_is_not_for_this_server_is_refused(
 
 
 @given(parts=st.lists(st.binary(max_size=200) | st.from_regex(r"\{.*\}", fullmatch=True), min_size=3, max_size=3))
-async def test_any_other_text_is_refused_or_left_to_others(parts: list[bytes | str]) -> None:
+async def test_any_other_text_is_refused_or_left_to_other_authenticators(parts: list[bytes | str]) -> None:
     oidc = Oidc("http://127.0.0.1:1", AUDIENCE)
     token = ".".join(encode_part(part.encode() if isinstance(part, str) else part) for part in parts)
     with contextlib.suppress(Unauthenticated):

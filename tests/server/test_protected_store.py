@@ -47,7 +47,7 @@ async def names(server):
 
 @contextlib.asynccontextmanager
 async def hide_everything(url):
-    """Let the policies of the scoped role show nothing: whoever still gets an answer reads the whole store."""
+    """Let the policies of the scoped role show nothing: a request that still gets data reads the whole store."""
     admin = await asyncpg.connect(dsn(url))
     try:
         rows = await admin.fetch("SELECT tablename, qual FROM pg_policies WHERE policyname = 'standfast_own'")

@@ -43,7 +43,7 @@ def store(tmp_path):
     return f"sqlite:///{tmp_path / 'app.db'}"
 
 
-async def test_a_run_is_served_and_its_words_arrive_once(store):
+async def test_a_run_is_served_and_each_delta_arrives_once(store):
     async with start_server(store) as server, server.client as client:
         assert [agent.name for agent in await client.agents()] == ["speaker"]
         run = await client.start("speaker", "talk")

@@ -38,6 +38,8 @@ BODIES = {
     "compact_session": lambda names: {"summary": "short", "keep_last": 0},
     "prune_runs": lambda names: {"keep": 1000},
     "prune_workspaces": lambda names: {"keep": 1000},
+    "set_schedule": lambda names: {"agent": "desk", "input": "hi", "every": 3600},
+    "create_webhook": lambda names: {"url": "https://example.com/"},
     "create_key": lambda names: {"name": "n", "role": "viewer", "owner": "ann"},
 }
 ABSENT = {
@@ -57,6 +59,14 @@ ABSENT = {
     "answer_cell",
     "interrupt_cell",
     "undo_compaction",
+    "get_schedule",
+    "pause_schedule",
+    "resume_schedule",
+    "delete_schedule",
+    "delete_webhook",
+    "list_deliveries",
+    "send_test_event",
+    "resend_delivery",
 }
 """Endpoints for what the session of the test does not have: a workspace, an earlier generation."""
 QUERIES = {"search_sessions": {"q": "hello"}, "download_file": {"path": "x"}, "remove_file": {"path": "x"}}
@@ -113,6 +123,9 @@ async def make_data(server, owner):
         "key": "nokey",
         "call": "nocall",
         "cell": "nocell",
+        "name": "nightly",
+        "webhook": "nohook",
+        "delivery": "nodelivery",
     }
 
 
@@ -151,6 +164,9 @@ async def test_a_request_without_a_credential_is_refused(token, server):
         "key": "nokey",
         "call": "nocall",
         "cell": "nocell",
+        "name": "nightly",
+        "webhook": "nohook",
+        "delivery": "nodelivery",
     }
     guarded = [endpoint for endpoint in ENDPOINTS if endpoint.rule]
     assert guarded

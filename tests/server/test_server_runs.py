@@ -94,7 +94,7 @@ async def test_a_run_is_started_and_read_in_one_request(server):
     assert stored == [str(number) for number in range(1, events[-1][2]["steps"] + 1)]
 
 
-async def test_a_run_whose_first_reader_leaves_goes_on(server):
+async def test_a_run_continues_when_its_first_reader_leaves(server):
     ann = server.sign_in("ann")
     request = {"json": {"agent": "desk", "input": "refund"}, "headers": {"accept": "text/event-stream"}}
     async with ann.http.stream("POST", "/runs", **request) as response:

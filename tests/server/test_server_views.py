@@ -1,4 +1,4 @@
-"""What a person looks at before deciding or changing something: overviews, steps of runs, histories, workers."""
+"""What a person reads before a decision or a change: overviews, steps of runs, histories, workers."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from standfast.client import Client
 from standfast.history import HistoryCompaction, Trigger
 from standfast.server.metrics import ServerMetrics
 from standfast.server.types import NamedDecision
-from standfast.workers import PoolConfig, SessionPool
+from standfast.workers import PoolConfig, SandboxPolicy, SessionConfig, SessionPool
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ async def test_several_approvals_are_decided_in_one_request(server, ann):
     ]
 
 
-async def test_a_view_tells_what_a_model_does_not_see_and_why(ann):
+async def test_a_view_lists_what_a_model_does_not_see_and_why(ann):
     session = ann.session("talk")
     call = {"type": "function_call", "call_id": "c", "name": "refund", "arguments": "{}"}
     await session.add_items([{"role": "user", "content": "hi"}, call])
@@ -172,6 +172,13 @@ async def test_workers_keys_and_the_audit_log_have_methods(tmp_path):
         await root.admin.revoke_key(made.key.id)
         assert {entry.action for entry in await root.admin.audit()} >= {"key created", "key revoked"}
         assert await root.admin.calls() == []
+
+
+async def test_the_metrics_count_the_workers_of_all_pools():
+    config = PoolConfig(session=SessionConfig(sandbox=SandboxPolicy(require="plain")), min_idle=1, max_sessions=2)
+    async with SessionPool(config) as one, SessionPool(config) as two, open_server(pools=[one, two]) as server:
+        metrics = (await server.sign_in("root").get("/metrics")).text
+        assert 'standfast_pool_sessions{state="idle"} 2.0' in metrics.splitlines()
 
 
 def test_every_metric_is_documented():

@@ -42,7 +42,7 @@ async def send(port, data):
 
 
 @pytest.mark.parametrize("data", [b"", b"GET", b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"])
-async def test_a_head_that_does_not_end_is_given_up(data):
+async def test_a_request_head_that_never_ends_is_refused(data):
     async with open_process() as port:
         assert await send(port, data) == b""
 
@@ -72,7 +72,7 @@ async def test_a_head_without_end_is_refused():
         assert answer == b"reset" or answer.startswith(b"HTTP/1.1 431 ")
 
 
-async def test_a_body_that_comes_byte_by_byte_is_given_up():
+async def test_a_body_sent_byte_by_byte_is_refused():
     head = (
         b"POST /runs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer ann\r\n"
         b"Content-Type: application/json\r\nContent-Length: 1000000\r\nConnection: close\r\n\r\n"

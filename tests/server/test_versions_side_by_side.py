@@ -83,6 +83,6 @@ ADDITIONS = (
 
 @pytest.mark.parametrize("migration", schema.MIGRATIONS, ids=lambda migration: migration.name)
 def test_a_migration_only_adds(migration):
-    """A process of the version before goes on with its own statements: what it knows must stay as it is."""
+    """A process of the previous version keeps running its own statements: the tables that it uses must not change."""
     for statement in migration.iter_statements():
         assert any(re.match(pattern, statement.strip()) for pattern in ADDITIONS), statement[:200]

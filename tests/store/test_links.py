@@ -17,7 +17,7 @@ from standfast.store.urls import open_backend
 
 
 class Listener:
-    """What one end has received, and which losses it was told of."""
+    """What one end has received, and which losses were reported to it."""
 
     def __init__(self):
         self.received, self.losses, self.changed = [], [], asyncio.Event()
@@ -82,7 +82,7 @@ async def test_a_broadcast_reaches_everybody_else(url):
         assert await ends[0][1].get(1) == [("b", b"back")]
 
 
-async def test_sending_to_somebody_who_is_gone_is_no_error(url):
+async def test_sending_to_a_closed_link_is_not_an_error(url):
     async with open_end(url, "one") as (one, _):
         async with open_end(url, "two") as (_, listener):
             one.send("two", b"1")

@@ -34,7 +34,7 @@ async def test_a_blob_is_stored_once() -> None:
     assert await backend.read_blob(one) == b"one"
 
 
-async def test_a_deleted_workspace_takes_its_objects_along(tmp_path: Path) -> None:
+async def test_deleting_a_workspace_deletes_its_objects(tmp_path: Path) -> None:
     url, objects = f"sqlite:///{tmp_path}/a.db", (tmp_path / "objects").as_uri()
     async with open_store(url, blobs=objects) as store:
         backend = store.backend
@@ -51,7 +51,7 @@ async def test_a_deleted_workspace_takes_its_objects_along(tmp_path: Path) -> No
         assert list_objects(open_objects(objects)) == []
 
 
-async def test_a_swept_blob_takes_its_object_along() -> None:
+async def test_sweeping_a_blob_deletes_its_object() -> None:
     objects, clock = open_objects("memory:///"), FakeClock()
     backend: Any = ObjectBlobs(MemoryBackend(clock=clock), objects)
     await backend.commit(make_blob("d1"), make_versions("k", 0, b"a"))

@@ -32,7 +32,7 @@ async def run(url: str, statement: str) -> None:
         await connection.close()
 
 
-async def test_no_query_returns_deleted_words_and_a_full_vacuum_removes_them_from_the_tables(postgres_url: str) -> None:
+async def test_no_query_returns_deleted_text_and_a_full_vacuum_removes_it_from_the_tables(postgres_url: str) -> None:
     word = f"word{secrets.token_hex(8)}"
     agent = Refunds(needs_approval=False).agent(tool_calls(("refund", {"order": word, "amount": 5}, "c1")), reply(word))
     async with Runtime.open(postgres_url, agents=[agent]) as runtime:

@@ -155,7 +155,7 @@ def find_name_column(table: str) -> str:
     return {"approvals": "approval_id", "blobs": "digest"}.get(table, "name")
 
 
-async def test_no_table_is_forgotten(backend: SqlBackend, user_url: str) -> None:
+async def test_every_table_is_protected(backend: SqlBackend, user_url: str) -> None:
     connection = await asyncpg.connect(dsn(user_url))
     try:
         rows = await connection.fetch(

@@ -16,7 +16,7 @@ from standfast.store.operations import DeleteRun, PutDocument, SaveRun
 from standfast.store.sql import run_queries, schema
 from standfast.store.sql.connection import TableNames
 from standfast.store.sqlite.backend import SqliteBackend
-from standfast.store.sqlite.transactions import SqliteConnection
+from standfast.store.sqlite.connections import SqliteConnection
 from standfast.store.urls import open_backend
 from standfast.testing import closing_backend
 from standfast.testing.store.fixtures import append, read_data
@@ -98,7 +98,7 @@ async def test_a_database_of_an_earlier_version_gets_the_index(postgres_url: str
         await admin.close()
 
 
-async def test_open_programs_go_on_while_another_migrates(postgres_url: str) -> None:
+async def test_open_programs_continue_while_another_migrates(postgres_url: str) -> None:
     """The functions of an earlier version are replaced while commits call them; nothing fails and nothing is lost."""
     async with closing_backend(await open_backend(postgres_url)) as backend:
         admin = await asyncpg.connect(dsn(postgres_url))

@@ -54,9 +54,7 @@ def test_a_test_that_ends_its_process_fails_and_the_others_run(
     assert "the process of the test ended with 7" in done.stdout.str()
 
 
-def test_the_first_failure_ends_all_processes_if_that_is_asked(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_failure_can_end_all_processes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes = run_in_two_processes(pytester, monkeypatch, "-x").parseoutcomes()
     assert outcomes["failed"] in (1, 2)
     assert outcomes["passed"] < 15

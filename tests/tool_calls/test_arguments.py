@@ -73,7 +73,7 @@ def refusal(result: Any) -> str:
         ("{oops", "Invalid JSON"),
     ],
 )
-async def test_arguments_that_do_not_fit_are_refused_before_anyone_is_asked(arguments: str, reason: str) -> None:
+async def test_invalid_arguments_are_refused_before_an_approval_is_requested(arguments: str, reason: str) -> None:
     refunds = Refunds()
     result = await call_with(refunds.tool, arguments)
     assert reason in refusal(result)

@@ -120,6 +120,44 @@ async def test_classes_closures_and_functions_behave_as_before(session, start):
     assert result.value == [2, 2, 0, 6, "Scales.", ["kept"], 10, 9, True, True, 12, True, True]
 
 
+CACHED = """
+import functools, typing
+class Point(typing.NamedTuple):
+    x: int
+    y: int = 2
+    def add(self): return self.x + self.y
+point = Point(1)
+count = 0
+@functools.lru_cache(maxsize=7)
+def fib(n):
+    global count
+    count += 1
+    return n if n < 2 else fib(n - 1) + fib(n - 2)
+class Table:
+    @functools.cache
+    def get(self, n): return [n]
+    @functools.cached_property
+    def size(self): return [9]
+table = Table()
+same = fib
+seen = table.size
+_ = fib(10)
+"""
+
+
+@in_one_mode
+async def test_cached_functions_and_named_tuples_move_to_another_worker(session, start):
+    await session.run(CACHED)
+    target, report = await move(session, start)
+    assert report.lost == {}
+    result = await target.run("point.add(), type(point) is Point, Point(3)._asdict(), fib(20), fib is same, count")
+    assert result.value == [3, True, {"x": 3, "y": 2}, 6765, True, 32], result
+    result = await target.run("fib.cache_parameters(), table.get(1) is table.get(1), fib.cache_info().currsize")
+    assert result.value == [{"maxsize": 7, "typed": False}, True, 7], result
+    result = await target.run("table.size is seen, Table().size")
+    assert result.value == [True, [9]], result
+
+
 @in_one_mode
 async def test_random_numbers_continue_in_another_worker(session, start):
     await session.run("import random, numpy as np; rng = np.random.default_rng(3); random.gauss(0, 1)")
@@ -214,7 +252,7 @@ async def test_what_cannot_be_kept_is_named(session, start):
     assert (await other.run("[ok, os.listdir()]")).value == [1, ["file"]]
 
 
-async def test_code_runs_while_a_capture_goes_on(session):
+async def test_code_runs_during_a_capture(session):
     await session.run(BLOCK + "thing = Blocking()")
     capture = await session.capture()
     await wait_for_file(session, "blocked")
@@ -253,7 +291,7 @@ async def test_a_capture_that_takes_too_long_is_ended(sandboxed):
         await asyncio.sleep(0.01)
 
 
-async def test_a_capture_can_be_given_up(sandboxed):
+async def test_a_capture_can_be_abandoned(sandboxed):
     session = await sandboxed()
     await session.run(BLOCK + "thing = Blocking()")
     async with await session.capture():

@@ -226,7 +226,7 @@ async def test_an_interpreter_that_does_not_exist_is_a_clear_failure():
     await session.terminate()
 
 
-async def test_a_working_directory_that_is_not_there_is_named(start):
+async def test_a_missing_working_directory_is_named(start):
     with pytest.raises(StartFailed, match="/no/such/directory"):
         await start(workdir="/no/such/directory")
 

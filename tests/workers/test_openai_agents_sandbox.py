@@ -36,7 +36,7 @@ async def test_commands_and_files_are_in_the_sandbox(client):
     assert not await session.running()
 
 
-async def test_a_sandbox_goes_on_elsewhere_with_its_files(client, tmp_path):
+async def test_a_sandbox_can_be_resumed_elsewhere_with_its_files(client, tmp_path):
     session = await client.create(snapshot=LocalSnapshotSpec(base_path=tmp_path))
     async with session:
         await session.exec("mkdir deep && echo kept > deep/file")

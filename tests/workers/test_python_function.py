@@ -92,8 +92,8 @@ async def pool():
 async def test_concurrent_runs_of_another_framework_share_nothing(pool, traced):
     tool = agents.function_tool(python_function(pool))
     with agents.trace("several runs", disabled=not traced):
-        told = await asyncio.gather(*(run_teller(tool, name) for name in ("ann", "bob", "cleo")))
-    assert told == ["ann", "bob", "cleo"]
+        names = await asyncio.gather(*(run_teller(tool, name) for name in ("ann", "bob", "cleo")))
+    assert names == ["ann", "bob", "cleo"]
 
 
 @pytest.mark.parametrize("traced", [False, True])
@@ -129,8 +129,8 @@ async def test_the_sessions_of_ended_runs_are_given_back(framework, min_idle):
         for number in range(3):
             name = f"user {number}"
             is_pydantic = framework == "pydantic-ai"
-            told = await (run_pydantic_teller(run_python, name) if is_pydantic else run_teller(tool, name))
-            assert told == name
+            names = await (run_pydantic_teller(run_python, name) if is_pydantic else run_teller(tool, name))
+            assert names == name
         async with asyncio.timeout(30):
             while pool.info()["leased"]:  # the garbage collector tells nobody
                 gc.collect()

@@ -48,7 +48,7 @@ async def test_the_home_directory_cannot_be_read(inside):
     assert set(listed.value) <= {".pyenv", ".local", ".cache"}, "only what leads to the interpreter"
 
 
-async def test_files_of_the_host_are_not_there(inside, tmp_path):
+async def test_files_of_the_host_do_not_exist_in_the_sandbox(inside, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("s3cret")
     secret.chmod(0o644)
@@ -377,7 +377,7 @@ async def test_an_unavailable_level_is_refused_and_nothing_is_started():
     await session.terminate()
 
 
-async def test_a_weaker_level_is_taken_when_accepted_and_reported(readable_python, caplog):
+async def test_a_weaker_level_is_used_and_reported_when_accepted(readable_python, caplog):
     policy = SandboxPolicy(require="locked", writable=("/",))
     async with WorkerSession(SessionConfig(sandbox=policy, python=readable_python)) as session:
         assert session.info.metadata["sandbox"] == "locked"
@@ -403,7 +403,7 @@ async def test_a_level_that_was_chosen_is_no_reason_to_warn(caplog):
         ({"network": ("a.b",)}, ("namespaces", "namespaces")),
     ],
 )
-def test_less_than_the_full_sandbox_has_to_be_asked_for(policy, expected):
+def test_a_weaker_sandbox_must_be_requested(policy, expected):
     policy = SandboxPolicy(**policy)
     assert (policy.level, policy.require) == expected
 
@@ -428,7 +428,7 @@ def below_tmp() -> Iterator[Path]:
         yield Path(name)
 
 
-async def test_an_interpreter_below_tmp_is_there_and_tmp_can_be_written(below_tmp, sandboxed):
+async def test_an_interpreter_below_tmp_can_be_used_and_tmp_is_writable(below_tmp, sandboxed):
     venv.create(below_tmp / "env", symlinks=True)
     (packages,) = (below_tmp / "env" / "lib").glob("python*/site-packages")
     (packages / "more.pth").write_text(str(Path(msgspec.__file__).parents[1]))

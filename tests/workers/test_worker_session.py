@@ -446,7 +446,7 @@ DEAF = {
 
 
 @pytest.mark.parametrize(("level", "kind"), [*(("namespaces", kind) for kind in DEAF), ("plain", "stubborn")])
-async def test_processes_that_ignore_an_interrupt_are_ended_before_the_worker_is_given_up(sandboxed, kind, level):
+async def test_processes_that_ignore_an_interrupt_are_killed_before_the_worker(sandboxed, kind, level):
     session = await sandboxed(sandbox=SandboxPolicy(level=level), grace=8.0)
     await session.run("kept = 1")
     task = await start_code(session, DEAF[kind])

@@ -92,9 +92,9 @@ async def test_random_numbers_continue_after_a_copy_as_in_the_original(session, 
     if copy == "transaction":
         await session.run("draw()", transaction="rollback_always")
     if copy == "fork":
-        twin = await session.fork()
-        assert (await twin.run("[draw(), draw()]")).value == expected
-        await twin.terminate()
+        fork = await session.fork()
+        assert (await fork.run("[draw(), draw()]")).value == expected
+        await fork.terminate()
     assert (await session.run("[draw(), draw()]")).value == expected
 
 
@@ -137,40 +137,40 @@ async def test_interrupts_and_deaths_are_noticed_after_a_rollback(session):
 
 async def test_a_fork_is_a_second_session_with_the_same_variables(session):
     await session.run("x = [1, 2]")
-    twin = await session.fork()
+    fork = await session.fork()
     try:
-        await twin.run("x.append(3)")
-        assert (await twin.run("x")).value == [1, 2, 3]
+        await fork.run("x.append(3)")
+        assert (await fork.run("x")).value == [1, 2, 3]
         assert (await session.run("x")).value == [1, 2]
-        assert (await twin.run("print('mine')")).stdout == "mine\n"
+        assert (await fork.run("print('mine')")).stdout == "mine\n"
     finally:
-        await twin.shutdown()
+        await fork.shutdown()
     assert (await session.run("x")).value == [1, 2]
 
 
 async def test_a_fork_lists_what_was_not_copied(session):
-    twin = await session.fork()
-    assert twin.info.metadata == {**session.info.metadata, "hazards": ()}
-    await twin.terminate()
+    fork = await session.fork()
+    assert fork.info.metadata == {**session.info.metadata, "hazards": ()}
+    await fork.terminate()
     await session.run("import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()")
-    twin = await session.fork()
-    assert "threads" in twin.info.metadata["hazards"][0]
-    await twin.terminate()
+    fork = await session.fork()
+    assert "threads" in fork.info.metadata["hazards"][0]
+    await fork.terminate()
 
 
 async def test_a_fork_outlives_its_origin(session):
     await session.run("x = 5")
-    twin = await session.fork()
+    fork = await session.fork()
     await session.terminate()
-    assert (await twin.run("x")).value == 5
-    await twin.shutdown()
+    assert (await fork.run("x")).value == 5
+    await fork.shutdown()
 
 
-async def test_the_death_of_a_fork_is_its_own(session):
-    twin = await session.fork()
-    result = await twin.run("import os; os._exit(4)")
+async def test_the_death_of_a_fork_does_not_affect_its_origin(session):
+    fork = await session.fork()
+    result = await fork.run("import os; os._exit(4)")
     assert result.error.cause == "exit"
-    await twin.terminate()
+    await fork.terminate()
     assert (await session.run("'alive'")).value == "alive"
 
 

@@ -114,11 +114,11 @@ class RandomCaller:
         await self.session.files.write("a", b"x")
 
     async def fork(self):
-        twin = await self.session.fork()
+        fork = await self.session.fork()
         try:
-            await twin.run("1", timeout=1)
+            await fork.run("1", timeout=1)
         finally:
-            await twin.terminate()
+            await fork.terminate()
 
     async def stop(self):
         await self.session.interrupt()

@@ -42,7 +42,7 @@ async def test_several_input_requests_are_answered_by_their_ids(session):
 
 
 @in_one_mode
-async def test_a_password_is_asked_for_as_such(session):
+async def test_a_password_request_is_marked(session):
     seen = await run_with_answers(session, "import getpass\ngetpass.getpass('secret: ')", "s3cret")
     question = next(m for m in seen if isinstance(m, InputMessage))
     assert question.password
@@ -82,7 +82,7 @@ async def test_any_text_can_be_an_answer(session, answer):
     assert (await run_with_answers(session, "input()", answer))[-1].value == answer
 
 
-async def test_lines_of_standard_input_are_asked_for_like_input(session):
+async def test_reading_a_line_of_standard_input_requests_input(session):
     seen = await run_with_answers(
         session, "import sys\n[sys.stdin.readline(), input(), sys.stdin.readline(2)]", "a", "b", "cde"
     )

@@ -1,4 +1,4 @@
-"""Whatever happens to a conversation, its variables, its files and its transcript agree."""
+"""Variables, files and transcript agree after every fork, rewind and restore."""
 
 import asyncio
 import random
@@ -117,7 +117,7 @@ async def change(talks: Talks, chance: random.Random) -> None:
 
 @pytest.mark.parametrize("live_snapshots", [0, 3])
 @repeat(short=40, full=1000)
-async def test_variables_files_and_transcript_agree_whatever_happens(
+async def test_variables_files_and_transcript_agree_after_random_operations(
     tmp_path: Path, pool: SessionPool, count: int, live_snapshots: int
 ) -> None:
     chance = random.Random(count)
@@ -225,7 +225,7 @@ async def test_a_session_that_cannot_decrypt_its_workspace_says_so_and_changes_n
         assert len(await (await plain.fork()).get_items()) == 1
 
 
-async def test_a_rewound_conversation_goes_on_in_the_worker_that_is_there(tmp_path: Path, pool: SessionPool) -> None:
+async def test_a_rewound_conversation_continues_in_its_live_worker(tmp_path: Path, pool: SessionPool) -> None:
     async with open_store(f"sqlite:///{tmp_path / 'app.db'}") as store:
         sessions = PythonSessions(pool, store=store, live_snapshots=3)
         talk = store.session("talk")

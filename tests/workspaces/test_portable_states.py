@@ -1,4 +1,4 @@
-"""A saved run takes its variables and files along: by reference to a store, or inside itself."""
+"""A saved run has its variables and files: by reference to a store, or embedded."""
 
 import base64
 import json
@@ -273,7 +273,7 @@ async def test_a_session_with_a_workspace_of_its_own_keeps_it(store: Store, reop
         reopened().close()
 
 
-async def test_the_state_of_a_durable_run_takes_the_workspace_of_its_step(
+async def test_the_state_of_a_durable_run_refers_to_the_workspace_of_its_step(
     store: Store, reopened: Any, pool: SessionPool
 ) -> None:
     agent = Agent(

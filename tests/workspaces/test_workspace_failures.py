@@ -41,7 +41,7 @@ async def run(sessions: PythonSessions, code: str) -> str:
     return (await sessions.run(code, key="talk")).as_text()
 
 
-async def test_a_full_disk_costs_the_checkpoint_and_is_told(tmp_path: Path, pool: SessionPool) -> None:
+async def test_a_full_disk_prevents_the_checkpoint_and_is_reported(tmp_path: Path, pool: SessionPool) -> None:
     def connect(*args: Any, **options: Any) -> sqlite3.Connection:
         connection = sqlite3.connect(*args, **options)
         connection.execute("PRAGMA max_page_count = 300")  # of 4096 bytes; SQLite's error is that of a full disk
@@ -112,7 +112,7 @@ async def test_connections_that_are_cut_lose_no_version(postgres_tables_url: str
         other.close()
 
 
-async def test_on_pause_writes_no_checkpoint_until_it_is_asked_to(tmp_path: Path, pool: SessionPool) -> None:
+async def test_on_pause_durability_writes_a_checkpoint_only_when_saved(tmp_path: Path, pool: SessionPool) -> None:
     async with open_store(f"sqlite:///{tmp_path / 'app.db'}") as store:
         for code, expected, note in (
             ("n = 1; n", "1", ""),
@@ -137,7 +137,7 @@ async def test_on_pause_writes_no_checkpoint_until_it_is_asked_to(tmp_path: Path
         sessions.close()
 
 
-async def test_a_cell_that_ends_each_worker_when_it_is_run_again_is_given_up(tmp_path: Path, pool: SessionPool) -> None:
+async def test_a_cell_that_ends_each_worker_is_not_replayed_forever(tmp_path: Path, pool: SessionPool) -> None:
     deadly = SessionConfig(environment={"DEADLY": "1"})
     async with (
         open_store(f"sqlite:///{tmp_path / 'app.db'}") as store,
@@ -171,7 +171,7 @@ async def kill_supervisors(pool: SessionPool, count: int) -> None:
                 count -= 1
 
 
-async def test_a_cell_whose_supervisor_is_killed_again_and_again_is_not_given_up(
+async def test_a_cell_whose_supervisor_is_killed_repeatedly_is_still_replayed(
     tmp_path: Path, pool: SessionPool
 ) -> None:
     async with open_store(f"sqlite:///{tmp_path / 'app.db'}") as store:
@@ -188,7 +188,7 @@ async def test_a_cell_whose_supervisor_is_killed_again_and_again_is_not_given_up
         second.close()
 
 
-async def test_the_model_is_told_which_calls_gave_another_output(tmp_path, pool):
+async def test_the_note_for_the_model_names_calls_with_another_output(tmp_path, pool):
     async with open_store(f"sqlite:///{tmp_path / 'app.db'}") as store:
         first = PythonSessions(pool, store=store, durability="on_pause")
         for code in ("n = 1", "import os; os.urandom(8)", "n += 1", "os.urandom(8)"):
@@ -199,6 +199,17 @@ async def test_the_model_is_told_which_calls_gave_another_output(tmp_path, pool)
         assert "2 of them gave a different output (calls 2, 4)" in text
         assert text.splitlines()[-1] == "2"
         second.close()
+
+
+async def test_a_call_that_was_stopped_and_is_run_again_is_named(tmp_path):
+    """It may be stopped at another moment, and that shows in no output."""
+    store = await open_store(f"sqlite:///{tmp_path / 'app.db'}")
+    for code in ("x = 0\nwhile True: x += 1", "'x' in globals()"):
+        async with SessionPool(PoolConfig(min_idle=0, max_sessions=1)) as pool:
+            sessions = PythonSessions(pool, store=store, durability="on_pause", timeout=0.5)
+            text = (await sessions.run(code, key="talk")).as_text()
+    assert "1 of them gave a different output (call 1)" in text
+    await store.close()
 
 
 async def test_closing_a_pool_leaves_no_task_that_still_saves(tmp_path: Path) -> None:

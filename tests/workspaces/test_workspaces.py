@@ -111,7 +111,7 @@ async def test_the_latest_version_is_saved_although_the_one_before_it_was_still_
         sessions.close()
 
 
-async def test_a_name_that_cannot_be_kept_is_told(url: str, pool: SessionPool) -> None:
+async def test_a_variable_that_cannot_be_saved_is_reported(url: str, pool: SessionPool) -> None:
     async with open_store(url) as store:
         first = PythonSessions(pool, store=store)
         await run(first, "x = 1; g = (n for n in range(3))")
@@ -149,7 +149,7 @@ async def test_retention_keeps_the_latest_checkpoint_and_sweeps_what_is_left(url
         assert raw.execute("SELECT COUNT(*) FROM standfast_blob_data").fetchone() == (0,)
 
 
-async def test_a_workspace_above_the_limit_is_told_and_run_again(url: str, pool: SessionPool) -> None:
+async def test_a_workspace_above_the_limit_is_reported_and_replayed(url: str, pool: SessionPool) -> None:
     async with open_store(url) as store:
         first = PythonSessions(pool, store=store, max_checkpoint_mb=1)
         await run(first, "x = 1")
@@ -249,7 +249,7 @@ async def test_the_workspace_of_an_encrypted_session_is_not_stored_in_clear(url:
 @pytest.mark.parametrize(
     "policy", [{"network": "host"}, {"level": "plain", "require": "plain"}], ids=["network", "plain"]
 )
-async def test_nothing_is_run_again_where_code_could_act_on_the_world(url: str, policy: dict[str, Any]) -> None:
+async def test_no_cell_is_replayed_where_code_may_have_outside_effects(url: str, policy: dict[str, Any]) -> None:
     config = PoolConfig(session=SessionConfig(sandbox=SandboxPolicy(**policy)), min_idle=0, max_sessions=2)
     async with open_store(url) as store, SessionPool(config) as pool:
         first = PythonSessions(pool, store=store, durability="on_pause")
@@ -279,6 +279,27 @@ async def test_a_version_that_was_changed_is_refused_by_name(url: str, pool: Ses
             await run(second, "x")
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as raw, raw:
             raw.execute("UPDATE standfast_versions SET data = ? WHERE version = 2", (before,))
+        assert (await run(second, "x")).splitlines()[-1] == "1"
+        second.close()
+
+
+@pytest.mark.parametrize("change", ["UPDATE standfast_workspaces SET version = 1", "DELETE FROM standfast_workspaces"])
+async def test_a_workspace_that_was_put_back_is_refused_by_name(url: str, pool: SessionPool, change: str) -> None:
+    path = url.removeprefix("sqlite:///")
+    async with open_store(url) as store:
+        first = PythonSessions(pool, store=store)
+        for number in range(2):
+            await run(first, f"x = {number}")
+        await first.save("talk")
+        first.close()
+        with closing(sqlite3.connect(path)) as raw, raw:
+            row = raw.execute("SELECT * FROM standfast_workspaces").fetchone()
+            raw.execute(change)
+        second = PythonSessions(pool, store=store)
+        with pytest.raises(WorkspaceRefused, match="version 2"):
+            await run(second, "x")
+        with closing(sqlite3.connect(path)) as raw, raw:
+            raw.execute("INSERT OR REPLACE INTO standfast_workspaces VALUES (?, ?, ?, ?, ?)", row)
         assert (await run(second, "x")).splitlines()[-1] == "1"
         second.close()
 

@@ -1,4 +1,4 @@
-/** Where the versions of a workspace stand in the picture of their tree. */
+/** The lanes of the versions of a workspace in the picture of their tree. */
 
 export interface Branching {
   version: number;

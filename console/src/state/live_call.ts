@@ -1,4 +1,4 @@
-/** A call that this page holds: its socket, its microphone and its loudspeaker. It goes on while other views are shown. */
+/** A call that this page holds: its socket, its microphone and its loudspeaker. It continues while other views are shown. */
 
 import { getApiUrl, key, segment } from "../api/client";
 import type { JsonObject } from "../api/types";
@@ -16,7 +16,7 @@ export type CallState =
   | { kind: "ended"; reason: string };
 
 /** How long the server keeps a call without its page. */
-const PATIENCE = 30_000;
+const RECONNECT_LIMIT = 30_000;
 const TAKEN_OVER = 4001;
 const PAUSE = 700;
 const OLD_MS = 3000;
@@ -111,7 +111,7 @@ export class LiveCall {
     }
     const since = this.state.value.kind === "lost" ? this.state.value.since : Date.now();
     this.state.set({ kind: "lost", since });
-    if (Date.now() - since > PATIENCE) this.end("the connection was lost for too long");
+    if (Date.now() - since > RECONNECT_LIMIT) this.end("the connection was lost for too long");
     else setTimeout(() => this.state.value.kind === "lost" && this.connect({}), PAUSE);
   }
 

@@ -1,4 +1,4 @@
-/** Calls: speak with a realtime agent, watch the call of somebody else, replay a recording. */
+/** Calls: speak with a realtime agent, watch the call of another person, replay a recording. */
 
 import { useState } from "preact/hooks";
 import { useQuery } from "../api/query";

@@ -96,7 +96,7 @@ function RunHeading({ run, live }: { run: RunInfo; live: RunEvents }) {
   );
 }
 
-/** Why a run does not go on, in plain words. */
+/** Why a run does not continue, in plain words. */
 function WhyItWaits({ run, outcome }: { run: RunInfo; outcome: RunOutcome | null }) {
   const waiting = outcome?.approvals.filter((one) => one.status === "pending") ?? [];
   if (run.status === "waiting" && waiting.length > 0) {

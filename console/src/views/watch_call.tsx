@@ -1,4 +1,4 @@
-/** A call of somebody else, or of a page that was closed: read only, with the option to continue it here. */
+/** A call of another person, or of a page that was closed: read only, with the option to continue it here. */
 
 import { useEffect, useState } from "preact/hooks";
 import { post, remove, segment } from "../api/client";

@@ -29,38 +29,49 @@ class Computer(ABC):
 
     @property
     def environment(self) -> Environment | None:
+        """The kind of computer, None if the model need not know it."""
         return None
 
     @property
     def dimensions(self) -> tuple[int, int] | None:
+        """Width and height of the screen in pixels, None if the model need not know them."""
         return None
 
     @abstractmethod
-    def screenshot(self) -> str: ...
+    def screenshot(self) -> str:
+        """Return a picture of the screen as base64."""
 
     @abstractmethod
-    def click(self, x: int, y: int, button: Button) -> None: ...
+    def click(self, x: int, y: int, button: Button) -> None:
+        """Press and release a mouse button at a position."""
 
     @abstractmethod
-    def double_click(self, x: int, y: int) -> None: ...
+    def double_click(self, x: int, y: int) -> None:
+        """Press the left mouse button twice at a position."""
 
     @abstractmethod
-    def scroll(self, x: int, y: int, scroll_x: int, scroll_y: int) -> None: ...
+    def scroll(self, x: int, y: int, scroll_x: int, scroll_y: int) -> None:
+        """Scroll by so many pixels at a position."""
 
     @abstractmethod
-    def type(self, text: str) -> None: ...
+    def type(self, text: str) -> None:
+        """Type the text."""
 
     @abstractmethod
-    def wait(self) -> None: ...
+    def wait(self) -> None:
+        """Wait until the computer has reacted."""
 
     @abstractmethod
-    def move(self, x: int, y: int) -> None: ...
+    def move(self, x: int, y: int) -> None:
+        """Move the pointer to a position."""
 
     @abstractmethod
-    def keypress(self, keys: list[str]) -> None: ...
+    def keypress(self, keys: list[str]) -> None:
+        """Press the keys together."""
 
     @abstractmethod
-    def drag(self, path: list[tuple[int, int]]) -> None: ...
+    def drag(self, path: list[tuple[int, int]]) -> None:
+        """Move the pointer along the positions with the left mouse button pressed."""
 
 
 class AsyncComputer(ABC):
@@ -68,38 +79,49 @@ class AsyncComputer(ABC):
 
     @property
     def environment(self) -> Environment | None:
+        """The kind of computer, None if the model need not know it."""
         return None
 
     @property
     def dimensions(self) -> tuple[int, int] | None:
+        """Width and height of the screen in pixels, None if the model need not know them."""
         return None
 
     @abstractmethod
-    async def screenshot(self) -> str: ...
+    async def screenshot(self) -> str:
+        """Return a picture of the screen as base64."""
 
     @abstractmethod
-    async def click(self, x: int, y: int, button: Button) -> None: ...
+    async def click(self, x: int, y: int, button: Button) -> None:
+        """Press and release a mouse button at a position."""
 
     @abstractmethod
-    async def double_click(self, x: int, y: int) -> None: ...
+    async def double_click(self, x: int, y: int) -> None:
+        """Press the left mouse button twice at a position."""
 
     @abstractmethod
-    async def scroll(self, x: int, y: int, scroll_x: int, scroll_y: int) -> None: ...
+    async def scroll(self, x: int, y: int, scroll_x: int, scroll_y: int) -> None:
+        """Scroll by so many pixels at a position."""
 
     @abstractmethod
-    async def type(self, text: str) -> None: ...
+    async def type(self, text: str) -> None:
+        """Type the text."""
 
     @abstractmethod
-    async def wait(self) -> None: ...
+    async def wait(self) -> None:
+        """Wait until the computer has reacted."""
 
     @abstractmethod
-    async def move(self, x: int, y: int) -> None: ...
+    async def move(self, x: int, y: int) -> None:
+        """Move the pointer to a position."""
 
     @abstractmethod
-    async def keypress(self, keys: list[str]) -> None: ...
+    async def keypress(self, keys: list[str]) -> None:
+        """Press the keys together."""
 
     @abstractmethod
-    async def drag(self, path: list[tuple[int, int]]) -> None: ...
+    async def drag(self, path: list[tuple[int, int]]) -> None:
+        """Move the pointer along the positions with the left mouse button pressed."""
 
 
 ComputerLike: TypeAlias = Computer | AsyncComputer
@@ -172,10 +194,12 @@ class ComputerTool(LocalTool, Generic[ComputerT]):
 
     @property
     def name(self) -> str:  # type: ignore[override]
+        """The name of this kind of tool."""
         return "computer_use_preview"
 
     @property
     def trace_name(self) -> str:
+        """The name of the tool in traces."""
         return "computer"
 
     def to_declaration(self, model: str | None) -> dict[str, Any]:

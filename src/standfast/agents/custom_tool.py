@@ -65,6 +65,7 @@ class CustomTool(LocalTool):
 
     @property
     def type(self) -> str:
+        """The type of the tool in requests to a model."""
         return "custom"
 
     @property

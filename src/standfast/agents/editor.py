@@ -61,11 +61,14 @@ class ApplyPatchResult:
 class ApplyPatchEditor(Protocol):
     """Changes files for the model. It decides which paths are allowed."""
 
-    def create_file(self, operation: ApplyPatchOperation) -> MaybeAwaitable[ApplyPatchResult | str | None]: ...
+    def create_file(self, operation: ApplyPatchOperation) -> MaybeAwaitable[ApplyPatchResult | str | None]:
+        """Create the file that the operation describes."""
 
-    def update_file(self, operation: ApplyPatchOperation) -> MaybeAwaitable[ApplyPatchResult | str | None]: ...
+    def update_file(self, operation: ApplyPatchOperation) -> MaybeAwaitable[ApplyPatchResult | str | None]:
+        """Apply the diff of the operation to its file."""
 
-    def delete_file(self, operation: ApplyPatchOperation) -> MaybeAwaitable[ApplyPatchResult | str | None]: ...
+    def delete_file(self, operation: ApplyPatchOperation) -> MaybeAwaitable[ApplyPatchResult | str | None]:
+        """Delete the file that the operation names."""
 
 
 class ApplyPatchOnApprovalFunctionResult(TypedDict):
@@ -111,6 +114,7 @@ class ApplyPatchTool(LocalTool):
 
     @property
     def type(self) -> str:
+        """The type of the tool in requests to a model."""
         return "apply_patch"
 
     def to_declaration(self, model: str | None) -> dict[str, Any]:

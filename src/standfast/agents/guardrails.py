@@ -65,11 +65,13 @@ class InputGuardrail(Generic[TContext]):
         check_callable("InputGuardrail", self.guardrail_function)
 
     def get_name(self) -> str:
+        """Return the name of the guardrail: the given one, or that of its function."""
         return self.name or get_callable_name(self.guardrail_function)
 
     async def run(
         self, agent: "Agent[Any]", input: "str | list[Item]", context: "RunContextWrapper[TContext]"
     ) -> InputGuardrailResult:
+        """Check an input, and return the verdict with what the function has found."""
         output = await maybe_await(self.guardrail_function(context, agent, input))
         return InputGuardrailResult(self, _validate_output(self.get_name(), output, GuardrailFunctionOutput))
 
@@ -87,11 +89,13 @@ class OutputGuardrail(Generic[TContext]):
         check_callable("OutputGuardrail", self.guardrail_function)
 
     def get_name(self) -> str:
+        """Return the name of the guardrail: the given one, or that of its function."""
         return self.name or get_callable_name(self.guardrail_function)
 
     async def run(
         self, context: "RunContextWrapper[TContext]", agent: "Agent[Any]", agent_output: Any
     ) -> OutputGuardrailResult:
+        """Check an output, and return the verdict with what the function has found."""
         output = await maybe_await(self.guardrail_function(context, agent, agent_output))
         verdict = _validate_output(self.get_name(), output, GuardrailFunctionOutput)
         return OutputGuardrailResult(self, agent_output, agent, verdict)
@@ -125,6 +129,7 @@ class ToolGuardrailFunctionOutput:
 
     @classmethod
     def allow(cls, output_info: Any = None) -> "ToolGuardrailFunctionOutput":
+        """Let the call or its output pass."""
         return cls(output_info, {"type": "allow"})
 
     @classmethod
@@ -164,9 +169,11 @@ class ToolGuardrail(Generic[TData]):
         check_callable(type(self).__name__, self.guardrail_function)
 
     def get_name(self) -> str:
+        """Return the name of the guardrail: the given one, or that of its function."""
         return self.name or get_callable_name(self.guardrail_function)
 
     async def run(self, data: TData) -> ToolGuardrailFunctionOutput:
+        """Check a call or its output."""
         output = await maybe_await(self.guardrail_function(data))
         return _validate_output(self.get_name(), output, ToolGuardrailFunctionOutput)
 

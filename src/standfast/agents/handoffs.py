@@ -72,10 +72,12 @@ class Handoff(Generic[TContext, TAgent]):
 
     @classmethod
     def default_tool_name(cls, agent: "AgentBase[Any]") -> str:
+        """Return the name that the model sees if the handoff has none of its own."""
         return to_function_name(f"transfer_to_{agent.name}")
 
     @classmethod
     def default_tool_description(cls, agent: "AgentBase[Any]") -> str:
+        """Return the description that the model sees if the handoff has none of its own."""
         return f"Handoff to the {agent.name} agent to handle the request. {agent.handoff_description or ''}"
 
 

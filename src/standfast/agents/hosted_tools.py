@@ -24,6 +24,7 @@ class FileSearchTool:
 
     @property
     def name(self) -> str:
+        """The name of this kind of tool."""
         return "file_search"
 
 
@@ -47,6 +48,7 @@ class WebSearchTool:
 
     @property
     def name(self) -> str:
+        """The name of this kind of tool."""
         return "web_search"
 
 
@@ -58,6 +60,7 @@ class CodeInterpreterTool:
 
     @property
     def name(self) -> str:
+        """The name of this kind of tool."""
         return "code_interpreter"
 
 
@@ -91,6 +94,7 @@ class HostedMCPTool:
 
     @property
     def name(self) -> str:
+        """The name of this kind of tool."""
         return "hosted_mcp"
 
 
@@ -119,6 +123,7 @@ class ImageGenerationTool:
 
     @property
     def name(self) -> str:
+        """The name of this kind of tool."""
         return "image_generation"
 
 
@@ -132,6 +137,7 @@ class ToolSearchTool:
 
     @property
     def name(self) -> str:
+        """The name of this kind of tool."""
         return "tool_search"
 
 
@@ -141,6 +147,7 @@ class ProgrammaticToolCallingTool:
 
     @property
     def name(self) -> str:
+        """The name of this kind of tool."""
         return "programmatic_tool_calling"
 
 

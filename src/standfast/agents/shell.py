@@ -161,10 +161,12 @@ class ShellCommandOutput:
 
     @property
     def exit_code(self) -> int | None:
+        """The exit code of the command, None if it was stopped."""
         return self.outcome.exit_code
 
     @property
     def status(self) -> Literal["completed", "timeout"]:
+        """Whether the command ended or reached its timeout."""
         return "timeout" if self.outcome.type == "timeout" else "completed"
 
 
@@ -219,6 +221,7 @@ class ShellTool(LocalTool):
 
     @property
     def type(self) -> str:
+        """The type of the tool in requests to a model."""
         return "shell"
 
     def is_run_by_provider(self) -> bool:
@@ -329,6 +332,7 @@ class LocalShellTool(LocalTool):
 
     @property
     def name(self) -> str:  # type: ignore[override]
+        """The name of this kind of tool."""
         return "local_shell"
 
     def to_declaration(self, model: str | None) -> dict[str, Any]:

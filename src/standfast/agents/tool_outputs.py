@@ -33,6 +33,7 @@ class ToolOutputImage(BaseModel):
 
     @model_validator(mode="after")
     def check_at_least_one_required_field(self) -> "ToolOutputImage":
+        """Refuse an output without content."""
         if self.image_url is None and self.file_id is None:
             raise ValueError("an image needs an image_url or a file_id")
         return self
@@ -58,6 +59,7 @@ class ToolOutputFileContent(BaseModel):
 
     @model_validator(mode="after")
     def check_at_least_one_required_field(self) -> "ToolOutputFileContent":
+        """Refuse an output without content."""
         if self.file_data is None and self.file_url is None and self.file_id is None:
             raise ValueError("a file needs file_data, a file_url or a file_id")
         return self

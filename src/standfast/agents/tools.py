@@ -54,6 +54,7 @@ class ToolOrigin:
     agent_tool_name: str | None = None
 
     def to_json_dict(self) -> dict[str, str]:
+        """Return the origin as JSON, without what is not known."""
         names = {name: getattr(self, name) for name in _ORIGIN_NAMES if getattr(self, name) is not None}
         return {"type": self.type.value, **names}
 

@@ -1,13 +1,26 @@
-"""The logger ``standfast``. It has no handler by default and never receives contents of conversations.
+"""The logger ``standfast``, and filters that keep keys out of the logs of other libraries.
 
-What it does receive may come from others: names of tools, lines of servers, messages of errors. Their invisible
-characters are escaped, because logs are read on terminals.
+The logger has no handler by default and never receives contents of conversations. What it does receive may come from
+others: names of tools, lines of servers, messages of errors. Their invisible characters are escaped, because logs are
+read on terminals.
 """
 
 import logging
 import sys
+from collections.abc import Callable
+from functools import partial
 
 from standfast.base.text import make_visible
+
+_PARTS_OF_HTTPCORE = ("connection", "http11", "http2", "proxy", "socks")
+_LIBRARY_LOGGERS = (
+    *("openai", "openai._base_client", "openai._response", "openai._legacy_response", "openai.audio.transcriptions"),
+    *("openai.resources.responses.responses", "websockets.client", "httpx", "httpx2"),
+    *(f"{library}.{part}" for library in ("httpcore", "httpcore2") for part in _PARTS_OF_HTTPCORE),
+)
+MAX_PLACEHOLDER_LENGTH = 7
+"""Keys of at most this length are placeholders, such as ``test``, and not hidden."""
+_secrets: set[str] = set()
 
 
 def get_logger(name: str = "standfast") -> logging.Logger:
@@ -18,12 +31,7 @@ def get_logger(name: str = "standfast") -> logging.Logger:
 
 
 def _escape_record(record: logging.LogRecord) -> bool:
-    if (message := record.getMessage()) != (visible := make_visible(message, multiline=True)):
-        record.msg, record.args = visible, None
-    if record.exc_info:
-        text = logging.Formatter().formatException(record.exc_info)
-        record.exc_text = make_visible(text, multiline=True)
-    return True
+    return rewrite_record(record, partial(make_visible, multiline=True))
 
 
 log = get_logger()
@@ -46,3 +54,31 @@ class _StdoutHandler(logging.StreamHandler):  # type: ignore[type-arg]
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stdout
         super().emit(record)
+
+
+def hide_in_logs(secret: str) -> None:
+    """From now on, the libraries log asterisks in place of this key."""
+    if len(secret) <= MAX_PLACEHOLDER_LENGTH or secret in _secrets:
+        return
+    _secrets.add(secret)
+    for name in _LIBRARY_LOGGERS:
+        logging.getLogger(name).addFilter(_hide_in_record)
+
+
+def rewrite_record(record: logging.LogRecord, rewrite: Callable[[str], str]) -> bool:
+    """Replace the message and the traceback of a record by what ``rewrite`` makes of them. Used in logging filters."""
+    if (message := record.getMessage()) != (text := rewrite(message)):
+        record.msg, record.args = text, None
+    if record.exc_info:
+        record.exc_text = rewrite(logging.Formatter().formatException(record.exc_info))
+    return True
+
+
+def _hide_in_record(record: logging.LogRecord) -> bool:
+    return rewrite_record(record, _hide_in_text)
+
+
+def _hide_in_text(text: str) -> str:
+    for secret in _secrets:
+        text = text.replace(secret, "***")
+    return text

@@ -1,6 +1,7 @@
 """The ``standfast`` program: its commands, each in the module of the same name, imported when it runs."""
 
 import importlib
+import inspect
 import logging
 import os
 import sys
@@ -9,20 +10,13 @@ from contextlib import contextmanager
 from typing import Annotated, Any, Self
 
 import typer
-from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperCommand, TyperGroup
 
 from standfast import __version__
 from standfast.cli.commands._output import AsJson, CommandPrinter, Tracebacks
+from standfast.cli.help import join_lines, shorten_types
 
-describe_type = TyperOption.display_type_rich
-
-
-def describe_value_type(option: TyperOption, ctx: Any) -> str | None:
-    """Return the type of an option's value for its help; a flag has no value."""
-    return None if option.is_bool_flag else describe_type(option, ctx)
-
-
-TyperOption.display_type_rich = describe_value_type  # type: ignore[method-assign, assignment]
+shorten_types()
 
 
 class LazyCommand(TyperCommand):
@@ -38,11 +32,15 @@ class LazyCommand(TyperCommand):
     def load(self) -> Any:
         module, _, attribute = self.import_path.partition(":")
         named = getattr(importlib.import_module(module), attribute)
-        if isinstance(named, typer.Typer):
-            return typer.main.get_command(named)
-        single = typer.Typer(add_completion=False)
-        single.command(self.name)(named)
-        return typer.main.get_command(single)
+        if not isinstance(named, typer.Typer):
+            single = typer.Typer(add_completion=False)
+            single.command(self.name)(named)
+            named = single
+        loaded: Any = typer.main.get_command(named)
+        loaded.help = loaded.help or self.help
+        for command in (loaded, *getattr(loaded, "commands", {}).values()):
+            command.help = join_lines(inspect.cleandoc(command.help))
+        return loaded
 
 
 class LazyGroup(TyperGroup):
@@ -70,7 +68,7 @@ class Standfast(LazyGroup):
         (
             "demo",
             "standfast.cli.commands.demo:demo",
-            "Show a payment that survives a killed process, and an interrupted call.",
+            "Show a payment and variables that survive a killed process, and an interrupted call.",
         ),
         ("new", "standfast.cli.commands.new:new", "Write a small project with an agent, a test and a README."),
         ("serve", "standfast.cli.commands.serve:serve", "Serve agents over HTTP."),
@@ -98,15 +96,21 @@ class Standfast(LazyGroup):
             "Write sessions in the format of another framework, and runs as pages.",
         ),
         ("runs", "standfast.cli.commands.runs:app", "List, show, resume, cancel and fork durable runs."),
+        ("schedules", "standfast.cli.commands.schedules:app", "Start runs at given times."),
+        ("webhooks", "standfast.cli.commands.webhooks:app", "Tell other servers when runs stop and approvals change."),
         ("usage", "standfast.cli.commands.usage:usage", "Add up requests and tokens by owner, session, model or day."),
         ("approvals", "standfast.cli.commands.approvals:app", "List and decide pending approvals."),
         ("workers", "standfast.cli.commands.workers:app", "Run Python in sandboxed workers."),
         (
             "workspaces",
             "standfast.cli.commands.workspaces:app",
-            "Show and prune the variables and files of conversations.",
+            "Show, restore and prune the variables and files of conversations.",
         ),
-        ("fleet", "standfast.cli.commands.fleet:app", "Show and start what runs on many machines."),
+        (
+            "fleet",
+            "standfast.cli.commands.fleet:app",
+            "Show the queues and nodes of a cluster, and start processes on it.",
+        ),
         ("keys", "standfast.cli.commands.keys:app", "Create, list and revoke the API keys of a server."),
         ("owners", "standfast.cli.commands.owners:app", "Let PostgreSQL keep the data of owners apart."),
         ("audit", "standfast.cli.commands.audit:app", "Show and prune the audit log of a server."),
@@ -120,6 +124,7 @@ class Standfast(LazyGroup):
             "standfast.cli.commands.doctor:doctor",
             "Check what works on this machine and what to install for the rest.",
         ),
+        ("version", "standfast.cli.app:version", "Print the version."),
     )
 
 
@@ -162,7 +167,6 @@ def configure(
         os.environ["STANDFAST_STORE"] = server
 
 
-@app.command()
 def version(as_json: AsJson = False) -> None:
     """Print the version.
 

@@ -30,6 +30,7 @@ class RemoteAdmin:
         return cast(NewApiKey, await self._connection.request("POST", "/keys", NewApiKey, body=body))
 
     async def revoke_key(self, key_id: str) -> ApiKey:
+        """Revoke a key. Servers refuse it within seconds."""
         return cast(ApiKey, await self._connection.request("DELETE", make_path("keys", key_id), ApiKey))
 
     async def audit(self, *, limit: int = 50, after: str | None = None, **filters: Any) -> list[AuditEntry]:
@@ -59,4 +60,5 @@ class RemoteAdmin:
                 yield msgspec.json.decode(event.data)
 
     async def hang_up(self, call_id: str) -> None:
+        """End a call of a page."""
         await self._connection.request("DELETE", make_path("calls", call_id))

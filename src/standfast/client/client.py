@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, cast
 from standfast.base.ids import new_id
 from standfast.base.items import Item
 from standfast.client.administration import RemoteAdmin
+from standfast.client.automation import RemoteSchedules, RemoteWebhooks
 from standfast.client.connection import Connection, make_path
 from standfast.client.event_stream import follow_approvals
 from standfast.client.runs import RemoteRun
@@ -47,6 +48,10 @@ class Client:
         """The sessions of the server."""
         self.admin = RemoteAdmin(self.connection)
         """The keys, the audit log, the workers and the calls of the server."""
+        self.schedules = RemoteSchedules(self.connection)
+        """The schedules of the server."""
+        self.webhooks = RemoteWebhooks(self.connection)
+        """The webhooks of the server."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -57,6 +62,7 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
+        """Close the connections to the server."""
         await self.connection.close()
 
     async def info(self) -> ServerInfo:
@@ -102,9 +108,11 @@ class Client:
         return RemoteRun(self, (await self.get_run_info(run_id)).run_id)
 
     async def get_run_info(self, run_id: str) -> RunInfo:
+        """Return the status of a run."""
         return cast(RunInfo, await self.connection.request("GET", make_path("runs", run_id), RunInfo))
 
     async def get_outcome(self, run_id: str) -> RunOutcome:
+        """Return the outcome of a run as it is now."""
         path = make_path("runs", run_id, "outcome")
         return cast(RunOutcome, await self.connection.request("GET", path, RunOutcome))
 
@@ -135,9 +143,11 @@ class Client:
         return cast(dict[str, Any], await self.connection.request("GET", path, dict[str, Any], params={"at": at}))
 
     async def cancel(self, run_id: str, *, mode: CancelMode = "after_turn") -> None:
+        """Cancel a run after its turn, or at once. Its progress is kept."""
         await self._act("cancel", run_id, {"mode": mode})
 
     async def resume(self, run_id: str, *, accept_changes: bool = False, agent: str | None = None) -> RemoteRun:
+        """Let a stopped, failed or blocked run continue."""
         return await self._act("resume", run_id, {"accept_changes": accept_changes, "agent": agent})
 
     async def fork(
@@ -165,6 +175,7 @@ class Client:
         return RemoteRun(self, info.run_id)
 
     async def delete(self, run_id: str) -> None:
+        """Delete a run that has ended, with its events and approvals."""
         await self.connection.request("DELETE", make_path("runs", run_id))
 
     async def prune(self, *, older_than: timedelta | float | None = None, keep: int | None = None) -> PruneReport:
@@ -201,6 +212,7 @@ class Client:
                 yield change
 
     async def approval(self, approval_id: str) -> Approval:
+        """Return an approval; raise ``NotFound`` if there is none with this id."""
         return cast(Approval, await self.connection.request("GET", make_path("approvals", approval_id), Approval))
 
     async def decide(

@@ -21,9 +21,11 @@ class RemoteRun:
 
     @property
     def id(self) -> str:
+        """The id of the run."""
         return self.run_id
 
     async def info(self) -> RunInfo:
+        """Return the status of the run."""
         return await self._client.get_run_info(self.run_id)
 
     async def events(self, after: int = 0, *, until: "Until" = "pause") -> AsyncIterator[Event]:
@@ -48,6 +50,7 @@ class RemoteRun:
             await asyncio.sleep(0.05)  # it was resumed between the two answers
 
     async def cancel(self, mode: CancelMode = "after_turn") -> None:
+        """Cancel the run after its turn, or at once. Its progress is kept."""
         await self._client.cancel(self.run_id, mode=mode)
 
     async def state(self, *, at: int | None = None) -> dict[str, Any]:

@@ -28,9 +28,11 @@ class RemoteSession(SessionABC):
         self._client, self._path = client, make_path("sessions", session_id)
 
     async def get_items(self, limit: int | None = None, *, generation: int | None = None) -> list[Item]:
+        """Return the items, or the latest ``limit`` of them, oldest first."""
         return (await self._read(limit=limit, generation=generation)).items
 
     async def head(self) -> Head:
+        """Return version and length of the session."""
         return (await self._read(limit=0)).head
 
     async def _read(self, **params: Any) -> SessionItems:
@@ -53,18 +55,22 @@ class RemoteSession(SessionABC):
         )
 
     async def pop_item(self) -> Item | None:
+        """Remove the latest item and return it."""
         found: list[Item] = await self._client.connection.request(
             "POST", f"{self._path}/items/pop", list[Item], body={}
         )
         return found[0] if found else None
 
     async def clear_session(self) -> None:
+        """Destroy all items of the session."""
         await self._client.connection.request("DELETE", f"{self._path}/items")
 
     async def rewind(self, to: int, *, expected: Head | None = None) -> Head:
+        """Keep the first ``to`` items. The others stay readable as a generation."""
         return await self._change("rewind", {"to": to}, expected)
 
     async def restore(self, generation: int, *, expected: Head | None = None) -> Head:
+        """Show a generation again, followed by the items added since."""
         return await self._change("restore", {"generation": generation}, expected)
 
     async def _change(self, action: str, body: dict[str, Any], expected: Head | None) -> Head:
@@ -74,12 +80,14 @@ class RemoteSession(SessionABC):
         return info.head
 
     async def fork(self, *, at: int | None = None, session_id: str | None = None) -> "RemoteSession":
+        """Create a session that shares the first ``at`` items, by default all of them."""
         info: StoredSessionInfo = await self._client.connection.request(
             "POST", f"{self._path}/fork", StoredSessionInfo, body={"at": at, "session_id": session_id}
         )
         return RemoteSession(self._client, info.session_id)
 
     async def generations(self) -> list[Generation]:
+        """Return the earlier generations of the session."""
         found: list[Generation] = await self._client.connection.request(
             "GET", f"{self._path}/generations", list[Generation]
         )
@@ -127,6 +135,7 @@ class RemoteSession(SessionABC):
         return info.head
 
     async def check(self) -> IntegrityReport:
+        """Check the session for unreadable records and unpaired calls. Changes nothing."""
         report: IntegrityReport = await self._client.connection.request("GET", f"{self._path}/check", IntegrityReport)
         return report
 

@@ -45,26 +45,31 @@ class RemoteStore:
         return page.items
 
     async def describe(self, session_id: str) -> StoredSessionInfo:
+        """Return what is known of a session."""
         path = make_path("sessions", session_id)
         return cast(StoredSessionInfo, await self._client.connection.request("GET", path, StoredSessionInfo))
 
     async def annotate(self, session_id: str, metadata: dict[str, Any]) -> StoredSessionInfo:
+        """Merge ``metadata`` into that of a session. A value of None removes its key."""
         path, body = make_path("sessions", session_id), {"metadata": metadata}
         return cast(
             StoredSessionInfo, await self._client.connection.request("PATCH", path, StoredSessionInfo, body=body)
         )
 
     async def set_owner(self, session_id: str, owner: str) -> StoredSessionInfo:
+        """Change the owner of a session."""
         path, body = make_path("sessions", session_id, "owner"), {"owner": owner}
         return cast(StoredSessionInfo, await self._client.connection.request("PUT", path, StoredSessionInfo, body=body))
 
     async def delete(self, session_id: str, *, runs: RunsOfSession = "delete") -> DeletedSession:
+        """Delete a session with its runs, or without them."""
         path, params = make_path("sessions", session_id), {"runs": runs}
         return cast(
             DeletedSession, await self._client.connection.request("DELETE", path, DeletedSession, params=params)
         )
 
     async def search(self, query: str, *, owner: str | None = None, limit: int = 20) -> list[SearchHit]:
+        """Return the items that contain words with these beginnings."""
         params = {"q": query, "owner": owner, "limit": limit}
         return cast(
             list[SearchHit],

@@ -66,6 +66,7 @@ class RayPool(SessionPool):
         )
         self.client_id = new_id("pool")
         self._links: dict[str, NodeLink] = {}
+        self._greetings: dict[str, asyncio.Task[None]] = {}
         self._unusable: dict[str, str] = {}
         """By node: why it is not used."""
         self._problem = ""
@@ -78,7 +79,7 @@ class RayPool(SessionPool):
         self._tasks: set[asyncio.Task[Any]] = set()
         self._work: set[asyncio.Task[Any]] = set()
         self._close_callbacks: list[Callable[[], None]] = []
-        self._started = self._draining = self._has_joined = False
+        self._started = self._draining = False
         self._refresher: asyncio.Task[None] | None = None
 
     # -- life cycle
@@ -95,6 +96,7 @@ class RayPool(SessionPool):
         await asyncio.to_thread(cluster.join, self.address)
         self._answered_at = time.monotonic()
         await self.refresh()
+        await self._wait_for_greetings(_GREETING_TIMEOUT)
         self._refresher = self._create_task(self._keep_refreshing())
 
     async def close(self) -> None:
@@ -144,7 +146,10 @@ class RayPool(SessionPool):
                 _log.warning("the nodes of the Ray cluster cannot be listed, retrying: %s", problem)
 
     async def refresh(self) -> None:
-        """Look for new and lost nodes, and tell each that this pool is alive; done once a second."""
+        """Look for new and lost nodes, and tell each that this pool is alive; done once a second.
+
+        A node that is slow to answer does not delay the others: it is used when it has answered.
+        """
         if self._problem:
             await asyncio.to_thread(cluster.join, self.address)
             self._answered_at = time.monotonic()
@@ -157,13 +162,21 @@ class RayPool(SessionPool):
                 link.lose("Ray reports that it is dead")
             if link.loss is not None:
                 del self._links[node_id]
+        self._unusable = {node_id: why for node_id, why in self._unusable.items() if node_id in alive}
         fitting = [node for node in nodes if node.is_alive and self._fits(node) and node.node_id not in self._links]
         await asyncio.gather(*(self._add_node(node) for node in fitting))
-        await asyncio.gather(*(self._greet(link) for link in list(self._links.values())))
+        for node_id, link in self._links.items():
+            if node_id not in self._greetings:
+                self._greetings[node_id] = self._create_task(self._greet(link))
+        await self._wait_for_greetings(REFRESH_INTERVAL)
         if self._problem and self._list_usable():
             _log.warning("the Ray cluster is there again")
             self._problem = ""
         self._changed.set()
+
+    async def _wait_for_greetings(self, timeout: float) -> None:
+        if self._greetings:
+            await asyncio.wait(list(self._greetings.values()), timeout=timeout)
 
     async def _list_nodes(self) -> list[cluster.ClusterNode] | None:
         """Return the nodes, or ``None`` if they are not known at the moment; note when the cluster is lost."""
@@ -220,12 +233,21 @@ class RayPool(SessionPool):
         return {"num_cpus": 0, **known, "resources": custom}
 
     async def _greet(self, link: NodeLink) -> None:
+        report, problem = None, ""
         try:
             async with asyncio.timeout(_GREETING_TIMEOUT):
-                link.report, _ = await link.call("", "greet", None, NodeReport)
-        except (WorkerDied, TimeoutError) as problem:
-            link.report = None
-            self._unusable[link.node.node_id] = str(problem) or "its actor does not answer"
+                report, _ = await link.call("", "greet", None, NodeReport)
+            problem = report.problem
+        except (StandfastError, TimeoutError) as failure:
+            problem = str(failure) or "its actor does not answer"
+        finally:
+            del self._greetings[link.node.node_id]
+        link.report = report
+        if problem:
+            self._unusable[link.node.node_id] = problem
+        else:
+            self._unusable.pop(link.node.node_id, None)
+        self._changed.set()
 
     def _note_loss(self, link: NodeLink) -> None:
         """Forget a lost node: calls that wait have ended, and its sessions are dead."""
@@ -242,21 +264,45 @@ class RayPool(SessionPool):
     async def drain_node(self, node_id: str) -> dict[str, WorkspaceReport]:
         """Lease nothing more on a node, and move the sessions of this pool to others; return a report for each.
 
-        A session keeps its variables and files. What could not be moved is in its report.
+        A session keeps its variables and files. What could not be moved is in its report. A session that cannot be
+        moved at all stays, and its error is raised when the others were moved. While no other node has room, it waits.
         """
         link = self._links.get(node_id)
         if link is None:
             raise NotFound("node", node_id)
         link.draining = True
         await link.control("", "drain", None, type(None))
-        reports = {}
-        for session in [one for one in self._sessions.values() if one.link is link]:
-            before = session.session_id
-            reports[before] = await session.move(lambda: self._lease_somewhere(None))
-            self._sessions[session.session_id] = self._sessions.pop(before)
-            link.leased -= 1
+        reports, problems = dict[str, WorkspaceReport](), list[StandfastError]()
+        for before, session in [(key, one) for key, one in self._sessions.items() if one.link is link]:
+            try:
+                report = await self._move(session)
+            except StandfastError as problem:
+                if self._sessions.get(before) is session:
+                    problems.append(problem)
+            else:
+                reports[before] = report
         self.metrics["nodes_drained"] += 1
+        if problems:
+            raise problems[0]
         return reports
+
+    async def _move(self, session: RemoteWorkerSession) -> WorkspaceReport:
+        before, left, leases = session.session_id, session.link, list[tuple[NodeLink, r.Leased]]()
+
+        async def lease() -> tuple[NodeLink, r.Leased]:
+            leases.append(await self._lease_somewhere(None))
+            return leases[0]
+
+        try:
+            report = await session.move(lease)
+        except BaseException:
+            for link, leased in leases:
+                link.leased -= 1
+                link.tell("release", leased.session_id)
+            raise
+        self._sessions[session.session_id] = self._sessions.pop(before)
+        left.leased -= 1
+        return report
 
     # -- leasing
 
@@ -320,7 +366,7 @@ class RayPool(SessionPool):
         """Lease a session on the node with the most room; with no room anywhere, wait until that changes."""
         while not self._draining:
             self._changed.clear()
-            usable = sorted(self._list_usable(), key=lambda one: (self._get_load(one), random.random()))
+            usable = sorted(self._list_usable(), key=self._get_load)
             for link in usable:
                 if self._count_free(link) <= 0:
                     continue
@@ -342,9 +388,10 @@ class RayPool(SessionPool):
             await self._changed.wait()
         raise Closed("the pool is closed")
 
-    def _get_load(self, link: NodeLink) -> float:
+    def _get_load(self, link: NodeLink) -> tuple[bool, float, float]:
+        """Return what the nodes are tried in the order of. One whose workers do not start comes last."""
         capacity = link.report.capacity if link.report is not None else 1
-        return 1 - self._count_free(link) / capacity
+        return link.node.node_id in self._unusable, 1 - self._count_free(link) / capacity, random.random()
 
     def release(self, session: WorkerSession) -> None:
         if not isinstance(session, RemoteWorkerSession) or self._sessions.get(session.session_id) is not session:
@@ -369,11 +416,18 @@ class RayPool(SessionPool):
             "starting": 0,
             "leased": len(self._sessions),
             "waiting": self._waiting,
-            "nodes": {report.node_id: report.leased for report in reports},
+            "nodes": {
+                node_id: self._describe(link, link.report) for node_id, link in self._links.items() if link.report
+            },
             "unusable": dict(self._unusable),
             "problem": self._problem,
             "metrics": dict(self.metrics),
         }
+
+    @staticmethod
+    def _describe(link: NodeLink, report: NodeReport) -> dict[str, Any]:
+        facts: dict[str, Any] = msgspec.to_builtins(report)
+        return {**facts, "address": link.node.address, "leased": max(link.leased, report.leased)}
 
     def list_sessions(self) -> list[tuple[str, SessionInfo]]:
         return [("leased", session.info) for session in self._sessions.values()]

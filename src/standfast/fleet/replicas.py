@@ -29,10 +29,11 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
 class Replica:
     """Runs in an actor. It ends with its process, so that Ray starts another actor, on this node or on another."""
 
-    def __init__(self, name: str, arguments: list[str]) -> None:
+    def __init__(self, name: str, arguments: list[str], environment: dict[str, str]) -> None:
         self._name, self._arguments = name, arguments
         self._is_stopping = False
-        self._process = subprocess.Popen([sys.executable, "-m", "standfast", *arguments])  # noqa: S603
+        command = [sys.executable, "-m", "standfast.fleet._node.bound_process", str(os.getpid()), *arguments]
+        self._process = subprocess.Popen(command, env=os.environ | environment)  # noqa: S603
         threading.Thread(target=self._watch, name="standfast replica", daemon=True).start()
 
     def _watch(self) -> None:
@@ -63,11 +64,17 @@ class Replica:
 
 
 def start_replicas(
-    arguments: Sequence[str], *, count: int, name: str = "work", resources: Mapping[str, float] | None = None
+    arguments: Sequence[str],
+    *,
+    count: int,
+    name: str = "work",
+    environment: Mapping[str, str] | None = None,
+    resources: Mapping[str, float] | None = None,
 ) -> list[str]:
     """Start ``count`` processes of ``standfast`` with these arguments, spread over the nodes; return their names.
 
-    Those that run already under this name stay. Ray replaces one that ends, and those of a node that is lost.
+    ``environment`` is added to that of their nodes. Those that run already under this name stay. Ray replaces one that
+    ends, and those of a node that is lost.
     """
     ray = cluster.import_ray()
     names = [f"{PREFIX}{name}-{number}" for number in range(count)]
@@ -81,7 +88,7 @@ def start_replicas(
             max_restarts=-1,
             scheduling_strategy="SPREAD",
             **options,
-        ).remote(one, list(arguments))
+        ).remote(one, list(arguments), dict(environment or {}))
     return names
 
 

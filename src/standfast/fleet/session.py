@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator
 from typing import Any, Self, TypeVar, cast
 
 import msgspec
@@ -19,7 +19,7 @@ from standfast.fleet.files import RemoteFiles
 from standfast.workers.captures import Capture
 from standfast.workers.chunks import decode_chunk
 from standfast.workers.config import SessionConfig
-from standfast.workers.errors import ExecutionTimeout, WorkerDied, WorkspaceRefused
+from standfast.workers.errors import Cause, ExecutionTimeout, WorkerDied, WorkspaceRefused
 from standfast.workers.interceptors import Interceptor, Interceptors
 from standfast.workers.result_collector import ResultCollector
 from standfast.workers.results import (
@@ -60,6 +60,8 @@ class RemoteWorkerSession(WorkerSession):
         self._info = msgspec.convert(leased.info, SessionInfo)
         self._usage = WorkerUsage()
         self._calls = 0
+        """Calls and executions that have not ended."""
+        self._loss: Cause | None = None
         self._is_released = False
         self._moving = asyncio.Lock()
 
@@ -67,20 +69,45 @@ class RemoteWorkerSession(WorkerSession):
 
     async def call(self, method: str, request: Any, kind: type[T]) -> T:
         """Call a method of the session on its node."""
-        async with self._moving:
-            link, session_id = self._link, self.session_id
-            self._calls += 1
-        try:
-            value, brief = await link.call(session_id, method, request, kind)
-        finally:
-            self._calls -= 1
+        self._check_lease()
+        async with self._stay():
+            with self._note_loss():
+                value, brief = await self._link.call(self.session_id, method, request, kind)
         self._note(brief)
         return value
 
     async def _control(self, method: str, request: Any, kind: type[T]) -> T:
-        value, brief = await self._link.control(self.session_id, method, request, kind)
+        self._check_lease()
+        with self._note_loss():
+            value, brief = await self._link.control(self.session_id, method, request, kind)
         self._note(brief)
         return value
+
+    def _check_lease(self) -> None:
+        if self._is_released:
+            raise Closed("the session was released")
+
+    @contextlib.asynccontextmanager
+    async def _stay(self) -> AsyncIterator[None]:
+        """Keep the session on its node until the block ends."""
+        if not self._calls:  # what begins while another is under way does not wait: that may wait for it
+            async with self._moving:
+                pass
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+
+    @contextlib.contextmanager
+    def _note_loss(self) -> Iterator[None]:
+        """Note that the session is gone although its node is there: the node could not hear of this pool for a time."""
+        try:
+            yield
+        except WorkerDied as problem:
+            if problem.cause.kind == "node-lost":
+                self._loss = problem.cause
+            raise
 
     def _note(self, brief: SessionBrief | None) -> None:
         if brief is not None:
@@ -99,9 +126,15 @@ class RemoteWorkerSession(WorkerSession):
 
     @property
     def state(self) -> SessionState:
+        """The state of the worker as it was last reported."""
         if self._is_released:
             return SessionState.TERMINATED
-        return SessionState.ERROR if self._link.loss is not None else self._info.state
+        return SessionState.ERROR if self.loss is not None else self._info.state
+
+    @property
+    def loss(self) -> Cause | None:
+        """Why the session was lost with its node, if it was."""
+        return self._link.loss or self._loss
 
     @property
     def is_alive(self) -> bool:
@@ -110,7 +143,7 @@ class RemoteWorkerSession(WorkerSession):
 
     @property
     def info(self) -> SessionInfo:
-        cause = self._link.loss or self._info.cause
+        cause = self.loss or self._info.cause
         metadata = {**self._info.metadata, "node": self._link.node.node_id}
         return dataclasses.replace(
             self._info, session_id=self.session_id, state=self.state, cause=cause, metadata=metadata
@@ -123,14 +156,13 @@ class RemoteWorkerSession(WorkerSession):
 
     @property
     def link(self) -> NodeLink:
+        """The connection to the node of the worker."""
         return self._link
 
     async def start(self) -> None:
         raise Closed("a session of a pool has been started by its node")
 
     async def restart(self) -> None:
-        if self._is_released:
-            raise Closed("the session was released")
         try:
             info = await self.call("restart", r.Named(), dict[str, Any])
         except WorkerDied as problem:
@@ -157,6 +189,15 @@ class RemoteWorkerSession(WorkerSession):
     # -- running code
 
     async def execute(self, message: m.ExecuteMessage, timeout: float | None = UNSET) -> AsyncIterator[m.Message]:
+        async with self._stay():
+            stream = self._execute(message, timeout)
+            try:
+                async for one in stream:
+                    yield one
+            finally:
+                await stream.aclose()
+
+    async def _execute(self, message: m.ExecuteMessage, timeout: float | None) -> AsyncGenerator[m.Message]:
         request = r.Execute(message, timeout is not UNSET, None if timeout is UNSET else timeout)
         last: m.Message | None = None
         pending: asyncio.Task[r.Messages] | None = None
@@ -179,7 +220,7 @@ class RemoteWorkerSession(WorkerSession):
             if pending is not None:
                 pending.cancel()
                 await asyncio.wait([pending])
-            if not isinstance(last, _FINAL) and self._link.loss is None:
+            if not isinstance(last, _FINAL) and self.loss is None:
                 with contextlib.suppress(WorkerDied, Closed):
                     await self._control("stop_execution", r.Named(message.id), type(None))
 
@@ -191,17 +232,18 @@ class RemoteWorkerSession(WorkerSession):
         transaction: m.TransactionPolicy = "commit_always",
         allow_input: bool | None = None,
         on_message: Callable[[m.Message], None] | None = None,
+        seed: int | None = None,
     ) -> ExecutionResult:
         limit = None if timeout is UNSET else timeout
         if on_message is None and not self.interceptors.stats:
-            request = r.Run(code, timeout is not UNSET, limit, transaction, allow_input)
+            request = r.Run(code, timeout is not UNSET, limit, transaction, allow_input, seed)
             try:
                 return await self.call("run", request, ExecutionResult)
             except WorkerDied as problem:
                 if problem.cause.kind != "node-lost":
                     raise
                 return _make_loss_result(m.new_id(), problem)
-        message = m.ExecuteMessage(code=code, transaction_policy=transaction, allow_input=allow_input)
+        message = m.ExecuteMessage(code=code, transaction_policy=transaction, allow_input=allow_input, seed=seed)
         return await self._collect(message, timeout, on_message)
 
     async def input_response(self, input_id: str, data: str = "", *, eof: bool = False) -> bool:
@@ -329,12 +371,13 @@ class RemoteWorkerSession(WorkerSession):
         """Continue in a worker on another node, which ``lease`` gets, with these variables and files.
 
         Calls wait meanwhile, and one that runs is waited for. Snapshots end with the worker they were taken in. What
-        could not be moved is in the report.
+        could not be moved is in the report. If the move fails, the session stays where it is, and the caller has to
+        release the lease.
         """
+        backoff = Backoff(initial=0.01, maximum=0.2)
+        while self._calls:  # noqa: ASYNC110 - each of many places would have to tell
+            await asyncio.sleep(backoff.next_delay())
         async with self._moving:
-            backoff = Backoff(initial=0.01, maximum=0.2)
-            while self._calls:  # noqa: ASYNC110 - no further call starts
-                await asyncio.sleep(backoff.next_delay())
             chunks: dict[bytes, bytes] = {}
             name, _ = await self._link.call(
                 self.session_id, "start_capture", r.StartCapture(None, (), DEFAULT_WORKSPACE_BYTES, 60.0), str
@@ -350,11 +393,8 @@ class RemoteWorkerSession(WorkerSession):
             async def fetch(digest: bytes) -> bytes:
                 return chunks[digest]
 
-            try:
-                report = await target.restore_workspace(batch.manifest, fetch)
-            except BaseException:
-                link.tell("release", leased.session_id)
-                raise
+            report = await target.restore_workspace(batch.manifest, fetch)
+            self._check_lease()
             self._link.tell("release", self.session_id)
             self._link, self.session_id, self._info = link, leased.session_id, target._info
             return report

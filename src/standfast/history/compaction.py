@@ -85,6 +85,7 @@ class HistoryCompaction:
         return entries[:cut] if cut > 1 else []
 
     async def is_triggered(self, items: list[Item]) -> bool:
+        """Return whether these items are to be compacted."""
         if not isinstance(self.trigger, Trigger):
             return bool(await maybe_await(self.trigger(items)))
         max_items, max_tokens = self.trigger.items, self.trigger.tokens

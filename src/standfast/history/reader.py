@@ -16,6 +16,8 @@ from standfast.history.session import SessionSettings, make_conversation_key, va
 from standfast.store.backend import Backend
 from standfast.store.records import EMPTY_HEAD, Generation, Head, HistoryPage, Row, SessionRecord
 from standfast.store.tape import TapeSpan, TapeSpans, compute_length, find_position, join_spans, slice_spans
+from standfast.workspaces.branch_points import SessionPoint, ViewRow, find_closings
+from standfast.workspaces.versions import list_output_ids
 
 PLAIN_CODEC = PlainCodec()
 _SCAN_PAGE_SIZE = 500
@@ -123,7 +125,27 @@ class StoredSessionReader:
 
     # --- shared parts ---------------------------------------------------------------------------
 
+    async def list_output_ids(self, end: int | None = None, *, generation: int | None = None) -> list[str]:
+        """Return the ids of the calls whose outputs are among the first ``end`` items, by default all."""
+        decoded, _ = self.decode_page(await self.read_page(start=0, stop=end, generation=generation))
+        return list_output_ids(entry.item for entry in decoded)
+
+    async def read_point(self, length: int, generation: int | None = None) -> SessionPoint:
+        """Return the point after the first items, now or in an earlier generation."""
+        page = await self.read_page(start=0, generation=generation)
+        if page is None:
+            return SessionPoint((), 0, 0, 0, {})
+        closed_at = find_closings(await self.generations(), page.record.view, page.record.tape)
+        calls = {
+            (entry.row.tape, entry.row.seq): next(iter(list_output_ids([entry.item])), "")
+            for entry in self.decode_page(page)[0]
+        }
+        rows = [ViewRow(row.tape, row.seq, calls.get((row.tape, row.seq), "")) for row in page.rows]
+        number = page.record.generation if generation is None else generation
+        return SessionPoint(rows, length, page.record.tape, number, closed_at)
+
     def resolve_limit(self, limit: int | None) -> int | None:
+        """Return the limit of a read: the given one, or that of the settings."""
         limit = validate_limit(limit)
         return limit if limit is not None else self.session_settings.limit if self.session_settings else None
 
@@ -222,6 +244,7 @@ class StoredSessionReader:
         return self.match_row(Row(position, tape, seq, data), terms, record.session_id)
 
     def match_row(self, row: Row, terms: Sequence[str], session_id: str) -> SearchHit | None:
+        """Return the hit if the item of a row has words with these beginnings."""
         try:
             item = self.codec.decode(row).item
         except UnreadableRecord:

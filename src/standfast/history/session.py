@@ -40,6 +40,7 @@ class SessionSettings:
         return replace(self, **{name: value for name, value in values.items() if value is not None})
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the settings as a dict."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
@@ -89,16 +90,20 @@ class SessionABC(ABC):
     session_settings: SessionSettings | None = None
 
     @abstractmethod
-    async def get_items(self, limit: int | None = None) -> list[Item]: ...
+    async def get_items(self, limit: int | None = None) -> list[Item]:
+        """Return the items, or the latest ``limit`` of them, oldest first."""
 
     @abstractmethod
-    async def add_items(self, items: list[Item]) -> None: ...
+    async def add_items(self, items: list[Item]) -> None:
+        """Append a batch of items."""
 
     @abstractmethod
-    async def pop_item(self) -> Item | None: ...
+    async def pop_item(self) -> Item | None:
+        """Remove the latest item and return it, or None if there is none."""
 
     @abstractmethod
-    async def clear_session(self) -> None: ...
+    async def clear_session(self) -> None:
+        """Remove all items."""
 
 
 SessionInputCallback: TypeAlias = Callable[[list[Item], list[Item]], list[Item] | Awaitable[list[Item]]]

@@ -49,6 +49,7 @@ class StoredSessionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_record(cls, record: SessionRecord) -> Self:
+        """Return what a record says about its session."""
         return cls(
             session_id=record.session_id,
             owner=record.owner,
@@ -233,6 +234,7 @@ class Store:
         return session
 
     def open_for_transfer(self, session_id: str, encryption_key: str | Sequence[str] | None) -> StoredSession:
+        """Return a session for export or import, decrypting and encrypting with the key if there is one."""
         session = self.session(session_id)
         if encryption_key is None:
             return session

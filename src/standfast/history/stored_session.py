@@ -18,7 +18,6 @@ from standfast.history.session import SessionABC, make_contention_error
 from standfast.store.operations import BatchKey, Erase, Op, Quarantine, RequireVersion, Splice, ViewUpdate
 from standfast.store.records import EMPTY_HEAD, Generation, Head, Row, SessionRecord
 from standfast.store.tape import compute_length, generate_tape_id, slice_spans
-from standfast.workspaces.branch_points import SessionPoint, ViewRow, find_closings
 from standfast.workspaces.branches import build_deletion_ops
 from standfast.workspaces.versions import list_output_ids, list_workspaces, name_session_workspace
 
@@ -143,26 +142,8 @@ class StoredSession(StoredSessionReader, SessionABC):
         return await self.splice_items(to, None, [], expected=expected, rewind_workspace=True)
 
     def list_workspaces(self) -> tuple[str, str]:
+        """Return the keys under which the session has variables and files."""
         return list_workspaces(name_session_workspace(self.session_id))
-
-    async def list_output_ids(self, end: int | None = None, *, generation: int | None = None) -> list[str]:
-        """Return the ids of the calls whose outputs are among the first ``end`` items, by default all."""
-        decoded, _ = self.decode_page(await self.read_page(start=0, stop=end, generation=generation))
-        return list_output_ids(entry.item for entry in decoded)
-
-    async def read_point(self, length: int, generation: int | None = None) -> SessionPoint:
-        """Return the point after the first items, now or in an earlier generation."""
-        page = await self.read_page(start=0, generation=generation)
-        if page is None:
-            return SessionPoint((), 0, 0, 0, {})
-        closed_at = find_closings(await self.generations(), page.record.view, page.record.tape)
-        calls = {
-            (entry.row.tape, entry.row.seq): next(iter(list_output_ids([entry.item])), "")
-            for entry in self.decode_page(page)[0]
-        }
-        rows = [ViewRow(row.tape, row.seq, calls.get((row.tape, row.seq), "")) for row in page.rows]
-        number = page.record.generation if generation is None else generation
-        return SessionPoint(rows, length, page.record.tape, number, closed_at)
 
     async def restore(self, generation: int, *, expected: Head | None = None) -> Head:
         """Undo a rewind or replacement: show that generation again, followed by the items added since.
@@ -184,6 +165,8 @@ class StoredSession(StoredSessionReader, SessionABC):
                     raise
 
     async def restore_generation(self, generation: Generation, *, expected: Head) -> Head:
+        """Show a generation again if the session is at ``expected``."""
+
         async def restore(record: SessionRecord | None) -> list[Op]:
             record = record or self.make_empty_record()
             update = view_updates.build_restoration(record, generation)
@@ -276,6 +259,7 @@ class StoredSession(StoredSessionReader, SessionABC):
 
     @property
     def is_indexed(self) -> bool:
+        """Whether the backend's index finds the words of this session."""
         return self.backend.indexes_words and not self.codec.location_bound
 
     def open_sibling(self, session_id: str) -> Self:
@@ -341,11 +325,13 @@ class StoredSession(StoredSessionReader, SessionABC):
         return msgspec.structs.replace(splice, expected=record.version, seal=seal)
 
     def make_erased_record(self, record: SessionRecord) -> SessionRecord:
+        """Return the record of the session after everything was erased."""
         return msgspec.structs.replace(
             record, version=record.version + 1, length=0, closed=(), open_from=record.next_seq, seal=None
         )
 
     def build_erase_op(self, record: SessionRecord) -> Erase:
+        """Return the operation that erases the session if it is as in the record."""
         seal = self.codec.seal(self.make_erased_record(record))
         return Erase(session_id=self.session_id, expected=record.version, seal=seal)
 

@@ -65,10 +65,12 @@ class SessionWrapper(SessionABC):
 
     @property
     def session_settings(self) -> SessionSettings | None:
+        """The settings of the session inside."""
         return self.inner.session_settings
 
     @session_settings.setter
     def session_settings(self, settings: SessionSettings | None) -> None:
+        """The settings of the session inside."""
         self.inner.session_settings = settings
 
     async def get_items(
@@ -92,40 +94,51 @@ class SessionWrapper(SessionABC):
             await self.inner.clear_session()
 
     async def check(self) -> IntegrityReport:
+        """Check the session for unreadable records and unpaired calls. Changes nothing."""
         return await self.inner.check()
 
     async def get_paired_items(self, limit: int | None = None) -> list[Item]:
+        """Return the items without calls that lack an output and outputs that lack a call."""
         return drop_unpaired(await self.get_items(limit))
 
     # --- only over a standfast store -------------------------------------------------------------
 
     async def head(self) -> Head:
+        """Return version and length of the session."""
         return await self.require_stored_session("head").head()
 
     async def replace_items(self, items: Sequence[Item], *, expected: Head | None = None) -> Head:
+        """Replace all items. The former ones stay readable as a generation."""
         return await self.require_stored_session("replace_items").replace_items(items, expected=expected)
 
     async def splice_items(
         self, start: int, stop: int | None, items: Sequence[Item], *, expected: Head | None = None
     ) -> Head:
+        """Replace the items from ``start`` to ``stop``."""
         return await self.require_stored_session("splice_items").splice_items(start, stop, items, expected=expected)
 
     async def rewind(self, to: int, *, expected: Head | None = None) -> Head:
+        """Keep the first ``to`` items. The others stay readable as a generation."""
         return await self.require_stored_session("rewind").rewind(to, expected=expected)
 
     async def generations(self) -> list[Generation]:
+        """Return the earlier generations of the session."""
         return await self.require_stored_session("generations").generations()
 
     async def restore(self, generation: int, *, expected: Head | None = None) -> Head:
+        """Show a generation again, followed by the items added since."""
         return await self.require_stored_session("restore").restore(generation, expected=expected)
 
     async def fork(self, at: int | None = None, session_id: str | None = None) -> Self:
+        """Create a session that shares the first ``at`` items, by default all of them."""
         return self.rewrap(await self.require_stored_session("fork").fork(at, session_id))
 
     async def search(self, query: str, *, limit: int | None = 20) -> list[SearchHit]:
+        """Return the items that have words with these beginnings."""
         return await self.require_stored_session("search").search(query, limit=limit)
 
     def export(self) -> AsyncIterator[tuple[Row, Item | UnreadableRecord]]:
+        """Yield the stored rows with their items."""
         return self.require_stored_session("export").export()
 
     def require_stored_session(self, method: str) -> StoredSession:

@@ -120,6 +120,7 @@ class Deadline:
 
     @property
     def expired(self) -> bool:
+        """Whether the time has come."""
         return self.at <= _now()
 
     def remaining(self) -> float | None:

@@ -109,9 +109,11 @@ class StateMachine(Generic[S, E]):
 
     @property
     def ended(self) -> bool:
+        """Whether the state is terminal."""
         return self.state in self._table.terminal
 
     def allows(self, event: E) -> bool:
+        """Return whether the event is possible in the present state."""
         return event in self._table.transitions[self.state]
 
     def fire(self, event: E) -> S:

@@ -78,9 +78,11 @@ class Job:
         return self.function(*self.args)
 
     def set_result(self, value: Any) -> None:
+        """Let the job succeed with this value."""
         self._set_outcome(value, None)
 
     def set_exception(self, error: BaseException) -> None:
+        """Let the job fail."""
         if isinstance(error, StopIteration):  # A future cannot hold it.
             stopped, error = error, RuntimeError("the job raised StopIteration")
             error.__cause__ = stopped
@@ -127,6 +129,7 @@ class SingleThreadExecutor:
 
     @property
     def closed(self) -> bool:
+        """Whether the executor accepts no more jobs."""
         return self._closed
 
     async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:

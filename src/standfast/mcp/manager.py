@@ -99,6 +99,7 @@ class MCPServerManager:
 
     @property
     def all_servers(self) -> list[MCPServer]:
+        """All servers, connected or not."""
         return list(self._servers)
 
     @property
@@ -114,26 +115,32 @@ class MCPServerManager:
 
     @property
     def failed_servers(self) -> list[MCPServer]:
+        """The servers that could not be connected."""
         return [server for server in self._servers if server in self._errors]
 
     @property
     def errors(self) -> dict[MCPServer, BaseException]:
+        """Why servers are not connected."""
         return dict(self._errors)
 
     @property
     def connect_timeout_seconds(self) -> float | None:
+        """Seconds that a server has to connect. None: no limit."""
         return self._connect_timeout
 
     @connect_timeout_seconds.setter
     def connect_timeout_seconds(self, value: float | None) -> None:
+        """Seconds that a server has to connect. None: no limit."""
         self._connect_timeout = _check_seconds("connect_timeout_seconds", value)
 
     @property
     def cleanup_timeout_seconds(self) -> float | None:
+        """Seconds that a server has to disconnect. None: no limit."""
         return self._cleanup_timeout
 
     @cleanup_timeout_seconds.setter
     def cleanup_timeout_seconds(self, value: float | None) -> None:
+        """Seconds that a server has to disconnect. None: no limit."""
         self._cleanup_timeout = _check_seconds("cleanup_timeout_seconds", value)
 
     async def __aenter__(self) -> Self:

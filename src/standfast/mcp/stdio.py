@@ -106,6 +106,7 @@ class MCPServerStdio(ClientSessionServer):
         return self._process.open_streams()
 
     async def describe_exit(self) -> str:
+        """Return how the server's process ended and what it wrote last, an empty text while it runs."""
         return "" if self._process is None else await self._process.describe_exit()
 
 

@@ -110,9 +110,11 @@ class ModelTracing(Enum):
     ENABLED_WITHOUT_DATA = 2
 
     def is_disabled(self) -> bool:
+        """Whether the model makes no spans."""
         return self is ModelTracing.DISABLED
 
     def include_data(self) -> bool:
+        """Whether inputs and outputs are part of the spans."""
         return self is ModelTracing.ENABLED
 
 

@@ -33,21 +33,27 @@ class MultiProviderMap:
         self._providers: dict[str, ModelProvider] = {}
 
     def has_prefix(self, prefix: str) -> bool:
+        """Return whether there is a provider for the prefix."""
         return prefix in self._providers
 
     def get_mapping(self) -> dict[str, ModelProvider]:
+        """Return the providers by their prefixes."""
         return dict(self._providers)
 
     def set_mapping(self, mapping: dict[str, ModelProvider]) -> None:
+        """Replace all providers."""
         self._providers = dict(mapping)
 
     def get_provider(self, prefix: str) -> ModelProvider | None:
+        """Return the provider for a prefix, None if there is none."""
         return self._providers.get(prefix)
 
     def add_provider(self, prefix: str, provider: ModelProvider) -> None:
+        """Let a provider serve the models with this prefix."""
         self._providers[prefix] = provider
 
     def remove_provider(self, prefix: str) -> None:
+        """Remove the provider for a prefix."""
         del self._providers[prefix]
 
 

@@ -98,6 +98,7 @@ class ModelRetryAdviceRequest:
 
     @property
     def stateful(self) -> bool:
+        """Whether the provider keeps the conversation of the request."""
         return bool(self.previous_response_id or self.conversation_id)
 
 
@@ -113,6 +114,7 @@ class RetryDecision:
 
     @classmethod
     def coerce(cls, value: Any) -> "RetryDecision":
+        """Return the decision that a policy's value means."""
         if isinstance(value, cls):
             return value
         if isinstance(value, bool):
@@ -135,6 +137,7 @@ class RetryPolicyContext:
 
     @property
     def replay_safety(self) -> ReplaySafety | None:
+        """Whether the provider says that the request can be repeated safely."""
         return None if self.provider_advice is None else self.provider_advice.replay_safety
 
     @property

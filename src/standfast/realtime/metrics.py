@@ -67,6 +67,7 @@ class RealtimeMetrics:
         return self._get_dropped().bytes
 
     def add(self, name: str, ms: float) -> None:
+        """Add a measurement."""
         self._series.setdefault(name, _MetricSeries()).add(ms)
 
     def __getitem__(self, name: str) -> MetricSummary:

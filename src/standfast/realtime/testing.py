@@ -64,6 +64,7 @@ class RealtimeStep:
     error: Exception | None = None
 
     def matches(self, event: RealtimeModelSendEvent) -> bool:
+        """Return whether the event is the one that the step expects."""
         if isinstance(self.expect, type):
             return isinstance(event, self.expect)
         if callable(self.expect):
@@ -103,6 +104,7 @@ class ScriptedRealtimeModel(RealtimeModel):
 
     @property
     def listeners(self) -> tuple[RealtimeModelListener, ...]:
+        """The listeners of the model."""
         return tuple(self._listeners)
 
     @property
@@ -112,14 +114,17 @@ class ScriptedRealtimeModel(RealtimeModel):
 
     @property
     def connect_calls(self) -> tuple[RealtimeConnectCall, ...]:
+        """The calls of ``connect`` so far."""
         return tuple(self._connect_calls)
 
     @property
     def remaining_steps(self) -> int:
+        """How many steps of the script are left."""
         return len(self._steps)
 
     @property
     def connected(self) -> bool:
+        """Whether the model is connected."""
         return self._connected
 
     def assert_complete(self) -> None:

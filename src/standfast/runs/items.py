@@ -102,6 +102,7 @@ class ToolCallItem(RunItemBase[Any]):
 
     @property
     def call_id(self) -> str | None:
+        """The id of the call."""
         call_id: str | None = get_field(self.raw_item, "call_id") or get_field(self.raw_item, "id")
         return call_id
 
@@ -117,6 +118,7 @@ class ToolCallOutputItem(RunItemBase[Any]):
 
     @property
     def call_id(self) -> str | None:
+        """The id of the call that has this output."""
         call_id: str | None = get_field(self.raw_item, "call_id")
         return call_id
 
@@ -186,10 +188,12 @@ class ToolApprovalItem(RunItemBase[Any]):
 
     @property
     def name(self) -> str | None:
+        """The name of the tool."""
         return self.tool_name
 
     @property
     def qualified_name(self) -> str | None:
+        """The name of the tool with its namespace."""
         if not self.tool_namespace or self.tool_namespace == self.tool_name:
             return self.tool_name
         return f"{self.tool_namespace}.{self.tool_name}"
@@ -283,6 +287,7 @@ class ItemHelpers:
 
     @classmethod
     def text_message_output(cls, message: MessageOutputItem) -> str:
+        """Return the text of a message."""
         return cls.extract_text(message.raw_item) or ""
 
     @classmethod

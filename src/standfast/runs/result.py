@@ -86,6 +86,7 @@ class RunResultBase:
 
     @property
     def last_response_id(self) -> str | None:
+        """The id of the last response, None if there is none."""
         return self.raw_responses[-1].response_id if self.raw_responses else None
 
     @property
@@ -140,6 +141,7 @@ class RunResult(RunResultBase):
 
     @classmethod
     def from_run(cls, run: ActiveRun) -> "RunResult":
+        """Return the result of a run as it is now."""
         return cls(**collect_result_fields(run))
 
 

@@ -133,6 +133,7 @@ class RunState(Generic[TContext, TAgent]):
 
     @property
     def run_id(self) -> str:
+        """The id of the run."""
         return self.data.run_id
 
     @property
@@ -146,6 +147,7 @@ class RunState(Generic[TContext, TAgent]):
 
     @property
     def current_agent(self) -> Agent[Any]:
+        """The agent that continues the run."""
         return self.to_active_run().current_agent
 
     @property
@@ -238,6 +240,7 @@ class RunState(Generic[TContext, TAgent]):
         self.data = apply_outcome(self.data, InputStaged(tuple(as_items(validate_input(input)))))
 
     def clear_pending_input(self) -> None:
+        """Drop input that no turn has taken yet."""
         self.data = replace(self.data, pending_input=())
 
     def get_tool_use_tracker_snapshot(self) -> dict[str, list[str]]:
@@ -245,10 +248,12 @@ class RunState(Generic[TContext, TAgent]):
         return {path: list(names) for path, names in self.data.tools_used.items()}
 
     def set_tool_use_tracker_snapshot(self, snapshot: Mapping[str, Sequence[str]] | None) -> None:
+        """Replace the record of which agents have used which tools."""
         used = {path: tuple(names) for path, names in (snapshot or {}).items()}
         self.data = replace(self.data, tools_used=used)
 
     def set_reasoning_item_id_policy(self, policy: Literal["preserve", "omit"] | None) -> None:
+        """Say whether the ids of reasoning items are sent to the model."""
         self.data = replace(self.data, reasoning_item_id_policy=policy)
 
     def set_trace(self, trace: Any) -> None:

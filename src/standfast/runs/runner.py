@@ -193,6 +193,7 @@ class AgentRunner:
         input: str | list[Item] | RunState[Any, Any],
         **kwargs: Unpack[RunOptions[Any]],
     ) -> RunResult:
+        """Run an agent to its end, or until it waits for approval; see :meth:`Runner.run`."""
         run = prepare_run(starting_agent, input, **kwargs)
         await drive(run)
         return RunResult.from_run(run)
@@ -203,6 +204,7 @@ class AgentRunner:
         input: str | list[Item] | RunState[Any, Any],
         **kwargs: Unpack[RunOptions[Any]],
     ) -> RunResult:
+        """Run an agent in a program without an event loop; see :meth:`Runner.run_sync`."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -215,6 +217,7 @@ class AgentRunner:
         input: str | list[Item] | RunState[Any, Any],
         **kwargs: Unpack[RunOptions[Any]],
     ) -> RunResultStreaming:
+        """Start a run whose events can be read while it lasts; see :meth:`Runner.run_streamed`."""
         return RunResultStreaming.start(prepare_run(starting_agent, input, **kwargs))
 
 

@@ -16,7 +16,7 @@ from standfast.runs.sandbox_memory import forget_pending_memories
 if TYPE_CHECKING:
     from standfast.sandbox.agent import RunSandbox
     from standfast.sandbox.config import SandboxRunConfig
-    from standfast.sandbox.sessions import BaseSandboxSession
+    from standfast.sandbox.sessions import BaseSandboxSession, SandboxSessionState
     from standfast.sandbox.stored_workspace import StoredSandbox
 
 
@@ -119,7 +119,7 @@ async def add_sandbox_version(run: ActiveRun, recorded_call: Any, call_id: str) 
         version = await sandbox.stored.add_version(recorded_call, path)
         yield
         if version is not None:
-            version.settle(committed=recorded_call.committed)
+            version.finish(committed=recorded_call.committed)
 
 
 def _forget_snapshot(session: "BaseSandboxSession") -> None:
@@ -130,6 +130,30 @@ def _forget_snapshot(session: "BaseSandboxSession") -> None:
     if isinstance(snapshot, LocalSnapshot) and snapshot.base_path == get_default_snapshot_directory():
         session.state.snapshot = NoopSnapshot(id=snapshot.id)
         snapshot.path.unlink(missing_ok=True)
+
+
+def check_saved_session(state: "SandboxSessionState", run: ActiveRun, config: "SandboxRunConfig") -> None:
+    """Refuse a saved session that has more of this machine than the program gives, as a forged one might."""
+    from standfast.sandbox.agent import SandboxAgent, process_manifest
+    from standfast.sandbox.snapshot import LocalSnapshot, LocalSnapshotSpec
+
+    agents = [agent for _, agent in run.graph if isinstance(agent, SandboxAgent)]
+    manifests = [process_manifest(agent, config.manifest) for agent in agents]
+    given = set().union(*(manifest.list_host_access() for manifest in manifests))
+    if config.manifest is not None:
+        given |= config.manifest.list_host_access()
+    if added := sorted(state.manifest.list_host_access() - given):
+        raise UserError(
+            f"the saved sandbox {added[0]}, unlike the manifest of this program: resume it with its manifest"
+        )
+    directories = {get_default_snapshot_directory()}
+    if isinstance(config.snapshot, (LocalSnapshot, LocalSnapshotSpec)):
+        directories.add(config.snapshot.base_path)
+    if isinstance(state.snapshot, LocalSnapshot) and state.snapshot.base_path not in directories:
+        place = state.snapshot.base_path
+        raise UserError(
+            f"the saved sandbox keeps its files in {place}: resume it with that snapshot= in its configuration"
+        )
 
 
 async def _create_session(
@@ -147,6 +171,7 @@ async def _create_session(
         if saved["backend_id"] != client.backend_id:
             raise UserError(f"this run belongs to a sandbox of {saved['backend_id']!r}, not of {client.backend_id!r}")
         state = client.deserialize_session_state(saved["session_state"])
+        check_saved_session(state, run, config)
         state.manifest = state.manifest.with_ephemeral_environment(manifest)
         session = await client.resume(state)
     elif config.session_state is not None:

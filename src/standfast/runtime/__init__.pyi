@@ -1,6 +1,8 @@
 from standfast.runtime.types import Approval as Approval
 from standfast.runtime.types import ApprovalChange as ApprovalChange
+from standfast.runtime.types import WebhookDelivery as WebhookDelivery
 from standfast.runtime.types import Event as Event
+from standfast.runtime.types import NewWebhook as NewWebhook
 from standfast.runtime.types import PruneReport as PruneReport
 from standfast.runtime.types import QueueInfo as QueueInfo
 from standfast.runtime.types import RekeyReport as RekeyReport
@@ -8,6 +10,8 @@ from standfast.runtime.types import RunInfo as RunInfo
 from standfast.runtime.types import RunOutcome as RunOutcome
 from standfast.runtime.types import RuntimeInfo as RuntimeInfo
 from standfast.runtime.types import RunStep as RunStep
+from standfast.runtime.types import Schedule as Schedule
+from standfast.runtime.schedules import Schedules as Schedules
 from standfast.runtime.types import StepCall as StepCall
 from standfast.runtime.types import StepItem as StepItem
 from standfast.base.errors import InvalidDecision as InvalidDecision
@@ -27,3 +31,5 @@ from standfast.workspaces.retention import RetentionReport as RetentionReport
 from standfast.workspaces.view import StoredFile as StoredFile
 from standfast.workspaces.view import VersionInfo as VersionInfo
 from standfast.workspaces.view import Workspace as Workspace
+from standfast.runtime.types import Webhook as Webhook
+from standfast.runtime.webhooks import Webhooks as Webhooks

@@ -11,7 +11,7 @@ from standfast.history.reader import PLAIN_CODEC
 from standfast.history.store import Store
 from standfast.lifecycle.scope import Scope
 from standfast.runs.config import RunConfig
-from standfast.runtime._engine.claims import ClaimLoop
+from standfast.runtime._engine.claim_loop import ClaimLoop
 from standfast.runtime._engine.context import (
     RetryingBackend,
     RuntimeContext,
@@ -23,11 +23,14 @@ from standfast.runtime._engine.context import (
 from standfast.runtime._engine.encrypting_backend import encrypt_backend
 from standfast.runtime._engine.leases import LeaseRenewer
 from standfast.runtime._engine.live_relay import LiveRelay
+from standfast.runtime._engine.outbox import WebhookOutbox
 from standfast.runtime._engine.presence import Presence
 from standfast.runtime._engine.recovery import RecoveryLoop
 from standfast.runtime._engine.run_cipher import RunCipher
+from standfast.runtime._engine.schedule_loop import ScheduleLoop
 from standfast.runtime._engine.scheduler import Scheduler
 from standfast.runtime._engine.subscriptions import RunSubscriptions
+from standfast.runtime._engine.webhook_sender import WebhookSender
 from standfast.store.urls import open_backend
 
 
@@ -54,10 +57,11 @@ async def hold_runtime(
         shutdown = ShutdownFlag()
         cipher = None if codec is None else RunCipher(codec.keyring)
         subscriptions = RunSubscriptions()
-        backend: Any = RetryingBackend(encrypt_backend(opened, cipher), shutdown, subscriptions)
+        outbox = WebhookOutbox(opened, is_encrypted=cipher is not None)
+        backend: Any = RetryingBackend(encrypt_backend(opened, cipher), shutdown, subscriptions, outbox)
         renewer = LeaseRenewer(backend, ttl=lease)
         ctx = RuntimeContext(backend, graphs, renewer, config, lease, approval_ttl, shutdown=shutdown)
-        ctx.subscriptions = subscriptions
+        ctx.subscriptions, ctx.outbox, outbox.clock = subscriptions, outbox, lambda: ctx.clock()
         ctx.codec, ctx.cipher, ctx.compaction = codec or PLAIN_CODEC, cipher, compaction
         ctx.stored, ctx.live, ctx.max_runs = opened, live, max_runs
         relay = subscriptions.relay = LiveRelay(ctx.runtime_id, subscriptions, cipher)
@@ -71,6 +75,12 @@ async def hold_runtime(
             claims, presence = ClaimLoop(scheduler), Presence(scheduler)
             scheduler.on_runnable, relay.on_runnable = claims.wake, claims.wake_soon
             if graphs:
+                schedules = ScheduleLoop(scheduler)
+                ctx.on_schedule_changed = schedules.wake
+                scope.start(schedules.run(), name="standfast schedules")
+                sender = WebhookSender(ctx)
+                outbox.on_added = sender.wake
+                scope.start(sender.run(), name="standfast webhooks")
                 scope.start(claims.run(), name="standfast claims")
                 scope.start(presence.run(), name="standfast presence")
             scope.start(relay.run(opened), name="standfast live events")

@@ -27,6 +27,7 @@ from standfast.runtime._engine.scheduler import Scheduler
 from standfast.runtime.handle import RunHandle
 from standfast.runtime.lifetime import hold_runtime
 from standfast.runtime.queries import RunQueries
+from standfast.runtime.schedules import Schedules
 from standfast.runtime.types import (
     Approval,
     CancelMode,
@@ -37,6 +38,7 @@ from standfast.runtime.types import (
     RuntimeInfo,
     Verdict,
 )
+from standfast.runtime.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from standfast.workers.pool import SessionPool
@@ -186,6 +188,16 @@ class Runtime(RunQueries):
     def is_encrypted(self) -> bool:
         """Whether the runtime has a key, and so reads and writes encrypted runs and sessions."""
         return self._ctx.cipher is not None
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules of the store: runs that start at given times."""
+        return Schedules(self._ctx, self._ctx.on_schedule_changed)
+
+    @property
+    def webhooks(self) -> Webhooks:
+        """The webhooks of the store: servers that are told when runs stop and approvals change."""
+        return Webhooks(self._ctx)
 
     async def queues(self) -> list[QueueInfo]:
         """Return the queues in which runs wait, one for each agent."""

@@ -114,6 +114,99 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether it is encrypted and this runtime cannot read it: only its ids, status and times are known."""
 
 
+class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Runs of an agent that start at given times; see :class:`Schedules`. Times are in seconds since 1970."""
+
+    name: str
+    """The name, under which it is replaced."""
+    agent: str
+    """The name of the agent."""
+    input: str | list[Item]
+    """The input of each run."""
+    cron: str | None = None
+    """When it comes due, in five fields."""
+    every: float | None = None
+    """Or: the seconds from one time to the next."""
+    timezone: str = "UTC"
+    """The time zone in which ``cron`` is read."""
+    session_id: str | None = None
+    """The session that all its runs share."""
+    owner: str | None = None
+    """The owner of the sessions of its runs."""
+    max_turns: int | None = None
+    """The most turns of a run."""
+    overlap: bool = False
+    """Whether a run starts while the last one has not ended."""
+    created_at: float
+    """When it was made."""
+    next_at: float | None = None
+    """When the next run starts. None: it is paused."""
+    last_at: float | None = None
+    """The time for which the last run was started."""
+    last_run_id: str | None = None
+    """The last run."""
+    skipped: int = 0
+    """How many times were skipped because the last run had not ended, since one was not."""
+    problem: RunProblem | None = None
+    """Why no run could be started at the last time."""
+    locked: bool = False
+    """Whether it is encrypted and this runtime cannot read it: only its name is known."""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no runs are started."""
+        return self.next_at is None
+
+
+class Webhook(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that is told of events; see :class:`Webhooks`."""
+
+    id: str
+    """Its id."""
+    url: str | None
+    """Where requests are sent. None: it is encrypted and this runtime cannot read it."""
+    events: list[str]
+    """The types of the events."""
+    private: bool
+    """Whether the server may be in a network that is not the Internet."""
+    created_at: float
+    """When it was made, in seconds since 1970."""
+
+
+class NewWebhook(msgspec.Struct, frozen=True, kw_only=True):
+    """A webhook that was just made, with the secret that signs its requests."""
+
+    webhook: Webhook
+    """The webhook."""
+    secret: str
+    """Its secret, which is shown this once."""
+
+
+class WebhookDelivery(msgspec.Struct, frozen=True, kw_only=True):
+    """An event for a webhook, and how its last attempt ended. Times are in seconds since 1970."""
+
+    id: str
+    """The id of the message, which each attempt has as ``webhook-id``."""
+    webhook_id: str
+    """The webhook."""
+    event: str
+    """The type of the event."""
+    body: str
+    """What is sent, as JSON."""
+    created_at: float
+    """When the event happened."""
+    status: Literal["pending", "delivered", "failed"] = "pending"
+    """Whether it was accepted, or given up."""
+    attempts: int = 0
+    """How often it was sent."""
+    next_at: float | None = None
+    """When it is sent next."""
+    response_status: int | None = None
+    """The HTTP status of the last answer."""
+    problem: str | None = None
+    """Why the last attempt failed."""
+
+
 @dataclass(frozen=True)
 class ApprovalChange:
     """An approval after it was requested, decided, withdrawn or has expired; ``approval.status`` says which.

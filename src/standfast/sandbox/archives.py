@@ -1,11 +1,13 @@
 """Archives: those that programs extract into a workspace, and the workspace itself as a manifest and chunks."""
 
 import io
+import itertools
+import math
 import tarfile
 import tempfile
 import time
 import zipfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import IO, Any
 
@@ -19,6 +21,7 @@ from standfast.workers.wire.manifests import (
     WorkspaceFile,
     WorkspaceManifest,
     find_path_problem,
+    find_target_problem,
     hash_chunk,
 )
 from standfast.workspaces.storage import WorkspaceStorage
@@ -38,8 +41,7 @@ def read_tar(content: bytes, prefix: PurePosixPath, limits: SandboxArchiveLimits
                 raise ValueError(f"{info.name} in the archive is neither a file nor a directory")
             total += info.size
             limits.check_extracted(total)
-            file = archive.extractfile(info)
-            yield ArchiveMember(path, info.mode & 0o777, data=b"" if file is None else file.read())
+            yield ArchiveMember(path, info.mode & 0o777, stream=archive.extractfile(info), size=info.size)
 
 
 def read_zip(content: bytes, prefix: PurePosixPath, limits: SandboxArchiveLimits) -> Iterator[ArchiveMember]:
@@ -53,16 +55,16 @@ def read_zip(content: bytes, prefix: PurePosixPath, limits: SandboxArchiveLimits
                 if info.is_dir():
                     yield ArchiveMember(path, mode or 0o755)
                     continue
-                with archive.open(info) as file:
-                    data = file.read() if limits.max_extracted_bytes is None else limits.read_within(file, total)
-                total += len(data)
+                total += info.file_size  # no more is read, whatever the content is
                 limits.check_extracted(total)
-                yield ArchiveMember(path, mode or 0o644, data=data)
+                with archive.open(info) as file:
+                    yield ArchiveMember(path, mode or 0o644, stream=file, size=info.file_size)
     except zipfile.BadZipFile as problem:
         raise ValueError(f"the data are not a zip archive: {problem}") from problem
 
 
 _SPOOLED_BYTES = 16 << 20
+_MAX_TIME_NS = (1 << 63) - 1
 
 
 def read_archive(
@@ -70,7 +72,8 @@ def read_archive(
 ) -> tuple[WorkspaceManifest, dict[bytes, bytes]]:
     """Return the manifest of a tar archive, and its chunks that are not ``known``, as they are stored.
 
-    What a manifest cannot have is among its ``unkept_files``, with the reason. ValueError above ``max_bytes``.
+    What a manifest cannot have is among its ``unkept_files``, with the reason. ValueError above ``max_bytes``, and
+    tarfile.TarError for what is no archive.
     """
     files: dict[str, WorkspaceFile] = {}
     unkept: dict[str, str] = {}
@@ -84,9 +87,11 @@ def read_archive(
             if (problem := find_path_problem(path)) is not None:
                 unkept[path.encode(errors="replace").decode()[:4096]] = f"the path {problem}"
                 continue
-            mode, changed = member.mode & 0o777, int(member.mtime * 1e9)
+            mode, changed = member.mode & 0o777, _get_time_ns(member)
             if member.isdir():
                 files[path] = WorkspaceFile(path=path, kind="directory", mode=mode, mtime_ns=changed)
+            elif member.issym() and (problem := find_target_problem(member.linkname)) is not None:
+                unkept[path] = f"its target {problem}"
             elif member.issym():
                 files[path] = WorkspaceFile(path=path, kind="link", mode=mode, mtime_ns=changed, target=member.linkname)
             elif (source := archive.extractfile(member)) is not None:
@@ -98,7 +103,15 @@ def read_archive(
             else:
                 unkept[path] = "it is not a file, a directory or a symbolic link"
     total = sum(file.content.size for file in files.values())
-    return WorkspaceManifest(python="", files=tuple(files.values()), unkept_files=unkept, size=total), chunks
+    manifest = WorkspaceManifest(python="", files=tuple(files.values()), unkept_files=unkept, size=total)
+    manifest.check()
+    return manifest, chunks
+
+
+def _get_time_ns(member: tarfile.TarInfo) -> int:
+    """Return the time of the last change, or the nearest one that a manifest can have."""
+    seconds = member.mtime if math.isfinite(member.mtime) else 0.0
+    return max(-_MAX_TIME_NS, min(int(seconds * 1e9), _MAX_TIME_NS))
 
 
 def _read_content(source: IO[bytes], known: Collection[bytes], chunks: dict[bytes, bytes]) -> Content:
@@ -138,13 +151,14 @@ async def write_archive(manifest: WorkspaceManifest, storage: WorkspaceStorage) 
     return archive_file
 
 
-def write_members(file: Any, members: list[ArchiveMember]) -> None:
-    """Write files and directories to a tar archive."""
-    now = time.time()
+def write_members(file: Any, members: Iterable[ArchiveMember]) -> list[PurePosixPath]:
+    """Write files and directories to a tar archive, one after the other. Returns their paths."""
+    now, paths = time.time(), []
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for member in members:
             info = tarfile.TarInfo(str(member.path))
             info.mode, info.mtime = member.mode, now
+            paths.append(member.path)
             if member.link_target is not None:
                 info.type, info.linkname = tarfile.SYMTYPE, member.link_target
                 archive.addfile(info)
@@ -153,18 +167,22 @@ def write_members(file: Any, members: list[ArchiveMember]) -> None:
                     info.size = source.seek(0, io.SEEK_END)
                     source.seek(0)
                     archive.addfile(info, source)
+            elif member.stream is not None:
+                info.size = member.size
+                archive.addfile(info, member.stream)
             elif member.data is not None:
                 info.size = len(member.data)
                 archive.addfile(info, io.BytesIO(member.data))
             else:
                 info.type = tarfile.DIRTYPE
                 archive.addfile(info)
+    return paths
 
 
 def read_members(
     content: bytes, scheme: str | None, path: PurePosixPath, limits: SandboxArchiveLimits
-) -> list[ArchiveMember] | None:
-    """Return an archive that is stored at this path, and its members beside it, within limits.
+) -> Iterator[ArchiveMember] | None:
+    """Iterate over an archive that is stored at this path, and its members beside it, within limits.
 
     Without a scheme it is the suffix of the path, or what the content looks like; None if it is neither tar nor zip.
     Links are refused.
@@ -179,4 +197,5 @@ def read_members(
             reader = read_tar
     if reader is None:
         return None
-    return [ArchiveMember(path, mode=0o644, data=content), *reader(content, path.parent, limits)]
+    stored = ArchiveMember(path, mode=0o644, data=content)
+    return itertools.chain([stored], reader(content, path.parent, limits))

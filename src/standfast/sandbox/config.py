@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from standfast.agents.model_settings import ModelSettings, Reasoning, coerce_settings
 
@@ -27,6 +27,7 @@ class SandboxConcurrencyLimits:
     local_dir_files: int | None = 4
 
     def validate(self) -> None:
+        """Raise ``ValueError`` for a limit below 1."""
         for name in ("manifest_entries", "local_dir_files"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -42,23 +43,23 @@ class SandboxArchiveLimits:
     max_members: int | None = 100_000
 
     def validate(self) -> None:
+        """Raise ``ValueError`` for a limit below 1."""
         for name in ("max_input_bytes", "max_extracted_bytes", "max_members"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
 
     def check_input(self, size: int) -> None:
+        """Refuse an archive that is too large."""
         self._check("the archive has more than {} bytes", size, self.max_input_bytes)
 
     def check_members(self, count: int) -> None:
+        """Refuse an archive with too many members."""
         self._check("the archive has more than {} members", count, self.max_members)
 
     def check_extracted(self, size: int) -> None:
+        """Refuse an archive whose contents are too large."""
         self._check("the contents of the archive have more than {} bytes", size, self.max_extracted_bytes)
-
-    def read_within(self, file: IO[bytes], used: int) -> bytes:
-        """Read a file, at most one byte more than the limit leaves."""
-        return file.read(max(0, (self.max_extracted_bytes or 0) - used) + 1)
 
     @staticmethod
     def _check(text: str, value: int, limit: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Names of sandboxes in Docker containers, which this package does not have, for programs that can do without."""
+"""The names of Docker sandboxes, which this package does not implement, for programs that can run without them."""
 
 from typing import Any, ClassVar, Literal, NoReturn
 

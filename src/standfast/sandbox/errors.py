@@ -30,6 +30,7 @@ class SandboxError(Exception):
 
     @property
     def code(self) -> str:
+        """The code of the error."""
         return self.error_code.value
 
 

@@ -67,6 +67,7 @@ class UnixLocalSandboxSession(BaseSandboxSession):
 
     @classmethod
     def from_state(cls, state: UnixLocalSandboxSessionState) -> "UnixLocalSandboxSession":
+        """Return a session with this state, which is not started."""
         return cls(state=state)
 
     # --- life cycle -------------------------------------------------------------------------------
@@ -295,15 +296,18 @@ class UnixLocalSandboxSession(BaseSandboxSession):
         ]
 
     async def mkdir(self, path: Path | str, *, parents: bool = False, user: str | User | None = None) -> None:
+        """Create a directory."""
         self.check_user(user)
         await self._change(path, "make_directory", str(self.normalize_path(path, for_write=True)), parents)
 
     async def mv(self, source: Path | str, destination: Path | str, *, user: str | User | None = None) -> None:
+        """Move a file or a directory."""
         self.check_user(user)
         paths = (self.normalize_path(path, for_write=True) for path in (source, destination))
         await self._change(source, "move", *map(str, paths))
 
     async def rm(self, path: Path | str, *, recursive: bool = False, user: str | User | None = None) -> None:
+        """Remove a file or, with ``recursive``, a directory."""
         self.check_user(user)
         await self._change(path, "remove", str(self.normalize_path(path, for_write=True)), recursive)
 

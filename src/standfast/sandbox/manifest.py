@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator
 
-from standfast.sandbox.manifest_entries import BaseEntry, Dir, parse_entries
+from standfast.sandbox.manifest_entries import BaseEntry, Dir, File, parse_entries
 from standfast.sandbox.mounts import Mount
 from standfast.sandbox.types import Group, User
 from standfast.sandbox.workspace_paths import SandboxPathGrant, to_relative_path
@@ -26,6 +26,7 @@ class EnvValue(BaseModel, ABC):
 
     @classmethod
     def parse(cls, payload: object) -> "EnvValue":
+        """Return the value that the JSON describes."""
         if isinstance(payload, EnvValue):
             return payload
         kind = payload.get("type") if isinstance(payload, dict) else None
@@ -74,12 +75,14 @@ class Environment(BaseModel):
         return {name: _parse_variable(entry) for name, entry in value.items()}
 
     def normalized(self) -> dict[str, EnvEntry]:
+        """Return all variables as entries."""
         return {
             name: entry if isinstance(entry, EnvEntry) else EnvEntry.model_validate({"value": entry})
             for name, entry in self.value.items()
         }
 
     async def resolve(self) -> dict[str, str]:
+        """Return the values of all variables."""
         return {name: await entry.value.resolve() for name, entry in self.normalized().items()}
 
 
@@ -121,6 +124,16 @@ class Manifest(BaseModel):
             to_relative_path(path)
         return dict(self.entries)
 
+    def list_host_access(self) -> set[str]:
+        """Return what the manifest takes from the host, each as words: granted paths, copies and repositories."""
+        found = {f"reads {grant.path}" for grant in self.extra_path_grants}
+        found |= {f"writes to {grant.path}" for grant in self.extra_path_grants if not grant.read_only}
+        for _, entry in self.iter_entries():
+            if not isinstance(entry, (File, Dir)):
+                source = entry.model_dump_json(exclude={"description", "ephemeral", "group", "permissions", "is_dir"})
+                found.add(f"begins with {source}")
+        return found
+
     def iter_entries(self) -> Iterator[tuple[Path, BaseEntry]]:
         """Yield every entry with its path, children of directories included."""
         yield from _iter_entries(Path(), self.entries)
@@ -146,6 +159,7 @@ class Manifest(BaseModel):
         ]
 
     def ephemeral_mount_targets(self) -> list[tuple[Mount, Path]]:
+        """Return the mounts that snapshots leave out, with their paths."""
         return [target for target in self.mount_targets() if target[0].ephemeral]
 
     def describe(self, depth: int | None = 1) -> str:

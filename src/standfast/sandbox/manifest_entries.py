@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_serializer, field_validator
 
@@ -25,12 +25,17 @@ _GIT_TIMEOUT = 600.0
 
 @dataclass(frozen=True)
 class ArchiveMember:
-    """A file, a directory or a link to create: ``source`` is a local file, otherwise ``data`` is the content."""
+    """A file, a directory or a link to create.
+
+    The content of a file is ``data``, that of the local file ``source``, or ``size`` bytes of ``stream``.
+    """
 
     path: PurePosixPath
     mode: int
     data: bytes | None = None
     source: Path | None = None
+    stream: IO[bytes] | None = None
+    size: int = 0
     link_target: str | None = None
 
 
@@ -77,6 +82,7 @@ class BaseEntry(BaseModel, ABC):
 
     @classmethod
     def registered_types(cls) -> dict[str, Any]:
+        """Return the classes of entries by their types."""
         return dict(BaseEntry._types)
 
     @classmethod
@@ -204,8 +210,9 @@ class GitRepo(BaseEntry):
                 ("-C", folder, "checkout", "--quiet", "--detach", "FETCH_HEAD"),
             ):
                 self._run_git(url, *command)
-            source = Path(folder) / inner
-            if not source.is_dir() or source.is_symlink():
+            source = Path(folder).resolve() / inner
+            # A link on the way could lead to files of this machine.
+            if not source.is_dir() or source.resolve() != source:
                 raise ConfigurationError(f"{self.repo} has no directory {self.subpath!r}")
             yield ArchiveMember(path, self.get_mode())
             yield from (

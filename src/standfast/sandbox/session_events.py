@@ -142,12 +142,15 @@ class Instrumentation:
 
     @property
     def sinks(self) -> list[EventSink]:
+        """The receivers of the events."""
         return [delivery.sink for delivery in self._deliveries]
 
     def add_sink(self, sink: EventSink) -> None:
+        """Send later events to this sink, too."""
         self._deliveries.append(self._make_delivery(sink))
 
     def bind(self, session: Any) -> None:
+        """Let the sinks know their session."""
         for sink in self.sinks:
             sink.bind(session)
 

@@ -5,6 +5,7 @@ import io
 import tarfile
 import tempfile
 import uuid
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path, PurePosixPath
@@ -38,6 +39,8 @@ from standfast.sandbox.types import (
     User,
 )
 from standfast.sandbox.workspace_paths import resolve_workspace_path, to_relative_path
+
+_ARCHIVE_ERRORS = (tarfile.TarError, zlib.error, ValueError, OSError, KeyError, EOFError)
 
 
 class SandboxSessionState(BaseModel):
@@ -135,13 +138,16 @@ class BaseSandboxSession(ABC):
         """Return the entries of a directory."""
 
     @abstractmethod
-    async def mkdir(self, path: Path | str, *, parents: bool = False, user: str | User | None = None) -> None: ...
+    async def mkdir(self, path: Path | str, *, parents: bool = False, user: str | User | None = None) -> None:
+        """Create a directory."""
 
     @abstractmethod
-    async def mv(self, source: Path | str, destination: Path | str, *, user: str | User | None = None) -> None: ...
+    async def mv(self, source: Path | str, destination: Path | str, *, user: str | User | None = None) -> None:
+        """Move a file or a directory."""
 
     @abstractmethod
-    async def rm(self, path: Path | str, *, recursive: bool = False, user: str | User | None = None) -> None: ...
+    async def rm(self, path: Path | str, *, recursive: bool = False, user: str | User | None = None) -> None:
+        """Remove a file or, with ``recursive``, a directory."""
 
     @abstractmethod
     async def persist_workspace(self) -> io.IOBase:
@@ -218,6 +224,7 @@ class BaseSandboxSession(ABC):
         self._hooks.append(hook)
 
     async def run_pre_stop_hooks(self) -> None:
+        """Call what was registered for the end of the session, each once."""
         while self._hooks:
             await self._hooks.pop(0)()
 
@@ -225,11 +232,13 @@ class BaseSandboxSession(ABC):
 
     @property
     def dependencies(self) -> Dependencies:
+        """The values that entries and capabilities of this session share."""
         if self._dependencies is None:
             self._dependencies = Dependencies()
         return self._dependencies
 
     def set_dependencies(self, dependencies: Dependencies | None) -> None:
+        """Replace the values that entries and capabilities share."""
         self._dependencies = dependencies
 
     # --- files ------------------------------------------------------------------------------------
@@ -306,13 +315,12 @@ class BaseSandboxSession(ABC):
 
     async def create_members(self, members: Iterable[ArchiveMember]) -> list[MaterializedFile]:
         """Create files and directories in the workspace, all in one archive."""
-        listed = list(members)
-        if listed:
-            with tempfile.TemporaryFile() as archive:
-                await asyncio.to_thread(write_members, archive, listed)
+        with tempfile.TemporaryFile() as archive:
+            paths = await asyncio.to_thread(write_members, archive, members)
+            if paths:
                 archive.seek(0)
                 await self.hydrate_workspace(archive)
-        return [MaterializedFile(str(PurePosixPath(self.state.manifest.root) / member.path)) for member in listed]
+        return [MaterializedFile(str(PurePosixPath(self.state.manifest.root) / path)) for path in paths]
 
     async def extract(
         self,
@@ -326,11 +334,11 @@ class BaseSandboxSession(ABC):
         target, content, limits = self.to_workspace_path(path), data.read(), archive_limits or SandboxArchiveLimits()
         try:
             members = await asyncio.to_thread(read_members, content, compression_scheme, target, limits)
-        except (tarfile.TarError, ValueError, KeyError, EOFError, InvalidManifestPathError) as problem:
+            if members is None:
+                raise InvalidCompressionSchemeError(path=Path(path), scheme=compression_scheme)
+            await self.create_members(members)
+        except (*_ARCHIVE_ERRORS, InvalidManifestPathError) as problem:
             raise WorkspaceArchiveWriteError(path=Path(path), message=str(problem), cause=problem) from problem
-        if members is None:
-            raise InvalidCompressionSchemeError(path=Path(path), scheme=compression_scheme)
-        await self.create_members(members)
 
     def register_persist_workspace_skip_path(self, path: Path | str) -> Path:
         """Leave a path of the workspace out of snapshots."""
@@ -339,6 +347,7 @@ class BaseSandboxSession(ABC):
         return Path(relative)
 
     def get_skipped_paths(self) -> list[str]:
+        """Return the paths that a snapshot leaves out."""
         ephemeral = {path.as_posix() for path in self.state.manifest.ephemeral_persistence_paths(None)}
         return sorted(ephemeral | {str(path) for path in self._skipped_paths})
 
@@ -383,6 +392,7 @@ class BaseSandboxSession(ABC):
         )
 
     def describe(self) -> str:
+        """Return the content of the workspace as text for a model."""
         return self.state.manifest.describe(depth=None)
 
 

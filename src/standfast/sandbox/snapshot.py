@@ -31,6 +31,7 @@ class SnapshotBase(BaseModel, ABC):
 
     @classmethod
     def parse(cls, payload: object) -> "SnapshotBase":
+        """Return the snapshot that the JSON describes."""
         if isinstance(payload, SnapshotBase):
             return payload
         kind = payload.get("type") if isinstance(payload, dict) else None
@@ -93,6 +94,7 @@ class LocalSnapshot(SnapshotBase):
 
     @property
     def path(self) -> Path:
+        """The file of the snapshot."""
         if not _SAFE_NAME.fullmatch(self.id):
             raise ValueError(f"{self.id!r} cannot be the name of a snapshot")
         return self.base_path / f"{self.id}.tar"

@@ -6,6 +6,7 @@ again, in whichever process, begins with the latest version.
 
 import asyncio
 import io
+import tarfile
 from functools import partial
 from typing import Any
 
@@ -46,7 +47,7 @@ class StoredSandbox:
         self, backend: Backend, key: str, recorded: RecordedCall, *, run_id: str, is_encrypted: bool = False
     ) -> None:
         self.key, self.run_id, self.lock = key, run_id, asyncio.Lock()
-        self.is_behind = False
+        self.is_outdated = False
         """Whether others have changed or deleted the workspace. What this sandbox has becomes its next version."""
         self.lost_versions: tuple[int, ...] = ()
         self._storage, self._recorded, self._is_encrypted = WorkspaceStorage(backend), recorded, is_encrypted
@@ -116,7 +117,7 @@ class StoredSandbox:
 
     async def upload(self, snapshot_id: str, data: io.IOBase) -> None:
         """Save the workspace between two calls: commands may have changed files after their calls ended."""
-        await self._catch_up()
+        await self._refresh()
         try:
             manifest, chunks = await asyncio.to_thread(read_archive, data, self._get_known(), max_bytes=self._max_bytes)
             if self._manifest is not None and manifest.files == self._manifest.files:
@@ -128,7 +129,7 @@ class StoredSandbox:
             cell = Cell(self._version, "", run_id=self.run_id, sandbox=changed, place=place)
             ops, note = self._build_version(cell, manifest)
             await self._recorded.record_note("workspace.saved", note, *ops)
-        except (WorkspaceMoved, ValueError) as problem:
+        except (WorkspaceMoved, tarfile.TarError, ValueError) as problem:
             _log.warning("workspace %s: not saved at the end of a run: %s", self.key, problem)
             return
         self.adopt(manifest, state)
@@ -138,10 +139,10 @@ class StoredSandbox:
     async def add_version(self, call: RecordedCall, path: str) -> "PendingVersion | None":
         """Archive the workspace and add its version to the outcome of a call; None if nothing has changed.
 
-        Call :meth:`PendingVersion.settle` when the outcome is committed. A workspace that cannot be archived becomes a
+        Call :meth:`PendingVersion.finish` when the outcome is committed. A workspace that cannot be archived becomes a
         version without a checkpoint: what the call did is lost when the workspace is restored.
         """
-        await self._catch_up()
+        await self._refresh()
         state = self._describe()
         manifest: WorkspaceManifest | None = None
         try:
@@ -154,7 +155,7 @@ class StoredSandbox:
                 return None
             await self._storage.write_chunks(_iterate(chunks))
             manifest = found
-        except (SandboxError, StandfastError, OSError, ValueError) as problem:
+        except (SandboxError, StandfastError, tarfile.TarError, OSError, ValueError) as problem:
             _log.warning("workspace %s: version %d could not be saved: %s", self.key, self._version + 1, problem)
         changed = state if state != self._state else None
         place = await self._storage.find_place(self.key)
@@ -165,12 +166,12 @@ class StoredSandbox:
             call.add_note("workspace.saved", note)
         return PendingVersion(self, manifest, state)
 
-    async def _catch_up(self) -> None:
-        if self.is_behind:
+    async def _refresh(self) -> None:
+        if self.is_outdated:
             record = await self._storage.get(self.key)
             self._workspace_id = record.workspace_id if record else new_id("workspace")
             self._version, self._manifest, self._state = record.version if record else 0, None, None
-            self.is_behind = False
+            self.is_outdated = False
 
     def adopt(self, manifest: WorkspaceManifest | None, state: dict[str, Any]) -> None:
         """Take over a version that was committed."""
@@ -205,11 +206,11 @@ class PendingVersion(msgspec.Struct):
     manifest: WorkspaceManifest | None
     state: dict[str, Any]
 
-    def settle(self, *, committed: bool) -> None:
+    def finish(self, *, committed: bool) -> None:
         if committed:
             self.sandbox.adopt(self.manifest, self.state)
         else:
-            self.sandbox.is_behind = True
+            self.sandbox.is_outdated = True
 
 
 async def _iterate(chunks: dict[bytes, bytes]) -> Any:

@@ -62,12 +62,15 @@ class Permissions(BaseModel):
         return (stat.S_IFDIR if self.directory else 0) | self.owner << 6 | self.group << 3 | self.other
 
     def owner_can(self, mode: int) -> Self:
+        """Return a copy with these permissions of the owner."""
         return self.model_copy(update={"owner": int(mode)})
 
     def group_can(self, mode: int) -> Self:
+        """Return a copy with these permissions of the group."""
         return self.model_copy(update={"group": int(mode)})
 
     def others_can(self, mode: int) -> Self:
+        """Return a copy with these permissions of others."""
         return self.model_copy(update={"other": int(mode)})
 
     def __str__(self) -> str:
@@ -87,6 +90,7 @@ class ExecResult:
     exit_code: int
 
     def ok(self) -> bool:
+        """Whether the exit code is 0."""
         return self.exit_code == 0
 
 
@@ -100,6 +104,7 @@ class ExposedPortEndpoint:
     query: str = ""
 
     def url_for(self, scheme: str) -> str:
+        """Return the URL of the port; with TLS, that of the encrypted scheme."""
         secure = {"http": "https", "ws": "wss"}.get(scheme, scheme) if self.tls else scheme
         return f"{secure}://{self.host}:{self.port}/" + (f"?{self.query}" if self.query else "")
 
@@ -125,6 +130,7 @@ class FileEntry:
     kind: EntryKind = EntryKind.FILE
 
     def is_dir(self) -> bool:
+        """Return whether it is a directory."""
         return self.kind is EntryKind.DIRECTORY
 
 

@@ -17,7 +17,7 @@ import tarfile
 import termios
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 _CHUNK = 65536
@@ -250,19 +250,45 @@ def pack(root: str, skipped: list[str]) -> None:
     """Begin to archive the workspace; :func:`read_archive` returns the archive."""
 
     def write(pipe: IO[bytes]) -> None:
-        def select_member(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-            archive.inodes.clear()  # type: ignore[attr-defined] # each name of a file gets its content
-            if info.name in skipped or not (info.isreg() or info.isdir() or info.issym()):
-                return None
-            info.uid = info.gid = 0
-            info.uname = info.gname = ""
-            return info
-
         with tarfile.open(fileobj=pipe, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-            for name in sorted(os.listdir(root)):
-                archive.add(os.path.join(root, name), arcname=name, filter=select_member)
+            add_directory(archive, root, "", skipped)
 
     _replace_archive_thread(ArchiveThread(write, writes=True))
+
+
+def add_directory(archive: tarfile.TarFile, path: str, prefix: str, skipped: list[str]) -> None:
+    """Add what a directory contains to an archive, but no sockets, pipes and devices."""
+    for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
+        archive.inodes.clear()  # type: ignore[attr-defined] # each name of a file gets its content
+        info = archive.gettarinfo(entry.path, prefix + entry.name)
+        if info is None or info.name in skipped or not (info.isreg() or info.isdir() or info.issym()):
+            continue
+        info.uid = info.gid = 0
+        info.uname = info.gname = ""
+        if info.issym():
+            archive.addfile(info)
+            continue
+        with make_readable(entry.path, info.mode):
+            if info.isdir():
+                archive.addfile(info)
+                add_directory(archive, entry.path, f"{info.name}/", skipped)
+            else:
+                with open(entry.path, "rb") as file:
+                    archive.addfile(info, file)
+
+
+@contextlib.contextmanager
+def make_readable(path: str, mode: int) -> Iterator[None]:
+    """Let the owner read a file, or list a directory, in the block: a command may have taken that from itself."""
+    needed = 0o500 if os.path.isdir(path) else 0o400
+    if mode & needed == needed:
+        yield
+        return
+    os.chmod(path, mode | needed)
+    try:
+        yield
+    finally:
+        os.chmod(path, mode)
 
 
 def read_archive(size: int) -> tuple[bytes, str | None]:

@@ -1,4 +1,4 @@
-"""The types of answers that describe more than one thing: overviews, histories, steps of runs, workers, calls."""
+"""The types of answers that combine several records: overviews, histories, steps of runs, workers, calls."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ class StoreHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to do: of the client's owner or, for those who may see it, of all.
+    """The work that is pending: of the client's owner or, for those who may see it, of all.
 
     ``runs`` has the number of runs by status, each at most ``counted_up_to``. ``executing``, ``calls`` and ``cells``
     are those of this process. ``pools`` are its worker pools, for operators.
@@ -58,7 +58,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     replaced_at: float | None
     entries: list[SessionEntry]
     tokens: int
-    """Of what a model sees, estimated."""
+    """An estimate, of the items that a model sees."""
     quarantined: list[QuarantinedItem]
 
 

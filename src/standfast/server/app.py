@@ -24,6 +24,7 @@ from standfast.server.problems import RequestError, make_problem, make_response
 from standfast.server.resources import (
     agents,
     approvals,
+    automation,
     cells,
     compaction,
     fleet,
@@ -62,6 +63,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *call_endpoints.endpoints,
     *health.endpoints,
     *keys.endpoints,
+    *automation.endpoints,
     *metrics.endpoints,
 )
 
@@ -78,7 +80,7 @@ def create_app(
 ) -> Starlette:
     """Return an ASGI application that serves the runtime. Mount it anywhere, or pass it to any ASGI server.
 
-    ``auth`` finds out who sends a request; several are tried in order. Requests are accepted for ``allowed_hosts``
+    ``auth`` identifies the sender of a request; several are tried in order. Requests are accepted for ``allowed_hosts``
     only, so that a page of another site cannot reach the server by a name of its own. Decisions and denied requests are
     recorded in the audit log of the store. ``calls`` are realtime agents that pages can call, or functions that make a
     :class:`RealtimeRunner` for each call. With ``python``, users run code of their own in the workspaces of their
@@ -114,7 +116,7 @@ def create_app(
 
 @functools.cache
 def describe_api() -> dict[str, Any]:
-    """Return the OpenAPI document, which is made when it is asked for: most processes never are."""
+    """Return the OpenAPI document, which is made on the first request: most processes never get one."""
     return build_openapi(ENDPOINTS)
 
 

@@ -11,7 +11,7 @@ import msgspec
 from standfast.base.errors import Closed, NotFound
 from standfast.base.ids import new_id
 from standfast.base.log import get_logger
-from standfast.server.calls.message_log import MessageLog
+from standfast.server.message_log import MessageLog
 from standfast.server.problems import make_problem
 from standfast.server.types import CellInfo, NewCell
 
@@ -32,13 +32,10 @@ _SHOWN = ("output", "display", "input", "result", "error")
 
 @dataclass(eq=False)
 class RunningCell:
-    """A cell of one session, from its start until it is forgotten. It is the observer of its execution.
-
-    A later session with the same id has another ``tape``, and does not have the cell.
-    """
+    """A cell of one session, from its start until it is forgotten. It is the observer of its execution."""
 
     session_id: str
-    tape: int | None
+    session_created_at: float
     owner: str | None
     subject: str
     new: NewCell
@@ -123,7 +120,8 @@ class RunningCell:
 
     def _note_outcome(self, work: "asyncio.Future[Any]") -> None:
         if work.cancelled():
-            reason = "it was interrupted before it began" if self._is_withdrawn else "the server is stopping"
+            reason = "its workspace was deleted" if self._is_withdrawn else "the server is stopping"
+            reason = "it was interrupted before it began" if self.status == "queued" else reason
             self._fail(Closed(f"the cell has changed nothing: {reason}"))
         elif (error := work.exception()) is not None:
             self._fail(error)
@@ -150,14 +148,18 @@ class RunningCell:
         """Stop the cell; ``None`` if it does not run. One that waits for others never runs."""
         if self._session is not None:
             return await self._session.interrupt()
+        self.withdraw()
+        return None
+
+    def withdraw(self) -> None:
+        """Stop the cell; it makes no version."""
         if self._work is not None and not self._work.done():
             self._is_withdrawn = True
             self._work.cancel()
-        return None
 
 
 class CellRegister:
-    """The cells of this process: all that run, and the latest that have ended, as far as ``max_bytes`` go."""
+    """The cells of this process: all that run, and the latest that have ended, within ``max_bytes``."""
 
     def __init__(self, max_bytes: int) -> None:
         self._cells: dict[str, RunningCell] = {}
@@ -179,14 +181,22 @@ class CellRegister:
             size -= cell.size
             del self._cells[cell.cell_id]
 
-    def get(self, session_id: str, tape: int | None, cell_id: str) -> RunningCell:
+    def get(self, session_id: str, session_created_at: float, cell_id: str) -> RunningCell:
+        """Return a cell of this session, not of a deleted one that had its id."""
         cell = self._cells.get(cell_id)
-        if cell is None or (cell.session_id, cell.tape) != (session_id, tape):
+        if cell is None or cell not in self.list(session_id, session_created_at):
             raise NotFound("cell", cell_id, hint="; a cell lives in the process that runs it")
         return cell
 
-    def list(self, session_id: str, tape: int | None) -> list[RunningCell]:
-        return [cell for cell in self._cells.values() if (cell.session_id, cell.tape) == (session_id, tape)]
+    def list(self, session_id: str, session_created_at: float) -> list[RunningCell]:
+        wanted = (session_id, session_created_at)
+        return [cell for cell in self._cells.values() if (cell.session_id, cell.session_created_at) == wanted]
+
+    def forget(self, session_id: str) -> None:
+        """Stop and drop the cells of a session whose workspace was deleted."""
+        for cell in [cell for cell in self._cells.values() if cell.session_id == session_id]:
+            cell.withdraw()
+            del self._cells[cell.cell_id]
 
     def count_open(self, owner: str | None) -> int:
         return sum(cell.owner == owner and not cell.has_ended for cell in self._cells.values())

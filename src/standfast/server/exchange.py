@@ -28,7 +28,7 @@ from standfast.server.types import Upload
 from standfast.store.records import Head
 
 MIN_BODY_RATE = 1000.0
-"""Bytes per second that a body must have on average, so that a byte now and then does not hold a connection."""
+"""Bytes per second that a body must have on average, so that a client cannot hold a connection by single bytes."""
 _ETAG = re.compile(r'"([0-9]{1,18})-([0-9]{1,18})"')
 
 
@@ -45,14 +45,14 @@ class Exchange:
     approval: Approval
     owner: str | None = None
     """The owner of the session that the path names, or of the session of the run or approval that it names."""
-    tape: int | None = None
-    """The tape of that session, which a later session with its id does not have."""
+    session_created_at: float
+    """When the session that the path names was created: another one with its id has another time."""
 
     def __init__(self, service: Service, endpoint: Endpoint, request: Request | WebSocket) -> None:
         self.service, self.endpoint, self.request = service, endpoint, request
         self.runtime: Runtime = service.runtime
         self.reads: RunQueries = service.runtime
-        """What the principal may see; on a database that separates owners, nothing else is there."""
+        """The runs that the principal may see; a database that separates owners returns no others."""
         self.path = {name: unquote(value) for name, value in request.path_params.items()}
         self._principal: Principal | None = None
         self.body: Any = None
@@ -93,7 +93,7 @@ class Exchange:
         accepted = self.request.headers.get("accept", "").partition(";")[0].strip().lower()
         return self.endpoint.can_stream and accepted == "text/event-stream"
 
-    def tag_head(self, head: Head) -> None:
+    def set_etag(self, head: Head) -> None:
         """Send the head as the ETag of the response."""
         self.headers["etag"] = f'"{head.version}-{head.length}"'
 
@@ -144,7 +144,7 @@ class Exchange:
             return
         if self.principal.role < min(rule.own, rule.foreign):
             raise Forbidden(f"{self.endpoint.name} needs the role {rule.own.name.lower()}")
-        self.reads = await self.service.narrow(self.owner_filter)
+        self.reads = await self.service.scope_to(self.owner_filter)
         if "run_id" in self.path:
             await self._load_run(self.path["run_id"])
         if "approval_id" in self.path:
@@ -171,24 +171,26 @@ class Exchange:
             self.approval = await self.reads.approval(approval_id)
 
     async def require_access_or_absence(self, session_id: str) -> str:
-        """Check the access to a session that may not exist yet, and return its owner, or whose it would be.
-
-        The id of a deleted session whose runs were kept is not free: they would belong to the owner of the new one.
-        """
-        record = await self.runtime.store.backend.get_session(session_id)
+        """Check the access to a session that may not exist yet, and return its owner, or whose it would be."""
+        backend = self.runtime.store.backend
+        record = await backend.get_session(session_id)
         if record is not None and not self.rule.allows(self.principal, record.owner):
             raise Hidden("session", session_id)
-        if record is None and self.owner_filter is not None and await self.runtime.runs(session_id=session_id, limit=1):
-            raise Hidden("session", session_id)
+        may_adopt = record is not None or self.rule.allows(self.principal, None)
+        # Whose these runs were is not known any more, and who takes the id gets them.
+        if not may_adopt and await backend.list_runs(status=None, session_id=session_id, limit=1, after=0):
+            raise Hidden("session", session_id, hint="; runs of a deleted one have its id")
         return self.principal.owner if record is None or record.owner is None else record.owner
 
     async def _require_access(self, what: str, name: str, session_id: str | None) -> None:
         record = None if session_id is None else await self.runtime.store.backend.get_session(session_id)
         if what == "session" and record is None:
             raise NotFound(what, name)
-        self.owner, self.tape = (None, None) if record is None else (record.owner, record.tape)
+        self.owner = None if record is None else record.owner
         if not self.rule.allows(self.principal, self.owner):
             raise Hidden(what, name)
+        if record is not None:
+            self.session_created_at = record.created_at
 
     @property
     def session(self) -> StoredSession:

@@ -34,7 +34,7 @@ class LineFormatter(logging.Formatter):
         return make_visible(super().format(record), multiline=bool(record.exc_info))
 
 
-class RefusedSockets(logging.Filter):
+class RefusedSocketFilter(logging.Filter):
     """Drops the error that uvicorn logs for a WebSocket that was refused with a response."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -49,6 +49,6 @@ def configure_logging(*, as_json: bool) -> None:
     for name in ("standfast", "uvicorn.error"):
         log = logging.getLogger(name)
         log.handlers[:] = [handler]
-        log.filters[:] = [RefusedSockets()] if name == "uvicorn.error" else []
+        log.filters[:] = [RefusedSocketFilter()] if name == "uvicorn.error" else []
         log.setLevel(logging.INFO if name == "standfast" else logging.WARNING)
         log.propagate = False

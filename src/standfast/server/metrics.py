@@ -1,6 +1,7 @@
 """``/metrics``: what the server and its runtime do, for Prometheus."""
 
 import time
+from collections import Counter as Counts
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,12 @@ class ServerMetrics:
         self.pool = Gauge(
             "standfast_pool_sessions", "Sessions of worker pools by state.", ("state",), registry=self.registry
         )
+        self.node_sessions = Gauge(
+            "standfast_node_sessions", "Sessions in use on a node of a fleet.", ("node",), registry=self.registry
+        )
+        self.node_capacity = Gauge(
+            "standfast_node_capacity", "Sessions that a node of a fleet has at most.", ("node",), registry=self.registry
+        )
 
     @contextmanager
     def count_stream(self) -> Any:
@@ -116,6 +123,24 @@ async def count_queues(exchange: "Exchange") -> None:
         metrics.oldest_queued.labels(name).set(queue.oldest_wait)
 
 
+def count_pools(exchange: "Exchange") -> None:
+    """Set how many workers the pools of this server have; those over Ray also by node."""
+    metrics, totals, nodes = exchange.service.metrics, Counts[str](), dict[str, tuple[int, int]]()
+    for pool in exchange.service.pools:
+        info = pool.info()
+        totals.update({state: count for state, count in info.items() if isinstance(count, int)})
+        for node_id, node in info.get("nodes", {}).items():
+            leased, capacity = nodes.get(node_id, (0, 0))
+            nodes[node_id] = leased + node["leased"], capacity + node["capacity"]
+    metrics.node_sessions.clear()
+    metrics.node_capacity.clear()
+    for state, count in totals.items():
+        metrics.pool.labels(state).set(count)
+    for node_id, (leased, capacity) in nodes.items():
+        metrics.node_sessions.labels(node_id).set(leased)
+        metrics.node_capacity.labels(node_id).set(capacity)
+
+
 @endpoints.add("GET", "/metrics", OPERATE, media_type="text/plain")
 async def get_metrics(exchange: "Exchange") -> Response:
     """Show metrics in the text format of Prometheus."""
@@ -128,8 +153,5 @@ async def get_metrics(exchange: "Exchange") -> Response:
         metrics.oldest.set(max(0.0, time.time() - pending[0].requested_at) if pending else 0.0)
         await count_queues(exchange)
     metrics.executing.set(exchange.runtime.count_executing())
-    for pool in exchange.service.pools:
-        for state, count in pool.info().items():
-            if isinstance(count, int):
-                metrics.pool.labels(state).set(count)
+    count_pools(exchange)
     return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)

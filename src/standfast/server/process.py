@@ -59,11 +59,13 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 chooses a free one."""
+def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """Return a listening socket; port 0 chooses a free one. A ``shared`` port serves several processes of one user."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listener.bind((host.strip("[]"), port))
     except OSError:

@@ -39,21 +39,21 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What one request and one principal may use."""
 
     body_bytes: int = 4_000_000
-    """Of a JSON body."""
+    """The most bytes of a JSON body."""
     body_pause: float = 30.0
     """Seconds between two parts of a body, after which the request is refused."""
     upload_bytes: int = 100_000_000
-    """Of an uploaded file."""
+    """The most bytes of an uploaded file."""
     page_size: int = 500
     """The most entries of one page of a listing."""
     requests_per_second: float = 200.0
-    """Of one principal, or of one address that is not authenticated, on average over a few seconds."""
+    """Requests per second of one principal, or of one address that is not authenticated, on average."""
     open_cells: int = 16
     """The most cells of one owner that run or wait at a time, in one process."""
     cell_seconds: float = 3600.0
     """The longest timeout of a cell."""
     ended_cell_bytes: int = 64_000_000
-    """What the ended cells of a process keep together: code, messages and results. The last one is always kept."""
+    """The most bytes kept of ended cells: code, messages and results. The last cell is always kept."""
     heartbeat: float = 15.0
     """Seconds between two comments in an event stream without events."""
 
@@ -93,7 +93,7 @@ class Service:
         self.audit = Audit(self.runtime.store)
         self.cells = CellRegister(self.limits.ended_cell_bytes)
 
-    async def narrow(self, owner: str | None) -> RunQueries:
+    async def scope_to(self, owner: str | None) -> RunQueries:
         """Return the data of an owner, separated by the database if it can do that. ``None`` stands for all owners."""
         if owner is None:
             return self.runtime

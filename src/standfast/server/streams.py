@@ -21,7 +21,7 @@ RETRY = b"retry: 1000\n\n"
 """Tells browsers to reconnect after a second to a server that went away."""
 
 FEW_STREAMS = 100
-WORD_PAUSE = 0.0001
+DELTA_INTERVAL = 0.0001
 """Seconds for each open stream beyond a few: 90 ms with a thousand of them."""
 _POSITION = re.compile(r"([0-9]{1,16})(?:/([0-9]{1,30}\.[0-9]{1,30}))?")
 _encode = msgspec.json.Encoder().encode
@@ -133,13 +133,13 @@ def read_position(exchange: Exchange) -> StreamPosition:
     return StreamPosition.parse(value or str(exchange.query.after))
 
 
-def get_word_pause(service: Service) -> float:
-    """Return the seconds between two sends of words in one stream.
+def get_delta_interval(service: Service) -> float:
+    """Return the seconds between two sends of live events in one stream.
 
-    They grow with the number of streams, so that many readers do not keep the process from everything else: the words
-    of a pause are sent together.
+    They grow with the number of streams, so that many readers leave the process time for other work: the live
+    events of an interval are sent together.
     """
-    return max(0, service.metrics.open_streams - FEW_STREAMS) * WORD_PAUSE
+    return max(0, service.metrics.open_streams - FEW_STREAMS) * DELTA_INTERVAL
 
 
 async def stream_run(
@@ -155,7 +155,7 @@ async def stream_run(
                 position = position.advance(event)
                 parts.append(_encoded_events.format(event, position))
             yield b"".join(parts)
-            if batch[-1].live and (pause := get_word_pause(service)):
+            if batch[-1].live and (pause := get_delta_interval(service)):
                 await asyncio.sleep(pause)
     info = await run.info()
     yield format_event(_encode({"status": info.status, "steps": info.steps}), event="end")

@@ -5,6 +5,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from standfast.base.items import Item
+from standfast.runs.config import DEFAULT_MAX_TURNS
 from standfast.runtime.types import ApprovalStatus, CancelMode, OnBusy, RunStatus, Verdict
 from standfast.store.records import Head
 
@@ -74,6 +75,29 @@ class NewRun(Input, frozen=True, kw_only=True):
     context: dict[str, Any] | None = None
     on_busy: OnBusy = "enqueue"
     max_turns: int | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class NewSchedule(Input, frozen=True, kw_only=True):
+    """When runs of an agent start: at the times of ``cron``, read in ``timezone``, or ``every`` so many seconds."""
+
+    agent: str
+    input: str | list[Item]
+    cron: str | None = None
+    every: float | None = None
+    timezone: str = "UTC"
+    session_id: str | None = None
+    owner: str | None = None
+    max_turns: int | None = DEFAULT_MAX_TURNS
+    overlap: bool = False
+
+
+class WebhookRequest(Input, frozen=True, kw_only=True):
+    """Where events are sent, and which; by default all."""
+
+    url: str
+    events: list[str] | None = None
+    private: bool = False
+    secret: str | None = None
 
 
 class RunListing(Listing, frozen=True, kw_only=True):

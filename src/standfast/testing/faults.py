@@ -26,6 +26,7 @@ class FakeClock:
         return self.now
 
     def advance(self, seconds: float) -> None:
+        """Let time pass."""
         self.now += seconds
 
 
@@ -74,6 +75,7 @@ class DriverFaults:
 
     @contextmanager
     def fail_after(self, statements: int, *, late: bool = False) -> Iterator[CountedFault]:
+        """Let the driver fail after so many statements while the block lasts."""
         self.armed = fault = CountedFault(statements, late)
         try:
             yield fault
@@ -97,6 +99,7 @@ class SqliteFaults(DriverFaults):
     """A driver for ``SqliteBackend(connect=faults.connect)`` whose statements fail on request."""
 
     def connect(self, *args: Any, **kwargs: Any) -> sqlite3.Connection:
+        """Open a connection that fails as configured, in place of ``sqlite3.connect``."""
         connection = sqlite3.connect(*args, factory=FaultyConnection, **kwargs)
         assert isinstance(connection, FaultyConnection)
         connection.faults = self
@@ -139,10 +142,12 @@ class StorageFixtures:
 
     @pytest.fixture
     def clock(self) -> FakeClock:
+        """The clock of the storage."""
         return FakeClock()
 
     @pytest.fixture
     def reopen(self) -> Reopen:
+        """Opens the storage, again with the same content. Subclasses supply it."""
         raise NotImplementedError("subclasses must supply the fixture 'reopen'")
 
     @pytest.fixture
@@ -154,6 +159,7 @@ class StorageFixtures:
 
     @pytest.fixture
     def failing_after(self) -> FaultInjector:
+        """Lets the storage fail after a number of statements. Skips tests unless it is overridden."""
         pytest.skip("this storage supplies no fault injection")
 
     @pytest.fixture

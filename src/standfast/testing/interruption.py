@@ -117,6 +117,7 @@ class CrashingBackend:
         self.commit_count = 0
 
     async def commit(self, *ops: Op) -> list[OpResult]:
+        """Commit, or crash if this is the commit to crash at."""
         if all(depends_on_clock(op) for op in ops):
             return await self.backend.commit(*ops)
         self.commit_count += 1

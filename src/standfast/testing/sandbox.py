@@ -96,13 +96,16 @@ class ScriptedSandboxSession(BaseSandboxSession):
 
     @property
     def calls(self) -> tuple[SandboxCall, ...]:
+        """The calls so far."""
         return tuple(self._calls)
 
     @property
     def remaining_steps(self) -> int:
+        """How many steps of the script are left."""
         return len(self._steps)
 
     def assert_complete(self) -> None:
+        """Raise if steps of the script are left."""
         if self._steps:
             methods = tuple(step["method"] for step in self._steps)
             raise UnconsumedSandboxSteps(
@@ -179,12 +182,15 @@ class ScriptedSandboxSession(BaseSandboxSession):
         return result
 
     async def mkdir(self, path: Path | str, *, parents: bool = False, user: str | User | None = None) -> None:
+        """Create a directory."""
         await self._take("mkdir", path, parents=parents, user=user)
 
     async def mv(self, source: Path | str, destination: Path | str, *, user: str | User | None = None) -> None:
+        """Move a file or a directory."""
         await self._take("mv", source, destination, user=user)
 
     async def rm(self, path: Path | str, *, recursive: bool = False, user: str | User | None = None) -> None:
+        """Remove a file or, with ``recursive``, a directory."""
         await self._take("rm", path, recursive=recursive, user=user)
 
     async def persist_workspace(self) -> io.IOBase:

@@ -111,10 +111,12 @@ class ModelStep:
 
     @classmethod
     def raise_error(cls, error: Exception, *, retry_advice: ModelRetryAdvice | None = None) -> "ModelStep":
+        """A step that raises."""
         return cls(error=error, retry_advice=retry_advice)
 
     @classmethod
     def respond(cls, responder: "ModelResponder") -> "ModelStep":
+        """A step whose response a function makes."""
         return cls(responder=responder)
 
     @classmethod
@@ -126,6 +128,7 @@ class ModelStep:
         usage: Usage | None = None,
         response_id: str | None = "resp-789",
     ) -> "ModelStep":
+        """A step that streams these events."""
         return cls(output=output, usage=usage or Usage(), response_id=response_id, stream_events=events)
 
 
@@ -177,14 +180,17 @@ class ScriptedModel(Model):
 
     @property
     def first_call(self) -> ModelCall | None:
+        """The first call, None before it."""
         return self._calls[0] if self._calls else None
 
     @property
     def last_call(self) -> ModelCall | None:
+        """The latest call, None before the first."""
         return self._calls[-1] if self._calls else None
 
     @property
     def remaining_steps(self) -> int:
+        """How many steps of the script are left."""
         return len(self._steps)
 
     def enqueue(self, step: ModelScriptItem) -> None:

@@ -11,8 +11,8 @@ from functools import cache
 from typing import Any
 from urllib.error import HTTPError, URLError
 
+from standfast.base.http_clients import get_url_opener
 from standfast.base.log import get_logger
-from standfast.base.redirects import get_url_opener
 from standfast.tracing.registry import TracingProcessor, TracingState, add_trace_processor, call_safely
 from standfast.tracing.spans import Span, Trace
 
@@ -145,17 +145,21 @@ class BackendSpanExporter(TracingExporter):
 
     @property
     def api_key(self) -> str | None:
+        """The key for OpenAI, by default ``OPENAI_API_KEY``."""
         return self._api_key or os.environ.get("OPENAI_API_KEY")
 
     @property
     def organization(self) -> str | None:
+        """The organization at OpenAI, by default ``OPENAI_ORG_ID``."""
         return self._organization or os.environ.get("OPENAI_ORG_ID")
 
     @property
     def project(self) -> str | None:
+        """The project at OpenAI, by default ``OPENAI_PROJECT_ID``."""
         return self._project or os.environ.get("OPENAI_PROJECT_ID")
 
     def set_api_key(self, api_key: str) -> None:
+        """Send later spans with this key."""
         self._api_key = api_key
 
     def close(self) -> None:

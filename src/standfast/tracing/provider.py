@@ -67,9 +67,11 @@ class TraceProvider:
         return Span(span_data, span_id=span_id or self.gen_span_id(), parent=parent)
 
     def register_processor(self, processor: TracingProcessor) -> None:
+        """Let a processor receive later traces and spans, too."""
         TracingState.set_processors([*TracingState.processors, processor])
 
     def set_processors(self, processors: list[TracingProcessor]) -> None:
+        """Replace all processors."""
         TracingState.set_processors(processors)
 
     def set_disabled(self, disabled: bool) -> None:
@@ -84,18 +86,23 @@ class TraceProvider:
         TracingState.shutdown()
 
     def get_current_trace(self) -> Trace | None:
+        """Return the trace around the caller, None if there is none."""
         return get_current_trace()
 
     def get_current_span(self) -> Span[Any] | None:
+        """Return the span around the caller, None if there is none."""
         return get_current_span()
 
     def gen_trace_id(self) -> str:
+        """Return a new id for a trace."""
         return gen_trace_id()
 
     def gen_span_id(self) -> str:
+        """Return a new id for a span."""
         return gen_span_id()
 
     def gen_group_id(self) -> str:
+        """Return a new id for a group of traces."""
         return f"group_{gen_trace_id().removeprefix('trace_')}"
 
     def time_iso(self) -> str:

@@ -24,16 +24,20 @@ class TracingProcessor(ABC):
     """
 
     @abstractmethod
-    def on_trace_start(self, trace: "Trace") -> None: ...
+    def on_trace_start(self, trace: "Trace") -> None:
+        """Called when a trace has started."""
 
     @abstractmethod
-    def on_trace_end(self, trace: "Trace") -> None: ...
+    def on_trace_end(self, trace: "Trace") -> None:
+        """Called when a trace has ended."""
 
     @abstractmethod
-    def on_span_start(self, span: "Span[Any]") -> None: ...
+    def on_span_start(self, span: "Span[Any]") -> None:
+        """Called when a span has started."""
 
     @abstractmethod
-    def on_span_end(self, span: "Span[Any]") -> None: ...
+    def on_span_end(self, span: "Span[Any]") -> None:
+        """Called when a span has ended."""
 
     @abstractmethod
     def shutdown(self) -> None:

@@ -173,6 +173,7 @@ class Trace(TraceNode):
 
     @property
     def trace(self) -> "Trace":
+        """The trace itself."""
         return self
 
     def export(self) -> dict[str, Any] | None:
@@ -266,14 +267,17 @@ class Span(TraceNode, Generic[TSpanData]):
 
     @property
     def trace_id(self) -> str:
+        """The id of the trace."""
         return self.trace.trace_id
 
     @property
     def trace_metadata(self) -> dict[str, Any] | None:
+        """The metadata of the trace."""
         return self.trace.metadata
 
     @property
     def tracing_api_key(self) -> str | None:
+        """The key with which the trace is exported."""
         return self.trace.tracing_api_key
 
     def set_error(self, error: SpanError) -> None:

@@ -1,4 +1,4 @@
-"""Audio that a voice pipeline hears: complete, or as it is spoken."""
+"""The audio input of a voice pipeline: a complete recording, or a stream."""
 
 import asyncio
 import base64
@@ -59,6 +59,7 @@ class AudioInput:
         return "audio.wav", file, "audio/wav"
 
     def to_base64(self) -> str:
+        """Return the samples as base64 of 16 bit PCM."""
         return base64.b64encode(to_pcm16(self.buffer)).decode()
 
 
@@ -69,4 +70,5 @@ class StreamedAudioInput:
         self.queue: asyncio.Queue[Samples | None] = asyncio.Queue()
 
     async def add_audio(self, audio: "Samples | None") -> None:
+        """Add samples; None ends the input."""
         await self.queue.put(audio)

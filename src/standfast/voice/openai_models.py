@@ -10,9 +10,8 @@ import msgspec
 
 from standfast.agents.errors import AgentsException
 from standfast.base.errors import MissingExtra
-from standfast.base.log import get_logger
-from standfast.base.log_secrets import hide_in_logs
-from standfast.base.redirects import make_websocket_connector
+from standfast.base.http_clients import make_websocket_connector
+from standfast.base.log import get_logger, hide_in_logs
 from standfast.models.openai.client import hide_api_key, mask
 from standfast.models.openai.provider import OpenAIProvider
 from standfast.voice.audio import DEFAULT_SAMPLE_RATE, AudioInput, StreamedAudioInput, to_pcm16
@@ -56,6 +55,7 @@ class OpenAISTTModel(STTModel):
 
     @property
     def model_name(self) -> str:
+        """The name of the model."""
         return self.model
 
     async def transcribe(
@@ -140,6 +140,7 @@ class OpenAISTTTranscriptionSession(StreamedTranscriptionSession):
             await self._sender
 
     async def close(self) -> None:
+        """Close the connection. No more turns follow."""
         sender, self._sender, socket, self._socket = self._sender, None, self._socket, None
         if sender is not None:
             sender.cancel()
@@ -233,6 +234,7 @@ class OpenAITTSModel(TTSModel):
 
     @property
     def model_name(self) -> str:
+        """The name of the model."""
         return self.model
 
     async def run(self, text: str, settings: TTSModelSettings) -> AsyncIterator[bytes]:
@@ -279,7 +281,9 @@ class OpenAIVoiceModelProvider(VoiceModelProvider):
         return self._provider.agent_registration
 
     def get_stt_model(self, model_name: str | None) -> STTModel:
+        """Return the model with this name that recognizes speech, by default the provider's."""
         return OpenAISTTModel(model_name or DEFAULT_STT_MODEL, self._provider.get_client())
 
     def get_tts_model(self, model_name: str | None) -> TTSModel:
+        """Return the model with this name that speaks, by default the provider's."""
         return OpenAITTSModel(model_name or DEFAULT_TTS_MODEL, self._provider.get_client())

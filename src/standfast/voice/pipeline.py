@@ -63,7 +63,7 @@ class StreamedAudioResult:
         self.task: asyncio.Task[None] | None = None
         self._has_turn = False
         self.speech_failed = False
-        """Whether the speech of an answer could not be made; the conversation itself went well."""
+        """Whether the speech synthesis of an answer failed; the conversation itself continued."""
 
     async def stream(self) -> AsyncIterator[VoiceStreamEvent]:
         """Yield the events in order, then raise the error of the pipeline, if any."""
@@ -76,9 +76,11 @@ class StreamedAudioResult:
                 await asyncio.wait({self.task})
 
     def finish(self, error: BaseException | None) -> None:
+        """End the stream, with an error or without one."""
         self._events.close(error)
 
     async def announce(self, event: Literal["turn_started", "turn_ended", "session_ended"]) -> None:
+        """Emit the begin or end of a turn or of the session."""
         await self._events.send(VoiceStreamEventLifecycle(event))
 
     async def speak(self, texts: AsyncIterator[str]) -> None:

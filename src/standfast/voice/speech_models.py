@@ -69,7 +69,8 @@ class TTSModel(ABC):
 
     @property
     @abstractmethod
-    def model_name(self) -> str: ...
+    def model_name(self) -> str:
+        """The name of the model."""
 
     @abstractmethod
     def run(self, text: str, settings: TTSModelSettings) -> AsyncIterator[bytes]:
@@ -84,7 +85,8 @@ class StreamedTranscriptionSession(ABC):
         """Yield the text of each turn."""
 
     @abstractmethod
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close the connection. No more turns follow."""
 
 
 @dataclass
@@ -104,7 +106,8 @@ class STTModel(ABC):
 
     @property
     @abstractmethod
-    def model_name(self) -> str: ...
+    def model_name(self) -> str:
+        """The name of the model."""
 
     @abstractmethod
     async def transcribe(
@@ -131,7 +134,9 @@ class VoiceModelProvider(ABC):
     """Finds speech models by name."""
 
     @abstractmethod
-    def get_stt_model(self, model_name: str | None) -> STTModel: ...
+    def get_stt_model(self, model_name: str | None) -> STTModel:
+        """Return the model with this name that recognizes speech, by default the provider's."""
 
     @abstractmethod
-    def get_tts_model(self, model_name: str | None) -> TTSModel: ...
+    def get_tts_model(self, model_name: str | None) -> TTSModel:
+        """Return the model with this name that speaks, by default the provider's."""

@@ -232,7 +232,7 @@ class ScriptedVoiceWorkflow(VoiceWorkflowBase):
 
     @property
     def transcriptions(self) -> tuple[str, ...]:
-        """What was said to the workflow so far."""
+        """The transcriptions that the workflow has got so far."""
         return tuple(self._transcriptions)
 
     async def run(self, transcription: str) -> AsyncIterator[str]:

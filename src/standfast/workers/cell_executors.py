@@ -30,13 +30,14 @@ class CellObserver(Protocol):
 
 
 async def run_observed(
-    session: WorkerSession, code: str, timeout: float, observer: CellObserver | None
+    session: WorkerSession, code: str, timeout: float, observer: CellObserver | None, *, seed: int | None = None
 ) -> ExecutionResult:
     """Run code to its end; without an observer, ``input()`` raises at once."""
     if observer is None:
-        return await session.run(code, timeout=timeout, allow_input=False)
+        return await session.run(code, timeout=timeout, allow_input=False, seed=seed)
     observer.start(session)
-    return await session.run(code, timeout=timeout, allow_input=observer.allow_input, on_message=observer.receive)
+    receive = observer.receive
+    return await session.run(code, timeout=timeout, allow_input=observer.allow_input, on_message=receive, seed=seed)
 
 
 class SlotAccess(Protocol):

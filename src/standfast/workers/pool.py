@@ -150,13 +150,16 @@ class SessionPool:
         finally:
             self.release(session)
 
+    def _check_open(self) -> None:
+        if self._draining or not self._started:
+            forgotten = "the pool was not started: use it in `async with pool:`, or await pool.start() first"
+            raise Closed("the pool is closed" if self._draining else forgotten)
+
     async def lease(self, timeout: float | None = None) -> WorkerSession:
         """Lease a session as ``acquire`` does, until it is given to ``release``."""
         started = time.monotonic()
         self.metrics["acquisition_attempts"] += 1
-        if self._draining or not self._started:
-            forgotten = "the pool was not started: use it in `async with pool:`, or await pool.start() first"
-            raise Closed("the pool is closed" if self._draining else forgotten)
+        self._check_open()
         self._check_capacity()
         waiter: asyncio.Future[WorkerSession] = asyncio.get_running_loop().create_future()
         self.metrics["pool_hits" if self._idle else "pool_misses"] += 1

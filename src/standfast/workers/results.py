@@ -66,6 +66,7 @@ class ExecutionResult(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
+        """Whether the code ended without an error."""
         return self.error is None
 
 

@@ -68,6 +68,7 @@ class WorkerSession:
 
     @property
     def state(self) -> SessionState:
+        """The state of the worker."""
         return self._worker.state
 
     @property
@@ -209,13 +210,15 @@ class WorkerSession:
         transaction: m.TransactionPolicy = "commit_always",
         allow_input: bool | None = None,
         on_message: Callable[[m.Message], None] | None = None,
+        seed: int | None = None,
     ) -> ExecutionResult:
         """Run code to its end and return everything it produced. Errors of the code are in the result, not raised.
 
         ``allow_input`` overrides the session's setting; without it, ``input()`` raises at once. ``on_message`` is
-        called with every message of the execution as it arrives.
+        called with every message of the execution as it arrives. ``seed`` seeds the generators of ``random`` and
+        ``numpy.random`` before; each worker begins with others.
         """
-        message = m.ExecuteMessage(code=code, transaction_policy=transaction, allow_input=allow_input)
+        message = m.ExecuteMessage(code=code, transaction_policy=transaction, allow_input=allow_input, seed=seed)
         return await self._executor.collect(message, timeout, on_message)
 
     async def input_response(self, input_id: str, data: str = "", *, eof: bool = False) -> bool:
@@ -341,6 +344,7 @@ class WorkerSession:
         self.interceptors.add(interceptor)
 
     def remove_message_interceptor(self, interceptor: Interceptor) -> None:
+        """Stop calling an interceptor."""
         self.interceptors.remove(interceptor)
 
     async def send_message(self, message: m.Message) -> None:

@@ -135,6 +135,7 @@ class WorkerShell:
         await self.close()
 
     async def start(self) -> None:
+        """Start the worker. ``async with`` does it."""
         await self.session.start()
         result = await self.session.run(_RUN + _FILES)
         if result.error is not None:
@@ -198,6 +199,7 @@ class WorkerShell:
     # -- files, by absolute paths inside the sandbox
 
     async def read(self, path: str) -> bytes:
+        """Return the content of a file."""
         parts: list[bytes] = []
         while not parts or len(parts[-1]) == _CHUNK_SIZE:
             parts.append(await self._operate("read", path, sum(map(len, parts)), _CHUNK_SIZE))
@@ -209,13 +211,16 @@ class WorkerShell:
             await self._operate("write", path, data[start : start + _CHUNK_SIZE], start == 0)
 
     async def status(self, path: str) -> PathStatus:
+        """Return kind, size and times of a file or directory."""
         return PathStatus(path, *await self._operate("status", path))
 
     async def list_directory(self, path: str) -> tuple[PathStatus, ...]:
+        """Return the entries of a directory."""
         entries = await self._operate("list", path)
         return tuple(PathStatus(posixpath.join(path, name), *status) for name, *status in entries)
 
     async def make_directory(self, path: str) -> None:
+        """Create a directory and its parents."""
         await self._operate("make", path)
 
     async def remove(self, path: str) -> None:
@@ -226,6 +231,7 @@ class WorkerShell:
         await self._operate("remove", path)
 
     async def exists(self, path: str) -> bool:
+        """Return whether there is a file or directory."""
         return bool(await self._operate("exists", path))
 
     async def resolve(self, path: str) -> str:

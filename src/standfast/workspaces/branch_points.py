@@ -5,13 +5,21 @@ that a call is found again by its place even if models use an id twice, and even
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 import msgspec
 
 from standfast.store.records import Generation
 from standfast.store.tape import TapeSpans
-from standfast.workspaces.versions import WorkspaceVersion, choose_version, find_version, trace_line
+from standfast.workspaces.versions import (
+    Cell,
+    WorkspaceVersion,
+    choose_version,
+    find_version,
+    select_versions,
+    trace_line,
+)
 
 
 class ViewRow(msgspec.Struct, frozen=True):
@@ -44,13 +52,15 @@ class RunPoint(msgspec.Struct, frozen=True):
     """The point of a run that has these outputs, in a part of its session that may have been rewound since.
 
     ``place`` is that of a call made then, see :class:`~standfast.workspaces.versions.Cell`, if there is a session.
-    ``pending`` are those outputs that the run ``run_id`` has made and that were not in the session yet.
+    ``pending`` are those outputs that the run ``run_id`` has made and that were not in the session yet. A fork gets
+    them at ``stored_at``, a place in its own session.
     """
 
     outputs: Sequence[str]
     place: tuple[int, int, int] | None = None
     run_id: str = ""
     pending: Sequence[str] = ()
+    stored_at: tuple[int, int, int] | None = None
 
 
 def find_closings(generations: Sequence[Generation], view: TapeSpans, tape: int) -> dict[int, tuple[int, int]]:
@@ -77,12 +87,30 @@ def choose_at_point(versions: Sequence[WorkspaceVersion], number: int, point: Se
             return _choose_at_place(versions, point, point.place)
         return find_version(trace_line(versions, number), point.outputs)
     if point.generation not in point.closed_at:
-        return _choose_in_line(trace_line(versions, number), point)
+        return _choose_in_line(versions, number, point)
     base = _find_last(versions, point)
     earlier = [one for one in versions if one.number <= base]
     if earlier and earlier[-1].cell.place is None:  # an earlier release made it: the ids decide
         return choose_version(earlier, point.outputs)
-    return _choose_in_line(trace_line(versions, base), point)
+    return _choose_in_line(versions, base, point)
+
+
+def find_pending(line: Sequence[WorkspaceVersion], point: RunPoint) -> set[int]:
+    """Return the versions of a line whose outputs were not in the session yet."""
+    if point.place is None:
+        return set()
+    tape, *end = point.place
+    since = []
+    for one in line:
+        found, *time = one.cell.called or one.cell.place or (tape, 0, -1)
+        if found in (0, tape) and time >= end:
+            since.append(one)
+    return {one.number for one in select_versions(reversed(since), point.pending)}
+
+
+def is_by_program(cell: Cell) -> bool:
+    """Return whether the program has made a version, and neither a call nor a change of the conversation."""
+    return not cell.call and not cell.called and (cell.code is not None or cell.went_back)
 
 
 def choose_before_run(line: Sequence[WorkspaceVersion], run_id: str) -> int:
@@ -94,19 +122,31 @@ def choose_before_run(line: Sequence[WorkspaceVersion], run_id: str) -> int:
 # --- in sessions ------------------------------------------------------------------------------------
 
 
-def _choose_in_line(line: Sequence[WorkspaceVersion], point: SessionPoint) -> int:
+def _choose_in_line(versions: Sequence[WorkspaceVersion], number: int, point: SessionPoint) -> int:
+    removed = {row.tape: row.seq for row in reversed(point.rows[point.length :])}
+    line = trace_line(versions, _find_before_return(versions, number, removed))
     if any(one.cell.place is None for one in line):  # an earlier release made it: the ids decide
         return find_version(line, point.outputs)
     if not point.length:
         return _choose_before_items(line, point)
     rows = _find_rows(line, point)
-    removed = {row.tape: row.seq for row in reversed(point.rows[point.length :])}
     for index, version in enumerate(line):
         tape, _, seq = version.cell.called or version.cell.place or (0, 0, 0)
         by_program = not version.cell.call
         if seq > removed.get(tape, seq) if by_program else rows.get(version.number, -1) >= point.length:
             return line[index - 1].number if index else 0
     return line[-1].number if line else 0
+
+
+def _find_before_return(versions: Sequence[WorkspaceVersion], number: int, removed: dict[int, int]) -> int:
+    """Return the version that the conversation had before the program went back, if it did so after the point."""
+    by_number, found = {one.number: one for one in versions}, number
+    while (version := by_number.get(number)) is not None and version.cell.parent < number:
+        tape, _, seq = version.cell.place or (0, 0, 0)
+        number = version.cell.parent
+        if version.cell.went_back and seq > removed.get(tape, seq):
+            found = number = version.number - 1
+    return found
 
 
 def _choose_before_items(line: Sequence[WorkspaceVersion], point: SessionPoint) -> int:
@@ -123,8 +163,8 @@ def _choose_before_items(line: Sequence[WorkspaceVersion], point: SessionPoint) 
 def _find_rows(line: Sequence[WorkspaceVersion], point: SessionPoint) -> dict[int, int]:
     """Return the index of the output of each call, or of what has replaced it, by version.
 
-    An output was written after its call was made, and before the generation of then was replaced by the next one, if
-    anything was written in between. Of the calls with one id the latest is served first: others may be summarized.
+    An output was written after its call was made, and before that generation was replaced by the next one, if
+    anything was written in between. Of the calls with one id the latest is matched first: others may be summarized.
     """
     found: dict[int, int] = {}
     taken: dict[int, tuple[Any, ...]] = {}
@@ -163,11 +203,7 @@ def _find_last(versions: Sequence[WorkspaceVersion], point: SessionPoint) -> int
     if not own:  # all of them are older than the session
         return versions[-1].number if versions else 0
     # What was made just when the generation was replaced has made the next one, unless it was the program.
-    made = [
-        one.number
-        for time, one in own
-        if time < end or (time == end and one.cell.code is not None and not one.cell.call and not one.cell.called)
-    ]
+    made = [one.number for time, one in own if time < end or (time == end and is_by_program(one.cell))]
     return max(made, default=own[0][1].number - 1)
 
 
@@ -185,10 +221,13 @@ def _choose_at_place(versions: Sequence[WorkspaceVersion], point: RunPoint, plac
     if made:  # a later call may have the same id
         first = min(time for time, _ in made)
         return max(number for time, number in made if time == first)
-    if not own:  # all of them are older than the session
-        base = versions[-1].number if versions else 0
-    else:
-        base = max((one.number for time, one in own if time < end), default=own[0][1].number - 1)
+    before = [one.number for time, one in own if time < end]
+    # The program may have run cells there before the run made its next call.
+    there = (one for time, one in own if time == end)
+    before += [one.number for one in takewhile(lambda one: is_by_program(one.cell), there)]
+    if not versions:
+        return 0
+    base = max(before, default=own[0][1].number - 1 if own else versions[-1].number)  # without own, all are older
     earlier = [one for one in versions if one.number <= base]
     if earlier and earlier[-1].cell.place is None:  # an earlier release made it: the ids decide
         return choose_version(earlier, point.outputs)

@@ -9,7 +9,13 @@ from standfast.store.backend import Backend
 from standfast.store.operations import DeleteWorkspace, Op
 from standfast.store.records import WorkspaceRecord
 from standfast.workers.errors import WorkspaceRefused
-from standfast.workspaces.branch_points import RunPoint, SessionPoint, choose_at_point, choose_before_run
+from standfast.workspaces.branch_points import (
+    RunPoint,
+    SessionPoint,
+    choose_at_point,
+    choose_before_run,
+    find_pending,
+)
 from standfast.workspaces.storage import WorkspaceStorage
 from standfast.workspaces.versions import (
     Cell,
@@ -69,10 +75,13 @@ async def build_fork_ops(backend: Backend, source: str, target: str, point: RunP
         return []
     storage = WorkspaceStorage(backend)
     try:
-        number = record.version
+        number, called = record.version, dict[int, tuple[int, int, int]]()
         if point is not None:
-            number = choose_at_point(await storage.read_versions(source), number, point)
-        return await storage.build_copy_ops(source, number, target)
+            versions = await storage.read_versions(source)
+            number = choose_at_point(versions, number, point)
+            if isinstance(point, RunPoint) and point.stored_at is not None:
+                called = dict.fromkeys(find_pending(trace_line(versions, number), point), point.stored_at)
+        return await storage.build_copy_ops(source, number, target, called=called)
     except WorkspaceRefused:
         raise make_unreadable_error(source, "forked") from None
 

@@ -6,9 +6,11 @@ everything up to its start.
 """
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from typing import Any
 
 from standfast.base.errors import BlobsMissing, Closed, NotFound, StandfastError, WorkspaceMoved
 from standfast.base.ids import new_id
@@ -30,6 +32,7 @@ from standfast.workspaces.versions import Cell
 _log = get_logger(__name__)
 _RESTORE_ATTEMPTS = 4
 _MAX_EXTERNAL_DEATHS = 10
+_SEED_BITS = 53
 
 
 class WorkspaceExecutor:
@@ -80,14 +83,16 @@ class WorkspaceExecutor:
                 call.add_note("workspace.restored", make_restored_data(key, report))
             live.dirty = True
             place = await self.storage.find_place(key)
-            result = await run_observed(live.session, code, timeout, observer)
+            seed = None if live.is_seeded else secrets.randbits(_SEED_BITS)
+            result = await run_observed(live.session, code, timeout, observer, seed=seed)
+            live.is_seeded = True
             if result.state == "lost":
                 slot.discard()
                 await self._release(owned, call)
                 return PythonCallResult(result, "variables", record is None, tuple(notes), is_kept=True)
             run_id, separator, path = origin.partition(":")
             made_by = (path, run_id) if separator else (origin, "")
-            cell = Cell(live.version, code, compute_output_digest(result), *made_by, timeout, place=place)
+            cell = Cell(live.version, code, compute_output_digest(result), *made_by, timeout, place=place, seed=seed)
             notes += await self._finish_cell(slot, live, key, record, owned, cell, call)
             if run is not None and call is None:
                 save = partial(self._save_before_stop, slot, key)
@@ -168,6 +173,7 @@ class WorkspaceExecutor:
             slot.discard()
             live = slot.live = LiveWorkspace(await slot.acquire(), dirty=True, snapshot_limit=self.live_snapshots)
             if record is None:
+                await self.storage.read_latest_line(key, None)
                 live.dirty = False
                 return live, None
             # A cell that ends each worker in which it is run again would keep the workspace from ever being used.
@@ -176,7 +182,7 @@ class WorkspaceExecutor:
                 live.session,
                 self.storage,
                 key,
-                record.version,
+                record,
                 max_bytes=self.max_bytes,
                 until=deadly * is_last,
                 unloadable=unloadable,
@@ -193,6 +199,7 @@ class WorkspaceExecutor:
                 live.workspace_id, live.version, live.dirty = record.workspace_id, record.version, False
                 live.saved_version, live.manifest = report.checkpoint, report.manifest
                 live.contents = report.contents
+                live.is_seeded = bool(report.checkpoint or report.replayed)
                 return live, report
             if not report.missing or (attempt and report.missing[0] != deadly):
                 break
@@ -231,7 +238,9 @@ class WorkspaceExecutor:
     ) -> list[str]:
         """Add the version that a cell has made, and begin its checkpoint."""
         op = self.storage.build_append_op(key, record, cell)
-        notes = [live.problem] if live.problem else []
+        notes = [describe_problem(live.problem)] if live.problem else []
+        if call is not None and live.problem:
+            call.add_note("workspace.unsaved", make_unsaved_data(key, live))
         live.problem = ""
         live.workspace_id = op.workspace_id
         if call is None:
@@ -255,7 +264,7 @@ class WorkspaceExecutor:
             await live.snapshots.take()
             return await live.session.capture(live.manifest or (), max_bytes=self.max_bytes)
         except (WorkerError, Closed) as problem:
-            live.problem = describe_problem(problem)
+            live.problem = str(problem)
             return None
         finally:
             live.forked.set()
@@ -298,6 +307,9 @@ class WorkspaceExecutor:
         try:
             async with slot.enter():
                 await self.save(slot, key)
+                live = slot.live
+                if live is not None and live.problem and live.last_call is not None:
+                    await live.last_call.record_note("workspace.unsaved", make_unsaved_data(key, live))
         except (TimeoutError, StandfastError) as problem:
             _log.warning("workspace %s: not saved: %s", key, problem)
 
@@ -336,7 +348,7 @@ class WorkspaceExecutor:
         except Closed as problem:  # the program ends, and the calls since the last checkpoint are run again later
             _log.debug("workspace %s: the checkpoint of version %d was not written: %s", key, version, problem)
         except (StandfastError, OSError) as problem:
-            live.problem = describe_problem(problem)
+            live.problem = str(problem)
             _log.warning("workspace %s: the checkpoint of version %d was not written: %s", key, version, problem)
         else:
             live.manifest, live.saved_version, live.manifest_version = saved.manifest, version, version
@@ -349,5 +361,9 @@ class WorkspaceExecutor:
                 live.last_run.note_checkpoint(version, saved.checkpoint_id)
 
 
-def describe_problem(problem: BaseException) -> str:
+def make_unsaved_data(key: str, live: LiveWorkspace) -> dict[str, Any]:
+    return {"key": key, "reason": live.problem, "checkpoint": live.saved_version}
+
+
+def describe_problem(problem: str) -> str:
     return f"[the variables and files could not be saved, the last checkpoint is kept: {problem}]"

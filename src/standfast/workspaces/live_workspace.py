@@ -26,6 +26,8 @@ class LiveWorkspace:
     contents: tuple[SharedContent, ...] = ()
     """Large contents of the manifest in memory, for forks of the conversation."""
     dirty: bool = False
+    is_seeded: bool = False
+    """Whether the random generators of the worker continue as those of any other worker at this version would."""
     pending: RecordedCall | None = None
     """The call that made the next version, until its outcome is committed or discarded."""
     last_call: RecordedCall | None = None

@@ -7,6 +7,7 @@ from typing import Any
 
 from standfast.base.errors import NotFound, Unsupported
 from standfast.base.log import get_logger
+from standfast.store.records import WorkspaceRecord
 from standfast.workers import WorkerDied, WorkerRequestFailed, WorkerSession, WorkspaceManifest, WorkspaceRefused
 from standfast.workers.results import ExecutionResult, as_text
 from standfast.workers.shared_contents import SharedContent, share_contents
@@ -72,6 +73,8 @@ class RestoreReport:
             parts.append("these could not be kept: " + ", ".join(_shorten(sorted(self.unkept))))
         if self.is_exact:
             parts.append("all variables and files are as they were")
+            if self.replayed:
+                parts[-1] += ", unless they depend on the time or on os.urandom"
         return "; ".join(parts) + "]"
 
     def _name_calls(self, versions: Sequence[int]) -> str:
@@ -98,21 +101,21 @@ async def restore_version(
     session: WorkerSession,
     storage: WorkspaceStorage,
     key: str,
-    version: int,
+    record: WorkspaceRecord,
     *,
     max_bytes: int,
     until: int = 0,
     unloadable: Sequence[int] = (),
     is_shared: bool = False,
 ) -> RestoreReport:
-    """Restore a version in a new session. What could not be restored is in the report.
+    """Restore the latest version in a new session. What could not be restored is in the report.
 
     The version ``until``, if there is one, and those after it are not replayed. ``unloadable`` are the versions whose
     checkpoints have ended a worker: one that did it twice is not loaded, and none after three deaths. With
     ``is_shared``, the large contents of the checkpoint stay in memory as long as the report has them.
     """
-    report = RestoreReport(version)
-    line = await storage.read_line(key, version)
+    report = RestoreReport(record.version)
+    line = await storage.read_latest_line(key, record)
     report.calls = tuple(one.number for one in line if one.cell.code)
     rest = await _load_checkpoint(
         session, storage, key, line, report, unloadable, max_bytes=max_bytes, is_shared=is_shared
@@ -169,7 +172,8 @@ async def replay_cells(session: WorkerSession, cells: Sequence[WorkspaceVersion]
     """Run the cells again, in order, and compare their outputs."""
     for index, version in enumerate(cells):
         try:
-            result = await session.run(version.cell.code or "", timeout=version.cell.timeout, allow_input=False)
+            cell = version.cell
+            result = await session.run(cell.code or "", timeout=cell.timeout, allow_input=False, seed=cell.seed)
             # A name that could not be saved may exist again.
             present = {entry.name for entry in await session.namespace()} if report.unkept else set()
         except WorkerDied:  # before or after the cell
@@ -178,7 +182,8 @@ async def replay_cells(session: WorkerSession, cells: Sequence[WorkspaceVersion]
             report.missing = tuple(one.number for one in cells[index:])
             return
         report.replayed += (version.number,)
-        if compute_output_digest(result) != version.cell.output:
+        # What was stopped may have been stopped at another moment.
+        if compute_output_digest(result) != cell.output or result.timed_out:
             report.differs += (DifferingCell(version.number, version.cell.call),)
         report.unkept = {name: reason for name, reason in report.unkept.items() if name not in present}
 

@@ -196,7 +196,7 @@ class RunWorkspace:
         is_own = key == self.name_workspace(self.run_id)
         note = ""
         if record is not None and is_reached(record, wanted):
-            if is_own and await _has_gone_on(storage, key, record, wanted):
+            if is_own and await _has_later_versions(storage, key, record, wanted):
                 await storage.backend.commit(storage.build_append_op(key, record, Cell(wanted.version)))
         elif self._bundle is not None:
             await self.check_owner(storage, key, self._bundle, is_taken=record is not None and not is_own)
@@ -254,7 +254,9 @@ def is_reached(record: WorkspaceRecord, reference: WorkspaceRef) -> bool:
     return record.workspace_id == reference.workspace_id and record.version >= reference.version
 
 
-async def _has_gone_on(storage: WorkspaceStorage, key: str, record: WorkspaceRecord, reference: WorkspaceRef) -> bool:
+async def _has_later_versions(
+    storage: WorkspaceStorage, key: str, record: WorkspaceRecord, reference: WorkspaceRef
+) -> bool:
     """Return whether calls were made after the version that is referred to. What the program wrote since is kept."""
     if record.version == reference.version:
         return False

@@ -84,6 +84,7 @@ class SessionPython:
                 raise NotFound("workspace", self._key)
             if not is_integer(version) or not 0 <= version <= record.version:
                 raise InvalidInput(f"unknown version {version!r}: the workspace has the versions 0 to {record.version}")
-            op = storage.build_append_op(self._key, record, Cell(version, place=await storage.find_place(self._key)))
+            cell = Cell(version, place=await storage.find_place(self._key), went_back=True)
+            op = storage.build_append_op(self._key, record, cell)
             await backend.commit(op, owned.build_fence_op(), owned.build_release_op())
         return record.version + 1

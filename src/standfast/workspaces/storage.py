@@ -60,6 +60,16 @@ class WorkspaceStorage:
     async def read_versions(self, key: str) -> list[WorkspaceVersion]:
         return [decode_version(record) for record in await self.backend.read_versions(key)]
 
+    async def read_latest_line(self, key: str, record: WorkspaceRecord | None) -> list[WorkspaceVersion]:
+        """Return the versions that lead to the latest one; :class:`WorkspaceRefused` if the record was put back."""
+        found, latest = await self.read_versions(key), record.version if record else 0
+        if found and found[-1].number > latest:
+            present = await self.get(key)  # a change of the conversation may just have added a version
+            if present is None or present.version < found[-1].number:
+                detail = f"{key!r} was put back to version {latest}, although it has version {found[-1].number}"
+                raise WorkspaceRefused("damaged", detail)
+        return trace_line(found, latest)
+
     async def read_line(self, key: str, number: int) -> list[WorkspaceVersion]:
         """Return the versions that lead to this one, first to last."""
         records = await self.backend.read_versions(key, upto=number)
@@ -133,18 +143,29 @@ class WorkspaceStorage:
         return data
 
     async def build_copy_ops(
-        self, source: str, number: int, target: str, record: WorkspaceRecord | None = None
+        self,
+        source: str,
+        number: int,
+        target: str,
+        record: WorkspaceRecord | None = None,
+        *,
+        called: Mapping[int, tuple[int, int, int]] | None = None,
     ) -> list[Op]:
         """Return the operations that make the workspace ``target`` as ``source`` is at a version.
 
         It is created, and the versions keep their numbers, or they follow those of the workspace that was read as
-        ``record``. Of their checkpoints only the latest is copied; it shares all its chunks.
+        ``record``. Of their checkpoints only the latest is copied; it shares all its chunks. ``called`` has the places
+        of calls whose outputs are stored in another session than that in which they were made.
         """
         if not number:
             return []
         versions = [one for one in await self.read_versions(source) if one.number <= number]
         start = record.version if record else 0
-        append = self.build_append_op(target, record, *shift_cells((one.cell for one in versions), start))
+        cells = [
+            msgspec.structs.replace(one.cell, called=(called or {}).get(one.number, one.cell.called))
+            for one in versions
+        ]
+        append = self.build_append_op(target, record, *shift_cells(cells, start))
         for saved in reversed([one for one in trace_line(versions, number) if one.checkpoint_id is not None]):
             with suppress(NotFound, WorkspaceRefused):  # the next best one, and more cells are run again
                 _, manifest = await self.get_manifest(source, saved.number)

@@ -55,7 +55,9 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     calls around it if a nested agent made it, and ``run_id`` the run. Versions of sandboxes have empty code, and
     ``sandbox`` is the state of the session if it has changed. ``place`` tells when this was: the tape of the
     session, its generation, and where the tape ended, all 0 if there was no session. Earlier releases did not record
-    it. ``called`` is the same for the call, if the cell was run again later.
+    it. ``called`` is the same for the call, if the cell was run again later or its output is in the session of a
+    fork. ``seed`` is that of the random generators, if they were seeded before the code: in a worker that had nothing
+    of the workspace yet. ``went_back`` tells that the program went back, and not the conversation.
     """
 
     parent: int
@@ -67,6 +69,8 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     sandbox: dict[str, Any] | None = None
     place: tuple[int, int, int] | None = None
     called: tuple[int, int, int] | None = None
+    seed: int | None = None
+    went_back: bool = False
 
 
 def shift_cells(cells: Iterable[Cell], start: int) -> list[Cell]:

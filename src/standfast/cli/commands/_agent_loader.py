@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 AgentOption = Annotated[
     str | None,
     typer.Argument(
-        metavar="[AGENT]",
+        metavar="AGENT",
         envvar="STANDFAST_AGENT",
         help="module:attribute, file.py or file.py:attribute: an agent, or a function or async context manager that "
         "returns one. Default: a plain assistant.",

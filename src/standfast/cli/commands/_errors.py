@@ -106,9 +106,8 @@ def print_error(code: str, message: str, *, as_json: bool) -> None:
     if as_json:
         print_utf8(msgspec.json.encode({"error": {"code": code, "message": message}}), to=sys.stderr)
     else:
-        Console(stderr=True, emoji=False, highlight=False, soft_wrap=True).print(
-            f"[bold red]error:[/] {escape(message)}"
-        )
+        console = Console(stderr=True, emoji=False, highlight=False)
+        console.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=not console.is_terminal)
 
 
 def get_error_code(error: Exception) -> str:

@@ -11,11 +11,13 @@ if TYPE_CHECKING:
 
 OidcIssuer = Annotated[
     str | None,
-    typer.Option(envvar="STANDFAST_OIDC_ISSUER", help="The address of an OpenID Connect issuer whose tokens count."),
+    typer.Option(
+        envvar="STANDFAST_OIDC_ISSUER", help="The address of an OpenID Connect issuer whose tokens are accepted."
+    ),
 ]
 OidcAudience = Annotated[
     str | None,
-    typer.Option(envvar="STANDFAST_OIDC_AUDIENCE", help="The audience that the issuer writes into tokens for here."),
+    typer.Option(envvar="STANDFAST_OIDC_AUDIENCE", help="The audience that tokens for this server have."),
 ]
 OidcOwnerClaim = Annotated[str, typer.Option(help="The claim that names the owner.")]
 OidcRoleClaim = Annotated[str, typer.Option(help="The claim that has the roles, such as realm_access.roles.")]

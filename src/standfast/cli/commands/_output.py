@@ -14,6 +14,7 @@ from rich.markup import escape as escape_markup
 from rich.padding import Padding
 from rich.status import Status
 from rich.table import Table
+from rich.text import Text
 
 from standfast.base.text import format_arguments, make_visible
 
@@ -28,6 +29,8 @@ WRAPPED_COLUMNS = ("arguments", "found", "metadata", "reason", "text")
 
 MIN_WRAPPED_WIDTH = 16
 """If a wrapped column would become narrower, each row is printed as a block instead."""
+
+BLOCK_INDENT = 4
 
 TIME_COLUMNS = ("updated", "requested")
 
@@ -110,9 +113,15 @@ class CommandPrinter:
     def print_block(self, row: Mapping[str, str]) -> None:
         """Print a row as a block: the first column, and the others below it."""
         first, *rest = row.items()
-        text = "  ".join(f"[dim]{name.replace('_', ' ')}[/] {escape_markup(value)}" for name, value in rest if value)
+        fields = [Text.assemble((name.replace("_", " "), "dim"), " ", value) for name, value in rest if value]
+        lines: list[Text] = []
+        for field in fields:
+            if lines and lines[-1].cell_len + field.cell_len + 2 <= self.console.width - BLOCK_INDENT:
+                lines[-1].append("  ").append_text(field)
+            else:
+                lines.append(field)
         self.console.print(f"[bold]{escape_markup(first[1])}[/]")
-        self.console.print(Padding(text, (0, 0, 0, 4)), soft_wrap=False)
+        self.console.print(Padding(Text("\n").join(lines), (0, 0, 0, BLOCK_INDENT)), soft_wrap=False)
 
     def format_cell(self, column: str, row: Mapping[str, Any]) -> str:
         text = format_value(row.get(column))

@@ -368,7 +368,8 @@ def print_failure(outcome: RunOutcome, store: str, *, agent: str | None = None) 
             console.print(f"[dim]  {escape(f'standfast approvals {hint} {options}')}[/]")
     elif outcome.error is not None:
         hint = "" if agent is None or Tracebacks.enabled or is_own_error(outcome.error) else " (--debug shows where)"
-        console.print(f"[bold red]{outcome.status}:[/] {escape_lines(format_problem(outcome.error))}{hint}")
+        shown = f"[bold red]{outcome.status}:[/] {escape_lines(format_problem(outcome.error))}{hint}"
+        console.print(shown, soft_wrap=not console.is_terminal)
     elif outcome.status != "completed":
         console.print(f"[yellow]{outcome.status}[/]")
     sys.stderr.flush()

@@ -82,7 +82,7 @@ async def export(
 
 @command
 async def import_(
-    file: Annotated[Path, typer.Argument(help="A file written by `export`; - reads standard input.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file written by `export`; - reads standard input.")],
     new_id: Annotated[
         str | None, typer.Option("--as", help="The id of the new session. Default: the id in the export.")
     ] = None,
@@ -118,7 +118,7 @@ async def rekey(
     session_ids: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ID]...",
+            metavar="ID",
             help="The sessions. Default: all encrypted ones.",
             autocompletion=_store.complete_sessions,
         ),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from standfast.runtime.types import Approval
 
 DEFAULT_STORE = "sqlite:///standfast.db"
+STORE_VARIABLE = "STANDFAST_STORE"
 SQLITE_SESSION_TABLES = ("agent_sessions", "agent_messages")
 
 StoreUrl = Annotated[
@@ -31,7 +32,7 @@ StoreUrl = Annotated[
     typer.Option(
         "--store",
         "-s",
-        envvar="STANDFAST_STORE",
+        envvar=STORE_VARIABLE,
         help="The URL of the store: sqlite:///PATH, postgresql+asyncpg://..., redis://..., or http://... of a server.",
     ),
 ]
@@ -39,7 +40,7 @@ StoreUrl = Annotated[
 
 def format_store_option(url: str) -> list[str]:
     """Return the option that selects this store, or nothing if it is the default."""
-    return [] if url == os.environ.get("STANDFAST_STORE", DEFAULT_STORE) else ["--store", url]
+    return [] if url == os.environ.get(STORE_VARIABLE, DEFAULT_STORE) else ["--store", url]
 
 
 KEY_VARIABLE = "STANDFAST_ENCRYPTION_KEY"
@@ -213,7 +214,7 @@ def complete(
 
     The shell prints them as they are, so that ids with invisible characters cannot be offered.
     """
-    store = ctx.params.get("store") or os.environ.get("STANDFAST_STORE") or DEFAULT_STORE
+    store = ctx.params.get("store") or os.environ.get(STORE_VARIABLE) or DEFAULT_STORE
     try:
         ids = asyncio.run(asyncio.wait_for(find(store, incomplete), TIMEOUT))
     except Exception:  # noqa: BLE001 - must not disturb the prompt

@@ -5,7 +5,7 @@ import shlex
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import msgspec
 import typer
@@ -41,13 +41,13 @@ from standfast.cli.commands._store import (
 from standfast.runtime.runtime import Runtime
 from standfast.runtime.types import Approval, ApprovalStatus
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 ApprovalId = Annotated[
     str,
     typer.Argument(
         metavar="ID",
-        help="The approval's id, or its beginning if no other id has it.",
+        help="The approval's id, or a unique prefix of it.",
         autocompletion=_store.complete_approvals,
     ),
 ]
@@ -76,7 +76,10 @@ async def open_runtime(store: str, agent: str | None) -> AsyncIterator[Runtime]:
 @app.command("list")
 @command
 async def list_(
-    status: Annotated[ApprovalStatus, typer.Option(help="Only approvals with this status.")] = "pending",
+    status: Annotated[
+        ApprovalStatus,
+        typer.Option(metavar="STATUS", help=f"Only approvals that are {', '.join(get_args(ApprovalStatus))}."),
+    ] = "pending",
     every: Annotated[bool, typer.Option("--all", help="Approvals of any status.")] = False,
     session: Annotated[
         str | None,
@@ -128,9 +131,7 @@ async def approve(
     always: Annotated[
         bool, typer.Option("--always", help="Apply this answer to all later calls of this tool in the session.")
     ] = False,
-    again: Annotated[
-        bool, typer.Option("--again", help="Make a call again that may have happened. Required for such a call.")
-    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Repeat a call that may have taken effect already.")] = False,
     message: Annotated[str | None, typer.Option("-m", "--message", help="A note for the record.")] = None,
     by: DecidedBy = None,
     agent: AgentOption = None,

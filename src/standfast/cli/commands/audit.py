@@ -14,23 +14,23 @@ from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_existing
 from standfast.cli.commands.runs import parse_age
 from standfast.server.auth.audit import Audit
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @app.command("list")
 @command
 async def list_(
-    subject: Annotated[str | None, typer.Option("--subject", help="Only what this subject did.")] = None,
+    subject: Annotated[str | None, typer.Option("--subject", help="Only entries of this subject.")] = None,
     action: Annotated[str | None, typer.Option("--action", help="Only this action, such as denied or decided.")] = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="AGE", help="Only what is younger than this: 30d, 12h, 90m.")
+        str | None, typer.Option("--since", metavar="AGE", help="Only entries of this period: 30d, 12h, 90m.")
     ] = None,
     after: Annotated[str | None, typer.Option("--after", metavar="ID", help="Continue after this entry.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of rows.")] = 50,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """List who decided, changed or was denied what, newest first.
+    """List decisions, changes and denied requests, and who made them, newest first.
 
     standfast audit list --action denied --since 7d
     """

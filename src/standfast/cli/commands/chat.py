@@ -11,11 +11,12 @@ import msgspec
 import typer
 
 from standfast.agents.agent import Agent
+from standfast.base.errors import StandfastError
 from standfast.base.ids import new_id
 from standfast.base.text import make_visible
 from standfast.cli.commands import _store
 from standfast.cli.commands._agent_loader import AgentOption, ModelOption, choose_model, open_agent
-from standfast.cli.commands._errors import WAITING, command
+from standfast.cli.commands._errors import WAITING, command, format_error
 from standfast.cli.commands._output import AsJson, CommandPrinter, escape, format_count, print_utf8
 from standfast.cli.commands._prompt import PromptInterrupted, ask, handle_interrupt
 from standfast.cli.commands._run_view import (
@@ -105,7 +106,11 @@ async def chat(
         conversation = ChatSession(name, view, store, agent=agent or chosen.name)
         wanted: str | None = ""
         while wanted is not None:
-            chosen = await choose_model(chosen, wanted, stack) if wanted else chosen
+            if wanted:
+                try:
+                    chosen, model = await choose_model(chosen, wanted, stack), wanted
+                except StandfastError as error:
+                    view.print_line(f"[red]{escape(format_error(error))}[/]")
             async with open_runtime(store, agents=[chosen], lease=LEASE_SECONDS) as rt:
                 if as_json:
                     return await chat_json_lines(rt, chosen.name, name)
@@ -114,7 +119,6 @@ async def chat(
                     f"{escape(conversation.session_id)}; /help)[/]"
                 )
                 wanted = await conversation.talk(rt, chosen.name)
-            model = wanted or model
     options = ["--session", conversation.session_id, *(["--model", model] if model else [])]
     options += format_store_option(store)
     command_line = shlex.join(["standfast", "chat", *([agent] if agent else []), *options])
@@ -175,7 +179,7 @@ class ChatSession:
             case "/fork":
                 child = await session.fork(session_id=argument or None)
                 self.session_id = child.session_id
-                return f"this is {escape(child.session_id)} now; the other session stays as it is"
+                return f"continuing in {escape(child.session_id)}; the other session is unchanged"
             case "/sessions":
                 found = await self.rt.store.sessions(limit=10)
                 rows = [f"  {escape(one.session_id)}  [dim]{format_count(one.head.length, 'item')}[/]" for one in found]
@@ -194,7 +198,7 @@ class ChatSession:
         if not starts:
             return "there is nothing to undo"
         await session.rewind(starts[-1])
-        return f"undone: {format_count(len(items) - starts[-1], 'item')} removed. What tools have done stays done"
+        return f"undone: {format_count(len(items) - starts[-1], 'item')} removed. Effects of tool calls remain"
 
     async def run_turn(self, agent: str, text: str) -> None:
         """Run a turn after all earlier turns have ended, including those of dead processes and of other programs."""

@@ -9,5 +9,5 @@ OPENING_HOURS = "We are open from nine to five on weekdays, from ten to two on S
 
 
 def create_shop_runner() -> RealtimeRunner:
-    """Return the runner of one call: a shop that says when it is open, whatever it hears."""
+    """Return the runner of one call: a shop that answers every question with its opening hours."""
     return RealtimeRunner(RealtimeAgent(name="shop"), model=LocalRealtimeModel(FunctionModel(lambda _: OPENING_HOURS)))

@@ -30,11 +30,11 @@ from standfast.runtime.types import Event
 
 @command
 async def openai_agents(
-    file: Annotated[Path, typer.Argument(help="The SQLite file to write or to extend.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The SQLite file to write or to extend.")],
     session_ids: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ID]...", help="The sessions. Default: all of them.", autocompletion=_store.complete_sessions
+            metavar="ID", help="The sessions. Default: all of them.", autocompletion=_store.complete_sessions
         ),
     ] = None,
     key_env: Annotated[
@@ -129,11 +129,6 @@ async def read_events(handle: Any, last: int) -> list[Event]:
     return events
 
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 app.command("openai-agents")(openai_agents)
 app.command("run")(run)
-
-
-@app.callback()
-def configure() -> None:
-    """Write sessions in the format of another framework, and runs as pages."""

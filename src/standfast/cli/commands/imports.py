@@ -53,7 +53,7 @@ async def openai_agents(
 ) -> int:
     """Copy the sessions of openai-agents: items, branches, usage, and encrypted ones with their key.
 
-    Nothing of openai-agents is changed. Do it again to copy what openai-agents has written since.
+    Nothing of openai-agents is changed. Run it again to copy what openai-agents has written since.
 
     standfast import openai-agents sqlite:///conversations.db --dry-run
     """
@@ -69,7 +69,7 @@ async def openai_agents(
 
 @command
 async def pydantic_ai(
-    file: Annotated[Path, typer.Argument(help="A file with the JSON of ModelMessagesTypeAdapter.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file with the JSON of ModelMessagesTypeAdapter.")],
     session_id: Annotated[
         str | None, typer.Option("--as", help="The id of the session. Default: the name of the file.")
     ] = None,
@@ -78,7 +78,7 @@ async def pydantic_ai(
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """Copy a message history of pydantic-ai. Do it again to copy messages that were added to the file since.
+    """Copy a message history of pydantic-ai. Run it again to copy messages added to the file since.
 
     standfast import pydantic-ai messages.json --as user-7
     """
@@ -164,7 +164,7 @@ def summarize(report: list[CopiedSession], *, dry_run: bool) -> str:
     return f"{text or 'nothing found'}{'; nothing was written' if dry_run else ''}"
 
 
-app = typer.Typer(no_args_is_help=True, help="Copy the conversations of another framework into a store.")
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 app.command("openai-agents")(openai_agents)
 app.command("pydantic-ai")(pydantic_ai)
 app.command("langgraph")(langgraph)

@@ -15,7 +15,7 @@ from standfast.cli.commands.runs import parse_age
 from standfast.history.store import open_store
 from standfast.server.auth.keys import ApiKey
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @app.command()
@@ -25,7 +25,7 @@ async def create(
     owner: Annotated[str, typer.Option("--owner", help="The owner of the sessions that the key may use.")],
     role: Annotated[str, typer.Option("--role", help="viewer, user, approver, operator or admin.")] = "user",
     expires: Annotated[
-        str | None, typer.Option("--expires", metavar="AGE", help="Let the key end after this time: 90d, 12h, 30m.")
+        str | None, typer.Option("--expires", metavar="AGE", help="Let the key expire after this time: 90d, 12h, 30m.")
     ] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
@@ -47,7 +47,7 @@ async def create(
 @app.command("list")
 @command
 async def list_(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
-    """List all keys, also those that have ended, without their secrets.
+    """List all keys, including expired and revoked ones, without their secrets.
 
     standfast keys list --json
     """
@@ -66,7 +66,7 @@ async def revoke(
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """End a key. Servers refuse it within seconds.
+    """Revoke a key. Servers refuse it within seconds.
 
     standfast keys revoke 01k9x0c8m2
     """

@@ -197,7 +197,9 @@ def _find_dependency(path: Path) -> Iterator[Remainder]:
 
 @command
 async def migrate(
-    path: Annotated[Path, typer.Argument(help="A Python file, or a folder with Python files.", exists=True)],
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A Python file, or a folder with Python files.", exists=True)
+    ],
     write: Annotated[bool, typer.Option("--write", help="Change the files. Without it they are only shown.")] = False,
     as_json: AsJson = False,
 ) -> int:

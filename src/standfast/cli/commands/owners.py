@@ -10,13 +10,13 @@ from standfast.cli.commands._output import AsJson, CommandPrinter
 from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_existing_store, require_store
 from standfast.history.store import Store
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @app.command()
 @command
 async def status(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
-    """Say whether row-level security is on.
+    """Show whether row-level security is on.
 
     standfast owners status --store postgresql://app@db/app
     """

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import msgspec
 import typer
@@ -43,15 +43,13 @@ from standfast.cli.commands._store import (
 )
 from standfast.runtime.types import Event, PruneReport, RunInfo, RunStatus
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 AGE_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 RunId = Annotated[
     str,
-    typer.Argument(
-        metavar="RUN", help="The run's id, or its beginning if no other id has it.", autocompletion=_store.complete_runs
-    ),
+    typer.Argument(metavar="RUN", help="The run's id, or a unique prefix of it.", autocompletion=_store.complete_runs),
 ]
 
 
@@ -63,7 +61,9 @@ def run_to_dict(info: RunInfo) -> dict[str, Any]:
 @app.command("list")
 @command
 async def list_(
-    status: Annotated[RunStatus | None, typer.Option(help="Only runs with this status.")] = None,
+    status: Annotated[
+        RunStatus | None, typer.Option(metavar="STATUS", help=f"Only runs that are {', '.join(get_args(RunStatus))}.")
+    ] = None,
     session: Annotated[
         str | None,
         typer.Option("--session", help="Only runs of this session.", autocompletion=_store.complete_sessions),

@@ -43,7 +43,7 @@ RESTART_DELAY = 1.0
 AgentNames = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[AGENTS]...",
+        metavar="AGENT",
         help="file.py, file.py:attribute or module:attribute: agents, or functions or async context managers that "
         "return them. Realtime agents of a file can be called. Default: the agents of the demonstration.",
     ),
@@ -61,7 +61,7 @@ async def serve(
     ] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="The number of processes.")] = 1,
     drain_delay: Annotated[
-        float, typer.Option(min=0, help="Seconds between not being ready and the end of listening.")
+        float, typer.Option(min=0, help="Seconds between answering 503 at /readyz and closing the port.")
     ] = 0.0,
     max_runs: Annotated[
         int | None, typer.Option(min=1, help="Runs that this process executes at once; others wait for a free one.")
@@ -81,6 +81,7 @@ async def serve(
     open_browser: Annotated[bool, typer.Option("--open", help="Open the console in a browser.")] = False,
     model: ModelOption = None,
     fd: Annotated[int | None, typer.Option(hidden=True)] = None,
+    share_port: Annotated[bool, typer.Option("--share-port", hidden=True)] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="Write the log as JSON lines.")] = False,
     as_json: AsJson = False,
 ) -> int | None:
@@ -102,7 +103,7 @@ async def serve(
         )
     oidc = make_oidc(oidc_issuer, oidc_audience, oidc_owner_claim, oidc_role_claim, oidc_role)
     configure_logging(as_json=log_json)
-    listener = listen(host, port) if fd is None else socket.socket(fileno=fd)
+    listener = listen(host, port, shared=share_port) if fd is None else socket.socket(fileno=fd)
     with listener:
         if workers > 1:
             token = make_token([host, *list_hosts(host, allowed_host)])

@@ -40,7 +40,7 @@ async def check(
     session_id: Annotated[
         str | None,
         typer.Argument(
-            metavar="[ID]", help="The session. Default: all sessions.", autocompletion=_store.complete_sessions
+            metavar="ID", help="The session. Default: all sessions.", autocompletion=_store.complete_sessions
         ),
     ] = None,
     store: StoreUrl = DEFAULT_STORE,
@@ -83,7 +83,7 @@ def format_findings(report: IntegrityReport) -> str:
     return "; ".join([*findings, *([report.tampered] if report.tampered else [])])
 
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @app.command("list")
@@ -169,7 +169,9 @@ def format_item(item: Item) -> str:
 @app.command()
 @command
 async def search(
-    query: Annotated[str, typer.Argument(help="Words; each must be the beginning of a word in the item.")],
+    query: Annotated[
+        str, typer.Argument(metavar="QUERY", help="Words; each must be the beginning of a word in the item.")
+    ],
     session_id: Annotated[
         str | None,
         typer.Option("--session", help="Only in this session.", autocompletion=_store.complete_sessions),

@@ -23,7 +23,7 @@ PAGE = 200
 async def usage(
     by: Annotated[Literal["owner", "session", "model", "day"], typer.Option(help="What each row stands for.")] = "day",
     since: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Only responses that are not older: 30d, 12h, 90m.")
+        str | None, typer.Option(metavar="AGE", help="Only responses of this period: 30d, 12h, 90m.")
     ] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,

@@ -20,7 +20,7 @@ from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, is_server, op
 async def work(
     agents: Annotated[
         list[str],
-        typer.Argument(metavar="AGENT...", help="module:attribute, a file, or a file:attribute; one or more."),
+        typer.Argument(metavar="AGENT", help="module:attribute, a file, or a file:attribute; one or more."),
     ],
     model: ModelOption = None,
     lease: Annotated[

@@ -98,7 +98,7 @@ def read_process_info(pid: int, role: str) -> WorkerProcessInfo | None:
     )
 
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 Network = Annotated[
     str, typer.Option(help="none, host, or a list of allowed hosts: api.example.org,*.pypi.org", metavar="NETWORK")

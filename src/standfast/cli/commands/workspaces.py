@@ -18,7 +18,7 @@ from standfast.store.records import WorkspaceRecord
 from standfast.workspaces.retention import iterate_workspaces
 from standfast.workspaces.view import Workspace
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 PAGE = 200
 
@@ -135,12 +135,15 @@ async def prune(
     keep: Annotated[
         int | None, typer.Option("--keep", min=1, help="Keep this many checkpoints of a workspace.")
     ] = None,
-    max_mb: Annotated[float | None, typer.Option("--max-mb", min=0, help="Keep this much of a workspace.")] = None,
+    max_mb: Annotated[
+        float | None,
+        typer.Option("--max-mb", min=0, help="Keep at most this many megabytes of checkpoints of a workspace."),
+    ] = None,
     yes: Yes = False,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Drop old checkpoints, never the latest of a workspace, and sweep what nothing refers to.
+    """Delete old checkpoints, never the latest of a workspace, and content that is no longer used.
 
     standfast workspaces prune --keep 20 --yes
     """

@@ -18,6 +18,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
     timeout: float | None = None
     transaction: m.TransactionPolicy = "commit_always"
     allow_input: bool | None = None
+    seed: int | None = None
 
 
 class Execute(msgspec.Struct, frozen=True, array_like=True):

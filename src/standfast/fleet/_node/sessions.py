@@ -67,9 +67,8 @@ class _Execution:
 class ServedSession:
     """One leased session, and what its pool has open in it."""
 
-    def __init__(self, session: WorkerSession, client: str) -> None:
-        self.session, self.client = session, client
-        self.is_twin = False
+    def __init__(self, session: WorkerSession, client: str, request_id: str, *, is_twin: bool = False) -> None:
+        self.session, self.client, self.request_id, self.is_twin = session, client, request_id, is_twin
         self._executions: dict[str, _Execution] = {}
         self._captures: dict[str, Capture] = {}
         self._staged: dict[bytes, bytes] = {}
@@ -99,7 +98,11 @@ class ServedSession:
     async def run(self, request: r.Run) -> Any:
         options: dict[str, Any] = {"timeout": request.timeout} if request.has_timeout else {}
         return await self.session.run(
-            request.code, transaction=request.transaction, allow_input=request.allow_input, **options
+            request.code,
+            transaction=request.transaction,
+            allow_input=request.allow_input,
+            seed=request.seed,
+            **options,
         )
 
     async def start_execution(self, request: r.Execute) -> r.Messages:

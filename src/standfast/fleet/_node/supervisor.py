@@ -4,13 +4,13 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Awaitable, Coroutine
-from contextlib import suppress
+from collections.abc import Awaitable
 from typing import Any
 
 import msgspec
 
 from standfast.base.errors import Closed, StandfastError
+from standfast.base.log import get_logger
 from standfast.fleet._node import requests as r
 from standfast.fleet._node.sessions import ServedSession, describe_info
 from standfast.fleet._node.wire import (
@@ -21,6 +21,7 @@ from standfast.fleet._node.wire import (
     encode,
     encode_error,
 )
+from standfast.workers.errors import Cause, PoolBroken, WorkerDied
 from standfast.workers.pool import SessionPool
 from standfast.workers.session import WorkerSession
 
@@ -29,6 +30,8 @@ CLIENT_TIMEOUT = 30.0
 IDLE_EXIT = 60.0
 """Seconds without any pool after which the actor ends, unless it is to stay."""
 _SWEEP_INTERVAL = 1.0
+_MAX_ABORTED = 10_000
+_log = get_logger(__name__)
 
 
 class NodeSupervisor:
@@ -42,6 +45,8 @@ class NodeSupervisor:
         self._started: asyncio.Task[None] | None = None
         self._sessions: dict[str, ServedSession] = {}
         self._requests: dict[str, asyncio.Task[bytes]] = {}
+        self._aborted: dict[str, None] = {}
+        """Requests that were cancelled before they came, or whose answers had been sent."""
         self._clients: dict[str, float] = {}
         self._last_client_at = time.monotonic()
         self._draining = False
@@ -53,7 +58,9 @@ class NodeSupervisor:
     async def call(self, client: str, request_id: str, session_id: str, method: str, data: bytes) -> bytes:
         """Call a method of a session, and answer with an encoded :class:`Reply`. It never raises."""
         await self._ensure_started()
-        task = asyncio.ensure_future(self._answer(self._call(client, session_id, method, data), session_id))
+        if request_id in self._aborted:
+            return encode(Reply(fault=encode_error(Closed("the call was cancelled"))))
+        task = asyncio.ensure_future(self._answer(client, session_id, method, data, request_id))
         self._requests[request_id] = task
         try:
             return await task
@@ -65,12 +72,10 @@ class NodeSupervisor:
     async def control(self, client: str, session_id: str, method: str, data: bytes) -> bytes:
         """Call a method that must not wait behind others. These calls have a concurrency group of their own."""
         loop = self._loop
+        answer = self._answer(client, session_id, method, data)
         if loop is None or loop is asyncio.get_running_loop():
-            return await self._answer(self._call(client, session_id, method, data), session_id)
-        work = asyncio.run_coroutine_threadsafe(
-            self._answer(self._call(client, session_id, method, data), session_id), loop
-        )
-        return await asyncio.wrap_future(work)
+            return await answer
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(answer, loop))
 
     async def _ensure_started(self) -> None:
         if self._started is None:
@@ -82,10 +87,10 @@ class NodeSupervisor:
         await self._pool.start()
         self._sweeper = asyncio.create_task(self._sweep())
 
-    async def _answer(self, work: Coroutine[Any, Any, Any], session_id: str) -> bytes:
+    async def _answer(self, client: str, session_id: str, method: str, data: bytes, request_id: str = "") -> bytes:
         brief: SessionBrief | None = None
         try:
-            value = await work
+            value = await self._call(client, session_id, method, data, request_id)
             served = self._sessions.get(session_id)
             brief = None if served is None else served.brief
             return encode(Reply(msgspec.Raw(encode(value)), None, brief))
@@ -93,45 +98,45 @@ class NodeSupervisor:
             served = self._sessions.get(session_id)
             return encode(Reply(fault=encode_error(problem), brief=None if served is None else served.brief))
 
-    async def _call(self, client: str, session_id: str, method: str, data: bytes) -> Any:
+    async def _call(self, client: str, session_id: str, method: str, data: bytes, request_id: str) -> Any:
         if client:
             self._clients[client] = self._last_client_at = time.monotonic()
         if session_id:
             served = self._sessions.get(session_id)
             if served is None or served.client != client:
-                raise Closed(f"node {self._node_id} has no session {session_id} of this pool")
+                detail = f"node {self._node_id[:12]} has ended the session: it had not heard of this pool for too long"
+                raise WorkerDied(Cause("node-lost", detail, is_external=True))
             if method == "fork":
-                return await self._fork(served)
+                return await self._fork(served, request_id)
             return await served.call(method, data)
+        if method == "lease":
+            return await self._lease(client, data, request_id)
         handler = getattr(self, f"_do_{method}")
         work: Awaitable[Any] = handler(client, data)
         return await work
 
     # -- requests to the node
 
-    async def _do_lease(self, client: str, data: bytes) -> r.Leased:
+    async def _lease(self, client: str, data: bytes, request_id: str) -> r.Leased:
         if self._draining:
             raise Closed(f"node {self._node_id} is being drained")
         timeout = msgspec.msgpack.decode(data, type=float | None)
         try:
             session = await self._pool.lease(timeout)
-        except StandfastError as problem:
+        except PoolBroken as problem:
             self._problem = str(problem)
             raise
         self._problem = ""
         metadata = session.info.metadata
         self._sandbox = metadata.get("sandbox"), tuple(metadata.get("sandbox_notes", ()))
-        return self._add(session, client)
+        return self._add(session, client, request_id)
 
-    def _add(self, session: WorkerSession, client: str) -> r.Leased:
-        self._sessions[session.session_id] = ServedSession(session, client)
+    def _add(self, session: WorkerSession, client: str, request_id: str, *, is_twin: bool = False) -> r.Leased:
+        self._sessions[session.session_id] = ServedSession(session, client, request_id, is_twin=is_twin)
         return r.Leased(session.session_id, describe_info(session.info))
 
-    async def _fork(self, served: ServedSession) -> r.Leased:
-        twin = await served.session.fork()
-        leased = self._add(twin, served.client)
-        self._sessions[twin.session_id].is_twin = True
-        return leased
+    async def _fork(self, served: ServedSession, request_id: str) -> r.Leased:
+        return self._add(await served.session.fork(), served.client, request_id, is_twin=True)
 
     async def _do_release(self, client: str, data: bytes) -> None:
         served = self._sessions.get(msgspec.msgpack.decode(data, type=str))
@@ -139,12 +144,15 @@ class NodeSupervisor:
             await self._release(served)
 
     async def _release(self, served: ServedSession) -> None:
-        del self._sessions[served.session.session_id]
-        await served.close()
-        if served.is_twin:
-            await served.session.terminate()
-        else:
-            self._pool.release(served.session)
+        if self._sessions.pop(served.session.session_id, None) is None:
+            return
+        try:
+            await served.close()
+        finally:
+            if served.is_twin:
+                await served.session.terminate()
+            else:
+                self._pool.release(served.session)
 
     async def _do_greet(self, client: str, data: bytes) -> NodeReport:
         """Note that the pool is alive, and describe the node."""
@@ -156,10 +164,20 @@ class NodeSupervisor:
         return self._report()
 
     async def _do_abort(self, client: str, data: bytes) -> None:
-        """Cancel a call whose caller no longer waits; what it runs is stopped as if the caller were here."""
-        task = self._requests.get(msgspec.msgpack.decode(data, type=str))
-        if task is not None:
+        """Cancel a call whose caller no longer waits; what it runs is stopped as if the caller were here.
+
+        The call may not have come yet, or its answer may be on its way: a session that it has leased has no caller.
+        """
+        request_id = msgspec.msgpack.decode(data, type=str)
+        task = self._requests.get(request_id)
+        if task is not None and not task.done():
             task.cancel()
+            return
+        self._aborted[request_id] = None
+        if len(self._aborted) > _MAX_ABORTED:
+            del self._aborted[next(iter(self._aborted))]
+        for served in [one for one in self._sessions.values() if one.request_id == request_id]:
+            await self._release(served)
 
     async def _do_drain(self, client: str, data: bytes) -> None:
         """Lease no further sessions; those that are leased stay until their pools have moved them."""
@@ -196,6 +214,7 @@ class NodeSupervisor:
             now = time.monotonic()
             for client, seen_at in list(self._clients.items()):
                 if seen_at + CLIENT_TIMEOUT < now:
+                    _log.warning("pool %s has not been heard of for %.0f s: its sessions end", client, now - seen_at)
                     await self._forget(client)
             if not self._stays and not self._clients and self._last_client_at + IDLE_EXIT < now:
                 await self._end()
@@ -203,8 +222,10 @@ class NodeSupervisor:
     async def _forget(self, client: str) -> None:
         self._clients.pop(client, None)
         for served in [one for one in self._sessions.values() if one.client == client]:
-            with suppress(StandfastError):
+            try:
                 await self._release(served)
+            except StandfastError as problem:
+                _log.warning("session %s did not end in order: %s", served.session.session_id, problem)
 
     async def _end(self) -> None:
         import ray

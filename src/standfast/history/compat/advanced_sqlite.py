@@ -86,6 +86,7 @@ class AdvancedSQLiteSession(SessionWrapper):
         generation: int | None = None,
         wrapper: Any = None,
     ) -> list[Item]:
+        """Return the items of a branch, by default of the current one, oldest first."""
         branch = await self._find_branch(branch_id)
         return await branch.get_items(limit, generation=generation) if branch else []
 

@@ -66,7 +66,7 @@ class SharedPrefixBackend(RedisBackend):
 
     async def _commit_adopted(self, session_id: str, ops: tuple[Op, ...]) -> list[OpResult]:
         done = await super().commit(*ops)
-        await self.openai_agents.prolong_lock(session_id)
+        await self.openai_agents.extend_lock(session_id)
         return done
 
     async def _commit_shared(self, session_id: str, ops: tuple[Op, ...]) -> list[OpResult]:

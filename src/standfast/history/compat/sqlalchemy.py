@@ -67,6 +67,7 @@ class SQLAlchemySession(StoredSession):
 
     @property
     def engine(self) -> AsyncEngine:
+        """The engine that the session uses."""
         return self._engine
 
     def open_sibling(self, session_id: str) -> Any:

@@ -89,7 +89,7 @@ async def undo_adoption(
     encode = partial(_encode_page, messages=names.items, secrets=secrets)
 
     def work(db: DatabaseConnection, columns: GetColumns, dialect: str) -> list[ReturnedSession]:
-        return adoption.give_back(db, names, columns, dialect=dialect, encode=encode, dry_run=dry_run)
+        return adoption.return_sessions(db, names, columns, dialect=dialect, encode=encode, dry_run=dry_run)
 
     async with _open_backend(url, names, "refuse") as backend:
         returned = await _run_in_transaction(backend, work)

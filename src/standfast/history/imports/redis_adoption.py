@@ -95,7 +95,7 @@ async def return_prefix(url: str, *, prefix: str, secrets: Sequence[str], dry_ru
         if dry_run or any(entry.outcome == "refused" for entry in report):
             return report
         for entry in report:
-            await place.give_back(entry.session_id, secrets)
+            await place.return_session(entry.session_id, secrets)
         await place.client.delete(place.shared.mark_key)
     return report
 
@@ -139,7 +139,7 @@ class _Prefix:
                 if await _execute(work):
                     return len(texts)
 
-    async def give_back(self, session_id: str, secrets: Sequence[str]) -> None:
+    async def return_session(self, session_id: str, secrets: Sequence[str]) -> None:
         """Replace the keys of standfast by those of openai-agents."""
         facts, messages, counter = self.shared.list_keys(session_id)
         record_key = self.backend.keys.make_key(make_tag(session_id))

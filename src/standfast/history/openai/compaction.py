@@ -111,10 +111,12 @@ class OpenAIResponsesCompactionSession(SessionABC):
 
     @property
     def session_settings(self) -> SessionSettings | None:
+        """The settings of the underlying session."""
         return getattr(self.underlying_session, "session_settings", None)
 
     @session_settings.setter
     def session_settings(self, settings: SessionSettings | None) -> None:
+        """The settings of the underlying session."""
         self.underlying_session.session_settings = settings
 
     async def aclose(self) -> None:
@@ -124,6 +126,7 @@ class OpenAIResponsesCompactionSession(SessionABC):
     # --- the four methods -----------------------------------------------------------------------
 
     async def get_items(self, limit: int | None = None) -> list[Item]:
+        """Return the items, or the latest ``limit`` of them, oldest first."""
         items = await with_run_context(self.underlying_session.get_items)(limit)
         window = limit if limit is not None else self._get_default_limit()
         if window is not None:
@@ -131,16 +134,19 @@ class OpenAIResponsesCompactionSession(SessionABC):
         return items
 
     async def add_items(self, items: list[Item]) -> None:
+        """Append items."""
         async with self._write_lock:
             self._forget_response()
             await with_run_context(self.underlying_session.add_items)(items)
 
     async def pop_item(self) -> Item | None:
+        """Remove the latest item and return it, or None if there is none."""
         async with self._write_lock:
             self._forget_response()
             return await with_run_context(self.underlying_session.pop_item)()
 
     async def clear_session(self) -> None:
+        """Remove all items."""
         async with self._write_lock:
             self._forget_response()
             self._deferred = False

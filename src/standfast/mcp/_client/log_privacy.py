@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from standfast.base.log_secrets import hide_in_record
+from standfast.base.log import rewrite_record
 
 _LIBRARY_LOGGERS = ("httpx2", "mcp.client.sse", "mcp.client.streamable_http", "mcp.client.auth.oauth2")
 _URL = re.compile(r"(https?://)(?:[^/\s@'\"]*@)?([^/\s?#'\"]+)([^\s?#'\"]*)(?:[?#][^\s'\"]*)?")
@@ -25,7 +25,7 @@ def hide_credentials(url: str) -> None:
 
 
 def _hide_in_record(record: logging.LogRecord) -> bool:
-    return hide_in_record(record, _hide_in_text)
+    return rewrite_record(record, _hide_in_text)
 
 
 def _hide_in_text(text: str) -> str:

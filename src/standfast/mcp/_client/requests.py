@@ -208,15 +208,18 @@ class ClientSessionServer(MCPServer):
         await self._connection.close()
 
     def invalidate_state(self) -> None:
+        """Forget what is cached of the server."""
         self._tool_cache.invalidate()
 
     async def handle_message(self, message: Any) -> None:
+        """Take a message that the server sends without being asked."""
         if getattr(message, "method", None) == "notifications/tools/list_changed":
             self._tool_cache.invalidate()
         if self.message_handler is not None:
             await self.message_handler(message)
 
     async def describe_exit(self) -> str:
+        """Return how the server's process ended, an empty text if it has none."""
         return ""
 
     async def list_tools(

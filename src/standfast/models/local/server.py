@@ -93,6 +93,7 @@ class LocalServer:
 
     @property
     def is_running(self) -> bool:
+        """Whether the server's process is alive."""
         return self._address is not None and self._process is not None and self._process.poll() is None
 
     async def start(self) -> ServerAddress:

@@ -9,7 +9,7 @@ from standfast.agents.errors import UserError
 from standfast.agents.model_settings import ModelSettings
 from standfast.base.errors import MissingExtra
 from standfast.base.items import Item
-from standfast.base.log_secrets import MAX_PLACEHOLDER_LENGTH, hide_in_logs
+from standfast.base.log import MAX_PLACEHOLDER_LENGTH, hide_in_logs
 from standfast.models.interface import IncompleteStream, ResponseFailed, to_plain
 from standfast.models.retry import (
     CONVERSATION_LOCKED,

@@ -8,7 +8,7 @@ from standfast.agents.errors import UserError
 from standfast.agents.model_settings import DEFAULT_MODEL as DEFAULT_MODEL
 from standfast.agents.model_settings import get_default_model
 from standfast.base.errors import InvalidInput
-from standfast.base.redirects import create_openai_client
+from standfast.base.http_clients import create_openai_client
 from standfast.models.interface import Model, ModelProvider
 from standfast.models.openai.agent_registration import OpenAIAgentRegistrationConfig, parse_agent_registration
 from standfast.models.openai.client import load_openai
@@ -161,9 +161,11 @@ class OpenAIProvider(ModelProvider):
             try:
                 self._own_client = create_openai_client(library, **options)
             except library.OpenAIError as error:
+                has_key = options.get("api_key") or os.environ.get("OPENAI_API_KEY")
+                cause = str(error).rstrip(".") if has_key else "no API key is set"
                 raise _make_client_error(
                     library,
-                    f"there is no usable OpenAI client: {str(error).rstrip('.')}. Set OPENAI_API_KEY, call "
+                    f"there is no usable OpenAI client: {cause}. Set OPENAI_API_KEY, call "
                     "set_default_openai_key(), or give the agent another model (LocalModel needs no key)",
                 ) from error
         assert self._own_client is not None  # noqa: S101

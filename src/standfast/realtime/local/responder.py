@@ -36,6 +36,7 @@ class CallTool:
 
     @property
     def arguments_json(self) -> str:
+        """The arguments as JSON."""
         return self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments)
 
 
@@ -89,6 +90,7 @@ class ScriptedResponder:
 
     @property
     def remaining(self) -> int:
+        """How many turns of the script are left."""
         return len(self._turns)
 
     def add_turn(self, turn: ScriptTurn) -> None:
@@ -96,6 +98,7 @@ class ScriptedResponder:
         self._turns.append(turn)
 
     async def respond(self, request: ResponderRequest) -> AsyncGenerator[Say | CallTool, None]:
+        """Yield the next turn of the script."""
         self.requests.append(request)
         turn = self._turns.popleft() if self._turns else self._default
         if turn is None:
@@ -164,6 +167,7 @@ class TextModelResponder:
         self._model, self._settings = model, settings or ModelSettings()
 
     async def respond(self, request: ResponderRequest) -> AsyncGenerator[Say | CallTool, None]:
+        """Yield the answer of the text model."""
         answer: ModelResponse | None = None
         streamed = False
         async with closing_stream(self._build_model_request(request).send_to(self._model.stream_response)) as events:

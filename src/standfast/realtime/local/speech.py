@@ -38,6 +38,7 @@ class ScriptedTranscriber:
         self._default = default
 
     async def transcribe(self, audio: bytes) -> str:
+        """Return the next text of the script."""
         return self._texts.popleft() if self._texts else self._default
 
 
@@ -73,6 +74,7 @@ class ToneTTS:
     LETTER_MS, MIN_MS, GAP_MS = 55, 120, 40
 
     async def synthesize(self, text: str, *, speed: float = 1.0) -> list[WordAudio]:
+        """Return the words of the text, each as a tone."""
         return [WordAudio(word, self._synthesize_word(word.strip(), speed)) for word in split_words(text)]
 
     def _synthesize_word(self, word: str, speed: float) -> bytes:
@@ -110,6 +112,7 @@ class EspeakTTS:
         self._command = find_command(program)
 
     async def synthesize(self, text: str, *, speed: float = 1.0) -> list[WordAudio]:
+        """Return the words of the text, spoken by espeak-ng."""
         words = split_words(text)
         if not text.strip():
             return [WordAudio(word, b"") for word in words]

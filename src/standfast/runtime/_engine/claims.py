@@ -1,114 +1,128 @@
-"""The claim loop: fill the capacity of a runtime from the queues of its agents."""
+"""Claim a run: acquire its leases and mark it as running. At most one run holds a session."""
 
-import asyncio
-import random
-import time
-from contextlib import suppress
+from typing import Literal
 
-from msgspec import MsgspecError
+from msgspec.structs import replace
 
-from standfast.base.errors import StandfastError
-from standfast.base.log import get_logger
-from standfast.runtime._engine.queues import OLD_QUEUE
-from standfast.runtime._engine.run_cipher import is_locked
-from standfast.runtime._engine.scheduler import Scheduler
-from standfast.store.records import CLAIMABLE_RUN_STATUSES, RunRecord
+from standfast.base.errors import FenceLost, HistoryMoved, RunMoved
+from standfast.runtime._engine.context import RuntimeContext
+from standfast.runtime._engine.leases import TAKEOVER_LOG, RunLeases, acquire_leases
+from standfast.runtime._engine.records import (
+    QUEUED_STATUSES,
+    SESSION_HOLDING_STATUSES,
+    JournalEntry,
+    RunClaimed,
+    decode_header,
+    encode,
+    encode_entry,
+)
+from standfast.runtime._engine.session_marks import mark_session
+from standfast.store.backend import Backend
+from standfast.store.operations import AppendJournal, MoveBehind, Op, RequireVersion, SaveRun
+from standfast.store.records import RunRecord
 
-MIN_PAGE, MAX_PAGE = 16, 100
-MAX_AT_ONCE = 4
-CONTESTED_SECONDS = 10.0
-MIN_SPREAD, MAX_SPREAD = 0.02, 1.0
-"""Seconds over which runtimes spread their reactions to a hint. One that found no run waits longer next time."""
-
-_log = get_logger(__name__)
+CLAIMABLE_STATUSES = ("woken", "running", *QUEUED_STATUSES)
 
 
-class ClaimLoop:
-    """Claims runs while there is capacity: when a run ends here, when another runtime announces one, and by polling."""
+async def find_session_holder(backend: Backend, session_id: str) -> RunRecord | None:
+    """Return the run that holds the session: it is active or waits."""
+    records = await backend.list_runs(status=SESSION_HOLDING_STATUSES, session_id=session_id, limit=1, after=0)
+    return records[0] if records else None
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self.scheduler, self.ctx = scheduler, scheduler.ctx
-        self._woken = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
-        self._spread = MIN_SPREAD
-        self._last_share: str | None = None
-        """Whose run was claimed last: the next turn is that of the share after it."""
-        self._contested_until = 0.0
 
-    def wake(self) -> None:
-        """Look for runs now: capacity is free, or a run has become runnable."""
-        self._woken.set()
+async def find_next_queued(backend: Backend, session_id: str) -> RunRecord | None:
+    """Return the queued run that starts next when the session is free."""
+    for status in QUEUED_STATUSES:
+        records = await backend.list_runs(status=(status,), session_id=session_id, limit=1, after=0)
+        if records:
+            return records[0]
+    return None
 
-    def wake_soon(self) -> None:
-        """Look for runs within a moment: another runtime has one that it cannot execute."""
-        if self._timer is None and self.scheduler.has_capacity():
-            self._timer = asyncio.get_running_loop().call_later(random.uniform(0, self._spread), self._answer_hint)
 
-    def _answer_hint(self) -> None:
-        self._timer = None
-        self._woken.set()
-
-    async def run(self) -> None:
-        """Claim runs until cancelled."""
-        try:
-            while True:
-                self._woken.clear()
-                try:
-                    found = await self.claim_runs()
-                    self._spread = MIN_SPREAD if found else min(self._spread * 2, MAX_SPREAD)
-                except (StandfastError, MsgspecError) as problem:
-                    _log.warning("runs could not be claimed, retrying: %s", problem)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self.ctx.poll_interval * random.uniform(0.8, 1.2)):
-                        await self._woken.wait()
-        finally:
-            if self._timer is not None:
-                self._timer.cancel()
-
-    async def claim_runs(self) -> bool:
-        """Claim runs until there is no capacity or none is left; return whether one was claimed."""
-        claimed_any, skipped = False, set[str]()
-        while self.scheduler.has_capacity():
-            limit = min(max(4 * self._count_free(), MIN_PAGE), MAX_PAGE) + len(skipped)
-            queues = [*random.sample(own := self.ctx.list_queues(), len(own)), OLD_QUEUE]
-            records = await self.ctx.backend.list_claimable(queues=queues, limit=limit, after=self._last_share)
-            fresh = [record for record in records if record.run_id not in skipped]
-            claimed = await self._claim_page(fresh, skipped)
-            claimed_any = claimed_any or claimed
-            if len(records) < limit or (not claimed and not fresh):
-                break
-        return claimed_any
-
-    def _count_free(self) -> int:
-        if self.ctx.max_runs is None:
-            return MAX_PAGE
-        return max(self.ctx.max_runs - len(self.scheduler.executors), 1)
-
-    async def _claim_page(self, records: list[RunRecord], skipped: set[str]) -> bool:
-        """Claim runs of a page, some at a time; return whether one was claimed.
-
-        They are taken in their order. Where other runtimes take the same ones, each begins at a place of its own.
-        """
-        claimed, contested_until = False, self._contested_until
-        if time.monotonic() < contested_until:
-            records = sorted(random.sample(records, len(records)), key=_get_precedence)
-        while records and self.scheduler.has_capacity():
-            count, lost = min(self._count_free(), MAX_AT_ONCE), self.scheduler.lost_claims
-            some, records = records[:count], records[count:]
-            skipped.update(record.run_id for record in some)
-            claimed = any(await asyncio.gather(*map(self._claim, some))) or claimed
-            if self.scheduler.lost_claims != lost:
-                self._contested_until = time.monotonic() + CONTESTED_SECONDS
+async def claim_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecord, RunLeases] | None:
+    """Acquire the leases of the run and mark it as running; ``None`` if it is not its turn or another was faster."""
+    if record.status not in CLAIMABLE_STATUSES:  # Another claim was faster: it has ended or waits.
+        return None
+    if record.status not in QUEUED_STATUSES or record.session_id is None:
+        return await _acquire_run(ctx, record)
+    # Only the holder of the session's lease may start a run of that session.
+    leases = await acquire_leases(
+        ctx.backend, record.run_id, record.session_id, owner=ctx.runtime_id, ttl=ctx.lease_ttl, ops=[]
+    )
+    if leases is None:
+        await _note_behind(ctx, record, record.session_id)
+        return None
+    try:
+        first = await find_next_queued(ctx.backend, record.session_id)
+        holder = await find_session_holder(ctx.backend, record.session_id)
+        if first is None or first.run_id != record.run_id or holder is not None:
+            await _note_turn(ctx, record, first if holder is None else None)
+            return None
+        claimed = await _acquire_run(ctx, first)
+        leases = None if claimed is not None else leases
         return claimed
-
-    async def _claim(self, record: RunRecord) -> bool:
-        if is_locked(record) or not self.scheduler.has_agent(record):
-            return False
-        if not await self.scheduler.claim(record):
-            return False
-        self._last_share = record.share
-        return True
+    finally:
+        if leases is not None:
+            await ctx.backend.commit(*leases.build_release_ops())
 
 
-def _get_precedence(record: RunRecord) -> tuple[int, int]:
-    return -record.priority, CLAIMABLE_RUN_STATUSES.index(record.status)
+async def _note_turn(ctx: RuntimeContext, record: RunRecord, first: RunRecord | None) -> None:
+    """Note that the run waits for another of its session, and that it is the turn of ``first``."""
+    ops = []
+    if record.status == "queued" and not record.behind:
+        ops.append(MoveBehind(run_id=record.run_id, behind=True))
+    if first is not None and first.behind:
+        ops.append(MoveBehind(run_id=first.run_id, behind=False))
+    if ops:
+        await ctx.backend.commit(*ops)
+
+
+async def _note_behind(ctx: RuntimeContext, record: RunRecord, session_id: str) -> None:
+    """Note that the run waits if another run holds its session."""
+    if record.status != "queued" or record.behind or await find_session_holder(ctx.backend, session_id) is None:
+        return
+    await ctx.backend.commit(MoveBehind(run_id=record.run_id, behind=True))
+    # The other run may have ended between the two. Its runtime looks for the next run after that, and this one here
+    # looks for the other after the note: one of them sees the other.
+    if await find_session_holder(ctx.backend, session_id) is None:
+        await ctx.backend.commit(MoveBehind(run_id=record.run_id, behind=False))
+
+
+async def _acquire_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecord, RunLeases] | None:
+    header, unchanged, mark = replace(decode_header(record), problem=None), list[Op](), None
+    if record.session_id is not None:
+        session = await ctx.backend.get_session(record.session_id)
+        mark = mark_session(session)
+        unchanged = [RequireVersion(record.session_id, session.version if session else 0)]
+    how: Literal["started", "continued"] = "started" if record.journal_length == 1 else "continued"
+    note = RunClaimed(ctx.runtime_id, "recovered" if record.status == "running" else how, mark)
+    save = SaveRun(
+        run_id=record.run_id,
+        expected=record.revision,
+        status="running",
+        data=encode(header),
+        session_id=record.session_id,
+    )
+    journal = AppendJournal(run_id=record.run_id, entries=(encode_entry(JournalEntry(note)),))
+    try:
+        leases = await acquire_leases(
+            ctx.backend,
+            record.run_id,
+            record.session_id,
+            owner=ctx.runtime_id,
+            ttl=ctx.lease_ttl,
+            ops=[*unchanged, save, journal],
+        )
+    except (RunMoved, FenceLost, HistoryMoved):
+        return None
+    if leases is None:
+        return None
+    ctx.subscriptions.notify_written(record.run_id)
+    if note.how == "recovered":
+        TAKEOVER_LOG.info(
+            "run %s of agent %r: taken over by runtime %s, because its lease was not renewed",
+            record.run_id,
+            header.agent,
+            ctx.runtime_id,
+        )
+    return replace(record, status="running", revision=record.revision + 1, data=save.data), leases

@@ -29,6 +29,7 @@ from standfast.store.operations import Op, OpResult, SaveApproval
 from standfast.store.records import ApprovalRecord, RunRecord
 
 if TYPE_CHECKING:
+    from standfast.runtime._engine.outbox import WebhookOutbox
     from standfast.workspaces.executor import WorkspaceExecutor
 
 T = TypeVar("T")
@@ -56,17 +57,27 @@ async def retry_unavailable(work: Callable[[], Awaitable[T]], shutdown: Shutdown
 
 
 class RetryingBackend:
-    """A backend that retries reads, and notifies followers of approvals when it has changed some.
+    """A backend that retries reads, adds deliveries of webhooks, and notifies followers of approvals.
 
     Writes are not retried: only their caller knows whether that is safe.
     """
 
-    def __init__(self, backend: Backend, shutdown: ShutdownFlag, subscriptions: RunSubscriptions) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        shutdown: ShutdownFlag,
+        subscriptions: RunSubscriptions,
+        outbox: "WebhookOutbox | None" = None,
+    ) -> None:
         self._backend, self._shutdown, self._subscriptions = backend, shutdown, subscriptions
+        self._outbox = outbox
         self.indexes_words, self.location = backend.indexes_words, backend.location
 
     async def commit(self, *ops: Op) -> list[OpResult]:
-        results = await self._backend.commit(*ops)
+        deliveries = [] if self._outbox is None else await self._outbox.build_ops(ops)
+        results = (await self._backend.commit(*ops, *deliveries))[: len(ops)]
+        if deliveries and self._outbox is not None:
+            self._outbox.on_added()
         if any(isinstance(op, SaveApproval) for op in ops):
             self._subscriptions.notify_written(APPROVALS)
         return results
@@ -118,6 +129,10 @@ class RuntimeContext:
     recovery_paused_until: float = 0.0
     """On the monotonic clock. Set when the store's clock has jumped ahead, until live owners have renewed their leases.
     """
+    outbox: "WebhookOutbox | None" = None
+    """Adds the deliveries of webhooks to commits."""
+    on_schedule_changed: Callable[[], None] = lambda: None
+    """Called when this runtime has changed a schedule."""
     workspace_executors: dict[tuple[tuple[str, Any], ...], "WorkspaceExecutor"] = field(default_factory=dict)
 
     @property

@@ -21,6 +21,7 @@ from standfast.base.validation import is_integer
 from standfast.runs.core.context import SavedContext, save_context
 from standfast.runs.session_io import validate_input
 from standfast.runtime._engine.approvals import build_withdrawal_ops
+from standfast.runtime._engine.claims import find_next_queued, find_session_holder
 from standfast.runtime._engine.context import RuntimeContext, validate_session_id
 from standfast.runtime._engine.leases import acquire_leases
 from standfast.runtime._engine.records import (
@@ -37,13 +38,7 @@ from standfast.runtime._engine.records import (
     encode,
     encode_entry,
 )
-from standfast.runtime._engine.scheduler import (
-    Scheduler,
-    build_create_ops,
-    find_next_queued,
-    find_session_holder,
-    make_run_ids,
-)
+from standfast.runtime._engine.scheduler import Scheduler, build_create_ops, make_run_ids
 from standfast.runtime._engine.session_marks import build_rewind_ops
 from standfast.runtime.errors import RunEnded, RunKeyReused, SessionBusy, SessionEncrypted
 from standfast.runtime.types import CancelMode, OnBusy
@@ -131,8 +126,8 @@ def build_request(
     )
 
 
-async def start_run(scheduler: Scheduler, request: StartRequest) -> str:
-    """Create the run, start it if its session is free, and return its id."""
+async def start_run(scheduler: Scheduler, request: StartRequest, *ops: Op) -> str:
+    """Create the run in one commit with ``ops``, start it if its session is free, and return its id."""
     backend = scheduler.ctx.backend
     run_id, *others = make_run_ids(scheduler.ctx, request.key)
     for one in (run_id, *others) if request.key is not None else ():
@@ -144,7 +139,7 @@ async def start_run(scheduler: Scheduler, request: StartRequest) -> str:
     if request.on_busy == "reject" and request.session_id is not None:
         await _reject_if_busy(scheduler, run_id, request.session_id)
     try:
-        await backend.commit(*labels, *request.build_ops(run_id, queue=queue, share=share))
+        await backend.commit(*labels, *request.build_ops(run_id, queue=queue, share=share), *ops)
     except StoreUnavailable:
         if await backend.get_run(run_id) is None:
             raise

@@ -8,7 +8,7 @@ import msgspec
 
 from standfast.base.errors import FenceLost
 from standfast.runtime._engine.leases import make_run_lease_name, make_session_lease_name
-from standfast.runtime._engine.records import RunNote, WorkspaceRestored, WorkspaceSaved
+from standfast.runtime._engine.records import RunNote, WorkspaceRestored, WorkspaceSaved, WorkspaceUnsaved
 from standfast.store.operations import Op
 from standfast.workspaces.versions import name_run_workspace, name_session_workspace
 
@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from standfast.runtime._engine.journal_writer import JournalWriter
     from standfast.workspaces.executor import WorkspaceExecutor
 
-_NOTES: dict[str, type] = {"workspace.saved": WorkspaceSaved, "workspace.restored": WorkspaceRestored}
+_NOTES: dict[str, type] = {
+    "workspace.saved": WorkspaceSaved,
+    "workspace.unsaved": WorkspaceUnsaved,
+    "workspace.restored": WorkspaceRestored,
+}
 
 
 class DurableCall:
@@ -48,7 +52,8 @@ class DurableCall:
     async def record_note(self, kind: str, data: dict[str, Any], *ops: Op) -> None:
         """Write a note with operations. After the run has stopped, its journal is left alone."""
         if self._writer.stopped:
-            await self._writer.ctx.backend.commit(*ops)
+            if ops:
+                await self._writer.ctx.backend.commit(*ops)
         elif not await self._writer.record_note(_make_note(kind, data), *ops):
             raise FenceLost(self.fence[0], expected=self.fence[1], found=None)
 

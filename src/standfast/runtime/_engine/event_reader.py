@@ -23,7 +23,7 @@ from standfast.runtime.types import Event
 from standfast.store.records import LogEntry
 
 HOLD_SECONDS = 1.0
-"""How long an entry is held back for the notice of its driver. A driver that was waited for in vain is not again."""
+"""How long an entry is held back for the notice of its driver. One that sends none in time is not waited for again."""
 MAX_SHARED = 1024
 MAX_BATCH = 64
 """Events that are yielded together at most, or one message more."""
@@ -112,7 +112,7 @@ async def follow_events(
         while True:
             while subscription.pending or reader.has_next():
                 batch = list(await reader.read_next())
-                while len(batch) < MAX_BATCH and reader.has_pending_word():
+                while len(batch) < MAX_BATCH and reader.has_pending_live_event():
                     batch.extend(await reader.read_next())
                 if batch:
                     yield batch
@@ -120,7 +120,7 @@ async def follow_events(
             if reader.is_at_end(stop):
                 return
             delay = ctx.poll_interval if ctx.subscriptions.is_linked else backoff.next_delay()
-            if not await subscription.wait(timeout=reader.limit_to_hold(delay)) and not reader.is_holding:
+            if not await subscription.wait(timeout=reader.limit_wait(delay)) and not reader.is_holding:
                 await reader.fetch(since=asyncio.get_running_loop().time() - delay / 2)
 
 
@@ -151,7 +151,7 @@ class EventReader:
             self._fetched = found[-1].event.seq or self._fetched
 
     def note_history(self) -> None:
-        """Note that everything fetched so far happened before the reader came; nothing precedes it."""
+        """Record that the entries fetched so far are older than the subscription: no live events precede them."""
         self._history = self._fetched
 
     def is_at_end(self, stop: Collection[str]) -> bool:
@@ -175,7 +175,7 @@ class EventReader:
             events.append(gap)
         return iter((*events, message.event))
 
-    def has_pending_word(self) -> bool:
+    def has_pending_live_event(self) -> bool:
         """Return whether the next message is a live event, which can be read without waiting for the store."""
         pending = self._subscription.pending
         return bool(pending) and pending[0].event is not None
@@ -223,7 +223,7 @@ class EventReader:
     def _take(self) -> Iterator[Event]:
         """Yield the next entry, after a gap if live events of its response may be missing."""
         row = self._rows.popleft()
-        if row.completes and self._lacks_notice(row):
+        if row.completes and self._awaits_notice(row):
             yield Event(None, self._run_id, "model.gap", {"missed": None}, row.event.at, live=True)
         self._seq, self._held_until = row.event.seq or self._seq, None
         if row.mark is not None:
@@ -232,7 +232,7 @@ class EventReader:
                 self._settled = max(self._settled, row.mark)
         yield row.event
 
-    def _lacks_notice(self, row: StoredEvent) -> bool:
+    def _awaits_notice(self, row: StoredEvent) -> bool:
         """Return whether another process wrote the entry and no message that it sent afterwards has arrived."""
         if row.mark is None or (row.event.seq or 0) <= self._history:
             return False
@@ -263,10 +263,10 @@ class EventReader:
             subscriptions.request_again(self._run_id)
         if now < self._held_until:
             return True
-        subscriptions.give_up_notice(self._run_id, row.mark[0])
+        subscriptions.mark_silent(self._run_id, row.mark[0])
         return False
 
-    def limit_to_hold(self, delay: float) -> float:
+    def limit_wait(self, delay: float) -> float:
         """Return the seconds to wait at most: ``delay``, or less if an entry is held back."""
         if self._held_until is None:
             return delay

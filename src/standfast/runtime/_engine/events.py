@@ -18,6 +18,7 @@ from standfast.runtime._engine.records import (
     SessionCompacted,
     WorkspaceRestored,
     WorkspaceSaved,
+    WorkspaceUnsaved,
 )
 from standfast.runtime.types import Event
 from standfast.store.records import LogEntry
@@ -45,6 +46,7 @@ EVENT_TYPES: dict[type, str] = {
     ResumeRequested: "run.resumed",
     LeaseLossReported: "run.lease_lost",
     WorkspaceSaved: "workspace.saved",
+    WorkspaceUnsaved: "workspace.unsaved",
     WorkspaceRestored: "workspace.restored",
     SessionCompacted: "session.compacted",
 }
@@ -113,7 +115,7 @@ def _build_data(entry: JournalEntry) -> dict[str, Any]:
             plain.pop("type", None)
             plain.pop("session", None)
             return plain
-        case WorkspaceSaved() | WorkspaceRestored():
+        case WorkspaceSaved() | WorkspaceUnsaved() | WorkspaceRestored():
             fields = {name: getattr(content, name) for name in content.__struct_fields__}
             data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(fields))
             return data

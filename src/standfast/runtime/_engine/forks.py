@@ -24,7 +24,7 @@ from standfast.runtime._engine.replay import replay, validate_step
 from standfast.runtime._engine.run_cipher import require_unlocked
 from standfast.runtime._engine.scheduler import build_create_ops
 from standfast.runtime._engine.session_marks import find_fork_place
-from standfast.store.operations import Annotate, Op
+from standfast.store.operations import Annotate, Op, Splice
 from standfast.store.records import RunRecord
 from standfast.workspaces.branch_points import RunPoint
 from standfast.workspaces.branches import build_fork_ops
@@ -165,7 +165,7 @@ async def _build_fork_ops(
     ctx: RuntimeContext, parent: RunRecord, run: ReplayedRun, run_id: str, child_id: str | None
 ) -> list[Op]:
     """Return the operations that create the session and the workspace of a fork, as they were at this step."""
-    ops, outputs, call = list[Op](), list[str](), None
+    ops, outputs, call, stored_at = list[Op](), list[str](), None, None
     if parent.session_id is None or child_id is None:
         source, target = name_run_workspace(parent.run_id), name_run_workspace(run_id)
     else:
@@ -176,8 +176,9 @@ async def _build_fork_ops(
             child = ctx.open_session(child_id)
             ops += await session.build_fork_ops(child, length, generation=generation, with_workspace=False)
             outputs += await session.list_output_ids(length, generation=generation)
+            stored_at = next((op.tape, 0, 0) for op in ops if isinstance(op, Splice))
     pending = list_finished_calls(run.state, start=run.state.stored)
-    point = RunPoint([*outputs, *pending], call, parent.run_id, pending)
+    point = RunPoint([*outputs, *pending], call, parent.run_id, pending, stored_at)
     for pair in zip(list_workspaces(source), list_workspaces(target), strict=True):
         ops += await build_fork_ops(ctx.backend, *pair, point)
     return ops

@@ -1,8 +1,8 @@
 """Carry live events and notices of changes between the runtimes of one store.
 
-A runtime with readers of a run that it does not drive tells all others that it *watches* the run, and repeats that
-while it has such readers. The runtimes that drive or change the run send what happens to the runtimes that watch it,
-and to no others. Everything sent is a hint: a reader that gets nothing finds all entries by polling the store.
+A runtime with readers of a run that it does not drive announces to the others that it *watches* the run, and repeats
+that while it has such readers. The runtimes that drive or change the run send what happens to the runtimes that watch
+it, and to no others. Everything sent is a hint: a reader that gets nothing finds all entries by polling the store.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ WATCH_SECONDS = 30.0
 RENEWAL_INTERVAL = 10.0
 FLUSH_DELAY = 0.005
 HINT_INTERVAL = 0.05
-ASK_INTERVAL = 0.1
+REQUEST_INTERVAL = 0.1
 KEEP_ENDED_SECONDS = 10.0
 _MAX_BATCH = 256
 _MAX_RUNS = 500  # in one message
@@ -57,10 +57,10 @@ class LiveRelay:
         self._unsent: dict[str, tuple[LiveStream, list[StreamMessage]]] = {}
         self._ended: dict[str, tuple[LiveStream, float]] = {}
         self._flush_handle: asyncio.TimerHandle | None = None
-        self._asked: dict[str, float] = {}
+        self._requested_at: dict[str, float] = {}
         """By run: when missing messages were last requested."""
         self.on_runnable: Callable[[], None] = lambda: None
-        """Called when another runtime says that a run waits."""
+        """Called when another runtime announces a run that waits."""
         self._hint_handle: asyncio.TimerHandle | None = None
         self._has_hint = False
 
@@ -104,7 +104,7 @@ class LiveRelay:
                 _log.warning("the link to other processes cannot be opened yet: %s", problem)
             await asyncio.sleep(backoff.next_delay())
 
-    # --- what this runtime reads ----------------------------------------------------------------
+    # --- runs that this runtime watches ----------------------------------------------------------------
 
     def watch(self, run_id: str) -> None:
         self.open_soon()
@@ -133,7 +133,7 @@ class LiveRelay:
             else:
                 self._link.send(to, data)
 
-    # --- what others read -----------------------------------------------------------------------
+    # --- runs that others watch -----------------------------------------------------------------------
 
     def is_watched(self, run_id: str, *, live: bool) -> bool:
         watchers = self._watchers.get(run_id)
@@ -162,8 +162,8 @@ class LiveRelay:
             for watcher in self._list_watchers(run_id, live=False):
                 self._link.send(watcher, encode(Changed(run_id, stopped)))
 
-    def tell_runnable(self) -> None:
-        """Send a hint, and further ones of the next moment as one at its end."""
+    def announce_runnable(self) -> None:
+        """Send a hint; further hints within a short time are sent as one."""
         if self._link is None:
             return
         self._has_hint = self._hint_handle is not None
@@ -174,7 +174,7 @@ class LiveRelay:
     def _end_hint(self) -> None:
         self._hint_handle = None
         if self._has_hint:
-            self.tell_runnable()
+            self.announce_runnable()
 
     def _list_watchers(self, run_id: str, *, live: bool) -> list[str]:
         now, watchers = time.monotonic(), self._watchers.get(run_id, {})
@@ -291,19 +291,19 @@ class LiveRelay:
         if receive(run_id, sender, batch.token, batch.first, messages, start=batch.start):
             self._request_missing(run_id, sender, batch.token)
         else:
-            self._asked.pop(run_id, None)
+            self._requested_at.pop(run_id, None)
 
     def _request_missing(self, run_id: str, sender: str, token: int) -> None:
         now = time.monotonic()
-        if self._link is None or now < self._asked.get(run_id, 0.0) + ASK_INTERVAL:
+        if self._link is None or now < self._requested_at.get(run_id, 0.0) + REQUEST_INTERVAL:
             return
-        self._asked[run_id], wanted = now, self._describe(run_id)
+        self._requested_at[run_id], wanted = now, self._describe(run_id)
         if wanted.token != token:
             wanted = msgspec.structs.replace(wanted, token=token, next_number=1)
         self._link.send(sender, encode(Watch([wanted])))
 
     def note_loss(self, sender: str | None) -> None:
-        """After this runtime was cut off: ask for what was missed, and let the others ask for theirs."""
+        """After messages were lost, request what was missed, and let the others do the same."""
         if sender is not None:
             for watching in self._watchers.values():
                 watching.pop(sender, None)

@@ -31,7 +31,7 @@ class StreamMessage:
     settled: bool = False
     stopped: bool = False
     at: float = 0.0
-    """When this process learned of it, on the clock of its event loop."""
+    """When this process received it, on the clock of its event loop."""
 
 
 class LiveStream:
@@ -46,12 +46,8 @@ class LiveStream:
         """How many live events of the current response are no longer kept."""
         self._size = 0
 
-    @property
-    def first_kept(self) -> int:
-        return self.kept[0].number if self.kept else self.next_number
-
     def add(self, message: StreamMessage, *, keep_settled: bool) -> None:
-        """Add the next message. With ``keep_settled``, earlier responses are kept too, as far as there is room."""
+        """Add the next message. With ``keep_settled``, earlier responses are kept too, up to a limit."""
         self.next_number, self.mark, self.base = message.number + 1, message.mark, message.base
         if message.settled and not keep_settled:
             self.kept.clear()

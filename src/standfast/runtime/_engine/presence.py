@@ -1,4 +1,4 @@
-"""What a runtime tells the others about itself: a document that it renews like a lease, and removes when it closes."""
+"""The document by which a runtime announces itself: it renews it like a lease, and removes it when it closes."""
 
 import asyncio
 import os

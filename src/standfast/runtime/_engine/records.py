@@ -177,6 +177,14 @@ class WorkspaceSaved(PersistedStruct, frozen=True, tag="workspace.saved"):
     unkept: dict[str, str] = msgspec.field(default_factory=dict)
 
 
+class WorkspaceUnsaved(PersistedStruct, frozen=True, tag="workspace.unsaved"):
+    """The workspace could not be saved; the checkpoint of the version ``checkpoint`` is kept, 0 if there is none."""
+
+    key: str
+    reason: str
+    checkpoint: int = 0
+
+
 class ReplayedDifference(PersistedStruct, frozen=True):
     """A cell that was run again, and gave another output."""
 
@@ -211,6 +219,7 @@ RunNote: TypeAlias = (
     | RunStopped
     | ResumeRequested
     | WorkspaceSaved
+    | WorkspaceUnsaved
     | WorkspaceRestored
 )
 
@@ -267,10 +276,15 @@ def decode_entry(data: bytes) -> JournalEntry:
 
 def decode_header(record: RunRecord) -> RunHeader:
     require_unlocked(record)
+    return decode_header_data(record.data)
+
+
+def decode_header_data(data: bytes) -> RunHeader:
+    """Return the header of decrypted bytes."""
     try:
-        return _header_decoder.decode(record.data)
+        return _header_decoder.decode(data)
     except msgspec.ValidationError:
-        return _header_decoder.decode(_repair_problem(record.data))
+        return _header_decoder.decode(_repair_problem(data))
 
 
 def _repair_problem(data: bytes) -> bytes:

@@ -12,6 +12,7 @@ from standfast.base.errors import StandfastError
 from standfast.base.log import get_logger
 from standfast.runtime._engine import crash_loop
 from standfast.runtime._engine.approvals import expire_approval
+from standfast.runtime._engine.claims import find_session_holder
 from standfast.runtime._engine.control import resume_run, update_run
 from standfast.runtime._engine.executor import RunExecutor, make_unknown_agent_problem
 from standfast.runtime._engine.leases import make_run_lease_name
@@ -19,7 +20,7 @@ from standfast.runtime._engine.presence import list_served_queues
 from standfast.runtime._engine.queues import OLD_QUEUE
 from standfast.runtime._engine.records import RunStopped, decode_header, list_runs
 from standfast.runtime._engine.run_cipher import is_locked
-from standfast.runtime._engine.scheduler import Scheduler, find_session_holder
+from standfast.runtime._engine.scheduler import Scheduler
 from standfast.store.records import RunRecord
 
 _FORGOTTEN_PAGE = 50

@@ -6,10 +6,14 @@ encrypted for the former seal is refused and encrypted again by its writer.
 """
 
 from collections.abc import AsyncIterator, Awaitable
+from contextlib import suppress
+
+import msgspec
 
 from standfast.base.errors import (
     ApprovalMoved,
     BlobsMissing,
+    DocumentMoved,
     JournalMoved,
     NotFound,
     WorkspaceMoved,
@@ -27,6 +31,20 @@ from standfast.runtime._engine.run_cipher import (
     locate_snapshot,
     require_unlocked,
 )
+from standfast.runtime._engine.schedule_records import (
+    SCHEDULE_KIND,
+    decode_schedule,
+    encode_schedule,
+    iterate_schedules,
+    require_readable,
+)
+from standfast.runtime._engine.webhook_records import (
+    WEBHOOK_KIND,
+    StoredWebhook,
+    build_webhook_op,
+    encode_target,
+    iterate_webhooks,
+)
 from standfast.runtime._engine.workspace_cipher import WorkspaceCipher, make_name
 from standfast.runtime.errors import RunTampered
 from standfast.runtime.types import RekeyReport
@@ -35,6 +53,7 @@ from standfast.store.operations import (
     DropCheckpoint,
     Op,
     PutBlob,
+    PutDocument,
     RewriteRun,
     RewriteVersions,
     SaveApproval,
@@ -50,7 +69,7 @@ _UNREADABLE = (WrongKey, RunTampered, WorkspaceRefused)
 
 
 async def rekey_store(backend: Backend, cipher: RunCipher) -> RekeyReport:
-    """Rewrite the encrypted approvals, workspaces and runs of a store; report those that cannot be read."""
+    """Rewrite what is encrypted in a store, sessions excepted; report what cannot be read."""
     rekey = Rekey(backend, cipher)
     approvals = 0
     async for approval in _iter_approvals(backend):
@@ -65,6 +84,10 @@ async def rekey_store(backend: Backend, cipher: RunCipher) -> RekeyReport:
         async for one in _iter_runs(backend)
         if await rekey.attempt(rekey.rewrite_run(one.run_id), one.run_id)
     ]
+    async for schedule in iterate_schedules(backend):
+        await rekey.attempt(rekey.rewrite_schedule(schedule.key), f"schedule {schedule.key}")
+    async for _, webhook in iterate_webhooks(backend):
+        await rekey.attempt(rekey.rewrite_webhook(webhook.id), webhook.id)
     return RekeyReport(tuple(runs), approvals, tuple(workspaces), rekey.failed)
 
 
@@ -138,6 +161,36 @@ class Rekey:
                 continue
             return True
         return False
+
+    async def rewrite_schedule(self, name: str) -> bool:
+        while (document := await self.backend.get_document(SCHEDULE_KIND, name)) is not None:
+            if self.is_current(document.data):
+                return False
+            data = encode_schedule(require_readable(decode_schedule(document, self.cipher)), self.cipher)
+            try:
+                await self.backend.commit(
+                    PutDocument(kind=SCHEDULE_KIND, key=name, data=data, expected=document.revision)
+                )
+            except DocumentMoved:
+                continue
+            return True
+        return False
+
+    async def rewrite_webhook(self, webhook_id: str) -> bool:
+        """Rewrite the target of a webhook, which never changes otherwise."""
+        document = await self.backend.get_document(WEBHOOK_KIND, webhook_id)
+        if document is None:
+            return False
+        webhook = msgspec.json.decode(document.data, type=StoredWebhook)
+        if self.is_current(webhook.target):
+            return False
+        target = webhook.open_target(self.cipher)
+        if target is None:
+            raise WrongKey(f"the webhook {webhook_id!r} was written with another encryption key")
+        webhook = msgspec.structs.replace(webhook, target=encode_target(webhook_id, target, self.cipher))
+        with suppress(DocumentMoved):  # it was deleted, or rewritten by another process
+            await self.backend.commit(build_webhook_op(webhook, expected=document.revision))
+        return True
 
     async def rewrite_workspace(self, key: str) -> bool:
         """Store the chunks of a workspace under their new names, then rewrite the rest in one commit."""

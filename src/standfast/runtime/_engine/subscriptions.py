@@ -48,7 +48,7 @@ class Relay(Protocol):
         """Notify the watchers of a run that this process has changed it, without driving it."""
         ...
 
-    def tell_runnable(self) -> None:
+    def announce_runnable(self) -> None:
         """Tell all other runtimes that a run waits to be executed."""
         ...
 
@@ -93,7 +93,7 @@ class RunChannel:
         self.is_watching = False
         """Whether this process watches the run in other processes."""
         self.silent_token = -1
-        """The driver that was waited for in vain."""
+        """The token of the latest driver whose notice did not arrive in time."""
         self.journal: Any = None
         """The newest entries, which the readers share; see ``event_reader.py``."""
 
@@ -169,7 +169,7 @@ class RunSubscriptions:
         if run_id in self.channels:
             self._watch(run_id, self.channels[run_id])
 
-    def give_up_notice(self, run_id: str, token: int) -> None:
+    def mark_silent(self, run_id: str, token: int) -> None:
         """Expect nothing more from the driver with this token, until a message of it arrives."""
         channel = self.channels.get(run_id)
         if channel is not None:
@@ -234,10 +234,10 @@ class RunSubscriptions:
             run_id, channel, StreamMessage(stream.next_number, mark, stream.base, None, settled, stopped, _now())
         )
 
-    def tell_runnable(self) -> None:
+    def announce_runnable(self) -> None:
         """Tell all other runtimes that a run waits to be executed."""
         if self.relay is not None:
-            self.relay.tell_runnable()
+            self.relay.announce_runnable()
 
     def publish_live(self, run_id: str, kind: str, data: dict[str, Any]) -> None:
         """Publish a live event of a run that is driven here."""

@@ -104,6 +104,7 @@ class SandboxApplyPatchEditor:
         self._patch = apply_diff
 
     async def create_file(self, operation: ApplyPatchOperation) -> ApplyPatchResult:
+        """Create a file; one that exists is refused."""
         path = self._locate(operation.path)
         if await self._read(path) is not None:
             message = f"{operation.path} already exists: use '*** Update File: '"
@@ -112,6 +113,7 @@ class SandboxApplyPatchEditor:
         return ApplyPatchResult("completed", f"Created {operation.path}")
 
     async def update_file(self, operation: ApplyPatchOperation) -> ApplyPatchResult:
+        """Apply a diff to a file."""
         path = self._locate(operation.path)
         before = await self._require(path, operation.path)
         after = self._apply_diff(operation, before, "default") if operation.diff else before
@@ -125,12 +127,14 @@ class SandboxApplyPatchEditor:
         return ApplyPatchResult("completed", text)
 
     async def delete_file(self, operation: ApplyPatchOperation) -> ApplyPatchResult:
+        """Delete a file."""
         path = self._locate(operation.path)
         await self._require(path, operation.path)
         await self._session.rm(path, user=self._user)
         return ApplyPatchResult("completed", f"Deleted {operation.path}")
 
     async def apply(self, operation: ApplyPatchOperation) -> ApplyPatchResult:
+        """Carry out an operation of a patch."""
         edits: dict[str, Callable[[ApplyPatchOperation], Awaitable[ApplyPatchResult]]] = {
             "create_file": self.create_file,
             "update_file": self.update_file,
@@ -206,6 +210,7 @@ class SandboxApplyPatchTool(CustomTool):
         )
 
     def parse_custom_input(self, raw_input: str) -> list[ApplyPatchOperation]:
+        """Return the operations of a patch."""
         return parse_patch(raw_input)
 
     async def _apply(self, context: Any, text: str) -> str:

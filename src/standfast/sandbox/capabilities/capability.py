@@ -35,15 +35,19 @@ class Capability(BaseModel):
         return self.model_copy(update={"session": None})
 
     def bind(self, session: BaseSandboxSession) -> None:
+        """Let the capability act in this session."""
         self.session = session
 
     def bind_run_as(self, user: User | None) -> None:
+        """Let the capability act as this user."""
         self.run_as = user
 
     def bind_workspace_scope(self, scope: SandboxWorkspaceScope) -> None:
+        """Limit the capability to a part of the workspace."""
         self.workspace_scope = scope
 
     def require_session(self) -> BaseSandboxSession:
+        """Return the session; raise if there is none yet."""
         if self.session is None:
             raise ConfigurationError(f"the capability {self.type!r} is not bound to a session")
         return self.session

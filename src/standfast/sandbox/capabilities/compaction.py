@@ -25,12 +25,14 @@ class CompactionModelInfo(BaseModel):
 
     @classmethod
     def maybe_for_model(cls, model: str) -> "CompactionModelInfo | None":
+        """Return the context window of a model, None if it is not known."""
         model = model.rpartition("/")[2]
         found = [name for name in _CONTEXT_WINDOWS if model == name or model.startswith(f"{name}-")]
         return cls(context_window=_CONTEXT_WINDOWS[max(found, key=len)]) if found else None
 
     @classmethod
     def for_model(cls, model: str) -> "CompactionModelInfo":
+        """Return the context window of a model; raise if it is not known."""
         found = cls.maybe_for_model(model)
         if found is None:
             raise ValueError(f"the context window of {model!r} is not known: give it as context_window")

@@ -51,6 +51,7 @@ class ViewImageTool(SandboxTool):
     args_model = ViewImageArgs
 
     async def run(self, args: ViewImageArgs) -> ToolOutputImage | str:
+        """Return an image of the workspace for the model."""
         path = str(self.workspace_scope.anchor(args.path))
         try:
             file = await self.session.read(Path(path), user=self.user)

@@ -65,6 +65,7 @@ class ExecCommandTool(SandboxTool):
     args_model = ExecCommandArgs
 
     async def run(self, args: ExecCommandArgs) -> str:
+        """Run a command and return its output for the model."""
         try:
             directory = self.session.normalize_path(str(self.workspace_scope.anchor(args.workdir or ".")))
         except InvalidManifestPathError:
@@ -102,6 +103,7 @@ class WriteStdinTool(SandboxTool):
     args_model = WriteStdinArgs
 
     async def run(self, args: WriteStdinArgs) -> str:
+        """Write to a running command and return its output for the model."""
         started = time.monotonic()
         try:
             update = await self.session.pty_write_stdin(

@@ -56,6 +56,7 @@ class Skill(BaseModel):
         return File(content=self.content.encode() if isinstance(self.content, str) else self.content)
 
     def as_dir_entry(self) -> Dir:
+        """Return the directory of the skill."""
         folders = {"scripts": self.scripts, "references": self.references, "assets": self.assets}
         children: dict[str | Path, BaseEntry] = {"SKILL.md": self.content_artifact()}
         children |= {name: Dir(children=entries) for name, entries in folders.items() if entries}

@@ -15,12 +15,12 @@ from jwt import PyJWK
 from jwt.exceptions import PyJWTError
 
 from standfast.base.errors import InvalidInput
+from standfast.base.http_clients import get_url_opener
 from standfast.base.log import get_logger
-from standfast.base.redirects import get_url_opener
 from standfast.server.auth.credentials import IssuerUnavailable
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Signatures with a public and a private key. With any other, who can check a token could also make one."""
+"""Signatures with a public and a private key. With a shared secret, everyone who can check a token could make one."""
 MAX_RESPONSE_BYTES = 512 * 1024
 FETCH_TIMEOUT = 5.0
 REFRESH_SECONDS = 300.0

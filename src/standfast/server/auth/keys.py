@@ -127,6 +127,7 @@ class ApiKeys:
         return [msgspec.structs.replace(key, last_used_at=uses.get(key.id)) for key in keys]
 
     async def read_all(self, kind: str) -> Sequence[DocumentRecord]:
+        """Return all documents of a kind."""
         documents = await self.backend.list_documents(kind, limit=_PAGE_SIZE)
         while page := await self.backend.list_documents(
             kind, limit=_PAGE_SIZE, after=documents[-1].key if documents else ""
@@ -154,6 +155,7 @@ class ApiKeys:
             return revoked
 
     async def write(self, stored: StoredKey, *, expected: int, action: str, by: str) -> None:
+        """Write a key with its entry in the audit log, if nobody else has changed it."""
         key = stored.key
         details = {"key_id": key.id, "name": key.name, "role": key.role, "owner": key.owner}
         noted, _ = self.audit.make_operation(action, by, details)

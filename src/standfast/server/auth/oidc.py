@@ -101,11 +101,13 @@ class Oidc:
         return claims
 
     def find_owner(self, claims: Mapping[str, Any]) -> str:
+        """Return the owner that the claims of a token name."""
         if self.owner_claim == "email" and claims.get("email_verified", True) is not True:
             raise Unauthenticated("the issuer has not verified the e-mail address")
         return check_name(self.owner_claim, get_claim(claims, self.owner_claim))
 
     def find_role(self, claims: Mapping[str, Any]) -> Role:
+        """Return the highest role that the claims of a token give."""
         value = get_claim(claims, self.role_claim)
         values = value if isinstance(value, list) else [value]
         found = [self.roles[name] for name in values if isinstance(name, str) and name in self.roles]

@@ -20,7 +20,6 @@ from standfast.realtime.session import RealtimeSession
 from standfast.server.access import Forbidden
 from standfast.server.answers import CallInfo
 from standfast.server.auth.principals import Principal, Role
-from standfast.server.calls.message_log import MessageLog
 from standfast.server.calls.messages import (
     Decide,
     HangUp,
@@ -31,6 +30,7 @@ from standfast.server.calls.messages import (
     describe_event,
     page_message_decoder,
 )
+from standfast.server.message_log import MessageLog
 
 RECONNECT_SECONDS = 30.0
 """How long a call waits for a page that has lost its connection."""

@@ -36,7 +36,7 @@ async def preview_compaction(exchange: Exchange) -> CompactionPreview:
     head, entries = await session.read_all()
     oldest = await session.policy.select_oldest(entries, force=True)
     count = session.policy.count_tokens
-    exchange.tag_head(head)
+    exchange.set_etag(head)
     return CompactionPreview(
         head=head,
         replaced=[entry.item for entry in oldest],

@@ -37,7 +37,7 @@ async def view_session(exchange: Exchange) -> SessionView:
     entries = [make_entry(entry.row.position, entry.item, problems.get(index)) for index, entry in enumerate(readable)]
     if generation is None:
         entries += [make_entry(one.position, None, one.reason) for one in report.corrupt]
-    exchange.tag_head(head)
+    exchange.set_etag(head)
     return SessionView(
         head=head,
         generation=info.generation if generation is None else generation,

@@ -1,5 +1,6 @@
 """``/sessions``: list, read, search, change, fork, export, import and delete sessions."""
 
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -82,8 +83,9 @@ async def import_session(exchange: Exchange) -> StoredSessionInfo:
     """Create a session from an export, JSON Lines, in one transaction. It belongs to the owner of the credential."""
     parts = [part async for part in exchange.read_parts(exchange.service.limits.upload_bytes)]
     lines = b"".join(parts).decode("utf-8", "surrogateescape").split("\n")
-    header = await parse_lines([next((line for line in lines if line.strip()), "")])
-    await exchange.require_access_or_absence(header.session_id)
+    header = await parse_lines(itertools.islice(filter(str.strip, lines), 1))
+    if (await exchange.runtime.store.backend.get_session(header.session_id)) is None:
+        await exchange.require_access_or_absence(header.session_id)
     session = await exchange.runtime.store.import_(lines, owner=exchange.principal.owner)
     return await exchange.reads.store.describe(session.session_id)
 
@@ -97,7 +99,7 @@ async def get_session(exchange: Exchange) -> StoredSessionInfo:
 async def describe_changed(exchange: Exchange) -> StoredSessionInfo:
     """Return the description of the session, with its head as the ETag of the response."""
     info = await exchange.reads.store.describe(exchange.session_id)
-    exchange.tag_head(info.head)
+    exchange.set_etag(info.head)
     return info
 
 
@@ -119,7 +121,9 @@ async def set_owner(exchange: Exchange) -> StoredSessionInfo:
 @endpoints.add("DELETE", "/sessions/{session_id}", WRITE, query=DeleteQuery, result=DeletedSession)
 async def delete_session(exchange: Exchange) -> DeletedSession:
     """Delete a session with its runs, unless one of them has not ended."""
-    return await exchange.runtime.store.delete(exchange.session_id, runs=exchange.query.runs)
+    deleted = await exchange.runtime.store.delete(exchange.session_id, runs=exchange.query.runs)
+    exchange.service.cells.forget(exchange.session_id)
+    return deleted
 
 
 @endpoints.add("GET", "/sessions/{session_id}/items", READ, query=ItemListing, result=SessionItems)
@@ -131,7 +135,7 @@ async def list_items(exchange: Exchange) -> SessionItems:
         items = await session.get_paired_items(query.limit)
     else:
         items = await session.get_items(query.limit, generation=query.generation)
-    exchange.tag_head(head)
+    exchange.set_etag(head)
     return SessionItems(items=items, head=head)
 
 
@@ -161,8 +165,9 @@ async def pop_item(exchange: Exchange) -> list[Item]:
 
 @endpoints.add("DELETE", "/sessions/{session_id}/items", WRITE)
 async def clear_session(exchange: Exchange) -> None:
-    """Delete all items of a session with its earlier generations."""
+    """Delete all items of a session with its earlier generations, and the cells that people ran in it."""
     await exchange.runtime.session(exchange.session_id).clear_session()
+    exchange.service.cells.forget(exchange.session_id)
 
 
 @endpoints.add(

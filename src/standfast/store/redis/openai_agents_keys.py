@@ -166,7 +166,7 @@ class OpenAIAgentsKeys:
             raise SessionDamaged(session_id, f"the key {key!r} is a {kind}")
         return reply
 
-    async def prolong_lock(self, session_id: str) -> None:
+    async def extend_lock(self, session_id: str) -> None:
         """Let the text in place of the list expire with the session."""
         key = self.list_keys(session_id)[1]
         if self.ttl and self.adoptable:

@@ -160,7 +160,7 @@ EncodePage: TypeAlias = Callable[[DatabaseConnection, HistoryPage], "list[str] |
 the session is only a part of another one."""
 
 
-def give_back(
+def return_sessions(
     db: DatabaseConnection,
     names: TableNames,
     get_columns: GetColumns,

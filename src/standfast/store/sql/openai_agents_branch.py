@@ -64,14 +64,14 @@ class OpenAIAgentsBranch(OpenAIAgentsTables):
     def remove_rows(self, db: DatabaseConnection, session_id: str, row_ids: Sequence[Any]) -> None:
         """Take messages off the branch. A message that no branch shows is deleted, and usage of turns that are gone."""
         for row_id in row_ids:
-            self.unlist(db, "id = :id", {"id": row_id})
+            self.delete_rows(db, "id = :id", {"id": row_id})
         db.execute(
             f"DELETE FROM turn_usage WHERE {_HERE} AND user_turn_number NOT IN"
             f" (SELECT user_turn_number FROM message_structure WHERE {_HERE} AND message_type = 'user')",
             self.build_params(session_id),
         )
 
-    def unlist(self, db: DatabaseConnection, condition: str, params: dict[str, Any]) -> None:
+    def delete_rows(self, db: DatabaseConnection, condition: str, params: dict[str, Any]) -> None:
         """Remove rows of ``message_structure``, and the messages that no other row refers to."""
         rows = db.fetch_all(f"SELECT message_id FROM message_structure WHERE {condition}", params)
         db.execute(f"DELETE FROM message_structure WHERE {condition}", params)
@@ -168,7 +168,7 @@ class OpenAIAgentsBranch(OpenAIAgentsTables):
         here = self.build_params(session_id)
         if not db.fetch_one(f"SELECT 1 FROM message_structure WHERE {_HERE} LIMIT 1", here):
             return False
-        self.unlist(db, _HERE, here)
+        self.delete_rows(db, _HERE, here)
         db.execute(f"DELETE FROM turn_usage WHERE {_HERE}", here)
         return True
 

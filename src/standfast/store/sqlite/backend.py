@@ -3,7 +3,7 @@
 A small commit to the write-ahead log is faster than two thread switches, so it is made on the thread of the caller
 (:class:`~standfast.store.sqlite.transactions.InlineCommitter`). All other commits go to the one writer thread of the
 file, which commits the operations of concurrent callers together. Reader threads never block on a writer; one record
-is read on the thread of the caller (:class:`~standfast.store.sqlite.transactions.InlineReader`).
+is read on the thread of the caller (:class:`~standfast.store.sqlite.connections.InlineReader`).
 """
 
 import asyncio
@@ -31,17 +31,14 @@ from standfast.store.sql.openai_agents_tables import AdoptedMeanwhile, ForeignTa
 from standfast.store.sql.queries import RelationalQueries, get_session
 from standfast.store.sqlite import erasure, migrator
 from standfast.store.sqlite import search as sqlite_search
+from standfast.store.sqlite.connections import DECLINED, InlineReader, ReaderThread, SqliteConnection
 from standfast.store.sqlite.files import create_private_file, explain_open_failure, get_file_id
 from standfast.store.sqlite.socket_link import SocketLink
 from standfast.store.sqlite.transactions import (
-    DECLINED,
     BrokenConnection,
     CannotBegin,
     Failure,
     InlineCommitter,
-    InlineReader,
-    ReaderThread,
-    SqliteConnection,
     begin_immediate,
     commit_group,
     estimate_size,

@@ -8,7 +8,7 @@ from functools import partial
 from standfast.store.sql import adoption, schema
 from standfast.store.sql.connection import TableNames, are_left_to_owner, select_table_names
 from standfast.store.sql.openai_agents_tables import ForeignTablesPolicy, OpenAIAgentsTables
-from standfast.store.sqlite.transactions import SqliteConnection
+from standfast.store.sqlite.connections import SqliteConnection
 
 _FOREIGN_ORDER = "id"  # by which SQLiteSession of openai-agents sorts the items of a session
 

@@ -1,17 +1,15 @@
-"""Transactions on SQLite connections: group and inline commits, reads on reader threads, safety across fork()."""
+"""Transactions on SQLite connections: group and inline commits, and safety across fork()."""
 
 import asyncio
-import contextlib
 import math
 import os
 import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from standfast.lifecycle.threads import SingleThreadExecutor
 from standfast.store.operations import (
     Annotate,
     AppendEvents,
@@ -32,153 +30,23 @@ from standfast.store.operations import (
     Splice,
     SweepBlobs,
 )
-from standfast.store.sql.connection import TableNames
+from standfast.store.sqlite.connections import (
+    DECLINED,
+    PAUSE_SECONDS,
+    SLOW_SECONDS,
+    SqliteConnection,
+    rollback_or_close,
+)
 
 T = TypeVar("T")
 
 _MAX_INLINE_BYTES = 32_768  # per caller, of a commit on the caller's thread
 _MAX_GROUP_BYTES = 8 * _MAX_INLINE_BYTES  # of all callers in one iteration of the event loop
 _ROW_OVERHEAD = 64  # bytes that a row counts for in addition to its data
-_SLOW_COMMIT_SECONDS = 0.005  # after an inline commit that takes longer, further ones are declined
-_PAUSE_SECONDS = 10.0  # how long they are declined
 _CHECKPOINT_INTERVAL = 256  # of so many commits, two always go to the writer thread
 
 
-class SqliteConnection:
-    """A sqlite3 connection as a :class:`~standfast.store.sql.connection.DatabaseConnection`."""
-
-    lock_clause = ""
-    words_expression = ""
-
-    def __init__(self, raw: sqlite3.Connection, names: TableNames, *, lock_timeout: float = 0) -> None:
-        self.raw = raw
-        self.lock_timeout = lock_timeout
-        self.use_table_names(names)
-
-    def use_table_names(self, names: TableNames) -> None:
-        self.names = names
-        self.statement_cache: dict[str, str] = {}
-
-    def substitute_table_names(self, text: str) -> str:
-        filled = self.statement_cache.get(text)
-        if filled is None:
-            filled = self.statement_cache[text] = self.names.substitute(text)
-        return filled
-
-    def fetch_one(self, sql: str, params: Mapping[str, Any]) -> Sequence[Any] | None:
-        row: Sequence[Any] | None = self.raw.execute(self.substitute_table_names(sql), params).fetchone()
-        return row
-
-    def fetch_all(self, sql: str, params: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        return self.raw.execute(self.substitute_table_names(sql), params).fetchall()
-
-    def execute(self, sql: str, params: Mapping[str, Any]) -> None:
-        self.raw.execute(self.substitute_table_names(sql), params)
-
-    def execute_many(self, sql: str, params: Sequence[Mapping[str, Any]]) -> None:
-        self.raw.executemany(self.substitute_table_names(sql), params)
-
-
 CommitWork = Callable[[SqliteConnection], Any]
-
-
-class ReaderThread:
-    """A thread with its own connection that runs one read at a time."""
-
-    def __init__(self, name: str, connect: Callable[[], SqliteConnection]) -> None:
-        self.thread = SingleThreadExecutor(name)
-        self.connect = connect
-        self.connection: SqliteConnection | None = None
-        self.lock = threading.Lock()
-        self.pending_reads = 0
-
-    async def read(self, work: Callable[[SqliteConnection], T]) -> T:
-        self.pending_reads += 1
-        try:
-            return await self.thread.run(self.run_in_snapshot, work)
-        finally:
-            self.pending_reads -= 1
-
-    def run_in_snapshot(self, work: Callable[[SqliteConnection], T]) -> T:
-        """Run a read in a transaction, so that all its statements see the same state."""
-        with self.lock:
-            if self.connection is None:
-                self.connection = self.connect()
-            raw = self.connection.raw
-            try:
-                raw.execute("BEGIN")
-                result = work(self.connection)
-                raw.execute("ROLLBACK")
-            except BaseException:
-                if not rollback_or_close(raw):
-                    self.connection = None
-                raise
-            return result
-
-    def disconnect(self) -> None:
-        if self.connection is not None:
-            self.connection.raw.close()
-            self.connection = None
-
-    def close(self) -> None:
-        self.thread.close_sync()
-        self.disconnect()
-
-
-class InlineReader:
-    """Makes small reads on the thread of the caller, which takes less time than waking another thread twice.
-
-    With the write-ahead log a read never waits for a writer. The reader declines for some seconds after a slow read,
-    while another thread uses its connection, and on errors of the database, which the reader threads then report.
-    """
-
-    def __init__(self, connect: Callable[[], SqliteConnection]) -> None:
-        self.connect = connect
-        self.connection: SqliteConnection | None = None
-        self.closed = False
-        self.lock = threading.Lock()
-        self.paused_until = 0.0
-
-    def try_read(self, work: Callable[[SqliteConnection], Any]) -> Any:
-        """Return the result of ``work`` in one snapshot, or :data:`DECLINED`."""
-        started = time.monotonic()
-        if started < self.paused_until or not self.lock.acquire(blocking=False):
-            return DECLINED
-        try:
-            if self.closed:
-                return DECLINED
-            result = self.read_in_snapshot(work)
-            if time.monotonic() - started > _SLOW_COMMIT_SECONDS:
-                self.paused_until = time.monotonic() + _PAUSE_SECONDS
-            return result
-        except sqlite3.OperationalError:
-            return DECLINED
-        finally:
-            self.lock.release()
-
-    def read_in_snapshot(self, work: Callable[[SqliteConnection], Any]) -> Any:
-        if self.connection is None:
-            self.connection = self.connect()
-        raw = self.connection.raw
-        try:
-            raw.execute("BEGIN")
-            result = work(self.connection)
-            raw.execute("ROLLBACK")
-        except BaseException:
-            if not rollback_or_close(raw):
-                self.connection = None
-            raise
-        return result
-
-    def close(self) -> None:
-        with self.lock:
-            self.closed = True
-            self.disconnect()
-
-    def disconnect(self) -> None:
-        if self.connection is not None:
-            self.connection.raw.close()
-            self.connection = None
 
 
 class InlineCommitter:
@@ -248,8 +116,8 @@ class InlineCommitter:
             if self.connection is None:
                 self.connection = self.open_connection()
             results = commit_group(self.connection, jobs)
-            if time.monotonic() - started > _SLOW_COMMIT_SECONDS:
-                self.paused_until = time.monotonic() + _PAUSE_SECONDS
+            if time.monotonic() - started > SLOW_SECONDS:
+                self.paused_until = time.monotonic() + PAUSE_SECONDS
             return results
         except CannotBegin:  # another process writes or the file is gone; the writer thread reports it
             return [DECLINED] * len(jobs)
@@ -274,10 +142,6 @@ class InlineCommitter:
         if self.connection is not None:
             self.connection.raw.close()
             self.connection = None
-
-
-DECLINED: Any = object()
-"""Returned in place of a result: the caller must use the writer thread."""
 
 
 class Failure:
@@ -327,18 +191,6 @@ def begin_immediate(connection: SqliteConnection) -> None:
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() >= deadline:
                 raise CannotBegin from error
-
-
-def rollback_or_close(raw: sqlite3.Connection) -> bool:
-    """Roll back an open transaction. If that fails, close the connection and return False."""
-    for _ in range(2):  # a second attempt, because closing an in-memory database destroys it
-        with contextlib.suppress(sqlite3.Error):
-            if raw.in_transaction:
-                raw.execute("ROLLBACK")
-            return True
-    with contextlib.suppress(sqlite3.Error):
-        raw.close()
-    return False
 
 
 def run_in_savepoint(connection: SqliteConnection, work: CommitWork) -> Any:

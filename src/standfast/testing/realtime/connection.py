@@ -175,6 +175,7 @@ class RealtimeConnection:
 
     @property
     def engine(self) -> Engine:
+        """The server's side of the session."""
         assert self._runner is not None, "this connection was not served"
         return self._runner.engine
 

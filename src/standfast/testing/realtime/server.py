@@ -93,6 +93,7 @@ class RealtimeServer:
 
     @property
     def open_connections(self) -> list[RealtimeConnection]:
+        """The connections that are open."""
         return [connection for connection in self.connections if connection.is_open]
 
     def inject(

@@ -45,11 +45,13 @@ class PlainSessionFixtures(StorageFixtures):
 
     @pytest.fixture
     async def storage(self, reopen: Reopen) -> AsyncIterator[Any]:
+        """The open storage."""
         async with reopen() as storage:
             yield storage
 
     @pytest.fixture
     def session(self, storage: Any) -> Any:
+        """A session in the storage."""
         return self.open_session(storage, "s")
 
 
@@ -62,15 +64,18 @@ class StoredSessionFixtures(PlainSessionFixtures):
         return StoredSession(session_id, storage, settings=settings)
 
     def get_backend(self, storage: Any) -> Backend:
+        """Return the backend of the storage."""
         backend: Backend = storage
         return backend
 
     @pytest.fixture
     def corrupt(self) -> CorruptSessionRecord:
+        """Damages a record. Skips tests unless it is overridden."""
         pytest.skip("this storage has no way to damage a record")
 
     @pytest.fixture
     def count_rows(self) -> CountRows:
+        """Counts the rows of the storage. Skips tests unless it is overridden."""
         pytest.skip("this storage does not count its rows")
 
 

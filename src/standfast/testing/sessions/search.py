@@ -141,6 +141,7 @@ class SearchClauses(StoredSessionFixtures):
         await self.assert_matches_scan(session, "refund")
 
     async def assert_matches_scan(self, session: Any, query: str, *, limit: int = 20) -> None:
+        """Compare a search with a scan of all items."""
         terms = extract_words(query)
         items: list[Item] = await session.get_items()
         expected = [

@@ -113,6 +113,7 @@ class AtomicityClauses(StoreFixtures):
         return ops
 
     async def dump(self, backend: Backend, tag: str = "one") -> dict[str, object]:
+        """Return all that the backend has under names with the tag."""
         return await dump_backend(
             backend, name_contains=f"{tag}-", runs=self.runs, leases=(f"{tag}-held", f"{tag}-free")
         )

@@ -103,6 +103,7 @@ class ConcurrencyClauses(StoreFixtures):
         assert (record.created_at, record.updated_at) == (newest, newest)
 
     def assert_contiguous(self, found: list[bytes | None], *, batches: int, size: int) -> None:
+        """Check that no batch lies within another."""
         assert len(found) == batches * size
         groups = [found[start : start + size] for start in range(0, len(found), size)]
         assert all(len(set(group)) == 1 for group in groups)

@@ -23,10 +23,12 @@ class StoreFixtures(StorageFixtures):
 
     @pytest.fixture
     def corrupt(self) -> CorruptRecord:
+        """Damages a record. Skips tests unless it is overridden."""
         pytest.skip("this backend supplies no way to damage a record")
 
     @pytest.fixture
     def list_items(self) -> ListStoredItems:
+        """Lists what is stored. Skips tests unless it is overridden."""
         pytest.skip("this backend supplies no way to read its storage")
 
     @pytest.fixture
@@ -37,6 +39,7 @@ class StoreFixtures(StorageFixtures):
 
     @pytest.fixture
     async def backend(self, reopen: Reopen) -> AsyncIterator[Backend]:
+        """The open backend."""
         async with reopen() as backend:
             yield backend
 

@@ -78,6 +78,7 @@ class RunClauses(StoreFixtures):
 
     @staticmethod
     async def list_claimed(backend: Backend, *queues: str, limit: int = 9, after: str | None = None) -> list[str]:
+        """Return the ids of the runs that can be claimed."""
         return [run.run_id for run in await backend.list_claimable(queues=queues, limit=limit, after=after)]
 
     async def test_runs_to_claim_are_listed_in_turns_of_their_shares(self, run_backend: Backend) -> None:

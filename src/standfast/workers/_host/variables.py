@@ -97,19 +97,19 @@ class Snapshots:
         if point.id in self._worker.snapshot_points:
             self._worker.snapshot_points.remove(point.id)
 
-    async def fork(self, twin: Worker) -> None:
-        """Copy the process into ``twin``, the worker of a new session. The caller tears ``twin`` down on failure."""
+    async def fork(self, target: Worker) -> None:
+        """Copy the process into ``target``, the worker of a new session. The caller tears that down on failure."""
         resources, router = self._worker.resources, self._worker.require_router()
         if resources is None:
             raise Closed("the session cannot be forked: its worker is gone")
         endpoints, token = WorkerEndpoints(), m.new_id()
-        twin_router, ready = twin.open_router()
+        target_router, ready = target.open_router()
         connection = WorkerConnection(
-            resources.process_group, token, endpoints, twin_router, limit=self._config.frame_limit
+            resources.process_group, token, endpoints, target_router, limit=self._config.frame_limit
         )
-        twin.attach(resources.acquire(), connection)
-        twin.shared_files |= self._worker.shared_files
-        twin.fire(WorkerSessionEvent.STARTED)
+        target.attach(resources.acquire(), connection)
+        target.shared_files |= self._worker.shared_files
+        target.fire(WorkerSessionEvent.STARTED)
         try:
             reply = await self._executor.request_when_idle(
                 m.SnapshotMessage(action="fork", point=token), fds=endpoints.remote_fds, router=router
@@ -121,9 +121,9 @@ class Snapshots:
             raise
         finally:
             endpoints.close_remote()
-        twin.metadata |= {**self._worker.metadata, "hazards": cast(m.SnapshotMessage, reply).hazards}
-        twin.fire(WorkerSessionEvent.BECAME_READY)
-        twin.schedule_heartbeat()
+        target.metadata |= {**self._worker.metadata, "hazards": cast(m.SnapshotMessage, reply).hazards}
+        target.fire(WorkerSessionEvent.BECAME_READY)
+        target.schedule_heartbeat()
 
     async def checkpoint(self, name: str) -> Checkpoint:
         reply = cast(m.CheckpointMessage, await self._executor.request_when_idle(m.CheckpointMessage(name=name)))

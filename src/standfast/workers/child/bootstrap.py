@@ -11,6 +11,7 @@ import sys
 import types
 from typing import Any, NamedTuple, NoReturn
 
+from standfast.workers.child import random_generators
 from standfast.workers.child.channel import HostChannel
 from standfast.workers.child.loop import WAKE_SIGNAL, WorkerLoop
 from standfast.workers.child.sandbox import confinement, namespaces, syscalls
@@ -47,7 +48,7 @@ def main(context: SandboxContext, command: StartWorkerCommand, protocol: int, ou
             channel, handover_socket, command, namespace=create_main_module(), streams=StandardStreams(channel.flush)
         )
         worker_loop.streams.install()
-        seed_random()
+        random_generators.seed_anew()
         gc.enable()
         try:
             set_worker_environment(context, command)
@@ -138,17 +139,6 @@ def create_main_module() -> dict[str, Any]:
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
     return module.__dict__
-
-
-def seed_random() -> None:
-    """Seed the random generators anew, or all workers would produce the same numbers."""
-    random = sys.modules.get("random")
-    if random is not None:
-        random.seed()
-    # An attribute of numpy would import it.
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
 
 
 def warm_up() -> None:

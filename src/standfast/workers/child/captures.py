@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from standfast.workers.child import variable_groups
+from standfast.workers.child import random_generators, variable_groups
 from standfast.workers.child.checkpoints import describe_variable
 from standfast.workers.child.mapped_memory import map_file
 from standfast.workers.child.variable_groups import describe_problem
@@ -229,14 +229,7 @@ def _describe_state(worker_loop: "WorkerLoop") -> dict[str, Any]:
     state: dict[str, Any] = {"definitions": worker_loop.cell_runner.definitions}
     with contextlib.suppress(OSError):
         state["directory"] = os.path.relpath(os.getcwd(), worker_loop.work_directory)
-    random, numpy_random = sys.modules.get("random"), sys.modules.get("numpy.random")
-    with contextlib.suppress(Exception):
-        if random is not None:
-            state["random"] = random._inst.getstate()
-    with contextlib.suppress(Exception):
-        if numpy_random is not None:
-            state["numpy"] = numpy_random.get_state()
-    return state
+    return state | random_generators.describe_state()
 
 
 # -- restoring
@@ -315,12 +308,7 @@ def _restore_state(worker_loop: "WorkerLoop", data: bytes) -> str:
         worker_loop.cell_runner.definitions.update(state["definitions"])
         with contextlib.suppress(OSError):
             os.chdir(os.path.join(worker_loop.work_directory, state.get("directory", ".")))
-        if "random" in state:
-            import random
-
-            random.setstate(state["random"])
-        if "numpy" in state:
-            variable_groups.import_value("numpy.random").set_state(state["numpy"])
+        random_generators.restore_state(state)
     except BaseException as problem:  # noqa: BLE001
         return describe_problem(problem)
     return ""

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from standfast.workers.child import captures, checkpoints, forks, resources, signals
+from standfast.workers.child import captures, checkpoints, forks, random_generators, resources, signals
 from standfast.workers.child.cells import CellRunner, format_exception_message, format_traceback, make_error_reply
 from standfast.workers.child.channel import HostChannel, HostDisconnected
 from standfast.workers.child.display import DisplayPublisher
@@ -310,6 +310,8 @@ class WorkerLoop:
             self.is_wake_pending = False
             self.process_urgent_messages()
             signals.run_pending_handlers(sys._getframe())
+        if message.seed is not None:
+            random_generators.seed(message.seed)
         last = self.cell_runner.run(message.code, filename=message.filename, capture_source=message.capture_source)
         return self.display_publisher.render_value(last)
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from standfast.workers.child import channel, resources
+from standfast.workers.child import channel, random_generators, resources
 from standfast.workers.child.sandbox import syscalls
 from standfast.workers.child.streams import flush_streams
 from standfast.workers.wire.messages import ErrorMessage, ReadyMessage, SnapshotMessage, reset_id_prefix
@@ -192,7 +192,7 @@ class ProcessSnapshots:
         if not SNAPSHOTS_SUPPORTED:
             raise CannotCopy("captures of a worker need Linux; checkpoints do not")
         flush_streams()
-        supervisor, random_state, self._is_forking = os.getppid(), _get_random_state(), True
+        supervisor, random_state, self._is_forking = os.getppid(), random_generators.get_python_state(), True
         try:
             is_copy = syscalls.fork_sibling() == 0
         except OSError as problem:
@@ -209,12 +209,12 @@ class ProcessSnapshots:
             if os.getppid() != supervisor:
                 os._exit(0)
             reset_id_prefix()
-            _set_random_state(random_state)
+            random_generators.set_python_state(random_state)
         return is_copy
 
     def _double_fork(self) -> bool:
         has_threads = threading.active_count() > 1
-        random_state = _get_random_state()
+        random_state = random_generators.get_python_state()
         intermediate = os.fork()
         if intermediate == 0:
             if has_threads:
@@ -232,7 +232,7 @@ class ProcessSnapshots:
                 time.sleep(0.0001)
             syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
             reset_id_prefix()
-            _set_random_state(random_state)
+            random_generators.set_python_state(random_state)
             return True
         _, status = os.waitpid(intermediate, 0)
         if status:
@@ -366,21 +366,6 @@ def _receive_command(receiver: channel.ControlReceiver) -> tuple[dict[str, Any],
 def _close_points(points: dict[str, Copy]) -> None:
     for copy in points.values():
         copy.sock.close()
-
-
-def _get_random_state() -> Any:
-    """Return the state of ``random``'s generator, which Python seeds anew in a forked child."""
-    random = sys.modules.get("random")
-    with contextlib.suppress(Exception):
-        return random._inst.getstate() if random is not None else None
-    return None
-
-
-def _set_random_state(state: Any) -> None:
-    random = sys.modules.get("random")
-    if random is not None and state is not None:
-        with contextlib.suppress(Exception):
-            random._inst.setstate(state)
 
 
 def _wait_until_reaped(pid: int) -> None:

@@ -6,12 +6,14 @@ with their attributes, and are one class again even if several groups refer to t
 """
 
 import builtins
+import functools
 import hashlib
 import io
 import os
 import pickle
 import sys
 import types
+import typing
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -161,6 +163,10 @@ def _make_dump(
                 return _reduce_cell(obj)
             if kind is _Namespace:
                 return builtins.vars, (sys.modules["__main__"],)
+            if kind is functools._lru_cache_wrapper and not find_import(obj):
+                return load_cached, (obj.__wrapped__, *obj.cache_parameters().values())
+            if kind is functools.cached_property:  # it has a lock, before Python 3.12
+                return kind, (obj.func,), {"attrname": obj.attrname}
             if kind is array_type:
                 return NotImplemented if id(obj) in separate.ids else _reduce_view(obj, kind)
             if kind is memoryview:
@@ -280,6 +286,11 @@ def load_view(
     return view
 
 
+def load_cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:
+    """Return the function with an empty cache. Checkpoints refer to this function by its name."""
+    return functools.lru_cache(maxsize, typed)(function)
+
+
 class ArrayMemory(bytearray):
     """The memory of a restored array, which belongs to it alone."""
 
@@ -294,7 +305,7 @@ def _reduce_cell(cell: types.CellType) -> tuple[Any, ...]:
 
 def _add_slots(kind: type, reduced: Any) -> Any:
     """Let a class that is pickled by value be created with its slots, which cloudpickle forgets."""
-    slots = vars(kind).get("__slots__")
+    slots = None if typing.NamedTuple in vars(kind).get("__orig_bases__", ()) else vars(kind).get("__slots__")
     if slots is not None and isinstance(reduced, tuple) and len(reduced[1]) > 3 and isinstance(reduced[1][3], dict):
         reduced[1][3]["__slots__"] = slots
     return reduced

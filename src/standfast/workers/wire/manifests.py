@@ -222,8 +222,15 @@ def find_path_problem(path: str) -> str | None:
         return "is not in its simplest form inside the session's directory"
     if len(components) > MAX_DEPTH + 1:
         return f"is nested more than {MAX_DEPTH} levels deep"
+    if (problem := find_target_problem(path)) is not None:
+        return problem
+    return "is too long" if any(len(name.encode()) > 255 for name in components) else None
+
+
+def find_target_problem(target: str) -> str | None:
+    """Return what is wrong with the target of a symbolic link, as the end of a sentence, or None."""
     try:
-        too_long = len(path.encode()) > _MAX_NAME_LENGTH or any(len(name.encode()) > 255 for name in components)
+        too_long = len(target.encode()) > _MAX_NAME_LENGTH
     except UnicodeEncodeError:
         return "is not valid UTF-8"
     return "is too long" if too_long else None

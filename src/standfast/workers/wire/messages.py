@@ -67,7 +67,10 @@ TransactionPolicy = Literal["commit_always", "rollback_on_failure", "rollback_al
 
 
 class ExecuteMessage(Message, frozen=True, tag="execute"):
-    """Run code in the session's namespace. Its ``id`` is the execution id."""
+    """Run code in the session's namespace. Its ``id`` is the execution id.
+
+    ``seed`` seeds the generators of ``random`` and NumPy before.
+    """
 
     code: str
     transaction_id: str | None = None
@@ -75,6 +78,7 @@ class ExecuteMessage(Message, frozen=True, tag="execute"):
     capture_source: bool = True
     allow_input: bool | None = None
     filename: str | None = None
+    seed: int | None = None
 
 
 class OutputMessage(Message, frozen=True, tag="output"):

@@ -1,4 +1,4 @@
-"""The numbered messages of a call or a cell, kept for readers that come late or come back."""
+"""The numbered messages of a call or a cell, kept for readers that join late or reconnect."""
 
 import asyncio
 from collections import deque
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 _MAX_BYTES = 8_000_000
-"""About a minute of audio, or very many words."""
+"""About a minute of audio, or very much text."""
 
 
 class LoggedMessage(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class MessageLog:
         self._wake()
 
     def _drop_oldest(self) -> None:
-        """Forget half of the audio, or half of everything if that is not enough."""
+        """Drop half of the audio, or half of everything if that is not enough."""
         for droppable in (lambda message: message.is_audio, lambda message: True):
             kept: deque[LoggedMessage] = deque()
             excess = self._bytes - self._max_bytes // 2

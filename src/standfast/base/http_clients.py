@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any
 
-from standfast.base.log_secrets import hide_in_logs
+from standfast.base.log import hide_in_logs
 
 
 def create_openai_client(library: Any, **options: Any) -> Any:
