@@ -10,7 +10,7 @@ from bench.machine import count_cores, get_load_warning
 from bench.quick import VARIABLE
 from bench.report import Group, Report
 
-GROUPS = ("history", "runs", "runtime", "live", "server", "realtime", "workers", "workspaces", "fleet")
+GROUPS = ("history", "runs", "runtime", "live", "server", "realtime", "workers", "workspaces", "console", "fleet")
 RESULTS = Path(__file__).parent / "results"
 
 

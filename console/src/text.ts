@@ -65,9 +65,10 @@ export function formatBytes(bytes: number): string {
   return `${size < 10 ? size.toFixed(1) : Math.round(size)} ${units[unit]}`;
 }
 
-/** Return a duration in two units at most: `3 ms`, `1.2 s`, `2 min 5 s`, `3 h 4 min`, `2 d 3 h`. */
+/** Return a duration in two units at most: `0.4 ms`, `38 ms`, `1.2 s`, `2 min 5 s`, `3 h 4 min`, `2 d 3 h`. */
 export function formatDuration(seconds: number): string {
   const s = Math.max(0, seconds);
+  if (s > 0 && s < 0.00995) return `${Math.max(0.1, s * 1000).toFixed(1)} ms`;
   if (s < 0.9995) return `${Math.round(s * 1000)} ms`;
   if (s < 10) return `${s.toFixed(1)} s`;
   const whole = Math.round(s);

@@ -28,8 +28,20 @@ test("a summary is one line of bounded length, whatever the text", () => {
 });
 
 test("durations have two units at most", () => {
-  const shown = [0.0031, 0.9999, 1.24, 59.6, 125, 3600, 11_000, 180_000].map(formatDuration);
-  expect(shown).toEqual(["3 ms", "1.0 s", "1.2 s", "1 min", "2 min 5 s", "1 h", "3 h 3 min", "2 d 2 h"]);
+  const shown = [0, 0.00002, 0.0031, 0.0384, 0.9999, 1.24, 59.6, 125, 3600, 11_000, 180_000].map(formatDuration);
+  expect(shown).toEqual([
+    "0 ms",
+    "0.1 ms",
+    "3.1 ms",
+    "38 ms",
+    "1.0 s",
+    "1.2 s",
+    "1 min",
+    "2 min 5 s",
+    "1 h",
+    "3 h 3 min",
+    "2 d 2 h",
+  ]);
 });
 
 test("sizes are rounded to the unit that is shown", () => {

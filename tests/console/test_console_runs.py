@@ -44,8 +44,8 @@ def test_runs_are_listed_and_filtered_and_say_why_they_wait(page, server, reques
     page.wait_for(".filters a[aria-current]", "waiting")
 
 
-def test_the_time_machine_shows_each_step_of_a_long_run(page, server, request):
-    run_id = server.start_run("look it up often", request.node.name)
+def test_the_time_machine_shows_each_step_of_a_long_run(page, server):
+    run_id = server.start_run("look it up often", "stocktaking")
     steps = server.http.get(f"/runs/{run_id}").json()["steps"]
     assert steps > 500
     page.open(f"#/runs/{run_id}?at=9&tab=conversation")
@@ -57,7 +57,9 @@ def test_the_time_machine_shows_each_step_of_a_long_run(page, server, request):
     page.wait_for(".transcript", "That was often.")
     assert len(page.find_all(".entry")) > short
     page.wait_for(".event-seq", str(steps))
+    page.wait_for(".step-usage", f"Up to step {steps}: 126 model calls")
     page.open(f"#/runs/{run_id}?at=7&tab=changes")
+    page.wait_for(".step-usage", "Up to step 7: 1 model call,")
     page.wait_for(".difference", "items")
     page.take_pictures("step")
     assert page.list_violations() == []
@@ -81,6 +83,28 @@ def test_text_arrives_while_the_model_answers_and_the_run_can_be_cancelled(page,
     page.wait_for("h1 .status", "cancelled")
     page.wait_for("button", "Resume")
     assert server.http.get(f"/runs/{run_id}").json()["status"] == "cancelled"
+
+
+def test_words_continue_after_the_server_was_killed_in_the_middle_of_an_answer(page, tmp_path):
+    with run_console(f"sqlite:///{tmp_path / 'other.db'}") as server:
+        page.server = server
+        page.sign_in()
+        run_id = server.start_run("speak slowly", "letters", until=())
+        page.open(f"#/runs/{run_id}")
+        page.wait_for(".words", "on their way")
+        page.driver.execute_script("window.isSamePage = true")
+        server.kill()
+        page.wait_for(".banner", "does not answer")
+        server.start()
+        page.wait_until_gone(".banner")
+        page.wait_for(".event-text", "recovered")
+        page.wait_for(".words", "on their way")
+        assert page.read_text(".words").count("These words are") == 1
+        page.click("button", "Cancel now")
+        page.wait_for("h1 .status", "cancelled")
+        assert page.find_all(".words") == []
+        assert page.driver.execute_script("return window.isSamePage")
+        page.driver.get("about:blank")
 
 
 def test_a_run_is_followed_over_a_killed_server_and_an_uncertain_call_is_decided(page, tmp_path):
@@ -124,3 +148,5 @@ def test_an_exported_run_opens_without_a_server(page, server, request, tmp_path)
 def test_an_unknown_run_is_reported_as_unknown(page, run_id):
     page.open("#/runs/" + run_id.replace("/", "%2F"))
     page.wait_for("[role=alert]")
+    page.click("main p a", "All runs")
+    page.wait_for("h1", "Runs")

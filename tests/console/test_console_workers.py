@@ -54,6 +54,7 @@ class Drawing:
 
 display(Page())
 display(Drawing())
+open("<img src=x onerror=top.x=1>\\u202e.txt", "w").write("named")
 print("\\u202e\\x00<b>" + "x" * 150_000)"""
 
 
@@ -177,6 +178,8 @@ def test_hostile_outputs_are_shown_and_do_nothing(notebook):
     page.click("a", "shown")  # it may not leave the frame
     page.driver.switch_to.default_content()
     page.wait_for(".output-stdout", "\\u{202e}\\u{0}<b>")
+    page.click("[role=tab]", "files")
+    page.wait_for(".file-name", "<img src=x onerror=top.x=1>\\u{202e}.txt")
     assert "owned" not in page.driver.title
     assert page.driver.execute_script("return window.x") is None
     assert page.driver.current_url.count("#/workers/") == 1

@@ -149,8 +149,9 @@ async def test_an_owner_has_a_limited_number_of_open_cells(tmp_path, pool):
         refused = await ann.post("/sessions/talk/workspace/cells", {"code": "1"})
         assert (refused.status_code, refused.json()["code"]) == (429, "too-many-cells")
         await server.app.state.service.close()
-        answer = await ann.get(f"/sessions/talk/workspace/cells/{cell['cell_id']}")
-        assert answer.json()["status"] == "failed"
+        service = server.app.state.service
+        tape = (await server.runtime.store.require_record("talk")).tape
+        assert service.cells.get("talk", tape, cell["cell_id"]).info.status == "failed"
 
 
 async def test_what_ended_cells_keep_is_limited_and_listings_are_short(tmp_path, pool):

@@ -64,7 +64,7 @@ async def test_an_import_does_not_take_over_the_empty_session_of_another_owner(s
     ann, bob = server.sign_in("ann"), server.sign_in("bob")
     await bob.post("/sessions", {"session_id": "plans", "metadata": {"title": "secret"}})
     refused = await ann.http.post("/sessions/import", content=make_export("plans"))
-    assert refused.status_code == 403
+    assert refused.status_code == 404
     assert "secret" not in refused.text
     assert (await ann.get("/sessions/plans")).status_code == 404
     assert (await bob.get("/sessions/plans")).json()["metadata"] == {"title": "secret"}

@@ -9,8 +9,9 @@ from standfast import Agent, FunctionModel, NotFound, Runtime
 from standfast.base.errors import Conflict, InvalidInput
 from standfast.client import Client
 from standfast.history import HistoryCompaction, Trigger
+from standfast.server.answers import ListedSession
 from standfast.server.metrics import ServerMetrics
-from standfast.server.types import NamedDecision
+from standfast.server.types import NamedDecision, Page
 from standfast.workers import PoolConfig, SandboxPolicy, SessionConfig, SessionPool
 
 
@@ -105,6 +106,25 @@ async def test_a_view_lists_what_a_model_does_not_see_and_why(ann):
     assert (await session.view()).replaced_at is None
 
 
+async def test_the_branches_of_a_session_begin_with_the_same_items(server, ann, olga):
+    session = ann.session("talk")
+    await session.add_items([{"role": "user", "content": f"message {number}"} for number in range(4)])
+    fork = await session.fork(at=3, session_id="fork")
+    await fork.add_items([{"role": "user", "content": "another message"}])
+    await fork.fork(at=2, session_id="fork-of-fork")
+    await ann.session("other").add_items(await session.get_items())
+    expected = {"fork": 3, "fork-of-fork": 2}
+    for client in (ann, olga):
+        assert {one.session_id: one.shared for one in await client.session("talk").branches()} == expected
+    assert {one.session_id: one.shared for one in await fork.branches()} == {"talk": 3, "fork-of-fork": 2}
+    await session.rewind(1)
+    assert {one.session_id: one.shared for one in await session.branches()} == {"fork": 1, "fork-of-fork": 1}
+    assert await ann.session("other").branches() == []
+    async with Client(server.url, token="bob") as bob:
+        with pytest.raises(NotFound):
+            await bob.session("talk").branches()
+
+
 async def test_a_session_is_compacted_after_a_look_and_restored(ann):
     session = ann.session("talk")
     await session.add_items([{"role": "user", "content": f"message {number}"} for number in range(6)])
@@ -148,6 +168,21 @@ async def test_listed_sessions_have_their_sizes_if_asked_for(ann):
     assert (measured.stats.items, measured.stats.tokens > 0, measured.stats.bytes > 5) == (1, True, True)
     assert await ann.store.sessions(since=plain.updated_at + 1) == []
     assert len(await ann.store.sessions(since=plain.updated_at)) == 1
+
+
+async def test_sizes_follow_every_change_of_a_session(ann):
+    async def read_sizes():
+        page = await ann.connection.request("GET", "/sessions", Page[ListedSession], params={"stats": True})
+        return [(one.session_id, one.stats.items) for one in page.items]
+
+    session = ann.session("talk")
+    await session.add_items([{"role": "user", "content": "hi"}] * 3)
+    assert await read_sizes() == await read_sizes() == [("talk", 3)]
+    await session.rewind(1)
+    assert await read_sizes() == [("talk", 1)]
+    await session.clear_session()
+    await session.add_items([{"role": "user", "content": "hi"}] * 2)
+    assert await read_sizes() == [("talk", 2)]
 
 
 async def test_operators_prune_runs_and_workspaces(ann, olga):

@@ -120,7 +120,13 @@ export interface SessionInfo {
   encrypted: boolean;
   created_at: number;
   updated_at: number;
-  forked_from?: string | null;
+}
+
+export interface SessionBranch {
+  session_id: string;
+  shared: number;
+  head: Head;
+  updated_at: number;
 }
 
 export interface SearchHit {

@@ -3,6 +3,7 @@
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { ConnectionLost, describeError } from "../api/client";
+import { makeHref } from "../router";
 import { useNow } from "../state/clock";
 import { formatBytes, formatDuration, formatJson, formatTime, showUnseen } from "../text";
 
@@ -86,6 +87,18 @@ export function Problem({ problem, retry }: { problem: unknown; retry?: () => vo
         </button>
       )}
     </div>
+  );
+}
+
+/** A thing that could not be read: it may not exist, or belong to somebody else. */
+export function Missing({ problem, retry, list }: { problem: unknown; retry(): void; list: "runs" | "sessions" }) {
+  return (
+    <>
+      <Problem problem={problem} retry={retry} />
+      <p>
+        <a href={makeHref([list])}>All {list}</a>
+      </p>
+    </>
   );
 }
 

@@ -1,7 +1,7 @@
 /** Events of runs in words. */
 
 import type { Json, JsonObject, RunEvent } from "../api/types";
-import { summarize } from "../text";
+import { formatCount, summarize } from "../text";
 import { describeItem } from "./items";
 
 export type EventKind = "model" | "tool" | "agent" | "wait" | "run" | "data" | "trouble";
@@ -18,7 +18,7 @@ export function describeEvent(event: RunEvent): EventWords {
   if (trouble) return { kind: "trouble", title: readType(type), text: trouble };
   switch (type) {
     case "model.answered":
-      return { kind: "model", title: "Model", text: `${describeItems(data.items)}${describeUsage(data.usage)}` };
+      return { kind: "model", title: "Model", text: `${describeItems(data.items)}${describeTokens(data.usage)}` };
     case "calls.started":
       return { kind: "tool", title: "Calls start", text: `${count(data.call_ids)} under way` };
     case "calls.made":
@@ -88,9 +88,15 @@ function describeCalls(calls: Json | undefined): string {
     .join(", ");
 }
 
-function describeUsage(usage: Json | undefined): string {
+function describeTokens(usage: Json | undefined): string {
   const { input, output } = readUsage(usage);
   return input + output > 0 ? ` (${input} + ${output} tokens)` : "";
+}
+
+/** What models did for a run. Prices differ between providers and contracts: only tokens are counted. */
+export function describeUsage({ requests, input, output }: Usage): string {
+  const calls = `${formatCount(requests)} model ${requests === 1 ? "call" : "calls"}`;
+  return input + output > 0 ? `${calls}, ${formatCount(input)} + ${formatCount(output)} tokens` : calls;
 }
 
 function count(list: Json | undefined): number {

@@ -63,7 +63,15 @@ export function VirtualList<T>(props: VirtualListProps<T>) {
     setTop(element.scrollTop);
   };
   return (
-    <div class="virtual" ref={frame} onScroll={scroll} tabIndex={0} role="list" aria-label={label}>
+    <div
+      class="virtual"
+      ref={frame}
+      onScroll={scroll}
+      tabIndex={0}
+      role="list"
+      aria-label={label}
+      style={{ "--content-height": `${tall}px` }}
+    >
       <div class="virtual-space" style={{ height: `${tall}px` }} role="presentation">
         <div style={{ transform: `translateY(${shift}px)` }} role="presentation">
           {items.slice(first, last).map((item, index) => (

@@ -38,7 +38,7 @@ export function ApprovalDetail({ approval, mode, setMode, mayDecide }: Props) {
       {approval.locked ? (
         <p>This call is encrypted, and the server has no key for it.</p>
       ) : mode === "edit" && isOpen ? (
-        <EditForm {...{ approval, decide, isBusy, always }} cancel={() => setMode("look")} />
+        <EditForm {...{ approval, decide, isBusy }} cancel={() => setMode("look")} />
       ) : (
         <Arguments approval={approval} />
       )}
@@ -62,7 +62,7 @@ export function ApprovalDetail({ approval, mode, setMode, mayDecide }: Props) {
           </button>
         </div>
       )}
-      {isOpen && approval.kind === "approval" && (
+      {isOpen && mode !== "edit" && approval.kind === "approval" && (
         <label class="always">
           <input type="checkbox" checked={always} onChange={(event) => setAlways(event.currentTarget.checked)} />
           Always: decide every later call of {showUnseen(approval.tool)} in this session the same way

@@ -13,7 +13,6 @@ import type { Decide, Mode } from "./approval_detail";
 interface FormProps {
   decide: Decide;
   isBusy: boolean;
-  always: boolean;
   cancel(): void;
 }
 
@@ -24,8 +23,8 @@ function useToolSchema(approval: Approval, value: unknown): Schema | null {
   return isSchema(data?.schema) ? data.schema : inferSchema(value);
 }
 
-/** Edit the arguments; the difference to what the model asked for is shown before it is approved. */
-export function EditForm({ approval, decide, isBusy, always, cancel }: FormProps & { approval: Approval }) {
+/** Edit the arguments, of this call only; the difference to what the model asked for is shown before it is approved. */
+export function EditForm({ approval, decide, isBusy, cancel }: FormProps & { approval: Approval }) {
   const parsed = parseArguments(approval.arguments);
   const before = "value" in parsed ? parsed.value : null;
   const schema = useToolSchema(approval, before);
@@ -41,7 +40,7 @@ export function EditForm({ approval, decide, isBusy, always, cancel }: FormProps
     });
   const submit = (event: Event) => {
     event.preventDefault();
-    if (invalid.size === 0) void decide({ decision: "approve", arguments: value as Json, always });
+    if (invalid.size === 0) void decide({ decision: "approve", arguments: value as Json });
   };
   const changes = findChanges(before, value).length;
   return (
@@ -63,7 +62,7 @@ export function EditForm({ approval, decide, isBusy, always, cancel }: FormProps
   );
 }
 
-export function RejectForm({ decide, isBusy, always, cancel }: FormProps) {
+export function RejectForm({ decide, isBusy, always, cancel }: FormProps & { always: boolean }) {
   const [message, setMessage] = useState("");
   const form = useFocus<HTMLFormElement>("textarea", true);
   const submit = (event: Event) => {

@@ -1,17 +1,18 @@
 /** One run: its timeline, live, and the run as it was at any step. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { post, remove, segment } from "../api/client";
 import { useQuery } from "../api/query";
 import { type JsonObject, mayDo, type RunInfo, type RunOutcome, type RunStepView } from "../api/types";
-import { Action, Age, Code, Loading, Problem, Status } from "../parts/basic";
+import { Action, Age, Code, Loading, Missing, Problem, Status } from "../parts/basic";
 import { Markdown } from "../parts/markdown";
-import { addUsage } from "../parts/run_words";
+import { addUsage, describeUsage } from "../parts/run_words";
 import { Timeline } from "../parts/timeline";
 import { Transcript } from "../parts/transcript";
 import { makeHref, navigate, type Route, replaceQuery } from "../router";
 import { type RunEvents, useRunEvents } from "../state/run_events";
 import { useServer } from "../state/server";
+import { useSettled } from "../state/settled";
 import { formatCount, formatDuration, showUnseen } from "../text";
 import { StepPanel } from "./step_panel";
 
@@ -23,19 +24,22 @@ export function RunView({ runId, route }: { runId: string; route: Route }) {
   const info = useQuery<RunInfo>(`/runs/${segment(runId)}`);
   const outcome = useQuery<RunOutcome>(`/runs/${segment(runId)}/outcome`);
   const last = live.events.at(-1)?.seq ?? 0;
-  // What the journal says is new; the answers about the run as a whole are read again.
+  // What the journal says is new; the answers about the run as a whole are read again, once for many events.
+  const settled = useSettled(last);
   useEffect(() => {
-    if (last === 0) return;
+    if (settled === 0) return;
     info.refresh();
     outcome.refresh();
-  }, [last]);
+  }, [settled]);
   const follow = () => {
     setRound((old) => old + 1);
     info.refresh();
     outcome.refresh();
   };
-  if (info.data === null)
-    return info.problem === null ? <Loading /> : <Problem problem={info.problem} retry={info.refresh} />;
+  if (info.data === null) {
+    if (info.problem === null) return <Loading />;
+    return <Missing problem={info.problem} retry={info.refresh} list="runs" />;
+  }
   const run = info.data;
   const step = Number(route.query.at);
   const at = Number.isInteger(step) && step >= 1 && step <= last ? step : null;
@@ -53,7 +57,7 @@ export function RunView({ runId, route }: { runId: string; route: Route }) {
         </div>
         <div class="run-detail">
           {at === null ? (
-            <Result run={run} outcome={outcome.data} last={last} />
+            <Result run={run} outcome={outcome.data} last={settled} />
           ) : (
             <StepPanel run={run} at={at} events={live.events} />
           )}
@@ -64,11 +68,9 @@ export function RunView({ runId, route }: { runId: string; route: Route }) {
 }
 
 function RunHeading({ run, live }: { run: RunInfo; live: RunEvents }) {
-  const usage = addUsage(live.events);
   const facts = [
     `${formatCount(run.steps)} steps`,
-    `${usage.requests} model ${usage.requests === 1 ? "call" : "calls"}`,
-    ...(usage.input + usage.output > 0 ? [`${formatCount(usage.input)} + ${formatCount(usage.output)} tokens`] : []),
+    describeUsage(addUsage(live.events)),
     formatDuration(run.updated_at - run.created_at),
   ];
   return (
@@ -216,10 +218,7 @@ function Words({ live }: { live: RunEvents }) {
 
 /** The run as it is now: its result, and what was said. */
 function Result({ run, outcome, last }: { run: RunInfo; outcome: RunOutcome | null; last: number }) {
-  const { data, refresh } = useQuery<RunStepView>(run.locked ? null : `/runs/${segment(run.run_id)}/step`);
-  useEffect(() => {
-    if (last > 0) refresh();
-  }, [last]);
+  const { data } = useLatestStep(run, last);
   const output = outcome?.final_output ?? null;
   return (
     <>
@@ -234,6 +233,15 @@ function Result({ run, outcome, last }: { run: RunInfo; outcome: RunOutcome | nu
       <p class="quiet">Choose a step to see the run as it was then, and to fork it.</p>
     </>
   );
+}
+
+/** The run as it is: the step before stays until the newer one is here. */
+function useLatestStep(run: RunInfo, last: number): { data: RunStepView | null } {
+  const path = run.locked || last === 0 ? null : `/runs/${segment(run.run_id)}/step`;
+  const { data } = useQuery<RunStepView>(path, { at: last });
+  const shown = useRef<RunStepView | null>(null);
+  if (data !== null) shown.current = data;
+  return { data: shown.current };
 }
 
 /** Its items begin with its input, once it has begun. */

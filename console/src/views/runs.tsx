@@ -49,7 +49,7 @@ export function RunsView({ route }: { route: Route }) {
 function RunTable({ page, route }: { page: Page<RunInfo>; route: Route }) {
   if (page.items.length === 0) {
     return (
-      <Empty title="No such runs.">
+      <Empty title={route.query.status || route.query.session ? "No such runs." : "No runs yet."}>
         <p>
           A run is one execution of an agent. Start one above, with <code>POST /runs</code>, or in a program:{" "}
           <code>runtime.start(agent, input)</code>.

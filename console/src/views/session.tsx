@@ -9,20 +9,22 @@ import {
   mayDo,
   type Page,
   type RunInfo,
+  type SessionBranch,
   type SessionEntry,
   type SessionInfo,
   type SessionView as View,
 } from "../api/types";
-import { Age, Code, Loading, Problem, Status } from "../parts/basic";
+import { Age, Code, Loading, Missing, Problem, Status } from "../parts/basic";
 import { describeItem } from "../parts/items";
 import { Transcript } from "../parts/transcript";
 import { makeHref, navigate, type Route, replaceQuery } from "../router";
 import { useRunEvents } from "../state/run_events";
 import { useServer } from "../state/server";
-import { formatCount, formatTime, showUnseen } from "../text";
-import { EditBranch, Send, SessionActions } from "./session_actions";
+import { formatCount, formatTime, showUnseen, summarize } from "../text";
+import { EditBranch, ifUnchanged, Send, SessionActions } from "./session_actions";
 
 const REFRESH = 2000;
+const MOST_BRANCHES = 20;
 
 export function SessionPage({ sessionId, route }: { sessionId: string; route: Route }) {
   const path = `/sessions/${segment(sessionId)}`;
@@ -31,6 +33,7 @@ export function SessionPage({ sessionId, route }: { sessionId: string; route: Ro
   const head = info.data ? `${info.data.head.version}-${info.data.head.length}` : "";
   const view = useFetch<View>(`${path} ${generation}`, (signal) => get<View>(`${path}/view`, { generation }, signal));
   const generations = useQuery<Generation[]>(`${path}/generations`);
+  const branches = useQuery<SessionBranch[]>(`${path}/branches`);
   const runs = useQuery<Page<RunInfo>>("/runs", { session_id: sessionId, limit: 5 }, REFRESH);
   const mayWrite = mayDo(useServer(), "user") && generation === null;
   // The head says that something was written; only then the items are read again.
@@ -38,6 +41,7 @@ export function SessionPage({ sessionId, route }: { sessionId: string; route: Ro
     if (head === "") return;
     view.refresh();
     generations.refresh();
+    branches.refresh();
   }, [head]);
   const refresh = () => {
     info.refresh();
@@ -45,19 +49,28 @@ export function SessionPage({ sessionId, route }: { sessionId: string; route: Ro
     generations.refresh();
     runs.refresh();
   };
-  if (info.data === null)
-    return info.problem === null ? <Loading /> : <Problem problem={info.problem} retry={info.refresh} />;
+  if (info.data === null) {
+    if (info.problem === null) return <Loading />;
+    return <Missing problem={info.problem} retry={info.refresh} list="sessions" />;
+  }
   const current = runs.data?.items.find((one) => one.status === "running" || one.status === "queued") ?? null;
   return (
     <section class="session page">
       <Heading info={info.data} view={view.data} runs={runs.data?.items ?? []} />
       {mayWrite && <SessionActions info={info.data} refresh={refresh} />}
       <Generations list={generations.data ?? []} chosen={generation} />
+      <Branches list={branches.data ?? []} />
       {view.problem !== null && <Problem problem={view.problem} />}
       {view.data === null ? (
         <Loading />
       ) : (
-        <Items sessionId={sessionId} view={view.data} isRaw={route.query.show === "raw"} mayWrite={mayWrite} />
+        <Items
+          sessionId={sessionId}
+          view={view.data}
+          isRaw={route.query.show === "raw"}
+          mayWrite={mayWrite}
+          refresh={refresh}
+        />
       )}
       {current && <LiveAnswer runId={current.run_id} key={current.run_id} />}
       {mayWrite && <Send sessionId={sessionId} latest={runs.data?.items[0] ?? null} refresh={refresh} />}
@@ -124,14 +137,37 @@ function Generations({ list, chosen }: { list: Generation[]; chosen: string | nu
   );
 }
 
+/** Sessions that begin with the same items: forks of this one, what it was forked from, and other forks of that. */
+function Branches({ list }: { list: SessionBranch[] }) {
+  if (list.length === 0) return null;
+  return (
+    <nav class="branches" aria-label="Branches">
+      <h2>Branches</h2>
+      <ul>
+        {list.slice(0, MOST_BRANCHES).map((one) => (
+          <li key={one.session_id}>
+            <a href={makeHref(["sessions", one.session_id])}>{summarize(one.session_id, 40)}</a>{" "}
+            <span class="quiet">
+              the first {one.shared === 1 ? "item is" : `${formatCount(one.shared)} items are`} the same, then{" "}
+              {formatCount(one.head.length - one.shared)} of its own · changed <Age at={one.updated_at} />
+            </span>
+          </li>
+        ))}
+      </ul>
+      {list.length > MOST_BRANCHES && <p class="quiet">and {formatCount(list.length - MOST_BRANCHES)} more</p>}
+    </nav>
+  );
+}
+
 interface ItemsProps {
   sessionId: string;
   view: View;
   isRaw: boolean;
   mayWrite: boolean;
+  refresh(): void;
 }
 
-function Items({ sessionId, view, isRaw, mayWrite }: ItemsProps) {
+function Items({ sessionId, view, isRaw, mayWrite, refresh }: ItemsProps) {
   const [edited, setEdited] = useState<number | null>(null);
   const [problem, setProblem] = useState<unknown>(null);
   const { entries } = view;
@@ -142,6 +178,12 @@ function Items({ sessionId, view, isRaw, mayWrite }: ItemsProps) {
       (forked) => navigate(["sessions", forked.session_id]),
       setProblem,
     );
+  const rewind = (to: number) => {
+    const dropped = view.head.length - to;
+    const question = `Drop the ${dropped === 1 ? "item" : `${dropped} items`} after this one? They stay readable as an earlier generation.`;
+    if (!confirm(question)) return;
+    post(`/sessions/${segment(sessionId)}/rewind`, { to }, ifUnchanged(view)).then(refresh, setProblem);
+  };
   const aside = (index: number) => {
     const entry = entries[index];
     if (!mayWrite || entry === undefined) return null;
@@ -150,6 +192,11 @@ function Items({ sessionId, view, isRaw, mayWrite }: ItemsProps) {
         <button type="button" class="link" onClick={() => fork(entry.position + 1)}>
           fork after this
         </button>
+        {entry.position + 1 < view.head.length && (
+          <button type="button" class="link" onClick={() => rewind(entry.position + 1)}>
+            rewind to this
+          </button>
+        )}
         {isFromUser(entry) && (
           <button type="button" class="link" onClick={() => setEdited(index)}>
             edit

@@ -11,7 +11,9 @@ import { navigate } from "../router";
 import { formatCount, showUnseen } from "../text";
 
 /** The head of a session as the condition of a change: it fails if another change came first. */
-const ifUnchanged = ({ head }: { head: SessionInfo["head"] }) => ({ "if-match": `"${head.version}-${head.length}"` });
+export const ifUnchanged = ({ head }: { head: SessionInfo["head"] }) => ({
+  "if-match": `"${head.version}-${head.length}"`,
+});
 
 interface SendProps {
   sessionId: string;
@@ -99,15 +101,6 @@ export function SessionActions({ info, refresh }: { info: SessionInfo; refresh()
   const [problem, setProblem] = useState<unknown>(null);
   const [isCompacting, setCompacting] = useState(false);
   const path = `/sessions/${segment(info.session_id)}`;
-  const rewind = async () => {
-    const answer = prompt(
-      `Keep how many of the ${info.head.length} items? The others stay readable as an earlier generation.`,
-    );
-    const to = Number(answer);
-    if (answer === null || answer.trim() === "") return;
-    await post(`${path}/rewind`, { to }, ifUnchanged(info));
-    refresh();
-  };
   const undo = async () => {
     await post(`${path}/restore`, { generation: info.generation - 1 }, ifUnchanged(info));
     refresh();
@@ -121,9 +114,6 @@ export function SessionActions({ info, refresh }: { info: SessionInfo; refresh()
   return (
     <>
       <div class="actions">
-        <Action act={rewind} onProblem={setProblem} disabled={info.head.length === 0}>
-          Rewind…
-        </Action>
         <button type="button" onClick={() => setCompacting(!isCompacting)} aria-expanded={isCompacting}>
           Compact…
         </button>

@@ -6,27 +6,71 @@ import type { ListedSession, Page, SearchHit } from "../api/types";
 import { Age, Empty, Loading, Problem } from "../parts/basic";
 import { describeItem } from "../parts/items";
 import { makeHref, navigate, type Route } from "../router";
-import { formatBytes, formatCount, showUnseen, summarize } from "../text";
+import { formatBytes, formatCount, summarize } from "../text";
 
 const REFRESH = 5000;
+const HOUR_MS = 3_600_000;
 
 export function SessionsView({ route }: { route: Route }) {
-  const { query, words, after } = route.query;
+  const { query, words, after, owner, days } = route.query;
+  const filters = { owner: owner ?? null, days: days ?? null };
   return (
     <section class="page">
       <h1>Sessions</h1>
-      <Search key={`${query} ${words}`} query={query ?? ""} words={words ?? ""} />
-      {words ? <Hits words={words} /> : <SessionTable query={query ?? null} after={after ?? null} />}
+      <Search key={`${query} ${words}`} query={query ?? ""} words={words ?? ""} owner={filters.owner} />
+      {words ? (
+        <Hits words={words} owner={filters.owner} />
+      ) : (
+        <>
+          <Filters {...filters} query={query ?? null} />
+          <SessionTable {...filters} query={query ?? null} after={after ?? null} />
+        </>
+      )}
     </section>
   );
 }
 
-function Search({ query, words }: { query: string; words: string }) {
+interface ShownSessions {
+  query: string | null;
+  owner: string | null;
+  days: string | null;
+}
+
+const PERIODS = [
+  [null, "any time"],
+  ["1", "today"],
+  ["7", "7 days"],
+  ["30", "30 days"],
+] as const;
+
+/** When sessions were changed last and, for those who see all, whose they are. */
+function Filters({ query, owner, days }: ShownSessions) {
+  return (
+    <nav class="filters" aria-label="Filter">
+      {PERIODS.map(([value, title]) => (
+        <a
+          key={title}
+          href={makeHref(["sessions"], { query, owner, days: value })}
+          aria-current={days === value ? "true" : undefined}
+        >
+          {title}
+        </a>
+      ))}
+      {owner !== null && (
+        <span class="tag">
+          owner {summarize(owner, 40)} <a href={makeHref(["sessions"], { query, days })}>any</a>
+        </span>
+      )}
+    </nav>
+  );
+}
+
+function Search({ query, words, owner }: { query: string; words: string; owner: string | null }) {
   const [text, setText] = useState(words || query);
   const [isInside, setInside] = useState(words !== "");
   const submit = (event: Event) => {
     event.preventDefault();
-    navigate(["sessions"], isInside ? { words: text.trim() } : { query: text.trim() });
+    navigate(["sessions"], isInside ? { words: text.trim(), owner } : { query: text.trim(), owner });
   };
   return (
     <form class="search" role="search" onSubmit={submit}>
@@ -46,14 +90,16 @@ function Search({ query, words }: { query: string; words: string }) {
   );
 }
 
-function SessionTable({ query, after }: { query: string | null; after: string | null }) {
-  const asked = { query, after, limit: 50, stats: true };
+function SessionTable({ query, owner, days, after }: ShownSessions & { after: string | null }) {
+  // Of this hour: an address that changed with the clock would be fetched again and again.
+  const since = days === null ? null : Math.floor(Date.now() / HOUR_MS) * 3600 - (Number(days) || 0) * 86_400;
+  const asked = { query, owner, since, after, limit: 50, stats: true };
   const { data, problem, refresh } = useQuery<Page<ListedSession>>("/sessions", asked, REFRESH);
   if (problem !== null && data === null) return <Problem problem={problem} retry={refresh} />;
   if (data === null) return <Loading />;
   if (data.items.length === 0) {
     return (
-      <Empty title={query ? "No session matches." : "No sessions yet."}>
+      <Empty title={query || owner || days ? "No session matches." : "No sessions yet."}>
         <p>A session holds the items of one conversation. A run creates its own, or continues the one that it names.</p>
       </Empty>
     );
@@ -85,18 +131,22 @@ function SessionTable({ query, after }: { query: string | null; after: string | 
               <td class="number">{formatCount(one.head.length)}</td>
               <td class="number">{one.stats ? formatCount(one.stats.tokens) : "unknown"}</td>
               <td class="number">{one.stats ? formatBytes(one.stats.bytes) : "unknown"}</td>
-              <td>{showUnseen(one.owner ?? "")}</td>
+              <td>
+                {one.owner !== null && (
+                  <a href={makeHref(["sessions"], { query, days, owner: one.owner })}>{summarize(one.owner, 40)}</a>
+                )}
+              </td>
             </tr>
           ))}
         </tbody>
       </table>
-      {data.next && <a href={makeHref(["sessions"], { query, after: data.next })}>older sessions</a>}
+      {data.next && <a href={makeHref(["sessions"], { query, owner, days, after: data.next })}>older sessions</a>}
     </>
   );
 }
 
-function Hits({ words }: { words: string }) {
-  const { data, problem } = useQuery<SearchHit[]>("/sessions/search", { q: words, limit: 50 });
+function Hits({ words, owner }: { words: string; owner: string | null }) {
+  const { data, problem } = useQuery<SearchHit[]>("/sessions/search", { q: words, owner, limit: 50 });
   if (problem !== null) return <Problem problem={problem} />;
   if (data === null) return <Loading />;
   if (data.length === 0) {

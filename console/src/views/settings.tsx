@@ -110,6 +110,15 @@ function Keys() {
   );
 }
 
+/** What a role may do; each may also do what those before it may. */
+const MAY: Record<Role, string> = {
+  viewer: "reads the sessions, runs and approvals of the owner",
+  user: "also starts runs and changes sessions of the owner",
+  approver: "also reads the runs of all owners and decides their calls",
+  operator: "also reads and changes everything else of all owners",
+  admin: "also manages keys and owners, and reads the audit log",
+};
+
 function NewKey({ refresh }: { refresh(): void }) {
   const [name, setName] = useState("");
   const [owner, setOwner] = useState("");
@@ -142,6 +151,9 @@ function NewKey({ refresh }: { refresh(): void }) {
             ))}
           </select>
         </label>
+        <p class="quiet wide">
+          {role}: {MAY[role]}
+        </p>
         <Action kind="primary" act={create} onProblem={setProblem} disabled={!name.trim() || !owner.trim()}>
           Create
         </Action>

@@ -6,9 +6,11 @@ import { useQuery } from "../api/query";
 import { mayDo, type RunEvent, type RunInfo, type RunStepView } from "../api/types";
 import { Code, Loading, Problem } from "../parts/basic";
 import { Difference } from "../parts/difference";
+import { addUsage, describeUsage } from "../parts/run_words";
 import { Transcript } from "../parts/transcript";
 import { replaceQuery, useRoute } from "../router";
 import { useServer } from "../state/server";
+import { formatDuration } from "../text";
 import { RunFork } from "./run_fork";
 import { StepWorkspace } from "./step_workspace";
 
@@ -21,6 +23,7 @@ export function StepPanel({ run, at, events }: { run: RunInfo; at: number; event
   const tab = TABS.find((one) => one === route.query.tab) ?? "event";
   const path = `/runs/${segment(run.run_id)}/step`;
   const now = useQuery<RunStepView>(tab === "event" ? null : path, { at });
+  const usage = addUsage(events.slice(0, at));
   const needsBefore = (tab === "changes" || tab === "workspace") && at > 1;
   const before = useQuery<RunStepView>(needsBefore ? path : null, { at: at - 1 });
   const isReady = now.data !== null && (!needsBefore || before.data !== null);
@@ -29,6 +32,9 @@ export function StepPanel({ run, at, events }: { run: RunInfo; at: number; event
   if (now.data !== null && isReady) shown.current = { step: now.data, before: before.data };
   return (
     <>
+      <p class="quiet step-usage">
+        Up to step {at}: {describeUsage(usage)}, {formatDuration((events[at - 1]?.at ?? 0) - (events[0]?.at ?? 0))}
+      </p>
       <div class="tabs" role="tablist" aria-label="Step">
         {TABS.filter((one) => one !== "fork" || mayFork).map((one) => (
           <button

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TEXT_INPUT_SCHEMA: dict[str, Any] = {
     "type": "object",
     "title": "AgentAsToolInput",
-    "description": "What the agent is asked to do.",
+    "description": "Default input schema for agent-as-tool calls.",
     "properties": {"input": {"title": "Input", "type": "string"}},
     "required": ["input"],
     "additionalProperties": False,

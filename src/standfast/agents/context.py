@@ -25,13 +25,15 @@ class RunContextWrapper(Generic[TContext]):
     usage: Usage = field(default_factory=Usage)
     """The requests and tokens of the run so far."""
     turn_input: list[Item] = field(default_factory=list)
-    """The input of the current turn."""
+    """The input of the run, after the session's history, or what a handoff filter made of it."""
     approvals: Approvals = field(default_factory=Approvals)
     """The decisions about tool calls."""
     tool_input: Any | None = None
     """In an agent that is used as a tool: the arguments of the call."""
     sandbox: Any = field(default=None, repr=False)
     """The sandbox in which the agents of the run work."""
+    model_input: list[Item] = field(default_factory=list, init=False, repr=False)
+    """What the model received last in this process; empty if that was before the run was resumed."""
 
     def approve_tool(self, approval_item: Any, always_approve: bool = False, *, arguments: str | None = None) -> None:
         """Approve a call; with ``always_approve`` also every later call of that tool by that agent.
@@ -104,10 +106,7 @@ class RunContextWrapper(Generic[TContext]):
 
 @dataclass(eq=False)
 class AgentHookContext(RunContextWrapper[TContext]):
-    """The context of agent start and end hooks.
-
-    ``turn_input`` is the input of the run, or what a handoff filter made of it.
-    """
+    """The context of agent start and end hooks."""
 
 
 class ToolContext(RunContextWrapper[TContext]):

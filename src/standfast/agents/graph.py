@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 import msgspec
 
 from standfast.agents.agent import Agent, AgentBase
+from standfast.agents.agent_tool import TEXT_INPUT_SCHEMA
 from standfast.agents.errors import AgentChanged, AgentMissing
 from standfast.agents.handoffs import Handoff
 from standfast.agents.output import AgentOutputSchema, as_output_schema
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 ROOT = "root"
 SIGNATURE_PARTS = ("name", "instructions", "tools", "handoffs", "output type")
+# The digest of TEXT_INPUT_SCHEMA in saved runs, which were written when its description had other words.
+TEXT_INPUT_DIGEST = "8cd8234d665446d1"
 
 
 class AgentRef(msgspec.Struct, frozen=True):
@@ -159,7 +162,9 @@ def _escape(name: str) -> str:
 def _describe_tools(agent: AgentBase[Any]) -> Iterator[list[Any]]:
     for tool in agent.tools:
         if isinstance(tool, FunctionTool):
-            yield ["function", *ToolRef.from_tool(tool).lookup_key, _compute_digest(tool.params_json_schema)]
+            plain_text = tool.params_json_schema == TEXT_INPUT_SCHEMA
+            digest = TEXT_INPUT_DIGEST if plain_text else _compute_digest(tool.params_json_schema)
+            yield ["function", *ToolRef.from_tool(tool).lookup_key, digest]
         else:
             yield ["hosted", getattr(tool, "name", type(tool).__name__), _get_server_label(tool)]
     for server in agent.mcp_servers:

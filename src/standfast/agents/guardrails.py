@@ -213,8 +213,8 @@ def input_guardrail(
 ) -> InputGuardrail[Any] | Callable[[Callable[..., Any]], InputGuardrail[Any]]:
     """Make an :class:`InputGuardrail` from a sync or async function of ``(context, agent, input)``."""
     if func is not None:
-        return InputGuardrail(func, name, run_in_parallel)
-    return lambda func: InputGuardrail(func, name, run_in_parallel)
+        return InputGuardrail(func, name or get_callable_name(func), run_in_parallel)
+    return lambda func: InputGuardrail(func, name or get_callable_name(func), run_in_parallel)
 
 
 @overload
@@ -225,7 +225,9 @@ def output_guardrail(
     func: Callable[..., Any] | None = None, *, name: str | None = None
 ) -> OutputGuardrail[Any] | Callable[[Callable[..., Any]], OutputGuardrail[Any]]:
     """Make an :class:`OutputGuardrail` from a sync or async function of ``(context, agent, output)``."""
-    return OutputGuardrail(func, name) if func is not None else lambda func: OutputGuardrail(func, name)
+    if func is not None:
+        return OutputGuardrail(func, name or get_callable_name(func))
+    return lambda func: OutputGuardrail(func, name or get_callable_name(func))
 
 
 @overload
@@ -236,7 +238,9 @@ def tool_input_guardrail(
     func: Callable[..., Any] | None = None, *, name: str | None = None
 ) -> ToolInputGuardrail[Any] | Callable[[Callable[..., Any]], ToolInputGuardrail[Any]]:
     """Make a :class:`ToolInputGuardrail` from a sync or async function of :class:`ToolInputGuardrailData`."""
-    return ToolInputGuardrail(func, name) if func is not None else lambda func: ToolInputGuardrail(func, name)
+    if func is not None:
+        return ToolInputGuardrail(func, name or get_callable_name(func))
+    return lambda func: ToolInputGuardrail(func, name or get_callable_name(func))
 
 
 @overload
@@ -247,7 +251,9 @@ def tool_output_guardrail(
     func: Callable[..., Any] | None = None, *, name: str | None = None
 ) -> ToolOutputGuardrail[Any] | Callable[[Callable[..., Any]], ToolOutputGuardrail[Any]]:
     """Make a :class:`ToolOutputGuardrail` from a sync or async function of :class:`ToolOutputGuardrailData`."""
-    return ToolOutputGuardrail(func, name) if func is not None else lambda func: ToolOutputGuardrail(func, name)
+    if func is not None:
+        return ToolOutputGuardrail(func, name or get_callable_name(func))
+    return lambda func: ToolOutputGuardrail(func, name or get_callable_name(func))
 
 
 def get_callable_name(func: Any) -> str:

@@ -93,7 +93,7 @@ class _StrictConverter:
             raise InvalidDeclaration(
                 path, f"the references with siblings stand for more than {_MAX_INLINED_CHARS} characters"
             )
-        return self.convert({**target, **siblings}, path, (*expanding, name))
+        return self.convert({**siblings, **target, **siblings}, path, (*expanding, name))
 
     def _resolve_reference(self, name: Any, path: str) -> Mapping[str, Any]:
         target: Any = self._root

@@ -11,7 +11,7 @@ from standfast.history.integrity import IntegrityReport
 from standfast.history.search import SearchHit
 from standfast.history.session import SessionABC, SessionSettings
 from standfast.history.store import StoredSessionInfo
-from standfast.server.answers import CompactionPreview, SessionView
+from standfast.server.answers import CompactionPreview, SessionBranch, SessionView
 from standfast.server.types import SessionItems
 from standfast.store.records import EMPTY_HEAD, Generation, Head
 
@@ -90,6 +90,13 @@ class RemoteSession(SessionABC):
         """Return the earlier generations of the session."""
         found: list[Generation] = await self._client.connection.request(
             "GET", f"{self._path}/generations", list[Generation]
+        )
+        return found
+
+    async def branches(self) -> list[SessionBranch]:
+        """Return the sessions that begin with items of this one: its forks, and what it was forked from."""
+        found: list[SessionBranch] = await self._client.connection.request(
+            "GET", f"{self._path}/branches", list[SessionBranch]
         )
         return found
 

@@ -318,9 +318,13 @@ class ActiveRun:
         """Return the item by which a person or the program decides about a call."""
         entry = state.transcript[call.position]
         item, tool = entry.item, self._find_tool(entry)
+        as_made = call.shown is None or call.shown == item.get("arguments")
+        original = self.raw_items.get(call.position) if as_made and state is self.state else item
         return ToolApprovalItem(
             self.get_agent(state.agent),
-            wrap_attributes(item if call.shown is None else {**item, "arguments": call.shown}),
+            wrap_attributes(item if as_made else {**item, "arguments": call.shown})
+            if original is None or isinstance(original, dict)
+            else original,
             tool_name=call.tool.name,
             tool_namespace=call.tool.namespace if call.tool.kind == "namespaced" else None,
             tool_origin=None if tool is None else tool.origin,

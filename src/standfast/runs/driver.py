@@ -37,9 +37,10 @@ from standfast.runs.core.steps import (
 from standfast.runs.core.transitions import apply_outcome, choose_next_step
 from standfast.runs.error_handlers import attach_run_data
 from standfast.runs.items import AgentUpdatedStreamEvent
+from standfast.runs.result import get_first_input
 from standfast.runs.sandbox import use_sandbox
 from standfast.runs.sandbox_memory import remember_run
-from standfast.runs.session_io import load_history, record_outcome, take_input
+from standfast.runs.session_io import as_items, load_history, record_outcome, take_input
 
 
 async def drive(run: ActiveRun, *, max_steps: int | None = None) -> None:
@@ -131,6 +132,7 @@ async def _begin_drive(run: ActiveRun) -> None:
         run.note_approvals()
         if run.recorder is None:
             await run.load_toolboxes()
+        run.context.turn_input = as_items(get_first_input(run))
         if run.recorder is None and (missing := await find_missing_calls(run)):
             await record_outcome(run, await reject_missing_calls(run, missing))
         await record_outcome(run, Resumed(find_runnable_calls(run.state, run.context.approvals)))

@@ -20,6 +20,7 @@ from standfast.models.interface import ModelResponse, wrap_attributes
 from standfast.runs._loop.model_input import strip_reasoning_id
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.core.conversion import from_usage_record, restore_guardrail_result
+from standfast.runs.core.state import SessionConversation
 from standfast.runs.items import RunItem, ToolApprovalItem
 from standfast.runs.run_state import RunState
 from standfast.runs.session_io import as_items
@@ -166,15 +167,17 @@ def collect_result_fields(run: ActiveRun) -> dict[str, Any]:
 def get_first_input(run: ActiveRun) -> str | list[Item]:
     """Return the input as the first model received it: after the session's history, if that is still known.
 
-    With a ``session_input_callback`` it is what that returned, after a handoff with a filter what the filter left.
+    In a session it is a list of items. With a ``session_input_callback`` it is what that returned, after a handoff
+    with a filter what the filter left.
     """
+    in_session = isinstance(run.state.conversation, SessionConversation)
     chosen = _get_chosen_input(run)
     if chosen is not None:
         handed_over = run.state.view is not None and run.state.view.input_length is not None
         unchanged = handed_over and isinstance(run.state.input, str) and chosen == as_items(run.state.input)
-        return run.state.input if unchanged else chosen
+        return run.state.input if unchanged and not in_session else chosen
     if not run.model_input.history or run.model_input.history_contains_own_items:
-        return run.state.input
+        return as_items(run.state.input) if in_session else run.state.input
     return [*run.model_input.history, *(entry.item for entry in run.state.transcript if entry.kind == "given")]
 
 

@@ -62,6 +62,15 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     quarantined: list[QuarantinedItem]
 
 
+class SessionBranch(msgspec.Struct, frozen=True, kw_only=True):
+    """A session whose first ``shared`` items are those of another one: one is a fork of the other, or of the same."""
+
+    session_id: str
+    shared: int
+    head: Head
+    updated_at: float
+
+
 class SessionStats(msgspec.Struct, frozen=True, kw_only=True):
     """The size of a session: its items, their bytes as JSON, and an estimate of their tokens."""
 

@@ -32,10 +32,13 @@ _SHOWN = ("output", "display", "input", "result", "error")
 
 @dataclass(eq=False)
 class RunningCell:
-    """A cell of one session, from its start until it is forgotten. It is the observer of its execution."""
+    """A cell of one session, from its start until it is forgotten. It is the observer of its execution.
+
+    A later session with the same id has another ``tape``, and does not have the cell.
+    """
 
     session_id: str
-    session_created_at: float
+    tape: int | None
     owner: str | None
     subject: str
     new: NewCell
@@ -181,16 +184,14 @@ class CellRegister:
             size -= cell.size
             del self._cells[cell.cell_id]
 
-    def get(self, session_id: str, session_created_at: float, cell_id: str) -> RunningCell:
-        """Return a cell of this session, not of a deleted one that had its id."""
+    def get(self, session_id: str, tape: int | None, cell_id: str) -> RunningCell:
         cell = self._cells.get(cell_id)
-        if cell is None or cell not in self.list(session_id, session_created_at):
+        if cell is None or (cell.session_id, cell.tape) != (session_id, tape):
             raise NotFound("cell", cell_id, hint="; a cell lives in the process that runs it")
         return cell
 
-    def list(self, session_id: str, session_created_at: float) -> list[RunningCell]:
-        wanted = (session_id, session_created_at)
-        return [cell for cell in self._cells.values() if (cell.session_id, cell.session_created_at) == wanted]
+    def list(self, session_id: str, tape: int | None) -> list[RunningCell]:
+        return [cell for cell in self._cells.values() if (cell.session_id, cell.tape) == (session_id, tape)]
 
     def forget(self, session_id: str) -> None:
         """Stop and drop the cells of a session whose workspace was deleted."""

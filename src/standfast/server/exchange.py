@@ -45,8 +45,8 @@ class Exchange:
     approval: Approval
     owner: str | None = None
     """The owner of the session that the path names, or of the session of the run or approval that it names."""
-    session_created_at: float
-    """When the session that the path names was created: another one with its id has another time."""
+    tape: int | None = None
+    """The tape of that session, which a later session with its id does not have."""
 
     def __init__(self, service: Service, endpoint: Endpoint, request: Request | WebSocket) -> None:
         self.service, self.endpoint, self.request = service, endpoint, request
@@ -186,11 +186,9 @@ class Exchange:
         record = None if session_id is None else await self.runtime.store.backend.get_session(session_id)
         if what == "session" and record is None:
             raise NotFound(what, name)
-        self.owner = None if record is None else record.owner
+        self.owner, self.tape = (None, None) if record is None else (record.owner, record.tape)
         if not self.rule.allows(self.principal, self.owner):
             raise Hidden(what, name)
-        if record is not None:
-            self.session_created_at = record.created_at
 
     @property
     def session(self) -> StoredSession:

@@ -23,6 +23,7 @@ from standfast.server.metrics import ServerMetrics
 from standfast.server.rate_limits import RateLimiter
 
 if TYPE_CHECKING:
+    from standfast.server.answers import SessionStats
     from standfast.server.calls.call import Call, CallSource
     from standfast.workers.pool import SessionPool
     from standfast.workers.python_sessions import PythonSessions
@@ -33,6 +34,7 @@ _log = get_logger(__name__)
 SECURITY_CHECK_INTERVAL = 10.0
 """Seconds after which the server looks again whether the database separates owners."""
 MAX_NARROWED = 1000
+MAX_SIZES = 4000
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +83,8 @@ class Service:
     audit: Audit = field(init=False)
     rate_limiter: RateLimiter = field(init=False)
     denial_limiter: RateLimiter = field(init=False)
+    session_sizes: "dict[tuple[str, float, int], SessionStats]" = field(default_factory=dict)
+    """By id, creation and version: a listing that is asked for again and again reads only what has changed."""
     _sandboxes: "dict[int, asyncio.Future[SandboxReport]]" = field(default_factory=dict)
     _skipped_denials: Counter[str] = field(default_factory=Counter)
     _narrowed: dict[str, RunQueries] = field(default_factory=dict)

@@ -46,6 +46,18 @@ def slice_spans(spans: Sequence[TapeSpan], start: int, stop: int) -> TapeSpans:
     return tuple(parts)
 
 
+def count_shared(first: Iterable[TapeSpan], second: Iterable[TapeSpan]) -> int:
+    """Return the number of items with which both views begin."""
+    shared = 0
+    for one, other in zip(first, second, strict=False):
+        if (one.tape, one.start) != (other.tape, other.start):
+            break
+        shared += min(len(one), len(other))
+        if len(one) != len(other):
+            break
+    return shared
+
+
 def join_spans(*views: Iterable[TapeSpan]) -> TapeSpans:
     """Concatenate views. Adjacent spans are merged and empty ones removed."""
     joined: list[TapeSpan] = []

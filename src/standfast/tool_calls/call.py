@@ -125,6 +125,7 @@ class ToolCall:
             conversation_key=self.conversation_key,
         )
         context.recorded_call, context.workspace = self.recorded_call, self.workspace
+        context.model_input = run_context.model_input
         return context
 
 

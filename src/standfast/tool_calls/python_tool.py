@@ -103,7 +103,7 @@ def _format_result(
 
 def _has_run_before(context: ToolContext[Any]) -> bool:
     """Return whether the model's input has calls of this tool; True if the input is unknown, as in a resumed run."""
-    items = context.turn_input
+    items = context.model_input
     return not items or any(
         item.get("type") == "function_call" and item.get("name") == context.tool_name for item in items
     )

@@ -27,7 +27,7 @@ from standfast.voice.speech_models import (
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-DEFAULT_STT_MODEL = "gpt-4o-transcribe"
+DEFAULT_STT_MODEL = "gpt-transcribe"
 DEFAULT_TTS_MODEL = "gpt-4o-mini-tts"
 DEFAULT_VOICE = "ash"
 DEFAULT_TURN_DETECTION = {"type": "semantic_vad"}

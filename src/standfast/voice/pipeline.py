@@ -53,12 +53,16 @@ class VoicePipelineConfig:
 
 
 class StreamedAudioResult:
-    """The answer of a pipeline. Read it with :meth:`stream`; leaving the iteration early ends the pipeline."""
+    """The answer of a pipeline. Read it with :meth:`stream`; leaving the iteration early ends the pipeline.
+
+    ``total_output_text`` is the text that has been written so far.
+    """
 
     def __init__(
         self, tts_model: TTSModel, tts_settings: TTSModelSettings, voice_pipeline_config: VoicePipelineConfig
     ) -> None:
-        self._model, self._settings, self._config = tts_model, tts_settings, voice_pipeline_config
+        self.tts_model, self.tts_settings, self._config = tts_model, tts_settings, voice_pipeline_config
+        self.total_output_text = ""
         self._events: Channel[VoiceStreamEvent] = Channel(MAX_BUFFERED_EVENTS)
         self.task: asyncio.Task[None] | None = None
         self._has_turn = False
@@ -115,7 +119,8 @@ class StreamedAudioResult:
         rest = ""
         async for text in texts:
             rest += text
-            ready, rest = self._settings.text_splitter(rest)
+            self.total_output_text += text
+            ready, rest = self.tts_settings.text_splitter(rest)
             if ready.strip():
                 yield ready
         if rest.strip():
@@ -123,9 +128,9 @@ class StreamedAudioResult:
 
     async def _synthesize(self, text: str, chunks: Channel[bytes], sensitive: bool) -> None:
         try:
-            name = self._model.model_name
+            name = self.tts_model.model_name
             with speech_span(model=name, input=text if sensitive else "", output_format="pcm"):
-                stream: Any = self._model.run(text, self._settings)
+                stream: Any = self.tts_model.run(text, self.tts_settings)
                 async with aclosing(stream) if hasattr(stream, "aclose") else nullcontext():
                     async for chunk in stream:
                         await chunks.send(chunk)
@@ -140,7 +145,7 @@ class StreamedAudioResult:
             try:
                 async for chunk in chunks:
                     buffer.append(chunk)
-                    if len(buffer) >= self._settings.buffer_size:
+                    if len(buffer) >= self.tts_settings.buffer_size:
                         await self._send_audio(buffer)
                         buffer = []
             except Exception:
@@ -150,9 +155,9 @@ class StreamedAudioResult:
                 await self._send_audio(buffer)
 
     async def _send_audio(self, chunks: list[bytes]) -> None:
-        samples = to_samples(b"".join(chunks), self._settings.dtype)
-        if self._settings.transform_data is not None:
-            samples = self._settings.transform_data(samples)
+        samples = to_samples(b"".join(chunks), self.tts_settings.dtype)
+        if self.tts_settings.transform_data is not None:
+            samples = self.tts_settings.transform_data(samples)
         await self._events.send(VoiceStreamEventAudio(samples))
 
 

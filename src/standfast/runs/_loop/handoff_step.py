@@ -12,10 +12,16 @@ from standfast.agents.handoffs import Handoff, HandoffInputData
 from standfast.agents.types import maybe_await
 from standfast.base.items import Item
 from standfast.runs.active_run import ActiveRun
-from standfast.runs.core.state import CallRecord, InputSelection, ServerConversation, TranscriptEntry
+from standfast.runs.core.state import (
+    CallRecord,
+    InputSelection,
+    ServerConversation,
+    SessionConversation,
+    TranscriptEntry,
+)
 from standfast.runs.core.steps import HandoffPerformed
 from standfast.runs.items import ItemTypes
-from standfast.runs.session_io import load_history
+from standfast.runs.session_io import as_items, load_history
 from standfast.tool_calls.output import make_output_item
 from standfast.tracing.create import maybe_handoff_span
 from standfast.tracing.spans import SpanError
@@ -129,7 +135,8 @@ class _HandoffInput:
     def build_data(self) -> HandoffInputData:
         state = self.run.state
         items = [self._get_item(part) for part in self.history]
-        untouched = state.view is None and not self.history_length and isinstance(state.input, str)
+        in_session = isinstance(state.conversation, SessionConversation)
+        untouched = not in_session and isinstance(state.input, str) and items == as_items(state.input)
         history: Any = state.input if untouched and not any(self._find_substitutes()) else tuple(items)
         return HandoffInputData(
             input_history=history,

@@ -32,7 +32,6 @@ from standfast.runs.core.state import (
     ResponseRecord,
     ServerConversation,
     State,
-    TranscriptEntry,
 )
 from standfast.runs.core.steps import ModelAnswered
 from standfast.runs.error_handlers import format_tool_error
@@ -51,7 +50,7 @@ async def ask_model(run: ActiveRun) -> ModelAnswered:
     state, agent = run.state, run.current_agent
     await load_history(run)
     items = run.model_input.build_input(state)
-    run.context.turn_input = items
+    run.context.model_input, run.context.turn_input = items, as_items(get_first_input(run))
     schema = as_output_schema(agent.output_type)
     (response, toolbox, model_name), guardrails = await _run_guarded(
         run, agent, partial(_request_response, run, items, schema)
@@ -212,7 +211,7 @@ async def _run_guarded(
         return await ask(), ()
     before = [guard for guard in guards if not guard.run_in_parallel]
     parallel = [guard for guard in guards if guard.run_in_parallel]
-    checked = get_guardrail_input(run.state)
+    checked = get_guardrail_input(run)
     tasks: list[asyncio.Task[InputGuardrailResult]] = []
     try:
         async with Scope() as scope:
@@ -256,12 +255,12 @@ async def _run_input_guardrail(
     return result
 
 
-def get_guardrail_input(state: State) -> str | list[Item]:
-    """Return what the input guardrails check: the input of the run, or the input added since."""
-    staged: Sequence[TranscriptEntry] = []
+def get_guardrail_input(run: ActiveRun) -> str | list[Item]:
+    """Return what the input guardrails check: the input of the run after the session's history, or what was added."""
+    state, staged = run.state, list[Item]()
     if state.turn:
-        staged = [entry for entry in state.transcript[state.responses[-1].stop :] if entry.kind == "input"]
-    return [entry.item for entry in staged] or state.input
+        staged = [entry.item for entry in state.transcript[state.responses[-1].stop :] if entry.kind == "input"]
+    return staged or get_first_input(run)
 
 
 def _make_response_record(response: ModelResponse) -> ResponseRecord:

@@ -45,8 +45,7 @@ async def start_cell(exchange: Exchange) -> CellInfo:
         raise InvalidInput(f"timeout must be above 0, and at most {service.limits.cell_seconds:g} seconds")
     if service.cells.count_open(exchange.principal.owner) >= service.limits.open_cells:
         raise TooManyCells(f"{service.limits.open_cells} cells run or wait: interrupt one, or wait for it")
-    principal, created_at = exchange.principal, exchange.session_created_at
-    cell = RunningCell(exchange.session_id, created_at, principal.owner, principal.subject, new)
+    cell = RunningCell(exchange.session_id, exchange.tape, exchange.principal.owner, exchange.principal.subject, new)
     service.cells.start(cell, python, service.draining)
     return cell.info
 
@@ -57,7 +56,7 @@ async def list_cells(exchange: Exchange) -> list[CellInfo]:
 
     Long code is cut here, and a long result left out.
     """
-    return [cell.summary for cell in exchange.service.cells.list(exchange.session_id, exchange.session_created_at)]
+    return [cell.summary for cell in exchange.service.cells.list(exchange.session_id, exchange.tape)]
 
 
 @endpoints.add("GET", _CELL, READ_RUNS, result=CellInfo)
@@ -132,7 +131,7 @@ def open_python(exchange: Exchange) -> SessionPython:
 
 
 def find_cell(exchange: Exchange) -> RunningCell:
-    return exchange.service.cells.get(exchange.session_id, exchange.session_created_at, exchange.path["cell_id"])
+    return exchange.service.cells.get(exchange.session_id, exchange.tape, exchange.path["cell_id"])
 
 
 async def read_files(exchange: Exchange) -> dict[str, bytes]:

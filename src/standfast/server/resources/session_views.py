@@ -10,10 +10,16 @@ from standfast.history.compaction import estimate_tokens
 from standfast.history.reader import validate_generation
 from standfast.history.store import StoredSessionInfo
 from standfast.server.access import READ
-from standfast.server.answers import ListedSession, SessionEntry, SessionStats, SessionView
+from standfast.server.answers import ListedSession, SessionBranch, SessionEntry, SessionStats, SessionView
 from standfast.server.endpoints import EndpointTable
 from standfast.server.exchange import Exchange
+from standfast.server.service import MAX_SIZES
 from standfast.server.types import Input
+from standfast.store.backend import Cursor
+from standfast.store.tape import count_shared
+
+MOST_COMPARED = 2000
+_PAGE_SIZE = 500
 
 endpoints = EndpointTable()
 
@@ -48,6 +54,30 @@ async def view_session(exchange: Exchange) -> SessionView:
     )
 
 
+@endpoints.add("GET", "/sessions/{session_id}/branches", READ, result=list[SessionBranch])
+async def list_branches(exchange: Exchange) -> list[SessionBranch]:
+    """List the sessions that begin with items of this one: its forks, what it was forked from, and other forks of that.
+
+    It is compared with the 2,000 sessions that were changed last, of those that the principal may read.
+    """
+    backend, branches = exchange.reads.store.backend, list[SessionBranch]()
+    record = await backend.get_session(exchange.session_id)
+    cursor: Cursor | None = None
+    for _ in range(MOST_COMPARED // _PAGE_SIZE if record is not None and record.length else 0):
+        page = await backend.list_sessions(owner=exchange.owner_filter, query=None, limit=_PAGE_SIZE, after=cursor)
+        for other in page:
+            shared = count_shared(record.view, other.view)
+            if shared and other.session_id != record.session_id:
+                branch = SessionBranch(
+                    session_id=other.session_id, shared=shared, head=other.head, updated_at=other.updated_at
+                )
+                branches.append(branch)
+        if len(page) < _PAGE_SIZE:
+            break
+        cursor = Cursor(page[-1].updated_at, page[-1].session_id)
+    return branches
+
+
 def make_entry(position: int, item: Item | None, hidden: str | None) -> SessionEntry:
     return SessionEntry(
         position=position, item=item, hidden=hidden, tokens=0 if item is None else estimate_tokens(item)
@@ -59,10 +89,14 @@ async def measure_session(exchange: Exchange, info: StoredSessionInfo) -> Listed
     fields: dict[str, Any] = msgspec.structs.asdict(info)
     if info.encrypted and not exchange.runtime.is_encrypted:
         return ListedSession(**fields)
-    items = await exchange.reads.session(info.session_id).get_items()
-    stats = SessionStats(
-        items=len(items),
-        bytes=sum(len(msgspec.json.encode(item)) for item in items),
-        tokens=sum(map(estimate_tokens, items)),
-    )
-    return ListedSession(**fields, stats=stats)
+    sizes, name = exchange.service.session_sizes, (info.session_id, info.created_at, info.head.version)
+    if name not in sizes:
+        items = await exchange.reads.session(info.session_id).get_items()
+        if len(sizes) >= MAX_SIZES:
+            sizes.clear()
+        sizes[name] = SessionStats(
+            items=len(items),
+            bytes=sum(len(msgspec.json.encode(item)) for item in items),
+            tokens=sum(map(estimate_tokens, items)),
+        )
+    return ListedSession(**fields, stats=sizes[name])

@@ -1,6 +1,5 @@
 """``/sessions``: list, read, search, change, fork, export, import and delete sessions."""
 
-import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -83,9 +82,8 @@ async def import_session(exchange: Exchange) -> StoredSessionInfo:
     """Create a session from an export, JSON Lines, in one transaction. It belongs to the owner of the credential."""
     parts = [part async for part in exchange.read_parts(exchange.service.limits.upload_bytes)]
     lines = b"".join(parts).decode("utf-8", "surrogateescape").split("\n")
-    header = await parse_lines(itertools.islice(filter(str.strip, lines), 1))
-    if (await exchange.runtime.store.backend.get_session(header.session_id)) is None:
-        await exchange.require_access_or_absence(header.session_id)
+    header = await parse_lines([next((line for line in lines if line.strip()), "")])
+    await exchange.require_access_or_absence(header.session_id)
     session = await exchange.runtime.store.import_(lines, owner=exchange.principal.owner)
     return await exchange.reads.store.describe(session.session_id)
 
