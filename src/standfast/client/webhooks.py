@@ -21,6 +21,7 @@ class RemoteWebhooks:
         return cast(NewWebhook, await self._connection.request("POST", "/webhooks", NewWebhook, body=body))
 
     async def delete(self, webhook_id: str) -> None:
+        """Delete a webhook with its deliveries."""
         await self._connection.request("DELETE", make_path("webhooks", webhook_id))
 
     async def deliveries(self, webhook_id: str) -> Sequence[WebhookDelivery]:
