@@ -9,7 +9,7 @@ from standfast.cli.commands._errors import command
 from standfast.cli.commands._output import AsJson, CommandPrinter, escape, format_time
 from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_runtime, require_existing_store
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 WebhookId = Annotated[str, typer.Argument(metavar="ID", help="The id that `webhooks list` shows.")]
 
