@@ -166,7 +166,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True):
-    """A server that is told of events; see :class:`Webhooks`."""
+    """A server that is notified of events; see :class:`Webhooks`."""
 
     id: str
     """Its id."""
@@ -203,7 +203,7 @@ class WebhookDelivery(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     """When the event happened."""
     status: Literal["pending", "delivered", "failed"] = "pending"
-    """Whether it was accepted, or given up."""
+    """``failed`` after the last attempt."""
     attempts: int = 0
     """How often it was sent."""
     next_at: float | None = None
