@@ -195,6 +195,22 @@ async def test_forks_of_what_was_rewound_have_its_variables_although_ids_of_call
         assert await see(runtime, "s") == "3 3"  # the third call is run again after the first
 
 
+async def test_a_restored_generation_runs_again_only_what_was_made_since(shared_url, pool):
+    """The call of the nested agent has the id of an earlier call."""
+    steps = [tool_calls(("run_python", {"code": COUNT}, "c0")), reply("helped")]
+    helper = Agent("helper", tools=[python_tool(pool)], model=ScriptedModel(steps))
+    steps = [tool_calls(("help", {"input": "count"}, "c0")), reply("done")]
+    outer = Agent("outer", tools=[helper.as_tool("help", "Helps.")], model=ScriptedModel(steps))
+    async with Runtime.open(shared_url, agents=[counter(pool, COUNT, COUNT), outer, look(pool)]) as runtime:
+        await finish(await runtime.start("counter", "go", session_id="s"))
+        session = runtime.store.session("s")
+        await session.rewind(3)
+        await finish(await runtime.start("outer", "go", session_id="s"))
+        assert await see(runtime, "s") == "2 12"
+        await session.restore((await session.generations())[0].number)
+        assert await see(runtime, "s") == "3 123"
+
+
 async def test_a_fork_survives_its_parent(shared_url, pool):
     async with Runtime.open(shared_url, agents=[counter(pool, COUNT), look(pool)]) as runtime:
         await finish(await runtime.start("counter", "go", session_id="s"))
