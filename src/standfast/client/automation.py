@@ -45,15 +45,19 @@ class RemoteSchedules:
         return await self._request("PUT", make_path("schedules", name), body=body)
 
     async def get(self, name: str) -> Schedule:
+        """Return the schedule with this name, or raise :class:`NotFound`."""
         return await self._request("GET", make_path("schedules", name))
 
     async def pause(self, name: str) -> Schedule:
+        """Start no runs until :meth:`resume`."""
         return await self._request("POST", make_path("schedules", name, "pause"))
 
     async def resume(self, name: str) -> Schedule:
+        """Continue a paused schedule with its next time."""
         return await self._request("POST", make_path("schedules", name, "resume"))
 
     async def delete(self, name: str) -> None:
+        """Delete a schedule. Its runs stay."""
         await self._connection.request("DELETE", make_path("schedules", name))
 
     async def list(self) -> list[Schedule]:
@@ -78,6 +82,7 @@ class RemoteWebhooks:
         return cast(NewWebhook, await self._connection.request("POST", "/webhooks", NewWebhook, body=body))
 
     async def delete(self, webhook_id: str) -> None:
+        """Delete a webhook with its deliveries."""
         await self._connection.request("DELETE", make_path("webhooks", webhook_id))
 
     async def deliveries(self, webhook_id: str) -> Sequence[WebhookDelivery]:
