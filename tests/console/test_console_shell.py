@@ -47,8 +47,8 @@ def test_a_key_is_created_shown_once_and_revoked(page, server):
     page.open("#/settings")
     page.click("summary", "Create a key")
     for field, text in (("label:nth-child(1) input", "night shift"), ("label:nth-child(2) input", "ops")):
-        page.fill(f".new-form {field}", text)
-    page.click(".new-form button", "Create")
+        page.fill(f"details[open] {field}", text)
+    page.click("details[open] button", "Create")
     secret = page.wait_for("[role=status] .code").text
     assert server.http.get("/info", headers={"authorization": f"Bearer {secret}"}).json()["owner"] == "ops"
     page.wait_for("td", "night shift")

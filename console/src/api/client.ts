@@ -1,7 +1,7 @@
 /** Requests to the server, and the errors that they end with. */
 
 import { Store } from "../state/store";
-import type { Json, JsonObject, Page } from "./types";
+import type { JsonObject, Page } from "./types";
 
 /** The address of the API: that of the page, which may be mounted below a path. */
 export function getApiUrl(path: string, query: Query = {}): URL {
@@ -122,7 +122,7 @@ export const get = <T>(path: string, query?: Query, signal?: AbortSignal) =>
   receive<T>("GET", path, { ...(query && { query }), ...(signal && { signal }) });
 export const post = <T>(path: string, body: unknown = {}, headers?: Record<string, string>) =>
   receive<T>("POST", path, { body, ...(headers && { headers }) });
-export const patch = <T>(path: string, body: Json) => receive<T>("PATCH", path, { body });
+export const put = <T>(path: string, body: unknown) => receive<T>("PUT", path, { body });
 export const remove = <T>(path: string, query?: Query) => receive<T>("DELETE", path, query ? { query } : {});
 
 /** Return all entries of a listing, at most `most`. */

@@ -250,6 +250,42 @@ export interface AuditEntry {
   [name: string]: Json;
 }
 
+/** Fields with their default value are left out by the server. */
+export interface Schedule {
+  name: string;
+  agent: string;
+  cron?: string;
+  every?: number;
+  timezone?: string;
+  created_at: number;
+  next_at?: number;
+  last_at?: number;
+  last_run_id?: string;
+  skipped?: number;
+  problem?: RunProblem;
+  locked?: boolean;
+}
+
+export interface Webhook {
+  id: string;
+  url: string | null;
+  events: string[];
+  private: boolean;
+  created_at: number;
+}
+
+export interface WebhookDelivery {
+  id: string;
+  event: string;
+  body: string;
+  created_at: number;
+  status: "pending" | "delivered" | "failed";
+  attempts: number;
+  next_at: number | null;
+  response_status: number | null;
+  problem: string | null;
+}
+
 export interface PoolInfo {
   idle: number;
   starting: number;

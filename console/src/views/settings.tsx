@@ -12,6 +12,8 @@ import { chooseTheme, type Theme, theme } from "../state/theme";
 import { formatTime, showUnseen, summarize } from "../text";
 import { Health } from "./overview";
 import { Retention, Sandboxes } from "./retention";
+import { Schedules } from "./schedules";
+import { Webhooks } from "./webhooks";
 
 export function SettingsView({ route }: { route: Route }) {
   const info = useServer();
@@ -40,16 +42,18 @@ export function SettingsView({ route }: { route: Route }) {
       {mayDo(info, "operator") && (
         <>
           <Sandboxes />
+          <Schedules />
           <Retention />
         </>
       )}
       {isAdmin ? (
         <>
+          <Webhooks />
           <Keys />
           <AuditLog after={route.query.after ?? null} />
         </>
       ) : (
-        info && <p class="quiet">Keys and the audit log are shown to admins.</p>
+        info && <p class="quiet">Webhooks, keys and the audit log are shown to admins.</p>
       )}
     </section>
   );

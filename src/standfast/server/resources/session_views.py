@@ -62,8 +62,10 @@ async def list_branches(exchange: Exchange) -> list[SessionBranch]:
     """
     backend, branches = exchange.reads.store.backend, list[SessionBranch]()
     record = await backend.get_session(exchange.session_id)
+    if record is None or not record.length:
+        return branches
     cursor: Cursor | None = None
-    for _ in range(MOST_COMPARED // _PAGE_SIZE if record is not None and record.length else 0):
+    for _ in range(MOST_COMPARED // _PAGE_SIZE):
         page = await backend.list_sessions(owner=exchange.owner_filter, query=None, limit=_PAGE_SIZE, after=cursor)
         for other in page:
             shared = count_shared(record.view, other.view)
