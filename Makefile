@@ -59,6 +59,10 @@ release-check: .venv-tools/.ready  ## build wheel and sdist, check their metadat
 	$(PYTHON) deploy/check_release.py
 	.venv-tools/bin/python -m build --installer uv --outdir dist .
 	.venv-tools/bin/twine check --strict dist/*.whl dist/*.tar.gz
+	$(PYTHON) -m venv --clear .venv-oldest  # the oldest versions that pyproject.toml allows
+	.venv-tools/bin/uv pip install --quiet --python .venv-oldest --resolution lowest-direct \
+		"$$(echo dist/*.whl)[cli,workers,realtime,server,sql,redis,encrypt,openai,client]"
+	cd .venv-oldest && bin/standfast demo --json
 	.venv-tools/bin/uv pip compile --quiet --universal --python-version $(OLDEST) --no-annotate --no-header pyproject.toml --extra all \
 		-o dist/requirements.txt
 	.venv-tools/bin/cyclonedx-py requirements dist/requirements.txt --pyproject pyproject.toml --of JSON -o dist/standfast.cdx.json
@@ -152,5 +156,5 @@ docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf .venv dist .venv-console console/node_modules src/standfast/server/console .venv-tools .venv-programs .venv-adapters .venv-fleet bench/results site \
+	rm -rf .venv dist .venv-console console/node_modules src/standfast/server/console .venv-tools .venv-programs .venv-adapters .venv-fleet .venv-oldest bench/results site \
 		.pytest_cache .mypy_cache .ruff_cache

@@ -18,13 +18,7 @@ RECORDS = Path(__file__).with_name("programs.json")
 PARTS = ("output", "error", "requests")
 # Programs that do something else on standfast, and why; the guide has the same list.
 KNOWN_DIFFERENCES = {
-    "agent_as_tool": "the wording of the input schema of an agent as a tool",
-    "agent_as_tool_extractor": "the wording of the input schema of an agent as a tool",
-    "agent_tool_stream": "the wording of the input schema of an agent as a tool",
-    "agents_as_tools_conditional": "the wording of the input schema of an agent as a tool",
     "customer_service": "the wording of the recommended prompt for handoffs",
-    "decisions": "the wording of the input schema of an agent as a tool",
-    "financial_research": "the wording of the input schema of an agent as a tool",
 }
 # Ids that a library makes itself, which differ from run to run.
 _OWN_ID = re.compile(

@@ -37,6 +37,7 @@ AREAS = {
         "tests/server/test_hostile_requests.py",
         "tests/server/test_cells.py",
     ],
+    "saved runs, repositories, archives and commands of sandbox agents": ["tests/security/test_sandbox_agents.py"],
     "redirects of clients with keys and conversations": [
         "tests/security/test_redirects.py",
         "tests/realtime/test_websocket_redirects.py",

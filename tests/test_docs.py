@@ -1,6 +1,7 @@
 """The documentation is correct: examples run, diagrams match the code, every public name has an entry."""
 
 import gzip
+import inspect
 import json
 import os
 import re
@@ -11,18 +12,23 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import command_reference
 import foreign_resources
 import griffe
 import pytest
 import state_diagrams
+import typer
 from docstrings import Fields
 from draw_lifecycles import DRAWN, redraw
 from mkdocs.exceptions import BuildError
 
+import standfast
 from commands import CommandProcess
 from doc_pages import NOT_EXECUTED, PAGES, ROOT, Block, Shell, iter_blocks, run_page
+from standfast.cli.app import app
 from standfast.runtime._engine.events import EVENT_TYPES
 from test_architecture import LEVELS
 
@@ -125,6 +131,18 @@ def test_the_examples_of_the_readme_can_be_pasted_into_python_twice(block: Block
     assert "to the end" in prompt.stdout
 
 
+@pytest.mark.parametrize("page", ["agents-and-tools", "durable-runs"])
+def test_the_examples_of_a_first_guide_can_be_pasted_into_python(page: str, tmp_path: Path) -> None:
+    blocks = iter_blocks(ROOT / "docs" / "how-to" / f"{page}.md")
+    pasted = "\n\n".join(block.body for block in blocks if block.language == "python")
+    prompt = subprocess.run(
+        [sys.executable, "-m", "asyncio"], input=f"{pasted}\n\nprint('to the end')\n", cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(SOURCES.parent)}, capture_output=True, text=True, timeout=500, check=True,
+    )  # fmt: skip
+    assert "Error" not in prompt.stderr
+    assert "to the end" in prompt.stdout
+
+
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_every_block_is_run_or_a_picture(page: Path) -> None:
     kinds = {block.language for block in iter_blocks(page) if block.title is None}
@@ -220,16 +238,52 @@ def test_fields_without_a_docstring_are_listed_with_types_and_defaults(tmp_path:
     assert shop["Order"].docstring.value == f"An order.\n\n```python\n{listed}\n```"
 
 
+def test_the_reference_of_the_command_line_names_every_command_and_shows_its_examples() -> None:
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="reference/command-line.md"))
+    lines = command_reference.on_page_markdown("", page=page).splitlines()
+    fences = [line for line in lines if line.startswith("```")]
+    assert fences == ["```console", "```"] * (len(fences) // 2)
+    listed = [line for line in lines if line.startswith("* `") and "`: " in line]
+    assert not [line for line in listed if line.startswith("* ``") or line.endswith("...")]
+    assert "## `standfast sessions`" in lines
+    assert "$ standfast demo --slow" in lines
+    assert lines[lines.index("$ standfast demo --slow") - 1] == "```console"
+
+
 @pytest.mark.parametrize("word", ["deploy", "timeout", "retry", "delete"])
 def test_a_search_finds_a_guide(word: str) -> None:
     guides = [page for page in PAGES if page.parent.name == "how-to"]
     assert any(re.search(rf"\b{word}\b", page.read_text(), re.I) for page in guides)
 
 
+MEMBER = re.compile(r"`(?:[\w.]*\.)?([A-Z]\w+)\.([a-z_]\w*)")
+COMMAND = re.compile(r"`standfast ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_methods_and_commands_that_the_text_names_exist(page: Path) -> None:
+    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    public = {name: getattr(standfast, name) for name in standfast.__all__}
+    for name, member in MEMBER.findall(prose):
+        if inspect.isclass(public.get(name)):
+            assert hasattr(public[name], member) or member in find_fields(public[name]), f"{name}.{member}"
+    commands = typer.main.get_command(app).load_all().commands  # type: ignore[attr-defined]
+    for word, second in COMMAND.findall(prose):
+        assert word in commands, word
+        assert not second or second in getattr(commands[word], "commands", {second}), f"{word} {second}"
+
+
+def find_fields(cls: type) -> set[str]:
+    """Return the fields that the class declares, and the attributes that its methods set."""
+    declared = {name for base in cls.__mro__ for name in getattr(base, "__annotations__", {})}
+    return declared | set(re.findall(r"self\.(\w+)", inspect.getsource(cls)))
+
+
 def test_every_event_of_a_run_is_explained() -> None:
     text = (ROOT / "docs" / "how-to" / "run-events.md").read_text()
     types = {*EVENT_TYPES.values(), *(f"run.{how}" for how in ("started", "continued", "recovered", "suspended"))}
     types |= {f"run.{status}" for status in ("waiting", "completed", "failed", "cancelled")}
+    types |= {"model.delta", "model.gap", "run.taken_over"}
     assert [name for name in types if f"`{name}`" not in text and not name.startswith("step.")] == []
 
 

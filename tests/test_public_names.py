@@ -12,13 +12,20 @@ from typing import Any, TypeVar
 import pytest
 
 from standfast import Agent, Approval, Event, ModelSettings, RunConfig, RunContextWrapper, RunInfo, RunOutcome, Usage
+from standfast.agents import Handoff, InputGuardrail, MCPConfig, OutputGuardrail
+from standfast.agents.agent import AgentBase
+from standfast.agents.model_settings import ModelRetryBackoffSettings, ModelRetrySettings
 from standfast.base.usage import RequestUsage
+from standfast.fleet import NodeStatus
 from standfast.history import CorruptItem, IntegrityReport, SearchHit, StoredSessionInfo
 from standfast.history.deletion import DeletedSession
+from standfast.mcp import MCPServerSseParams, MCPServerStdioParams, MCPServerStreamableHttpParams
 from standfast.models import ModelResponse
-from standfast.runtime.types import RunProblem, RunStep, StepCall, StepItem
-from standfast.server import ApiKey
+from standfast.runs.config import RunOptions
+from standfast.runtime.types import RunProblem, RunStep, RuntimeInfo, StepCall, StepItem
+from standfast.server import ApiKey, AuditEntry, Principal
 from standfast.workers import ExecutionResult, PoolConfig, SandboxPolicy, SessionConfig, SessionInfo
+from standfast.workspaces.view import StoredFile, VersionInfo
 
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src"
@@ -172,10 +179,15 @@ def test_every_public_class_and_function_has_a_docstring(package: str) -> None:
     assert [each for name, one in checked.items() for each in list_undocumented(one, name)] == []
 
 
-FIELDS = (Agent, RunConfig, ModelSettings, SessionConfig, PoolConfig, SandboxPolicy, RunContextWrapper)
+FIELDS = (
+    Agent, AgentBase, Handoff, InputGuardrail, MCPConfig, MCPServerSseParams, MCPServerStdioParams,
+    MCPServerStreamableHttpParams, ModelRetryBackoffSettings, ModelRetrySettings, ModelSettings, OutputGuardrail,
+    PoolConfig, RunConfig, RunContextWrapper, RunOptions, SandboxPolicy, SessionConfig,
+)  # fmt: skip
 RECORDS = (
-    Approval, ApiKey, CorruptItem, DeletedSession, Event, ExecutionResult, IntegrityReport, ModelResponse, RequestUsage,
-    RunInfo, RunOutcome, RunProblem, RunStep, SearchHit, SessionInfo, StepCall, StepItem, StoredSessionInfo, Usage,
+    Approval, ApiKey, AuditEntry, CorruptItem, DeletedSession, Event, ExecutionResult, IntegrityReport, ModelResponse,
+    NodeStatus, Principal, RequestUsage, RunInfo, RunOutcome, RunProblem, RunStep, RuntimeInfo, SearchHit, SessionInfo,
+    StepCall, StepItem, StoredFile, StoredSessionInfo, Usage, VersionInfo,
 )  # fmt: skip
 
 

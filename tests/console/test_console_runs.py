@@ -85,7 +85,7 @@ def test_text_arrives_while_the_model_answers_and_the_run_can_be_cancelled(page,
     assert server.http.get(f"/runs/{run_id}").json()["status"] == "cancelled"
 
 
-def test_words_continue_after_the_server_was_killed_in_the_middle_of_an_answer(page, tmp_path):
+def test_an_answer_continues_after_the_server_was_killed_in_its_middle(page, tmp_path):
     with run_console(f"sqlite:///{tmp_path / 'other.db'}") as server:
         page.server = server
         page.sign_in()

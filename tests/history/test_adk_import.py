@@ -76,3 +76,21 @@ async def test_calls_without_ids_get_some(tmp_path: Path) -> None:
     ]
     with closing(sqlite3.connect(tmp_path / "empty.db")), pytest.raises(InvalidInput, match="no table 'events'"):
         [source async for source in read_adk(f"sqlite:///{tmp_path}/empty.db")]
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[1]", '{"parts": 5}', '{"parts": [{"function_call": {"id": "x"}}]}', '{"parts": [1]}']
+)
+async def test_a_malformed_session_is_refused_and_the_others_are_copied(tmp_path: Path, content: str) -> None:
+    with closing(sqlite3.connect(tmp_path / "sessions.db")) as db, db:
+        db.execute("CREATE TABLE sessions (app_name, user_id, id, state, create_time)")
+        columns = "id, app_name, user_id, session_id, invocation_id, author, timestamp, content, partial"
+        db.execute(f"CREATE TABLE events ({columns})")
+        for user, parts in (("ann", content), ("bob", '{"parts": [{"text": "hi"}]}')):
+            db.execute("INSERT INTO sessions VALUES ('shop', ?, 's', '{}', '2026-01-01 00:00:00')", (user,))
+            db.execute("INSERT INTO events VALUES ('e', 'shop', ?, 's', 'i', 'user', 1, ?, NULL)", (user, parts))
+    async with open_store("memory://") as store:
+        source = read_adk(f"sqlite:///{tmp_path}/sessions.db")
+        ann, bob = await copy_sessions(source, store, framework="adk")
+    assert (ann.outcome, bob.outcome) == ("refused", "copied")
+    assert ann.note.startswith("its events cannot be read: ")

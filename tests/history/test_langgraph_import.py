@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -104,3 +105,39 @@ def test_values_of_earlier_versions_are_read() -> None:
     assert decode_value("json", json.dumps([human]).encode()) == [{"type": "human", "content": "Hi"}]
     with pytest.raises(ValueError, match="encrypted"):
         decode_value("msgpack+aes", b"")
+
+
+def make_state(*messages: Any) -> bytes:
+    return msgspec.msgpack.encode({"channel_values": {"messages": messages}})
+
+
+MALFORMED = [
+    b"\xc1",
+    msgspec.msgpack.encode([1]),
+    msgspec.msgpack.encode(None),
+    msgspec.msgpack.encode({"x": 1}),
+    msgspec.msgpack.encode({"channel_values": [1]}),
+    make_state({"type": "ai", "content": "", "tool_calls": [{"name": "x"}]}),
+    make_state({"type": "ai", "content": "", "tool_calls": 5}),
+    make_state({"type": "ai", "content": [5]}),
+    make_state({"type": "tool"}),
+    make_state({"type": "human", "content": [{"type": "image_url"}]}),
+]
+
+
+async def test_a_malformed_thread_is_refused_and_the_others_are_copied(sqlite_url: str, tmp_path: Path) -> None:
+    threads = {f"bad-{number}": data for number, data in enumerate(MALFORMED)}
+    threads |= {"x" * 300: make_state({"type": "human", "content": "hi"}), "no\nline": make_state()}
+    with closing(sqlite3.connect(tmp_path / "checkpoints.db")) as db, db:
+        for thread, data in threads.items():
+            db.execute(
+                "INSERT INTO checkpoints (thread_id, checkpoint_ns, checkpoint_id, type, checkpoint, metadata)"
+                " VALUES (?, '', '1', 'msgpack', ?, '{}')",
+                (thread, data),
+            )
+    async with open_store("memory://") as store:
+        report = await copy_sessions(read_langgraph(sqlite_url), store, framework="langgraph")
+        outcomes = {entry.session_id: entry.outcome for entry in report}
+        assert {outcomes[thread] for thread in threads} == {"refused"}
+        assert outcomes["ann"] == "copied"
+        assert not any(entry.note.strip() == "" for entry in report if entry.outcome == "refused")

@@ -39,7 +39,19 @@ def test_a_conversation_with_tools_retries_and_images_is_read() -> None:
     assert session.notes == ("1 parts of the kind 'thinking' are left out",)
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b'[{"role": "user"}]', b"[1]"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}",
+        b'[{"role": "user"}]',
+        b"[1]",
+        b'[{"parts": 5}]',
+        b'[{"parts": [1]}]',
+        b'[{"parts": [{"part_kind": "text"}]}]',
+        b'[{"parts": [{"part_kind": "user-prompt", "content": [5]}]}]',
+    ],
+)
 def test_anything_else_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidInput, match="it is not"):
         read_pydantic_ai("ann", data)

@@ -27,6 +27,23 @@ async def test_a_fork_continues_from_an_earlier_step_with_a_session_of_its_own(s
     assert [item.get("content") for item in agent.model.calls[2].input if item["role"] == "user"] == ["hi", "question"]
 
 
+async def test_a_fork_from_the_end_of_a_nested_run_has_its_output(store_url):
+    helper = Agent("helper", model=FunctionModel(lambda request: "helped"))
+    tool = helper.as_tool("help", "Helps.")
+
+    def rules(request):
+        last = request.input[-1]
+        return last["output"] if "output" in last else FunctionModel.call("help", input="please")
+
+    agent = Agent("outer", tools=[tool], model=FunctionModel(rules))
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        run = await runtime.start("outer", "hi")
+        assert (await wait_for(run.wait())).final_output == "helped"
+        ended = [event.seq async for event in run.events() if event.type == "step.finished"]
+        fork = await runtime.fork(run.id, at=ended[0])
+        assert (await wait_for(fork.wait())).final_output == "helped"
+
+
 async def test_a_fork_of_a_waiting_run_requests_again_and_has_keys_of_its_own(store_url):
     refunds = Refunds()
     async with Runtime.open(store_url, agents=[refunds.agent()]) as runtime:

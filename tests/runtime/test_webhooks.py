@@ -78,7 +78,7 @@ def has_states(runtime, webhook, *states):
     return wait_until(condition)
 
 
-async def test_a_run_with_an_approval_is_told_from_beginning_to_end(shared_url):
+async def test_events_of_a_run_with_an_approval_are_sent_from_beginning_to_end(shared_url):
     async with open_receiver() as receiver, Runtime.open(shared_url, agents=[payer()]) as runtime:
         made = await runtime.webhooks.create(receiver.url, private=True)
         run = await runtime.start("payer", "a secret wish", session_id="ann")
@@ -109,7 +109,7 @@ async def test_a_run_with_an_approval_is_told_from_beginning_to_end(shared_url):
         await wait_until(is_over)
 
 
-async def test_only_the_events_that_were_asked_for_are_sent(shared_url):
+async def test_only_selected_events_are_sent(shared_url):
     async with open_receiver() as receiver, Runtime.open(shared_url, agents=[payer(), echo()]) as runtime:
         made = await runtime.webhooks.create(receiver.url, private=True, events=["run.cancelled"])
         assert (await wait_for((await runtime.start("echo", "hi")).wait())).final_output == "hi"
@@ -138,7 +138,7 @@ async def test_failures_are_repeated_with_the_same_id_until_a_server_accepts(off
         assert len(set(ids)) == 1
 
 
-async def test_a_delivery_is_given_up_after_all_attempts_and_can_be_sent_again(office):
+async def test_a_delivery_fails_after_all_attempts_and_can_be_sent_again(office):
     async with open_receiver() as receiver, office.open(echo()) as runtime:
         made = await runtime.webhooks.create(receiver.url, private=True, events=["run.failed"])
         receiver.answers = ["503 Busy"] * (len(RETRY_SECONDS) + 1)
@@ -264,7 +264,7 @@ def make_certificate(folder):
     return certificate_file, key_file
 
 
-async def test_an_encrypted_runtime_encrypts_address_and_secret_and_tells_ids_only(office):
+async def test_an_encrypted_runtime_encrypts_address_and_secret_and_sends_ids_only(office):
     keys = ["another key of sixteen letters", "a key of sixteen letters"]
     async with open_receiver() as receiver:
         async with office.open(payer(), encryption_key=keys[1]) as runtime:

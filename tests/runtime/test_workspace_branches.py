@@ -13,7 +13,7 @@ import pytest
 from factories.runtime import repeat, reply, tool_calls, wait_for
 from factories.workers import list_child_pids
 from standfast import Agent, Runtime, python_tool
-from standfast.testing import ScriptedModel
+from standfast.testing import ModelStep, ScriptedModel
 from standfast.workers import PoolConfig, SessionPool, close_idle_fork_servers
 from standfast.workspaces.retention import sweep_blobs
 
@@ -97,6 +97,36 @@ async def test_a_fork_from_the_first_step_has_what_the_program_had_run_before(sh
         assert await last_output(fork) == "7 1"
 
 
+async def test_forks_and_rollbacks_within_a_nested_run_have_its_variables(shared_url, pool):
+    def calls(name: str, call_id: str, **arguments: Any) -> ModelStep:
+        return ModelStep.respond(lambda _: tool_calls((name, arguments, call_id)))
+
+    def agents(*, inner: int = 0, outer: int = 0) -> list[Agent[Any]]:
+        """Return agents whose models have given that many of their answers already."""
+        count = [calls("run_python", f"c{number}", code=COUNT) for number in range(2)]
+        helper = Agent("helper", tools=[python_tool(pool)], model=ScriptedModel([*count, reply("helped")][inner:]))
+        steps = [calls("help", "c0", input="count"), calls("asks", "c1", code=COUNT), reply("done")]
+        tools = [helper.as_tool("help", "Helps."), python_tool(pool, name="asks", needs_approval=True)]
+        return [Agent("outer", tools=tools, model=ScriptedModel(steps[outer:])), look(pool)]
+
+    async with Runtime.open(shared_url, agents=agents()) as runtime:
+        run = await runtime.start("outer", "go", session_id="s")
+        assert (await wait_for(run.wait())).status == "waiting"
+        first, second, both = [event.seq async for event in run.events() if event.type == "calls.made"]
+    for name, step, given in (("a", first, (1, 1)), ("b", second, (2, 1)), ("c", both, (3, 1))):
+        async with Runtime.open(shared_url, agents=agents(inner=given[0], outer=given[1])) as runtime:
+            fork = await runtime.fork(run.id, at=step, session_id=name)
+            assert (await wait_for(fork.wait())).status == "waiting"
+            [approval] = await runtime.approvals(run_id=fork.id)
+            await runtime.decide(approval.id, "approve")
+            assert await last_output(await finish(fork)) == "3 123"
+            await runtime.store.session(name).rewind(1)
+            assert await see(runtime, name) == "None False"
+    async with Runtime.open(shared_url, agents=agents(inner=3, outer=2)) as runtime:
+        other = await runtime.start("look", "look", session_id="s", on_busy="rollback")
+        assert await last_output(await finish(other)) == "None False"
+
+
 async def test_a_fork_from_before_the_program_went_back_has_the_variables_of_then(shared_url, pool):
     async with Runtime.open(shared_url, agents=[counter(pool, COUNT, COUNT), look(pool)]) as runtime:
         run = await finish(await runtime.start("counter", "go", session_id="s"))
@@ -163,6 +193,22 @@ async def test_forks_of_what_was_rewound_have_its_variables_although_ids_of_call
         first = (await session.generations())[0].number
         await session.restore(first)
         assert await see(runtime, "s") == "3 3"  # the third call is run again after the first
+
+
+async def test_a_restored_generation_runs_again_only_what_was_made_since(shared_url, pool):
+    """The call of the nested agent has the id of an earlier call."""
+    steps = [tool_calls(("run_python", {"code": COUNT}, "c0")), reply("helped")]
+    helper = Agent("helper", tools=[python_tool(pool)], model=ScriptedModel(steps))
+    steps = [tool_calls(("help", {"input": "count"}, "c0")), reply("done")]
+    outer = Agent("outer", tools=[helper.as_tool("help", "Helps.")], model=ScriptedModel(steps))
+    async with Runtime.open(shared_url, agents=[counter(pool, COUNT, COUNT), outer, look(pool)]) as runtime:
+        await finish(await runtime.start("counter", "go", session_id="s"))
+        session = runtime.store.session("s")
+        await session.rewind(3)
+        await finish(await runtime.start("outer", "go", session_id="s"))
+        assert await see(runtime, "s") == "2 12"
+        await session.restore((await session.generations())[0].number)
+        assert await see(runtime, "s") == "3 123"
 
 
 async def test_a_fork_survives_its_parent(shared_url, pool):

@@ -189,3 +189,27 @@ def test_an_archive_that_grows_is_not_kept_in_the_memory_of_the_host(kind, tmp_p
     error, grown = done.stdout.split()
     assert error == "WorkspaceArchiveWriteError"  # the workspace has 256 MB
     assert int(grown) < 100
+
+
+_PERSIST = """
+import asyncio, resource
+from standfast.sandbox import UnixLocalSandboxClient
+
+async def main():
+    async with await UnixLocalSandboxClient().create() as session:
+        await session.exec("truncate -s 100M a b c")
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with await session.persist_workspace() as archive:
+            print(archive.seek(0, 2) >> 20)
+        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+
+asyncio.run(main())
+"""
+
+
+def test_a_workspace_is_not_archived_in_the_memory_of_the_host():
+    """Files with holes take no room of the workspace, and neither do further names of one."""
+    done = subprocess.run([sys.executable, "-c", _PERSIST], capture_output=True, text=True, timeout=300, check=False)
+    size, grown = map(int, done.stdout.split())
+    assert size == 300
+    assert grown < 100

@@ -200,7 +200,7 @@ async def test_a_decision_in_a_call_is_made_and_recorded(tmp_path, way):
         assert entry.details == {"call": call["call_id"], "tool_call": asked["call_id"], "decision": "approve"}
 
 
-async def test_a_caller_is_heard_and_interrupts(tmp_path):
+async def test_a_caller_speaks_and_interrupts(tmp_path):
     def make_long_runner():
         model = LocalRealtimeModel(["One moment. " * 50, "Yes?"], detector=EnergyDetector)
         return RealtimeRunner(RealtimeAgent(name="concierge"), model=model)

@@ -197,6 +197,11 @@ async def test_what_ended_cells_keep_is_limited_and_listings_are_short(tmp_path,
             422,
         ),
         (b"--b\r\ncontent-disposition: form-data\r\n\r\nx\r\n--b--\r\n", "multipart/form-data; boundary=b", 400),
+        (  # a version keeps directories of 64 levels
+            b'--b\r\ncontent-disposition: form-data; name="f"; filename="' + b"d/" * 65 + b'x"\r\n\r\nx\r\n--b--\r\n',
+            "multipart/form-data; boundary=b",
+            422,
+        ),
     ],
 )
 async def test_malformed_uploads_are_refused(server, content, kind, status):

@@ -202,7 +202,7 @@ async def test_several_processes_that_cannot_start_end_the_command(store):
 @pytest.mark.parametrize(
     "place", [("--allowed-host", "api.example.org"), ("--host", "0.0.0.0", "--allowed-host", "localhost")]
 )
-async def test_no_token_is_printed_where_none_is_accepted(store, workers, place):
+async def test_no_token_is_printed_where_no_token_is_accepted(store, workers, place):
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "standfast", "serve", str(AGENTS), "--store", store, "--port", "0", "--workers", workers),

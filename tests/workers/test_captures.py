@@ -252,6 +252,17 @@ async def test_what_cannot_be_kept_is_named(session, start):
     assert (await other.run("[ok, os.listdir()]")).value == [1, ["file"]]
 
 
+@in_one_mode
+async def test_no_time_of_a_file_and_no_long_name_keeps_a_workspace_from_being_captured(session, start):
+    await session.run(
+        "import os\nfor name, year in (('late', 6000), ('early', 1)):\n    open(name, 'w').close()\n"
+        "    os.utime(name, (31556952 * (year - 1970),) * 2)\nglobals()['x' * 5000] = 1; ok = 1"
+    )
+    other, report = await move(session, start)
+    assert list(report.lost.values()) == ["its name has more than 4096 characters"]
+    assert (await other.run("[ok, sorted(os.listdir())]")).value == [1, ["early", "late"]]
+
+
 async def test_code_runs_during_a_capture(session):
     await session.run(BLOCK + "thing = Blocking()")
     capture = await session.capture()

@@ -82,8 +82,11 @@ class MCPConfig(TypedDict):
     """How tools of MCP servers are converted to tools of the agent."""
 
     convert_schemas_to_strict: NotRequired[bool]
+    """Whether schemas are converted to strict ones where possible, by default not."""
     failure_error_function: NotRequired[ToolErrorFunction | None]
+    """Converts a failed call into a text for the model; None raises the error."""
     include_server_in_tool_names: NotRequired[bool]
+    """Whether tools get the name of their server as a prefix, by default not."""
 
 
 @dataclass(eq=False)

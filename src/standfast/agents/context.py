@@ -112,6 +112,9 @@ class AgentHookContext(RunContextWrapper[TContext]):
 class ToolContext(RunContextWrapper[TContext]):
     """The context of a tool: the context of the run, and the call that the tool answers.
 
+    The call is ``tool_name``, ``tool_namespace``, ``tool_call_id`` and ``tool_arguments``, which is JSON; ``tool_call``
+    is the item of the model, and ``agent`` the agent that has the tool.
+
     ``idempotency_key`` identifies this call: it stays the same if the call is repeated, even after a crash, and no
     other call has it. Pass it to services that must not perform an operation twice.
 

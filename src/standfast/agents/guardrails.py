@@ -58,8 +58,11 @@ class InputGuardrail(Generic[TContext]):
     guardrail_function: (
         "Callable[[RunContextWrapper[TContext], Agent[Any], str | list[Item]], MaybeAwaitable[GuardrailFunctionOutput]]"
     )
+    """Gets the context, the agent and the input, and returns a verdict."""
     name: str | None = None
+    """The name in traces and errors. None: that of the function."""
     run_in_parallel: bool = True
+    """Whether it runs beside the model or before it."""
 
     def __post_init__(self) -> None:
         check_callable("InputGuardrail", self.guardrail_function)
@@ -83,7 +86,9 @@ class OutputGuardrail(Generic[TContext]):
     guardrail_function: (
         "Callable[[RunContextWrapper[TContext], Agent[Any], Any], MaybeAwaitable[GuardrailFunctionOutput]]"
     )
+    """Gets the context, the agent and its output, and returns a verdict."""
     name: str | None = None
+    """The name in traces and errors. None: that of the function."""
 
     def __post_init__(self) -> None:
         check_callable("OutputGuardrail", self.guardrail_function)

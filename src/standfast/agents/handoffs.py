@@ -56,15 +56,25 @@ class Handoff(Generic[TContext, TAgent]):
     """
 
     tool_name: str
+    """The name that the model calls."""
     tool_description: str
+    """When the model should hand off."""
     input_json_schema: dict[str, Any]
+    """The schema of what the model passes to the handoff."""
     on_invoke_handoff: "Callable[[RunContextWrapper[Any], str], Awaitable[TAgent]]" = field(repr=False)
+    """Returns the next agent, given the context and the JSON of the model."""
     agent_name: str
+    """The name of the next agent."""
     input_filter: HandoffInputFilter | None = None
+    """Changes what the next agent sees of the conversation."""
     nest_handoff_history: bool | None = None
+    """Whether the next agent sees the conversation as one message. None: as the run says."""
     strict_json_schema: bool = True
+    """Whether the schema allows only the fields that it names."""
     is_enabled: Enabled = True
+    """Whether the model sees the handoff, or a function that decides it."""
     agent: "TAgent | None" = field(default=None, kw_only=True, repr=False)
+    """The next agent, if it is known in advance."""
 
     def get_transfer_message(self, agent: "AgentBase[Any]") -> str:
         """Return the output of the handoff call, which names the new agent."""

@@ -64,9 +64,13 @@ class ModelRetryBackoffSettings(MergeableSettings):
     """The delays between attempts, in seconds."""
 
     initial_delay: float | None = None
+    """The delay before the first retry, by default 0.25."""
     max_delay: float | None = None
+    """The longest delay, by default 2.0."""
     multiplier: float | None = None
+    """By which factor each delay is longer than the one before it, by default 2.0."""
     jitter: bool | None = None
+    """Whether up to a quarter is taken off each delay at random, by default True."""
 
     def __post_init__(self) -> None:
         for name in ("initial_delay", "max_delay", "multiplier"):
@@ -81,8 +85,11 @@ class ModelRetrySettings(MergeableSettings):
     """Whether and how often a failed request is retried. ``policy`` is a function and is never stored."""
 
     max_retries: int | None = None
+    """How often a request is sent again. None or 0: never."""
     backoff: ModelRetryBackoffInput | None = None
+    """The delays between attempts."""
     policy: Callable[..., Any] | None = None
+    """Decides whether an error is retried; without one, nothing is."""
 
     def __post_init__(self) -> None:
         _check_number("ModelRetrySettings.max_retries", self.max_retries, at_least=0)

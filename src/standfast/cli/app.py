@@ -37,7 +37,7 @@ class LazyCommand(TyperCommand):
             single.command(self.name)(named)
             named = single
         loaded: Any = typer.main.get_command(named)
-        loaded.help = loaded.help or self.help
+        loaded.name, loaded.help = self.name, loaded.help or self.help
         for command in (loaded, *getattr(loaded, "commands", {}).values()):
             command.help = join_lines(inspect.cleandoc(command.help))
         return loaded

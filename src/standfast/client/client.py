@@ -9,12 +9,13 @@ from typing import Any, Literal, Self, cast
 from standfast.base.ids import new_id
 from standfast.base.items import Item
 from standfast.client.administration import RemoteAdmin
-from standfast.client.automation import RemoteSchedules, RemoteWebhooks
 from standfast.client.connection import Connection, make_path
 from standfast.client.event_stream import follow_approvals
 from standfast.client.runs import RemoteRun
+from standfast.client.schedules import RemoteSchedules
 from standfast.client.sessions import RemoteSession
 from standfast.client.store import RemoteStore
+from standfast.client.webhooks import RemoteWebhooks
 from standfast.client.workspaces import RemotePython, RemoteWorkspace, open_workspace
 from standfast.runtime.types import (
     Approval,

@@ -18,17 +18,29 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A node of the Ray cluster. ``conversations`` have a worker there, of which there may be ``capacity``."""
 
     node_id: str
+    """Ray's id of the node."""
     address: str
+    """The address of the node."""
     is_alive: bool
+    """Whether Ray says that the node is alive."""
     labels: dict[str, str] = {}
+    """Ray's labels of the node."""
     capacity: int = 0
+    """How many conversations may have a worker there."""
     conversations: int = 0
+    """How many conversations have a worker there."""
     idle: int = 0
+    """How many workers are ready for a conversation."""
     waiting: int = 0
+    """How many callers wait for a worker."""
     memory: int = 0
+    """Bytes of memory that the workers use."""
     sandbox: str | None = None
+    """The sandbox level of the workers."""
     is_draining: bool = False
+    """Whether the node takes no new conversations."""
     problem: str = ""
+    """Why the node cannot be used, or empty."""
 
 
 class FleetStatus(msgspec.Struct, frozen=True, kw_only=True):

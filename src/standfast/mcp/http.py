@@ -28,24 +28,38 @@ class MCPServerSseParams(TypedDict):
     """The address of the server. ``httpx_client_factory`` is called with ``headers``, ``timeout`` and ``auth``."""
 
     url: str
+    """The address."""
     headers: NotRequired[dict[str, str]]
+    """Headers of every request."""
     timeout: NotRequired[float]
+    """Seconds for a connection and a request, by default 5."""
     sse_read_timeout: NotRequired[float]
+    """Seconds that the event stream may be silent, by default 300."""
     auth: NotRequired[Any]
+    """The authentication of the HTTP client."""
     httpx_client_factory: NotRequired[HttpClientFactory]
+    """Makes the HTTP client."""
 
 
 class MCPServerStreamableHttpParams(TypedDict):
     """The address of the server. ``httpx_client_factory`` is called with ``headers``, ``timeout`` and ``auth``."""
 
     url: str
+    """The address."""
     headers: NotRequired[dict[str, str]]
+    """Headers of every request."""
     timeout: NotRequired[timedelta | float]
+    """Seconds for a connection and a request, by default 5."""
     sse_read_timeout: NotRequired[timedelta | float]
+    """Seconds that an answer may be silent, by default 300."""
     terminate_on_close: NotRequired[bool]
+    """Whether closing ends the session on the server, by default True."""
     auth: NotRequired[Any]
+    """The authentication of the HTTP client."""
     httpx_client_factory: NotRequired[HttpClientFactory]
+    """Makes the HTTP client."""
     ignore_initialized_notification_failure: NotRequired[bool]
+    """Whether a server that refuses the notification ``initialized`` is used all the same."""
 
 
 class _HttpServer(ClientSessionServer):

@@ -22,11 +22,17 @@ class MCPServerStdioParams(TypedDict):
     """How to start the server. Its environment consists of a few safe inherited variables and those in ``env``."""
 
     command: str
+    """The program to start."""
     args: NotRequired[list[str]]
+    """Its arguments."""
     env: NotRequired[dict[str, str]]
+    """Variables of its environment."""
     cwd: NotRequired[str | Path]
+    """The directory in which it is started."""
     encoding: NotRequired[str]
+    """The encoding of messages, by default UTF-8."""
     encoding_error_handler: NotRequired[Literal["strict", "ignore", "replace"]]
+    """What happens to bytes that the encoding does not allow, by default ``strict``."""
 
 
 class MCPServerStdio(ClientSessionServer):

@@ -77,14 +77,23 @@ class RunOptions(TypedDict, Generic[TContext]):
     """The keyword arguments of :meth:`Runner.run`, for own runners."""
 
     context: NotRequired[TContext | None]
+    """An object for tools, hooks and guardrails; the model does not see it."""
     max_turns: NotRequired[int | None]
+    """How many turns the run may take before :class:`MaxTurnsExceeded` is raised. None: no limit."""
     hooks: NotRequired[RunHooksBase[TContext, Any] | None]
+    """Callbacks for the events of the run."""
     run_config: NotRequired["RunConfig | dict[str, Any] | None"]
+    """Settings of the run: its model, guardrails, tracing and more."""
     previous_response_id: NotRequired[str | None]
+    """The response after which the provider's conversation continues."""
     auto_previous_response_id: NotRequired[bool]
+    """Whether each request names the response before it, so that the provider keeps the conversation."""
     conversation_id: NotRequired[str | None]
+    """The provider's conversation that the run continues."""
     session: NotRequired[Session | None]
+    """The session with the conversation so far, which gets the items of the run."""
     error_handlers: NotRequired[Any]
+    """Handlers that give a final output in place of some errors, see :class:`RunErrorHandlers`."""
 
 
 @dataclass(frozen=True)

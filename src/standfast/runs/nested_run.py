@@ -34,7 +34,7 @@ async def run_nested(
     run shares the program's context and the usage with its outer run, but not the approvals.
     """
     from standfast.runs.driver import drive  # imported here: the driver imports the step that imports this
-    from standfast.runs.result import RunResult
+    from standfast.runs.result import RunResult, get_final_output
 
     nested = call.tool.agent_tool
     assert nested is not None  # noqa: S101 - checked by the caller
@@ -52,7 +52,7 @@ async def run_nested(
             raise CallSuspended
         if nested.custom_output_extractor is not None:
             return await nested.custom_output_extractor(RunResult.from_run(child))
-        return child.final_output
+        return get_final_output(child)
     except CallSuspended:
         raise
     except BaseException as error:

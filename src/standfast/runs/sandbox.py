@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from standfast.agents.agent import Agent
 from standfast.agents.errors import UserError
 from standfast.agents.graph import AgentGraph
 from standfast.runs.active_run import ActiveRun
@@ -134,14 +135,11 @@ def _forget_snapshot(session: "BaseSandboxSession") -> None:
 
 def check_saved_session(state: "SandboxSessionState", run: ActiveRun, config: "SandboxRunConfig") -> None:
     """Refuse a saved session that has more of this machine than the program gives, as a forged one might."""
-    from standfast.sandbox.agent import SandboxAgent, process_manifest
+    from standfast.sandbox.agent import process_manifest
     from standfast.sandbox.snapshot import LocalSnapshot, LocalSnapshotSpec
 
-    agents = [agent for _, agent in run.graph if isinstance(agent, SandboxAgent)]
-    manifests = [process_manifest(agent, config.manifest) for agent in agents]
-    given = set().union(*(manifest.list_host_access() for manifest in manifests))
-    if config.manifest is not None:
-        given |= config.manifest.list_host_access()
+    agents = [run.current_agent, *(agent for _, agent in run.graph if isinstance(agent, Agent))]
+    given = set[str]().union(*(process_manifest(agent, config.manifest).list_host_access() for agent in agents))
     if added := sorted(state.manifest.list_host_access() - given):
         raise UserError(
             f"the saved sandbox {added[0]}, unlike the manifest of this program: resume it with its manifest"

@@ -196,7 +196,7 @@ class Runtime(RunQueries):
 
     @property
     def webhooks(self) -> Webhooks:
-        """The webhooks of the store: servers that are told when runs stop and approvals change."""
+        """The webhooks of the store: servers that are notified when runs stop and approvals change."""
         return Webhooks(self._ctx)
 
     async def queues(self) -> list[QueueInfo]:

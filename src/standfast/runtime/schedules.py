@@ -96,7 +96,7 @@ class Schedules:
         return decode_schedule(await self._get_document(name), self._ctx.cipher)
 
     async def pause(self, name: str) -> Schedule:
-        """Start no runs until :meth:`resume`. Runs that were started go on."""
+        """Start no runs until :meth:`resume`. Runs that were started continue."""
         return await self._update(name, lambda schedule, _: msgspec.structs.replace(schedule, next_at=None))
 
     async def resume(self, name: str) -> Schedule:

@@ -52,12 +52,19 @@ class RuntimeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A runtime that executes runs, as it described itself ``age`` seconds ago."""
 
     runtime_id: str
+    """Its id, by which events of runs name it."""
     host: str
+    """The name of its machine."""
     process: int
+    """The id of its process."""
     executing: int
+    """How many runs it executes."""
     max_runs: int | None
+    """How many runs it executes at most. None: no limit."""
     is_alive: bool
+    """Whether it has described itself lately."""
     age: float
+    """Seconds since it described itself."""
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -159,7 +166,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True):
-    """A server that is told of events; see :class:`Webhooks`."""
+    """A server that is notified of events; see :class:`Webhooks`."""
 
     id: str
     """Its id."""
@@ -196,7 +203,7 @@ class WebhookDelivery(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     """When the event happened."""
     status: Literal["pending", "delivered", "failed"] = "pending"
-    """Whether it was accepted, or given up."""
+    """``failed`` after the last attempt."""
     attempts: int = 0
     """How often it was sent."""
     next_at: float | None = None

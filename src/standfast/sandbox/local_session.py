@@ -10,6 +10,7 @@ import importlib.resources
 import io
 import itertools
 import shlex
+import tempfile
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -39,6 +40,7 @@ MAX_OUTPUT = 16 << 20
 _ARCHIVE_PIECE = ".standfast-archive-piece"
 _PIECE_BYTES = 1 << 20
 _MAX_ARCHIVE_BYTES = 1 << 31
+_SPOOLED_BYTES = 16 << 20
 _POLL_SECONDS = 0.25
 _KINDS = {0o100000: EntryKind.FILE, 0o040000: EntryKind.DIRECTORY, 0o120000: EntryKind.SYMLINK}
 
@@ -318,17 +320,24 @@ class UnixLocalSandboxSession(BaseSandboxSession):
 
     async def persist_workspace(self) -> io.IOBase:
         await self._call("pack", ROOT, self.get_skipped_paths())
-        archive = io.BytesIO()
-        while True:
-            data, problem = await self._call("read_archive", _PIECE_BYTES)
-            if problem is None and archive.tell() > _MAX_ARCHIVE_BYTES:
-                problem = f"it has more than {_MAX_ARCHIVE_BYTES} bytes"
-            if problem is not None:
-                raise WorkspaceArchiveReadError(path=ROOT, message=f"the workspace cannot be archived: {problem}")
-            if not data:
-                archive.seek(0)
-                return archive
-            archive.write(data)
+        # On the disk, since files with holes or many names are larger than the workspace.
+        archive: Any = tempfile.SpooledTemporaryFile(max_size=_SPOOLED_BYTES)  # noqa: SIM115 - the caller closes it
+        try:
+            while True:
+                data, problem = await self._call("read_archive", _PIECE_BYTES)
+                if problem is None and archive.tell() > _MAX_ARCHIVE_BYTES:
+                    problem = f"it has more than {_MAX_ARCHIVE_BYTES} bytes"
+                if problem is not None:
+                    raise WorkspaceArchiveReadError(path=ROOT, message=f"the workspace cannot be archived: {problem}")
+                if not data:
+                    break
+                archive.write(data)
+            archive.seek(0)
+        except BaseException:
+            archive.close()
+            raise
+        archive_file: io.IOBase = archive
+        return archive_file
 
     async def hydrate_workspace(self, data: io.IOBase) -> None:
         await self._call("unpack", ROOT)

@@ -24,7 +24,6 @@ from standfast.server.problems import RequestError, make_problem, make_response
 from standfast.server.resources import (
     agents,
     approvals,
-    automation,
     cells,
     compaction,
     fleet,
@@ -32,8 +31,10 @@ from standfast.server.resources import (
     keys,
     overview,
     runs,
+    schedules,
     session_views,
     sessions,
+    webhooks,
     workers,
     workspaces,
 )
@@ -63,7 +64,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *call_endpoints.endpoints,
     *health.endpoints,
     *keys.endpoints,
-    *automation.endpoints,
+    *schedules.endpoints,
+    *webhooks.endpoints,
     *metrics.endpoints,
 )
 

@@ -178,7 +178,8 @@ def _find_rows(line: Sequence[WorkspaceVersion], point: SessionPoint) -> dict[in
         outer = (version.number,) if root == cell.call else (cell.run_id, root, tape, generation, start)
         for index, row in enumerate(point.rows):
             is_open = row.tape != point.tape or closing is None or row.seq < closing[0] or start == closing[0]
-            is_free = taken.get(index, outer) == outer  # a nested agent makes several calls in one
+            # A nested agent makes several calls in one, and some of them before a fork.
+            is_free = taken.get(index, outer) == outer or (root != cell.call and cell.called == (row.tape, 0, 0))
             if row.call_id == root and tape in (0, row.tape) and row.seq >= start and is_open and is_free:
                 found[version.number], taken[index] = index, outer
                 break

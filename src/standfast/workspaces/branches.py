@@ -122,7 +122,9 @@ async def build_restore_ops(backend: Backend, key: str, before: SessionPoint, si
     except WorkspaceRefused:
         raise make_unreadable_error(key, "restored") from None
     base = choose_at_point(versions, record.version, before)
-    again = list_later_cells(trace_line(versions, record.version), before, since)
+    earlier = {one.number for one in trace_line(versions, base)}
+    line = [one for one in trace_line(versions, record.version) if one.number not in earlier]
+    again = list_later_cells(line, before, since)
     wanted = [*list_calls(versions, base), *map(identify_call, again)]
     best = choose_version(versions, [*before.outputs, *since])
     whole = next((number for number in (record.version, best) if list_calls(versions, number) == wanted), None)

@@ -91,7 +91,7 @@ class WorkspaceExecutor:
                 await self._release(owned, call)
                 return PythonCallResult(result, "variables", record is None, tuple(notes), is_kept=True)
             run_id, separator, path = origin.partition(":")
-            made_by = (path, run_id) if separator else (origin, "")
+            made_by = (path, run_id if call is None else call.run_id) if separator else (origin, "")
             cell = Cell(live.version, code, compute_output_digest(result), *made_by, timeout, place=place, seed=seed)
             notes += await self._finish_cell(slot, live, key, record, owned, cell, call)
             if run is not None and call is None:

@@ -27,6 +27,8 @@ class RecordedCall(Protocol):
     ``finished`` is set afterwards, and ``committed`` says whether it was written.
     """
 
+    run_id: str
+    """The durable run, also if a nested run of it makes the call."""
     fence: tuple[str, int]
     """The lease that makes the run the only one of its conversation, and its token."""
     finished: asyncio.Event

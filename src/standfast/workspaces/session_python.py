@@ -1,5 +1,6 @@
 """The Python of a session for people: run cells in its workspace beside its runs, change files, go back."""
 
+import posixpath
 from collections.abc import Callable, Mapping
 
 from standfast.base.errors import InvalidInput, NotFound
@@ -9,6 +10,7 @@ from standfast.store.backend import Backend
 from standfast.workers.cell_executors import CellExecutor, CellObserver
 from standfast.workers.pool import SessionPool
 from standfast.workers.python_sessions import PythonCallResult, PythonSessions
+from standfast.workers.wire.manifests import find_path_problem
 from standfast.workspaces.ownership import acquire_workspace
 from standfast.workspaces.storage import WorkspaceStorage
 from standfast.workspaces.versions import Cell, name_session_workspace
@@ -55,7 +57,10 @@ class SessionPython:
         )
 
     async def write_files(self, files: Mapping[str, bytes]) -> None:
-        """Create or replace files, which make one version together."""
+        """Create or replace files, which make one version together. A path that no version keeps is refused."""
+        for path in files:
+            if (problem := find_path_problem(posixpath.normpath(path))) is not None:
+                raise InvalidInput(f"the path {path!r} {problem}")
         async with self._sessions.session(self._conversation, store=self._source) as session:
             for path, content in files.items():
                 await session.files.write(path, content)

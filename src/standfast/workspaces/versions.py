@@ -52,12 +52,13 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a version was made from the version ``parent``: by running ``code``, or without code by going back to it.
 
     ``output`` is the digest of the text that the code produced, ``call`` the id of the tool call, with those of the
-    calls around it if a nested agent made it, and ``run_id`` the run. Versions of sandboxes have empty code, and
-    ``sandbox`` is the state of the session if it has changed. ``place`` tells when this was: the tape of the
-    session, its generation, and where the tape ended, all 0 if there was no session. Earlier releases did not record
-    it. ``called`` is the same for the call, if the cell was run again later or its output is in the session of a
-    fork. ``seed`` is that of the random generators, if they were seeded before the code: in a worker that had nothing
-    of the workspace yet. ``went_back`` tells that the program went back, and not the conversation.
+    calls around it if a nested agent made it, and ``run_id`` the run, of a durable one the outermost. Versions of
+    sandboxes have empty code, and ``sandbox`` is the state of the session if it has changed. ``place`` tells when this
+    was: the tape of the session, its generation, and where the tape ended, all 0 if there was no session. Earlier
+    releases did not record it. ``called`` is the same for the call, if the cell was run again later or its output is
+    in the session of a fork. ``seed`` is that of the random generators, if they were seeded before the code: in a
+    worker that had nothing of the workspace yet. ``went_back`` tells that the program went back, and not the
+    conversation.
     """
 
     parent: int

@@ -23,8 +23,11 @@ class StoredFile:
     """A file of a workspace."""
 
     path: str
+    """The path below the directory of the workspace."""
     size: int
+    """Bytes."""
     mode: int = 0o600
+    """Permissions."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,19 @@ class VersionInfo:
     """
 
     version: int
+    """The number of the version."""
     parent: int
+    """The version that it was made from."""
     run_id: str
+    """The run that made it."""
     call_id: str
+    """The call that made it."""
     checkpoint: str | None
+    """The id of its checkpoint. None: its cells are run again."""
     size: int
+    """Bytes of its checkpoint."""
     created_at: float
+    """When it was made, in seconds since 1970."""
 
 
 @dataclass(frozen=True)

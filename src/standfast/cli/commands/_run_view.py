@@ -247,7 +247,8 @@ async def apply_choice(rt: Runtime, approval: Approval, choice: str, editable: b
 
 def format_approval(approval: Approval) -> str:
     call = f"[bold]{escape(approval.tool)}[/]({escape(format_arguments(approval.arguments))})"
-    details = f"[dim]{format_time(approval.requested_at)}, session {escape(str(approval.session_id))}[/]"
+    place = f"run {approval.run_id}" if approval.session_id is None else f"session {escape(approval.session_id)}"
+    details = f"[dim]{format_time(approval.requested_at)}, {place}[/]"
     if approval.kind == "uncertain":
         return f"[bold yellow]?[/] {call} was not finished: it {MAY_HAVE_HAPPENED}. {details}"
     return f"[bold yellow]?[/] {escape(approval.agent)} wants to call {call}  {details}"

@@ -11,7 +11,7 @@ from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_runtime,
 from standfast.cli.commands.runs import parse_age
 from standfast.runtime.types import Schedule
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the schedule.")]
 
@@ -23,9 +23,7 @@ async def set_(
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="The name of the agent.")],
     input: Annotated[str, typer.Argument(metavar="INPUT", help="The input of each run.")],
     cron: Annotated[str | None, typer.Option(help="When: minute, hour, day, month and day of the week.")] = None,
-    every: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Or after this time, again and again: 90s, 12h, 7d.")
-    ] = None,
+    every: Annotated[str | None, typer.Option(metavar="AGE", help="Or an interval: 90s, 12h, 7d.")] = None,
     timezone: Annotated[str, typer.Option(help="The time zone of --cron, such as Europe/Berlin.")] = "UTC",
     session: Annotated[str | None, typer.Option(help="The session that all its runs share.")] = None,
     owner: Annotated[str | None, typer.Option(help="The owner of the sessions of its runs.")] = None,

@@ -1,4 +1,4 @@
-"""``webhooks``: servers that are told when runs stop and approvals change."""
+"""``webhooks``: servers that are notified when runs stop and approvals change."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from standfast.cli.commands._errors import command
 from standfast.cli.commands._output import AsJson, CommandPrinter, escape, format_time
 from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_runtime, require_existing_store
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 WebhookId = Annotated[str, typer.Argument(metavar="ID", help="The id that `webhooks list` shows.")]
 
@@ -90,7 +90,7 @@ async def resend(
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Send a delivery again that was given up, or was delivered.
+    """Send a delivery again that has failed, or was delivered.
 
     standfast webhooks resend webhook_01k9x0c8m2 msg_01k9x0c8m2
     """

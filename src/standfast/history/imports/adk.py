@@ -8,7 +8,14 @@ from typing import Any
 from standfast.base.errors import InvalidInput
 from standfast.base.items import Item
 from standfast.history.imports.message_parts import make_call, make_image, make_output, make_text_message, to_text
-from standfast.history.imports.sources import Query, SourceSession, has_table, open_database
+from standfast.history.imports.sources import (
+    MALFORMED,
+    Query,
+    SourceSession,
+    describe_malformed,
+    has_table,
+    open_database,
+)
 from standfast.store.sql.openai_agents_tables import to_timestamp
 
 
@@ -21,10 +28,16 @@ async def read_adk(url: str) -> AsyncIterator[SourceSession]:
         if not await has_table(query, "events", "invocation_id"):
             raise InvalidInput("there is no table 'events' of the Agent Development Kit")
         data = "event_data" if await has_table(query, "events", "event_data") else None
-        found = await query("SELECT app_name, user_id, id, state, create_time FROM sessions ORDER BY 1, 2, 3", {})
-        for app, user, session, state, created in found:
-            events = await _read_events(query, data, {"app": app, "user": user, "session": session})
-            yield _convert_session(f"{app}/{user}/{session}", events, _load(state), to_timestamp(created, 0.0) or None)
+        rows = await query("SELECT app_name, user_id, id, state, create_time FROM sessions ORDER BY 1, 2, 3", {})
+        for app, user, session, state, created in rows:
+            session_id = f"{app}/{user}/{session}"
+            try:
+                events = await _read_events(query, data, {"app": app, "user": user, "session": session})
+                found = _convert_session(session_id, events, _load(state), to_timestamp(created, 0.0) or None)
+            except MALFORMED as error:
+                problem = f"its events cannot be read: {describe_malformed(error)}"
+                found = SourceSession(session_id=session_id, problem=problem)
+            yield found
 
 
 async def _read_events(query: Query, data: str | None, here: Mapping[str, Any]) -> list[dict[str, Any]]:

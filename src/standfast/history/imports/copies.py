@@ -6,8 +6,9 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from standfast.base.errors import NotFound
-from standfast.base.items import Item
+from standfast.base.errors import InvalidInput, NotFound
+from standfast.base.ids import validate_name
+from standfast.base.items import Item, encode_items
 from standfast.history.compat.branches import BranchRegistry
 from standfast.history.compat.openai_agents_branches import BranchChanges, StoredBranches, create_branches
 from standfast.history.encryption.session import EncryptedSession
@@ -66,6 +67,11 @@ async def _copy_session(
     session_id, notes = source.session_id, list(source.notes)
     if source.problem is not None:
         return CopiedSession(session_id=session_id, outcome="refused", note=source.problem)
+    try:
+        validate_name("session id", session_id)
+        encode_items(source.items)
+    except InvalidInput as problem:
+        return CopiedSession(session_id=str(session_id), outcome="refused", note=str(problem))
     plain = store.session(session_id)
     session = EncryptedSession(session_id, plain, list(secrets)) if source.encrypted else plain
     known: list[Item] = await session.get_items()

@@ -10,7 +10,14 @@ import msgspec
 from standfast.base.errors import InvalidInput
 from standfast.base.items import Item
 from standfast.history.imports.message_parts import make_call, make_image, make_output, make_text_message, to_text
-from standfast.history.imports.sources import Query, SourceSession, has_table, open_database
+from standfast.history.imports.sources import (
+    MALFORMED,
+    Query,
+    SourceSession,
+    describe_malformed,
+    has_table,
+    open_database,
+)
 
 
 async def read_langgraph(url: str, *, channel: str = "messages") -> AsyncIterator[SourceSession]:
@@ -28,11 +35,12 @@ async def read_langgraph(url: str, *, channel: str = "messages") -> AsyncIterato
             read = _read_blob_values if has_blobs else _read_values
             try:
                 values = await read(query, thread, channel)
-            except (msgspec.DecodeError, ValueError, TypeError) as error:
-                yield SourceSession(session_id=thread, problem=f"its latest checkpoint cannot be read: {error}")
-                continue
-            if values is not None:
-                yield _convert_thread(thread, values, channel)
+                found = None if values is None else _convert_thread(thread, values, channel)
+            except MALFORMED as error:
+                problem = f"its latest checkpoint cannot be read: {describe_malformed(error)}"
+                found = SourceSession(session_id=thread, problem=problem)
+            if found is not None:
+                yield found
 
 
 async def _read_values(query: Query, thread: str, channel: str) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ import msgspec
 from standfast.base.errors import InvalidInput
 from standfast.base.items import Item
 from standfast.history.imports.message_parts import make_call, make_image, make_output, make_text_message, to_text
-from standfast.history.imports.sources import SourceSession
+from standfast.history.imports.sources import MALFORMED, SourceSession, describe_malformed
 
 
 def read_pydantic_ai(session_id: str, data: bytes) -> SourceSession:
@@ -20,7 +20,10 @@ def read_pydantic_ai(session_id: str, data: bytes) -> SourceSession:
     if not isinstance(messages, list) or not all(isinstance(entry, dict) and "parts" in entry for entry in messages):
         raise InvalidInput("it is not a list of messages of pydantic-ai, as ModelMessagesTypeAdapter writes them")
     left_out: dict[str, int] = {}
-    items = [item for message in messages for part in message["parts"] for item in _read_part(part, left_out)]
+    try:
+        items = [item for message in messages for part in message["parts"] for item in _read_part(part, left_out)]
+    except MALFORMED as error:
+        raise InvalidInput(f"it is not a list of messages of pydantic-ai: {describe_malformed(error)}") from None
     notes = tuple(f"{count} parts of the kind {kind!r} are left out" for kind, count in left_out.items())
     return SourceSession(session_id=session_id, items=items, notes=notes)
 

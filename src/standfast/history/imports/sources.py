@@ -12,6 +12,9 @@ import msgspec
 from standfast.base.errors import InvalidInput, NotFound
 from standfast.base.items import Item
 
+MALFORMED = (LookupError, TypeError, AttributeError, ValueError, RecursionError, msgspec.MsgspecError)
+"""What reading a conversation raises whose data are not in the form of their framework."""
+
 
 class SourceSession(msgspec.Struct, frozen=True, kw_only=True):
     """One conversation. ``problem`` says why it cannot be copied, and ``notes`` what is left out of the copy."""
@@ -25,6 +28,11 @@ class SourceSession(msgspec.Struct, frozen=True, kw_only=True):
     usage: list[dict[str, Any]] = []
     problem: str | None = None
     notes: tuple[str, ...] = ()
+
+
+def describe_malformed(error: Exception) -> str:
+    """Return one of :data:`MALFORMED` as words."""
+    return f"{type(error).__name__}: {error}" if isinstance(error, (LookupError, AttributeError)) else str(error)
 
 
 Row: TypeAlias = Sequence[Any]

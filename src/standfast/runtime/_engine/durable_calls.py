@@ -28,7 +28,7 @@ class DurableCall:
 
     def __init__(self, writer: "JournalWriter") -> None:
         run_id, session_id = writer.record.run_id, writer.record.session_id
-        self._writer = writer
+        self._writer, self.run_id = writer, run_id
         self.workspace_key = name_run_workspace(run_id) if session_id is None else name_session_workspace(session_id)
         lease = make_run_lease_name(run_id) if session_id is None else make_session_lease_name(session_id)
         self.fence = (lease, writer.leases.tokens[lease])

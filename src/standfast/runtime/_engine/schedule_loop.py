@@ -37,7 +37,7 @@ class ScheduleLoop:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """Look at the schedules now, because one was changed here."""
+        """Read the schedules now, because this runtime has changed one."""
         self._woken.set()
 
     async def run(self) -> None:

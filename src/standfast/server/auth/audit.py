@@ -28,12 +28,19 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One entry: ``subject``, of ``owner``, did ``action`` at this time. ``details`` say to what, and how it ended."""
 
     id: str
+    """The id of the entry; later ones are greater."""
     at: float
+    """When it happened, in seconds since 1970."""
     subject: str
+    """Who did it."""
     action: str
+    """What was done, such as ``decided`` or ``denied``."""
     owner: str = ""
+    """The owner of the subject."""
     method: str = ""
+    """How the subject was authenticated."""
     details: dict[str, str] = {}
+    """To what it was done, and how it ended."""
 
 
 class Audit:

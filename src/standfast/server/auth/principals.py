@@ -32,9 +32,13 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     subject: str
+    """Who it is, in decisions and in the audit log."""
     role: Role
+    """What it may do."""
     owner: str
+    """The owner of the sessions that it creates."""
     method: str
+    """How it was authenticated: ``key``, ``token`` or ``oidc``."""
 
 
 class Unauthenticated(StandfastError):

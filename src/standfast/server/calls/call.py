@@ -44,7 +44,7 @@ CallSource: TypeAlias = RealtimeAgent[Any] | Callable[[], RealtimeRunner]
 
 
 @dataclass(frozen=True)
-class Page:
+class ConnectedPage:
     """A page that is connected to a call, and its principal; ``wait_for_end`` returns when that has lost its access."""
 
     socket: WebSocket
@@ -83,7 +83,7 @@ class Call:
             started_at=self.started_at,
         )
 
-    async def run(self, page: Page, history: Session, *, stop: asyncio.Event) -> None:
+    async def run(self, page: ConnectedPage, history: Session, *, stop: asyncio.Event) -> None:
         """Hold the call until it is hung up, its page stays away, or ``stop`` is set."""
         runner = RealtimeRunner(self._source) if isinstance(self._source, RealtimeAgent) else self._source()
         session = await runner.run(session=history, model_config={"playback_tracker": self._tracker})
@@ -136,7 +136,7 @@ class Call:
             await self._detached.wait()
             self._detached.clear()
 
-    async def serve(self, page: Page, *, after: int) -> None:
+    async def serve(self, page: ConnectedPage, *, after: int) -> None:
         """Serve a page until it disconnects, or its access has ended. A new page replaces the one before."""
         socket = page.socket
         previous, self._socket = self._socket, socket

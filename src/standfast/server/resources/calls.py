@@ -10,7 +10,7 @@ from standfast.base.errors import NotFound
 from standfast.base.ids import new_id
 from standfast.server.access import DECIDE, READ_RUNS, WRITE
 from standfast.server.answers import CallInfo
-from standfast.server.calls.call import Call, Page
+from standfast.server.calls.call import Call, ConnectedPage
 from standfast.server.calls.messages import Decide
 from standfast.server.endpoints import EndpointTable
 from standfast.server.exchange import Exchange, Hidden
@@ -99,7 +99,7 @@ def find_call(exchange: Exchange) -> Call:
     return call
 
 
-async def accept(exchange: Exchange) -> Page:
+async def accept(exchange: Exchange) -> ConnectedPage:
     socket = exchange.request
     assert isinstance(socket, WebSocket)  # noqa: S101 - the endpoint is one
     offered = socket.headers.get("sec-websocket-protocol", "")
@@ -111,4 +111,4 @@ async def accept(exchange: Exchange) -> Page:
             if not await exchange.keeps_access():
                 return
 
-    return Page(socket, exchange.principal, wait_for_end)
+    return ConnectedPage(socket, exchange.principal, wait_for_end)

@@ -7,7 +7,9 @@ from pathlib import Path
 def create_private_file(path: str) -> None:
     """Create the file, readable by its user only, unless it exists. SQLite gives its log the same permissions."""
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        # A file that exists is not opened: closing it would release the locks that this process has on it, and the next
+        # process to close the database would delete the log in which this one goes on writing.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError:
         return  # opening it reports the error
 

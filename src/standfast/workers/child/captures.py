@@ -24,7 +24,14 @@ from standfast.workers.child.mapped_memory import map_file
 from standfast.workers.child.variable_groups import describe_problem
 from standfast.workers.child.workspace_files import Directory, TooLarge, read_files
 from standfast.workers.wire import captures as wire
-from standfast.workers.wire.manifests import CHUNK_SIZE, DIGEST_SIZE, Content, VariableGroup, WorkspaceManifest
+from standfast.workers.wire.manifests import (
+    CHUNK_SIZE,
+    DIGEST_SIZE,
+    MAX_NAME_LENGTH,
+    Content,
+    VariableGroup,
+    WorkspaceManifest,
+)
 from standfast.workers.wire.messages import CaptureMessage, NamespaceEntry, RestoreWorkspaceMessage
 
 if TYPE_CHECKING:
@@ -153,6 +160,9 @@ def _split_namespace(namespace: dict[str, Any]) -> tuple[dict[str, str], dict[st
     for name, value in list(namespace.items()):
         if type(name) is not str or not is_encodable(name):
             unkept[_describe_name(name)] = "its name is no text"
+            continue
+        if len(name) > MAX_NAME_LENGTH:
+            unkept[f"{name[:200]}…"] = f"its name has more than {MAX_NAME_LENGTH} characters"
             continue
         if name in _INTERNAL_NAMES:
             continue

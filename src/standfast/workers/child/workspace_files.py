@@ -11,6 +11,8 @@ from standfast.workers.wire.manifests import MAX_DEPTH, WorkspaceFile, find_path
 _MAX_FILES = 100_000
 # Times have the resolution of a clock tick: a file that was changed just now may change again unnoticed.
 _UNSETTLED_NS = 50_000_000
+# A time can be set to one that no integer of a message has. They are compared only.
+_TIME_BITS = (1 << 63) - 1
 
 
 class TooLarge(Exception):
@@ -79,8 +81,8 @@ class _Reader:
             path=path,
             mode=stat.S_IMODE(status.st_mode) & 0o777,
             inode=status.st_ino if status.st_ctime_ns + _UNSETTLED_NS < time.time_ns() else 0,
-            mtime_ns=status.st_mtime_ns,
-            ctime_ns=status.st_ctime_ns,
+            mtime_ns=status.st_mtime_ns & _TIME_BITS,
+            ctime_ns=status.st_ctime_ns & _TIME_BITS,
         )
         known = self._previous.get(path)
         if known is not None and _is_same(known, file, status.st_size):

@@ -20,7 +20,7 @@ MAX_DEPTH = 64
 """How deep directories may be nested."""
 MAX_MANIFEST_BYTES = 32 << 20
 _MAX_ENTRIES = 200_000
-_MAX_NAME_LENGTH = 4096
+MAX_NAME_LENGTH = 4096
 _MAX_REASON_LENGTH = 2000
 _FORMAT = 1
 _MAGIC = b"standfast-workspace"
@@ -168,10 +168,10 @@ def _check_names(manifest: WorkspaceManifest) -> None:
         raise InvalidManifest("unsafe", f"the manifest has more than {_MAX_ENTRIES} entries of one kind")
     for table in (manifest.imports, manifest.unkept, manifest.unkept_files):
         for name, text in table.items():
-            if len(name) > _MAX_NAME_LENGTH or len(text) > _MAX_REASON_LENGTH:
+            if len(name) > MAX_NAME_LENGTH or len(text) > _MAX_REASON_LENGTH:
                 raise InvalidManifest("unsafe", "a name or a reason in the manifest is too long")
     for variable in manifest.variables:
-        if len(variable.name) > _MAX_NAME_LENGTH or len(variable.type) > _MAX_NAME_LENGTH:
+        if len(variable.name) > MAX_NAME_LENGTH or len(variable.type) > MAX_NAME_LENGTH:
             raise InvalidManifest("unsafe", "the name or the type of a variable is too long")
 
 
@@ -184,7 +184,7 @@ def _check_groups(manifest: WorkspaceManifest) -> None:
         if group.offset < 0 or group.size < 0 or end > manifest.contents[group.content].size:
             raise InvalidManifest("damaged", "a group lies outside of its content")
         for name in group.names:
-            if name in seen or len(name) > _MAX_NAME_LENGTH:
+            if name in seen or len(name) > MAX_NAME_LENGTH:
                 raise InvalidManifest("damaged", f"the variable {name[:100]!r} occurs twice or its name is too long")
             seen.add(name)
 
@@ -230,7 +230,7 @@ def find_path_problem(path: str) -> str | None:
 def find_target_problem(target: str) -> str | None:
     """Return what is wrong with the target of a symbolic link, as the end of a sentence, or None."""
     try:
-        too_long = len(target.encode()) > _MAX_NAME_LENGTH
+        too_long = len(target.encode()) > MAX_NAME_LENGTH
     except UnicodeEncodeError:
         return "is not valid UTF-8"
     return "is too long" if too_long else None
