@@ -142,6 +142,8 @@ class EventReader:
         self._settled: EntryMark = (0, 0)
         self._rows: deque[StoredEvent] = deque()
         self._held_until: float | None = None
+        self._is_within_response = False
+        """Whether live events were yielded since the last complete response."""
 
     async def fetch(self, *, since: float) -> None:
         await self._journal.refresh(since=since)
@@ -173,6 +175,7 @@ class EventReader:
         if missed:
             gap = Event(None, self._run_id, "model.gap", {"missed": missed}, message.event.at, live=True)
             events.append(gap)
+        self._is_within_response = True
         return iter((*events, message.event))
 
     def has_pending_live_event(self) -> bool:
@@ -225,6 +228,8 @@ class EventReader:
         row = self._rows.popleft()
         if row.completes and self._awaits_notice(row):
             yield Event(None, self._run_id, "model.gap", {"missed": None}, row.event.at, live=True)
+        if row.completes:
+            self._is_within_response = False
         self._seq, self._held_until = row.event.seq or self._seq, None
         if row.mark is not None:
             self._last_mark = max(self._last_mark, row.mark)
@@ -234,7 +239,8 @@ class EventReader:
 
     def _awaits_notice(self, row: StoredEvent) -> bool:
         """Return whether another process wrote the entry and no message that it sent afterwards has arrived."""
-        if row.mark is None or (row.event.seq or 0) <= self._history:
+        is_history = (row.event.seq or 0) <= self._history and not self._is_within_response
+        if row.mark is None or is_history:
             return False
         arrived = self._noticed[0] == row.mark[0] and self._noticed >= row.mark
         return not arrived and self._ctx.subscriptions.is_linked_driver(self._run_id, row.mark[0])
