@@ -106,7 +106,7 @@ quick: setup  ## unit tests and pure parts
 	$(PYTEST) -m 'not soak and not local' --processes 2 $(QUICK)
 
 test: setup  ## all tests except the long ones and those of types, which `make check` runs
-	$(PYTEST) -m 'not soak and not types' --processes 5  # more processes than cores: tests wait for servers and workers
+	$(PYTEST) -m 'not soak and not types' --processes 7  # more processes than cores: tests wait for servers and workers
 
 soak: setup  ## the long tests
 	$(PYTEST) -m soak
