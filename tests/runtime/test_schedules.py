@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from datetime import UTC, datetime
 
 import msgspec
@@ -241,6 +242,28 @@ async def test_a_schedule_of_an_encrypted_runtime_is_encrypted_and_rekeyed(clock
 
         await wait_until(has_run)
         assert await list_outputs(runtime) == ["the secret text"]
+
+
+async def test_a_runtime_without_the_library_for_cron_starts_the_other_schedules(clockwork, monkeypatch, caplog):
+    async with clockwork.open(echo()) as runtime:
+        await runtime.schedules.set("a-cron", "echo", "by cron", cron="0 13 * * *")
+        await runtime.schedules.set("report", "echo", "by seconds", every=60)
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, "cronsim", None)  # as if it was not installed
+            await clockwork.set_time(NOON + 3601, runtime)
+
+            async def has_run():
+                return bool(await runtime.runs())
+
+            await wait_until(has_run)
+            assert await list_outputs(runtime) == ["by seconds"]
+            assert "'a-cron' is left to other runtimes" in caplog.text
+        await runtime.schedules.resume("a-cron")
+
+        async def has_run_too():
+            return len(await runtime.runs()) == 2
+
+        await wait_until(has_run_too)
 
 
 async def test_a_schedule_is_plain_data(clockwork):

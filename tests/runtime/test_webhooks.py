@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import json
 import ssl
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from factories.receiver import open_receiver
 from factories.runtime import only_approval, wait_for, wait_until
 from standfast import Agent, FunctionModel, Runtime, Store, function_tool
-from standfast.base.errors import InvalidInput, NotFound
+from standfast.base.errors import InvalidInput, MissingExtra, NotFound
 from standfast.runtime._engine.webhook_sender import CLAIM_SECONDS, RETRY_SECONDS
 from standfast.store.memory import MemoryBackend
 from standfast.testing.faults import FakeClock
@@ -284,6 +285,20 @@ async def test_an_encrypted_runtime_encrypts_address_and_secret_and_sends_ids_on
             await runtime.webhooks.send_test(made.webhook.id)
             await receiver.wait_for(2)
             assert verify(made.secret, *receiver.requests[1][1:])["type"] == "test"
+
+
+async def test_a_runtime_without_the_library_for_requests_leaves_them_to_others(office, monkeypatch):
+    async with open_receiver() as receiver, office.open() as maker:
+        made = await maker.webhooks.create(receiver.url, private=True)
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, "httpx2", None)  # as if it was not installed
+            with pytest.raises(MissingExtra, match="webhooks"):
+                await maker.webhooks.create(receiver.url, private=True)
+            async with office.open(echo()) as without:
+                assert (await wait_for((await without.start("echo", "hi")).wait())).final_output == "hi"
+                assert await list_states(without, made.webhook) == [("run.completed", "pending", 0)]
+        async with office.open(echo()) as runtime:
+            await has_states(runtime, made.webhook, ("run.completed", "delivered", 1))
 
 
 async def test_a_deleted_webhook_leaves_nothing_behind(office):

@@ -7,7 +7,7 @@ from contextlib import suppress
 from msgspec import MsgspecError
 from msgspec.structs import replace
 
-from standfast.base.errors import Conflict, StandfastError, StoreUnavailable
+from standfast.base.errors import Conflict, MissingExtra, StandfastError, StoreUnavailable
 from standfast.base.log import get_logger
 from standfast.runtime._engine.control import build_request, start_run
 from standfast.runtime._engine.records import ENDED_STATUSES
@@ -60,8 +60,12 @@ class ScheduleLoop:
             schedule = decode_schedule(document, self.ctx.cipher)
             if schedule.next_at is None or schedule.agent not in self.ctx.graphs:
                 continue
-            if schedule.next_at <= now:
-                schedule = await self._start_or_skip(document, schedule, schedule.next_at, now)
+            try:
+                if schedule.next_at <= now:
+                    schedule = await self._start_or_skip(document, schedule, schedule.next_at, now)
+            except MissingExtra as problem:
+                _log.warning("schedule %r is left to other runtimes: %s", schedule.name, problem)
+                continue
             delay = min(delay, (schedule.next_at or now) - now)
         return max(delay, 0.0)
 

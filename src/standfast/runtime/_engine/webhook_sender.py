@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import socket
 from contextlib import suppress
+from importlib.util import find_spec
 from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import MsgspecError
@@ -58,7 +59,9 @@ class WebhookSender:
         self._woken.set()
 
     async def run(self) -> None:
-        """Send deliveries until cancelled."""
+        """Send deliveries until cancelled, if the library for it is installed."""
+        if find_spec("httpx2") is None:
+            return
         while True:
             self._woken.clear()
             try:
