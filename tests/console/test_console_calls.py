@@ -90,15 +90,12 @@ def test_an_interrupted_transcript_marks_what_was_not_heard(talking_page, server
     page.click(".actions button", "Hang up")
     page.wait_for("h1 .status", "ended")
     unheard = page.find(".unheard").text.removeprefix("not heard:").strip()
-    answer = page.find(".entry-assistant:has(.unheard) .entry-text").text
-    assert answer.startswith("We are open from")
-    assert unheard
-    assert "We are open" not in unheard
+    answer = page.find(".entry-assistant:has(.unheard) .entry-text").text.replace("not heard:", "")
     items = server.http.get(f"/sessions/{session}/items").json()["items"]
     answers = [part["text"] for item in items if item["role"] == "assistant" for part in item["content"]]
-    assert answers[0].startswith("We are open from")
-    sentence = OPENING_HOURS.replace(" ", "")
-    assert sentence.startswith((answers[0] + unheard).replace(" ", "")), "the session has what was heard"
+    assert unheard
+    assert "".join(answer.split()) == "".join((answers[0] + unheard).split()), "the session has what was heard"
+    assert "".join(OPENING_HOURS.split()).startswith("".join(answer.split()))
     assert found == []
 
 
