@@ -20,9 +20,9 @@ async def test_a_failed_capture_does_not_silence_a_socket_that_gets_its_number()
             loop.add_reader(ours, lambda ours=ours: heard.put_nowait(ours.recv(1)))
             ends.append((ours, theirs))
 
-    async with WorkerSession(SessionConfig(sandbox=SandboxPolicy(require="plain"))) as session:
+    async with WorkerSession(SessionConfig(sandbox=SandboxPolicy(level="plain"))) as session:
         pid = (await session.run("import os; os.getpid()")).value
-        os.kill(pid, signal.SIGSTOP)  # so that it does not answer
+        os.kill(pid, signal.SIGSTOP)  # so that it does not answer; without namespaces it has this number here, too
         capture = asyncio.create_task(session.capture())
         for _ in range(10):
             await asyncio.sleep(0)
