@@ -80,10 +80,10 @@ class PlaybackClock:
 
     def release(self, response: TrackedResponse, audio: RealtimeAudio, duration_ms: float) -> None:
         """Count audio that is passed to the program, and schedule its playback."""
-        key = (audio.item_id, audio.content_index)
+        now, key = _now(), (audio.item_id, audio.content_index)
         response.released_ms[key] = response.released_ms.get(key, 0.0) + duration_ms
-        self._released.add_audio(audio)
-        self._ends_at = response.playback_ends_at = max(self._ends_at, _now()) + duration_ms / 1000
+        self._released.add_audio(audio, duration_ms, now)
+        self._ends_at = response.playback_ends_at = max(self._ends_at, now) + duration_ms / 1000
 
     def stop(self, response: TrackedResponse, responses: Iterable[TrackedResponse]) -> None:
         """Stop a response; the other responses keep their places."""
@@ -158,14 +158,12 @@ class ReleasedAudioTracker(PartPlaybackTracker):
         self._audible_seconds: BoundedDict[tuple[str, int], float] = BoundedDict(MAX_PARTS)
         """The seconds of each part that were released and not cut off afterwards."""
 
-    def add_audio(self, audio: RealtimeAudio) -> None:
+    def add_audio(self, audio: RealtimeAudio, duration_ms: float, now: float) -> None:
         """Play audio that was released now."""
-        length, response_id = len(audio.audio.data), audio.audio.response_id
-        self._playback.add_audio(audio.item_id, audio.content_index, response_id, length, _now())
-        key = (audio.item_id, audio.content_index)
-        self._audible_seconds[key] = (
-            self._audible_seconds.get(key, 0.0) + self._playback.format.duration_ms(length) / 1000
-        )
+        item_id, content_index, data = audio.item_id, audio.content_index, audio.audio
+        self._playback.add_audio(item_id, content_index, data.response_id, len(data.data), now)
+        key = (item_id, content_index)
+        self._audible_seconds[key] = self._audible_seconds.get(key, 0.0) + duration_ms / 1000
 
     def stop_response(self, response_id: str) -> None:
         """Stop a response; audio that was released after it plays from now on."""
