@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 class Receiver:
     url: str = ""
     answers: list[str] = field(default_factory=list)
-    """The status lines of the next answers; afterwards 204."""
+    """The status lines of the next answers; afterwards 204. "silence" answers nothing, "later" when allowed to."""
+    allowed: asyncio.Event = field(default_factory=asyncio.Event)
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
     """Path, headers and body of each request."""
     arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -28,6 +29,9 @@ class Receiver:
             if answer == "silence":
                 await reader.read()
                 return
+            if answer == "later":
+                await self.allowed.wait()
+                answer = "204 No Content"
             writer.write(f"HTTP/1.1 {answer}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
             await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):

@@ -14,7 +14,7 @@ from factories.receiver import open_receiver
 from factories.runtime import only_approval, wait_for, wait_until
 from standfast import Agent, FunctionModel, Runtime, Store, function_tool
 from standfast.base.errors import InvalidInput, MissingExtra, NotFound
-from standfast.runtime._engine.webhook_sender import CLAIM_SECONDS, RETRY_SECONDS
+from standfast.runtime._engine.webhook_sender import CLAIM_SECONDS, MAX_PER_WEBHOOK, RETRY_SECONDS
 from standfast.store.memory import MemoryBackend
 from standfast.testing.faults import FakeClock
 
@@ -169,6 +169,35 @@ async def test_a_delivery_whose_sender_died_is_sent_by_another_runtime(office):
             await has_states(runtime, made.webhook, ("test", "delivered", 2))
         (_, first, _), (_, second, _) = receiver.requests
         assert first["webhook-id"] == second["webhook-id"]
+
+
+async def test_a_receiver_that_does_not_answer_delays_no_other(office):
+    async with open_receiver() as slow, open_receiver() as quick, office.open(echo()) as runtime:
+        slow.answers = ["later"] * MAX_PER_WEBHOOK
+        first = await runtime.webhooks.create(slow.url, private=True)
+        second = await runtime.webhooks.create(quick.url, private=True)
+        for _ in range(MAX_PER_WEBHOOK + 1):
+            await runtime.webhooks.send_test(first.webhook.id)
+        await slow.wait_for(MAX_PER_WEBHOOK)
+        await runtime.webhooks.send_test(second.webhook.id)
+        await has_states(runtime, second.webhook, ("test", "delivered", 1))
+        assert len(slow.requests) == MAX_PER_WEBHOOK
+        slow.allowed.set()
+        await has_states(runtime, first.webhook, *[("test", "delivered", 1)] * (MAX_PER_WEBHOOK + 1))
+
+
+async def test_a_delivery_that_waited_is_signed_and_claimed_for_the_time_of_its_attempt(office):
+    async with open_receiver() as receiver, office.open(echo()) as runtime:
+        receiver.answers = ["later"] * MAX_PER_WEBHOOK
+        made = await runtime.webhooks.create(receiver.url, private=True)
+        for _ in range(MAX_PER_WEBHOOK + 1):
+            await runtime.webhooks.send_test(made.webhook.id)
+        await receiver.wait_for(MAX_PER_WEBHOOK)
+        office.clock.advance(CLAIM_SECONDS / 2)
+        receiver.allowed.set()
+        *earlier, last = await receiver.wait_for(MAX_PER_WEBHOOK + 1)
+        moments = [int(headers["webhook-timestamp"]) for _, headers, _ in (*earlier, last)]
+        assert moments[-1] - moments[0] == CLAIM_SECONDS / 2
 
 
 async def test_an_event_of_another_runtime_is_sent_once(shared_url):

@@ -96,8 +96,9 @@ class WebhookOutbox:
     async def _refresh(self) -> None:
         async with self._lock:
             if time.monotonic() - self._read_at >= REFRESH_SECONDS:
-                self._read_at = time.monotonic()
+                read_at = time.monotonic()
                 self._webhooks = [webhook async for _, webhook in iterate_webhooks(self._backend)]
+                self._read_at = read_at
 
 
 def make_delivery(webhook_id: str, event: str, data: dict[str, Any], *, at: float) -> WebhookDelivery:

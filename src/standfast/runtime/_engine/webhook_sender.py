@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from standfast.base.addresses import Address, is_own, is_public, parse_address, unwrap_address
 from standfast.base.errors import Conflict, StandfastError
 from standfast.base.log import get_logger
+from standfast.lifecycle.scope import Scope
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.webhook_records import (
     DUE_KIND,
@@ -39,20 +40,24 @@ CLAIM_SECONDS = 60.0
 """Seconds after which a delivery is sent again if the runtime that was sending it has died."""
 RETRY_SECONDS = (5, 30, 300, 1800, 7200, 18_000, 36_000, 36_000)
 """The delays between attempts: 28 hours in all."""
-MAX_AT_ONCE = 8
+MAX_AT_ONCE, MAX_PER_WEBHOOK = 16, 4
 KEPT_PER_WEBHOOK = 100
 SECRET_PREFIX = "whsec_"  # noqa: S105 - of the format
-_PAGE_SIZE = 50
 
 _log = get_logger(__name__)
 
 
 class WebhookSender:
-    """Sends what is due. A delivery is claimed by setting the time of its next attempt before it is sent."""
+    """Sends what is due. A delivery is claimed by setting the time of its next attempt before it is sent.
+
+    A receiver that does not answer occupies a part of the places only, so that it does not delay the others.
+    """
 
     def __init__(self, ctx: RuntimeContext) -> None:
         self._ctx = ctx
         self._woken = asyncio.Event()
+        self._sending: dict[str, str] = {}
+        """The webhook of each delivery that is being sent, by the key of its document."""
 
     def wake(self) -> None:
         """Look for deliveries now, because this runtime has added some."""
@@ -62,34 +67,52 @@ class WebhookSender:
         """Send deliveries until cancelled, if the library for it is installed."""
         if find_spec("httpx2") is None:
             return
-        while True:
-            self._woken.clear()
-            try:
-                while await self.send_due():
-                    pass
-            except (StandfastError, MsgspecError) as problem:
-                _log.warning("webhooks could not be sent, retrying: %s", problem)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS):
-                    await self._woken.wait()
+        async with Scope() as scope:
+            while True:
+                self._woken.clear()
+                try:
+                    await self._start_due(scope)
+                except (StandfastError, MsgspecError) as problem:
+                    _log.warning("webhooks could not be sent, retrying: %s", problem)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_SECONDS):
+                        await self._woken.wait()
 
-    async def send_due(self) -> bool:
-        """Attempt the deliveries that are due once; return whether there were any that this runtime can send."""
-        backend, after, found = self._ctx.backend, "", False
-        now = await backend.get_time()
-        before = f"{format_time(now)}~"  # keys have an id after the time
-        while page := await backend.list_documents(DUE_KIND, limit=_PAGE_SIZE, after=after, before=before):
-            webhooks = {webhook.id: webhook async for _, webhook in iterate_webhooks(backend)}
-            places = asyncio.Semaphore(MAX_AT_ONCE)
-            sent = await asyncio.gather(*(self._attempt(document, webhooks, places, now) for document in page))
-            after, found = page[-1].key, found or any(sent)
-        return found
+    async def _start_due(self, scope: Scope) -> None:
+        """Start to send the deliveries that are due and have a place."""
+        backend = self._ctx.backend
+        before = f"{format_time(await backend.get_time())}~"  # keys have an id after the time
+        webhooks: dict[str, StoredWebhook] | None = None
+        async for document in iterate_documents(backend, DUE_KIND, before=before):
+            if len(self._sending) >= MAX_AT_ONCE:
+                return
+            if webhooks is None:
+                webhooks = {webhook.id: webhook async for _, webhook in iterate_webhooks(backend)}
+            delivery = decode_delivery(document)
+            sending = list(self._sending.values()).count(delivery.webhook_id)
+            if document.key not in self._sending and sending < MAX_PER_WEBHOOK:
+                self._sending[document.key] = delivery.webhook_id
+                scope.start(
+                    self._attempt_safely(document, delivery, webhooks.get(delivery.webhook_id)),
+                    name=f"standfast webhook {delivery.webhook_id}",
+                )
+
+    async def _attempt_safely(
+        self, document: DocumentRecord, delivery: WebhookDelivery, webhook: StoredWebhook | None
+    ) -> None:
+        try:
+            if await self._attempt(document, delivery, webhook):
+                self.wake()  # there is a place again
+        except (StandfastError, MsgspecError) as problem:
+            _log.warning("webhook %s: a delivery is sent again later: %s", delivery.webhook_id, problem)
+        finally:
+            del self._sending[document.key]
 
     async def _attempt(
-        self, document: DocumentRecord, webhooks: dict[str, StoredWebhook], places: asyncio.Semaphore, now: float
+        self, document: DocumentRecord, delivery: WebhookDelivery, webhook: StoredWebhook | None
     ) -> bool:
-        delivery, backend = decode_delivery(document), self._ctx.backend
-        webhook = webhooks.get(delivery.webhook_id)
+        """Attempt a delivery once; return whether that changed it."""
+        backend = self._ctx.backend
         remove = DeleteDocument(kind=DUE_KIND, key=document.key, expected=document.revision)
         if webhook is None:  # it was deleted
             with suppress(Conflict):
@@ -98,32 +121,28 @@ class WebhookSender:
         target = webhook.open_target(self._ctx.cipher)
         if target is None:
             return False  # for a runtime with the key
-        async with places:
-            claimed = replace(
-                delivery,
-                attempts=delivery.attempts + 1,
-                next_at=now + CLAIM_SECONDS,
-                response_status=None,
-                problem=None,
-            )
-            claim = build_due_op(claimed)
-            try:
-                await backend.commit(remove, claim)
-            except Conflict:
-                return False
-            status, problem = await send(target, claimed, int(now), private=webhook.private)
-            is_delivered = status is not None and 200 <= status < 300
-            result = replace(claimed, response_status=status, problem=problem)
-            release = DeleteDocument(kind=DUE_KIND, key=claim.key, expected=1)
-            with suppress(Conflict):
-                if is_delivered or claimed.attempts > len(RETRY_SECONDS):
-                    ended = replace(result, next_at=None, status="delivered" if is_delivered else "failed")
-                    await backend.commit(release, build_log_op(ended))
-                    await self._prune_log(webhook.id)
-                else:
-                    delay = RETRY_SECONDS[claimed.attempts - 1]
-                    await backend.commit(release, build_due_op(replace(result, next_at=now + delay)))
-                    _log.info("webhook %s: attempt %d failed: %s", webhook.id, claimed.attempts, problem)
+        now = await backend.get_time()
+        claimed = replace(
+            delivery, attempts=delivery.attempts + 1, next_at=now + CLAIM_SECONDS, response_status=None, problem=None
+        )
+        claim = build_due_op(claimed)
+        try:
+            await backend.commit(remove, claim)
+        except Conflict:
+            return True  # another runtime sends it
+        status, problem = await send(target, claimed, int(now), private=webhook.private)
+        is_delivered = status is not None and 200 <= status < 300
+        result = replace(claimed, response_status=status, problem=problem)
+        release = DeleteDocument(kind=DUE_KIND, key=claim.key, expected=1)
+        with suppress(Conflict):
+            if is_delivered or claimed.attempts > len(RETRY_SECONDS):
+                ended = replace(result, next_at=None, status="delivered" if is_delivered else "failed")
+                await backend.commit(release, build_log_op(ended))
+                await self._prune_log(webhook.id)
+            else:
+                next_at = await backend.get_time() + RETRY_SECONDS[claimed.attempts - 1]
+                await backend.commit(release, build_due_op(replace(result, next_at=next_at)))
+                _log.info("webhook %s: attempt %d failed: %s", webhook.id, claimed.attempts, problem)
         return True
 
     async def _prune_log(self, webhook_id: str) -> None:
