@@ -129,7 +129,7 @@ def test_keys_move_and_decide(page, server, request):
     page.press("j", "j", "k", "a")
     page.wait_for(".decided", "by local")
     page.press("j", "r")
-    page.wait_for(".decision textarea")
+    page.wait_for(".decision textarea:focus")
     page.press("No.")
     page.press(Keys.CONTROL + Keys.ENTER)
     page.wait_for(".decided", "No.")

@@ -1,6 +1,6 @@
 /** The forms of decisions that need more than a click. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { segment } from "../api/client";
 import { useQuery } from "../api/query";
 import type { Approval, Json, ToolInfo } from "../api/types";
@@ -149,10 +149,10 @@ export function UncertainForm({ decide, isBusy, setMode }: UncertainProps) {
   );
 }
 
-/** Put the focus on the first control of a form when it appears. */
+/** Put the focus on the first control of a form when it appears, before a key can be pressed. */
 function useFocus<T extends HTMLElement>(selector: string, isReady: boolean) {
   const element = useRef<T>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (isReady) element.current?.querySelector<HTMLElement>(selector)?.focus();
   }, [isReady, selector]);
   return element;
