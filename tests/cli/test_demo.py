@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import standfast
 
 ROOT = Path(__file__).parents[2]
@@ -50,3 +52,18 @@ def test_the_demo_pays_once_and_continues_with_its_variables_and_with_what_was_h
     ).stdout
     assert b"treasurer" in listed
     assert b"analyst" in listed
+
+
+@pytest.mark.soak
+def test_the_slow_demo_goes_on_although_a_process_without_the_agent_blocks_its_run(tmp_path):
+    """The pauses are longer than the leases."""
+    shown = subprocess.run(
+        [sys.executable, "-m", "standfast", "demo", "--slow"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"PYTHONPATH": SOURCE},
+        cwd=tmp_path,
+    ).stdout
+    assert "payments in the ledger: 1" in " ".join(shown.split())

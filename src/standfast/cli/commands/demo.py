@@ -41,6 +41,7 @@ MAX_WIDTH = 80
 PAUSE_SECONDS = 4.0
 DECISION_SECONDS = 0.5
 """How long the question is shown before it is decided."""
+POLL_SECONDS = 0.02
 EXAMPLE, TUTORIAL = "examples/support_desk/desk.py", "docs/tutorial.md"
 
 
@@ -165,13 +166,13 @@ class Demo:
         async with demo_agent.open_treasurer_runtime(self.store, self.ledger) as rt:
             run = await rt.run((await rt.runs(session_id=demo_agent.SESSION))[-1].run_id)
             with show_status(self.console, "another process resumes it as soon as the lease of the dead one expires"):
-                outcome = await run.wait()
-                while outcome.status != "waiting":
-                    outcome = await run.wait()
-            self.print_approvals(*outcome.approvals)
+                # The analyst's process may have blocked the run, because it does not have this agent.
+                while not (approvals := (await run.wait()).approvals):  # noqa: ASYNC110
+                    await asyncio.sleep(POLL_SECONDS)
+            self.print_approvals(*approvals)
             self.print_you("It is in the ledger, so it happened: [bold]done[/]")
             seen = (await run.info()).steps
-            await rt.decide(outcome.approvals[0].id, "done", output="the bank says: paid", by="you")
+            await rt.decide(approvals[0].id, "done", output="the bank says: paid", by="you")
             await watch_run(run, self.view, after=seen)
             self.print_text(f"     payments in the ledger: [bold green]{self.count_payments()}[/]")
             question = "How much did you pay?"
@@ -280,12 +281,12 @@ class Demo:
                     workspace = await rt.workspace(demo_analyst.SESSION)
                     if workspace.version >= version and workspace.checkpoint is not None:
                         return workspace
-                await asyncio.sleep(0.02)  # another process writes it
+                await asyncio.sleep(POLL_SECONDS)  # another process writes it
 
     async def wait_until_paid(self) -> None:
         async with limit_wait("the agent has not paid"):
             while not self.ledger.exists() or not self.ledger.read_text().endswith("\n"):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)  # another process writes it
+                await asyncio.sleep(POLL_SECONDS)  # another process writes it
 
 
 @asynccontextmanager
