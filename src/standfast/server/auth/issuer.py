@@ -15,8 +15,8 @@ from jwt import PyJWK
 from jwt.exceptions import PyJWTError
 
 from standfast.base.errors import InvalidInput
-from standfast.base.http_clients import get_url_opener
 from standfast.base.log import get_logger
+from standfast.base.network import get_url_opener
 from standfast.server.auth.credentials import IssuerUnavailable
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
