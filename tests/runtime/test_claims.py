@@ -14,7 +14,7 @@ from standfast.base.errors import InvalidInput
 from standfast.runtime._engine.records import JournalEntry, RunHeader, RunQueued, encode, encode_entry
 from standfast.store.memory import MemoryBackend
 from standfast.store.operations import AppendJournal, DeleteRun, MoveBehind, SaveRun
-from standfast.store.sql import claim_queries
+from standfast.store.sql import run_queries
 from standfast.store.urls import open_backend
 from standfast.testing.faults import FakeClock
 
@@ -346,7 +346,7 @@ async def count_buffers(backend, limit=10):
         autocommit = await connection.execution_options(isolation_level="AUTOCOMMIT")
         await autocommit.execute(text("VACUUM ANALYZE"))
     found = await backend.run_query(
-        lambda connection: claim_queries.list_claimable(Counting(connection), ["echo", ""], limit=limit, after="o3")
+        lambda connection: run_queries.list_claimable(Counting(connection), ["echo", ""], limit=limit, after="o3")
     )
     assert len(found) == limit
     return touched
