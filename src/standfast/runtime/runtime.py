@@ -12,8 +12,7 @@ from standfast.base.ids import validate_name, validate_owner
 from standfast.base.items import Item
 from standfast.history.compaction import HistoryCompaction
 from standfast.history.store import Store
-from standfast.lifecycle.opener import Opener
-from standfast.lifecycle.owner import Owner
+from standfast.lifecycle.owner import Opener, Owner
 from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
 from standfast.runs.run_state import RunState
 from standfast.runs.session_io import validate_input
