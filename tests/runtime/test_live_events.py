@@ -16,7 +16,7 @@ from factories.runtime import repeat, wait_for, wait_until
 from servers import CUT_OTHERS, dsn
 from standfast import InvalidInput, Runtime, Store
 from standfast.runtime import Event
-from standfast.runtime._engine.live_messages import Watch, Watched
+from standfast.runtime._engine.live_stream import Watch, Watched
 from standfast.store.urls import open_backend
 
 KEY = "a key of thirty-two characters!!"

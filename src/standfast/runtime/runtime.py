@@ -16,7 +16,7 @@ from standfast.lifecycle.owner import Opener, Owner
 from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
 from standfast.runs.run_state import RunState
 from standfast.runs.session_io import validate_input
-from standfast.runtime._engine import approvals, control, deletion
+from standfast.runtime._engine import approvals, control
 from standfast.runtime._engine.context import RetryingBackend, RuntimeContext
 from standfast.runtime._engine.encrypting_backend import encrypt_backend
 from standfast.runtime._engine.forks import ForkEdit, ForkTarget, fork_run
@@ -288,7 +288,7 @@ class Runtime(RunQueries):
         Raise :class:`RunActive` for a run that has not ended, and :class:`RunShared` for one that was forked: the fork
         shares its journal and must be deleted first. A key that started the run starts a new one afterwards.
         """
-        await deletion.delete_run(self._ctx, run_id)
+        await control.delete_run(self._ctx, run_id)
 
     async def prune(self, *, older_than: timedelta | float | None = None, keep: int | None = None) -> PruneReport:
         """Delete the runs that ended more than ``older_than`` ago, and those not among the latest ``keep`` ended runs.
@@ -296,7 +296,7 @@ class Runtime(RunQueries):
         Each run is deleted in one commit as by :meth:`delete`. Runs that have not ended are neither touched nor
         counted.
         """
-        return await deletion.prune_runs(self._ctx, older_than=older_than, keep=keep)
+        return await control.prune_runs(self._ctx, older_than=older_than, keep=keep)
 
     async def rekey(self) -> RekeyReport:
         """Encrypt all encrypted runs again with the first key, so that the other keys are no longer needed for them.

@@ -39,7 +39,7 @@ from standfast.runtime._engine.compatibility import (
 )
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.crash_loop import make_crash_loop_problem
-from standfast.runtime._engine.journal import ReplayedRun, replay_outcome
+from standfast.runtime._engine.journal import ReplayedRun, replay, replay_outcome
 from standfast.runtime._engine.journal_writer import (
     ContextTracker,
     JournalWriter,
@@ -57,7 +57,6 @@ from standfast.runtime._engine.records import (
     encode,
     encode_entry,
 )
-from standfast.runtime._engine.replay import replay
 from standfast.runtime._engine.session_compaction import compact_session
 from standfast.runtime._engine.session_marks import build_rewind_ops
 from standfast.runtime.types import CancelMode, RunProblem

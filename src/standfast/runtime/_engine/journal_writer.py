@@ -1,6 +1,6 @@
 """Write the journal of a run while it is executed: the items, entries and approvals of a step in one commit.
 
-With some of these commits a snapshot is written, see :mod:`standfast.runtime._engine.snapshots`.
+With some of these commits a snapshot is written, see :mod:`standfast.runtime._engine.journal`.
 """
 
 import asyncio
@@ -25,7 +25,15 @@ from standfast.runs.session_io import is_tool_output_guarded, store_new_items, t
 from standfast.runtime._engine.approvals import make_approval, make_save_op, set_deadline
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.durable_calls import DurableCall
-from standfast.runtime._engine.journal import CallKey, ReplayedRun, strip_children
+from standfast.runtime._engine.journal import (
+    CallKey,
+    ReplayedRun,
+    can_snapshot,
+    encode_snapshot,
+    get_coverage,
+    replay,
+    strip_children,
+)
 from standfast.runtime._engine.leases import RunLeases
 from standfast.runtime._engine.records import (
     ApprovalRequested,
@@ -36,8 +44,6 @@ from standfast.runtime._engine.records import (
     encode,
     encode_entry,
 )
-from standfast.runtime._engine.replay import replay
-from standfast.runtime._engine.snapshots import can_snapshot, encode_snapshot, get_coverage
 from standfast.store.backend import Backend
 from standfast.store.operations import AppendEvents, AppendJournal, AppendVersions, Op, SaveCheckpoint
 from standfast.store.records import RunRecord

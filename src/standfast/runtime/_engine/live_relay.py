@@ -14,11 +14,13 @@ import msgspec
 from standfast.base.errors import StandfastError
 from standfast.base.log import get_logger
 from standfast.base.time import Backoff
-from standfast.runtime._engine.live_messages import (
+from standfast.runtime._engine.live_stream import (
     Batch,
     Changed,
     Hello,
+    LiveStream,
     Runnable,
+    StreamMessage,
     Unwatch,
     Watch,
     Watched,
@@ -27,7 +29,6 @@ from standfast.runtime._engine.live_messages import (
     encode,
     encode_content,
 )
-from standfast.runtime._engine.live_stream import LiveStream, StreamMessage
 from standfast.runtime._engine.run_cipher import RunCipher
 from standfast.runtime._engine.subscriptions import RunSubscriptions
 from standfast.store.backend import Backend

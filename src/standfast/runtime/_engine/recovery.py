@@ -13,11 +13,11 @@ from standfast.base.log import get_logger
 from standfast.runtime._engine import crash_loop
 from standfast.runtime._engine.approvals import expire_approval
 from standfast.runtime._engine.claims import find_session_holder
+from standfast.runtime._engine.context import OLD_QUEUE
 from standfast.runtime._engine.control import resume_run, update_run
 from standfast.runtime._engine.executor import RunExecutor, make_unknown_agent_problem
 from standfast.runtime._engine.leases import make_run_lease_name
 from standfast.runtime._engine.presence import list_served_queues
-from standfast.runtime._engine.queues import OLD_QUEUE
 from standfast.runtime._engine.records import RunStopped, decode_header, list_runs
 from standfast.runtime._engine.run_cipher import is_locked
 from standfast.runtime._engine.scheduler import Scheduler

@@ -19,7 +19,7 @@ from standfast.base.errors import (
     WorkspaceMoved,
     WrongKey,
 )
-from standfast.runtime._engine.encrypting_backend import EncryptingBackend
+from standfast.runtime._engine.encrypting_backend import EncryptingBackend, WorkspaceCipher, make_name
 from standfast.runtime._engine.run_cipher import (
     MAGIC,
     NO_LINK,
@@ -31,21 +31,20 @@ from standfast.runtime._engine.run_cipher import (
     locate_snapshot,
     require_unlocked,
 )
-from standfast.runtime._engine.schedule_records import (
+from standfast.runtime._engine.schedules import (
     SCHEDULE_KIND,
     decode_schedule,
     encode_schedule,
     iterate_schedules,
     require_readable,
 )
-from standfast.runtime._engine.webhook_records import (
+from standfast.runtime._engine.webhook_outbox import (
     WEBHOOK_KIND,
     StoredWebhook,
     build_webhook_op,
     encode_target,
     iterate_webhooks,
 )
-from standfast.runtime._engine.workspace_cipher import WorkspaceCipher, make_name
 from standfast.runtime.errors import RunTampered
 from standfast.runtime.types import RekeyReport
 from standfast.store.backend import Backend

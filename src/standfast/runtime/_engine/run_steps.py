@@ -13,9 +13,8 @@ from standfast.runs.core.conversion import to_usage_record
 from standfast.runs.core.state import State, list_finished_calls
 from standfast.runs.run_state import RunState
 from standfast.runtime._engine.context import RuntimeContext
-from standfast.runtime._engine.journal import ReplayedRun
+from standfast.runtime._engine.journal import ReplayedRun, replay, validate_step
 from standfast.runtime._engine.records import decode_header
-from standfast.runtime._engine.replay import replay, validate_step
 from standfast.runtime._engine.run_cipher import require_unlocked
 from standfast.runtime.types import RunStep, StepCall, StepItem
 from standfast.store.records import RunRecord
