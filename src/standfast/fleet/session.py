@@ -21,12 +21,12 @@ from standfast.workers.chunks import decode_chunk
 from standfast.workers.config import SessionConfig
 from standfast.workers.errors import Cause, ExecutionTimeout, WorkerDied, WorkspaceRefused
 from standfast.workers.interceptors import Interceptor, Interceptors
-from standfast.workers.result_collector import ResultCollector
 from standfast.workers.results import (
     Checkpoint,
     ExecutionResult,
     InterruptResult,
     RestoreResult,
+    ResultCollector,
     SessionInfo,
     SnapshotPoint,
     WorkerUsage,
