@@ -1,4 +1,4 @@
-"""Workspaces in a backend: their versions, their checkpoints, and the chunks of these."""
+"""Workspaces in a backend: their versions, their checkpoints, and the chunks of these. None of an encrypted session in clear."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import suppress
@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from standfast.base.errors import NotFound
+from standfast.base.errors import NotFound, Unsupported
 from standfast.base.ids import new_id
 from standfast.store.backend import Backend
+from standfast.store.memory import MemoryBackend
 from standfast.store.operations import AppendVersions, Op, PutBlob, SaveCheckpoint
 from standfast.store.records import CheckpointRecord, WorkspaceRecord
 from standfast.workers.errors import WorkspaceRefused
@@ -196,3 +197,29 @@ def build_checkpoint_op(manifest: WorkspaceManifest, key: str, workspace_id: str
 def describe_location(backend: Backend) -> str:
     """Return where a store is, for people: without the names of its tables, and never with a password."""
     return backend.location.partition(" TableNames(")[0]
+
+
+_REMEDIES = (
+    "use a Runtime with encryption_key=, which encrypts them, or PythonSessions with the store of"
+    " open_store('memory://') or with durability='off', which write them nowhere"
+)
+
+
+async def refuse_encrypted(backend: Backend, key: str, *, is_encrypted: bool) -> None:
+    """Refuse to store the workspace of a session in this backend in clear, if the session is encrypted."""
+    session_id = parse_session_id(key)
+    if is_encrypted or session_id is None:
+        return
+    record = await backend.get_session(session_id)
+    if record is not None and record.seal is not None:
+        raise make_clear_error(f"session {session_id!r}")
+
+
+def refuse_clear(backend: Backend, *, is_encrypted: bool) -> None:
+    """Refuse to store the workspace of a run in clear; its session is encrypted, in whichever store."""
+    if not is_encrypted and not isinstance(backend, MemoryBackend):
+        raise make_clear_error("the session of this run")
+
+
+def make_clear_error(session: str) -> Unsupported:
+    return Unsupported(f"{session} is encrypted, and its variables and files would be stored unencrypted: {_REMEDIES}")

@@ -20,9 +20,9 @@ from standfast.runtime.types import RunStep, StepCall, StepItem
 from standfast.store.records import RunRecord
 from standfast.workspaces.branches import find_workspace
 from standfast.workspaces.run_workspace import RunWorkspace
-from standfast.workspaces.saved_reference import WorkspaceRef
 from standfast.workspaces.storage import WorkspaceStorage, describe_location
 from standfast.workspaces.versions import (
+    WorkspaceRef,
     WorkspaceVersion,
     choose_version,
     find_version,
