@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from factories.runtime import wait_for
-from standfast.fleet._node import requests as r
+from standfast.fleet._node import wire as r
 from standfast.fleet._node.supervisor import NodeSupervisor
 from standfast.fleet._node.wire import NodeReport, decode, decode_reply, encode, encode_config, restore_error
 from standfast.workers import PoolConfig, SandboxPolicy, SessionConfig, WorkerDied

@@ -16,7 +16,7 @@ from standfast.base.errors import Closed, NotFound, StandfastError
 from standfast.base.ids import new_id
 from standfast.base.log import get_logger
 from standfast.fleet import cluster
-from standfast.fleet._node import requests as r
+from standfast.fleet._node import wire as r
 from standfast.fleet._node.link import NodeLink
 from standfast.fleet._node.wire import NodeReport, encode_config
 from standfast.fleet.session import RemoteWorkerSession

@@ -11,11 +11,10 @@ import msgspec
 
 from standfast.base.errors import Closed
 from standfast.base.time import Backoff
-from standfast.fleet._node import requests as r
+from standfast.fleet._node import wire as r
 from standfast.fleet._node.link import NodeLink
 from standfast.fleet._node.wire import SessionBrief
-from standfast.fleet.captures import RemoteCapture
-from standfast.fleet.files import RemoteFiles
+from standfast.fleet.files import RemoteCapture, RemoteFiles
 from standfast.workers.captures import Capture
 from standfast.workers.chunks import decode_chunk
 from standfast.workers.config import SessionConfig

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from standfast.base.errors import Closed, InvalidInput
-from standfast.fleet._node import requests as r
+from standfast.fleet._node import wire as r
 from standfast.fleet._node.wire import SessionBrief, decode
 from standfast.workers.captures import Capture
 from standfast.workers.errors import WorkspaceRefused

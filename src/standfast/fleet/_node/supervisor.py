@@ -11,7 +11,7 @@ import msgspec
 
 from standfast.base.errors import Closed, StandfastError
 from standfast.base.log import get_logger
-from standfast.fleet._node import requests as r
+from standfast.fleet._node import wire as r
 from standfast.fleet._node.sessions import ServedSession, describe_info
 from standfast.fleet._node.wire import (
     NodeReport,
