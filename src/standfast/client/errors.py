@@ -6,7 +6,6 @@ import msgspec
 
 import standfast.agents.errors
 import standfast.runtime.errors
-import standfast.server.access
 import standfast.server.auth.principals  # noqa: F401 - their exceptions are found by their codes
 from standfast.base.errors import StandfastError
 from standfast.server.types import Problem

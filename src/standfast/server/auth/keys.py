@@ -20,8 +20,15 @@ from standfast.base.log import get_logger
 from standfast.base.time import Clock, system_clock
 from standfast.history.store import Store
 from standfast.server.auth.audit import Audit
-from standfast.server.auth.credentials import KeyRevoked, TokenExpired, get_bearer_token, parse_role
-from standfast.server.auth.principals import Principal, Role, Unauthenticated
+from standfast.server.auth.principals import (
+    KeyRevoked,
+    Principal,
+    Role,
+    TokenExpired,
+    Unauthenticated,
+    get_bearer_token,
+    parse_role,
+)
 from standfast.store.operations import PutDocument
 from standfast.store.records import DocumentRecord
 
