@@ -13,8 +13,7 @@ from standfast.client.connection import Connection, make_path
 from standfast.client.event_stream import follow_approvals
 from standfast.client.runs import RemoteRun
 from standfast.client.schedules import RemoteSchedules
-from standfast.client.sessions import RemoteSession
-from standfast.client.store import RemoteStore
+from standfast.client.sessions import RemoteSession, RemoteStore
 from standfast.client.webhooks import RemoteWebhooks
 from standfast.client.workspaces import RemotePython, RemoteWorkspace, open_workspace
 from standfast.runtime.types import (
