@@ -20,20 +20,58 @@ from standfast.agents.agent import Agent
 from standfast.base.errors import InvalidInput, MissingExtra
 from standfast.cli.commands._agent_loader import ModelOption, load_agents
 from standfast.cli.commands._errors import command
-from standfast.cli.commands._oidc_options import (
-    OidcAudience,
-    OidcIssuer,
-    OidcOwnerClaim,
-    OidcRoleClaim,
-    OidcRoles,
-    make_oidc,
-)
 from standfast.cli.commands._output import AsJson, print_utf8
 from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_runtime
 
 if TYPE_CHECKING:
-    from standfast.server import LoopbackToken
+    from standfast.server import LoopbackToken, Oidc
     from standfast.server.calls.call import CallSource
+
+OidcIssuer = Annotated[
+    str | None,
+    typer.Option(
+        envvar="STANDFAST_OIDC_ISSUER", help="The address of an OpenID Connect issuer whose tokens are accepted."
+    ),
+]
+OidcAudience = Annotated[
+    str | None,
+    typer.Option(envvar="STANDFAST_OIDC_AUDIENCE", help="The audience that tokens for this server have."),
+]
+OidcOwnerClaim = Annotated[str, typer.Option(help="The claim that names the owner.")]
+OidcRoleClaim = Annotated[str, typer.Option(help="The claim that has the roles, such as realm_access.roles.")]
+OidcRoles = Annotated[
+    list[str] | None,
+    typer.Option("--oidc-role", metavar="VALUE=ROLE", help="The role that a value of the role claim gives."),
+]
+
+
+def make_oidc(
+    issuer: str | None, audience: str | None, owner_claim: str, role_claim: str, roles: list[str] | None
+) -> "Oidc | None":
+    """Return the authenticator of these options, or ``None`` without an issuer."""
+    if issuer is None:
+        if audience or roles:
+            raise InvalidInput("--oidc-audience and --oidc-role need --oidc-issuer, the address of the issuer")
+        return None
+    if audience is None:
+        raise InvalidInput("--oidc-issuer needs --oidc-audience: what the issuer writes into tokens for this server")
+    from standfast.server import Oidc
+
+    return Oidc(
+        issuer, audience, owner_claim=owner_claim, role_claim=role_claim, roles=parse_roles(roles) if roles else None
+    )
+
+
+def parse_roles(texts: list[str]) -> dict[str, str]:
+    """Return the roles by the values of the claim, from texts ``VALUE=ROLE``."""
+    found = {}
+    for text in texts:
+        value, equals, role = text.rpartition("=")
+        if not value or not equals:
+            raise InvalidInput(f"--oidc-role is VALUE=ROLE, for example support-lead=approver, not {text!r}")
+        found[value] = role
+    return found
+
 
 TOKEN_VARIABLE = "STANDFAST_SERVER_TOKEN"  # noqa: S105 - the name of a variable
 READY_VARIABLE = "STANDFAST_READY_FD"
