@@ -1,4 +1,4 @@
-"""The ``standfast`` program: its commands, each in the module of the same name, imported when it runs, and their help."""
+"""The ``standfast`` program: its commands, each in the module of the same name, imported when it runs; its help."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""One request: its principal, its decoded parameters, the checked objects that its path names, and pages of listings."""
+"""One request: its principal, its decoded parameters, the checked objects that its path names, pages of a listing."""
 
 import asyncio
 import random

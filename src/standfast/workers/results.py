@@ -1,4 +1,4 @@
-"""What the methods of a session return, how the result of an execution is built from its messages, and its text for a model."""
+"""What the methods of a session return: built from the messages of an execution, and shown as text to a model."""
 
 import base64
 import io

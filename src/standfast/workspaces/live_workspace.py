@@ -1,4 +1,4 @@
-"""The worker that has a workspace, and its live snapshots: they return it to one of its latest versions in milliseconds.
+"""The worker that has a workspace, and its live snapshots, by which it returns to one of its latest versions quickly.
 
 A worker goes back to an earlier version by a sleeping fork of its process. A fork of the conversation has a worker of
 its own, in a sandbox of its own: a fork of the process would stay in the sandbox of its origin, with the same directory

@@ -1,4 +1,4 @@
-"""Workspaces in a backend: their versions, their checkpoints, and the chunks of these. None of an encrypted session in clear."""
+"""Workspaces in a backend: versions, checkpoints and chunks. Those of encrypted sessions are refused in clear."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Versions of a workspace: how each was made, which one a conversation had at some point, and how a saved run refers to one."""
+"""Versions of a workspace: how each was made, which one a conversation had at some point, and references to them."""
 
 import hashlib
 from collections import Counter

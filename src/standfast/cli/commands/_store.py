@@ -1,4 +1,4 @@
-"""The ``--store`` option, opening the store that it names with its keys and audit log, and shell completion of ids in it."""
+"""The ``--store`` option, opening the store that it names, its keys and audit log, shell completion of ids in it."""
 
 import asyncio
 import getpass

@@ -1,4 +1,4 @@
-"""Agents and values in the saved runs of openai-agents: tool keys, decisions, guardrail results, usage, traces, contexts."""
+"""Agents and values in saved runs of openai-agents: tool keys, decisions, guardrail results, usage, contexts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
