@@ -285,8 +285,7 @@ async def test_many_denied_requests_of_one_sender_are_counted_in_the_audit_log(s
     entries = []
     while not any("skipped" in entry["details"] for entry in entries):
         for _ in range(10):
-            await mallory.get("/runs")
-            denied += 1
+            denied += (await mallory.get("/runs")).status_code == 401  # a fast machine also gets 429
         entries = await list_denied()
     assert len(entries) < denied
     assert denied - 10 <= sum(1 + int(entry["details"].get("skipped", 0)) for entry in entries) <= denied

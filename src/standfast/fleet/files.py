@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from standfast.base.errors import Closed
-from standfast.fleet._node import wire as r
+from standfast.fleet._node import wire
 from standfast.workers.captures import Capture
 from standfast.workers.errors import CaptureFailed, WorkerDied
 from standfast.workers.files import FileEntries, Files
@@ -25,20 +25,20 @@ class RemoteFiles(Files):
 
     async def write(self, path: str, data: bytes | str) -> None:
         content = data.encode() if isinstance(data, str) else data
-        await self._session.call("write_file", r.FileRequest(path, content), type(None))
+        await self._session.call("write_file", wire.FileRequest(path, content), type(None))
 
     async def read(self, path: str, *, limit: int = 256 << 20) -> bytes:
-        return await self._session.call("read_file", r.FileRequest(path, limit=limit), bytes)
+        return await self._session.call("read_file", wire.FileRequest(path, limit=limit), bytes)
 
     async def list(self, path: str = ".") -> FileEntries:
-        return await self._session.call("list_files", r.FileRequest(path), FileEntries)
+        return await self._session.call("list_files", wire.FileRequest(path), FileEntries)
 
     async def remove(self, path: str) -> None:
-        await self._session.call("remove_file", r.FileRequest(path), type(None))
+        await self._session.call("remove_file", wire.FileRequest(path), type(None))
 
     def write_entries(self, entries: Iterable[tuple[str, int, bytes | None]]) -> dict[str, str]:
         """Write files with their modes. Called in a thread, as that of a local session is."""
-        work = self._session.call("write_files", r.WriteFiles(list(entries)), dict[str, str])
+        work = self._session.call("write_files", wire.WriteFiles(list(entries)), dict[str, str])
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
@@ -64,7 +64,7 @@ class RemoteCapture(Capture):
 
     async def _fetch(self) -> None:
         try:
-            batch = await self._session.call("next_chunks", r.Named(self.capture_id), r.CaptureBatch)
+            batch = await self._session.call("next_chunks", wire.Named(self.capture_id), wire.CaptureBatch)
             if batch.manifest is not None:
                 self._manifest = WorkspaceManifest.decode(batch.manifest)
                 self._manifest.check()
@@ -83,4 +83,4 @@ class RemoteCapture(Capture):
         if self._manifest is None and self._problem is None:
             self._problem = CaptureFailed("closed", "the capture was closed")
             with contextlib.suppress(WorkerDied, Closed):
-                await self._session.call("close_capture", r.Named(self.capture_id), type(None))
+                await self._session.call("close_capture", wire.Named(self.capture_id), type(None))

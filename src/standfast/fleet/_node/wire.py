@@ -82,7 +82,7 @@ class Reply(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node tells about itself."""
+    """The state of a node."""
 
     node_id: str
     host: str
