@@ -212,7 +212,7 @@ class Client:
                 yield change
 
     async def approval(self, approval_id: str) -> Approval:
-        """Return an approval; raise ``NotFound`` if there is none with this id."""
+        """Return an approval; raise ``NotFound`` for an unknown id."""
         return cast(Approval, await self.connection.request("GET", make_path("approvals", approval_id), Approval))
 
     async def decide(

@@ -221,7 +221,7 @@ class LiveRelay:
                 self._link.send(name, batch)
 
     def _replay(self, to: str, wanted: Watched) -> None:
-        """Send the messages that the watcher lacks, or if there are none, the number of the driver's next message."""
+        """Send the messages that the watcher lacks. If it lacks none, send the number of the driver's next message."""
         stream = self._find_stream(wanted.run_id)
         if stream is None or not wanted.live:
             return

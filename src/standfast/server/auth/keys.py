@@ -162,7 +162,7 @@ class ApiKeys:
             return revoked
 
     async def write(self, stored: StoredKey, *, expected: int, action: str, by: str) -> None:
-        """Write a key with its entry in the audit log, if nobody else has changed it."""
+        """Write a key with its entry in the audit log, unless it was changed meanwhile."""
         key = stored.key
         details = {"key_id": key.id, "name": key.name, "role": key.role, "owner": key.owner}
         noted, _ = self.audit.make_operation(action, by, details)
