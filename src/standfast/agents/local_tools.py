@@ -18,6 +18,8 @@ from standfast.base.log import get_logger
 if TYPE_CHECKING:
     from standfast.agents.context import RunContextWrapper, ToolContext
 
+log = get_logger("standfast.tools")
+
 
 def make_local_function(
     tool: LocalTool,
@@ -63,9 +65,6 @@ def make_rejection_item(call_type: str, call_id: str, message: str) -> dict[str,
         ending = {"type": "exit", "exit_code": 1}
         return {**item, "output": [{"stdout": "", "stderr": message, "outcome": ending}]}
     return {**item, "status": "failed"} if call_type == "apply_patch_call" else item
-
-
-log = get_logger("standfast.tools")
 
 
 class CustomToolOnApprovalFunctionResult(TypedDict):

@@ -18,6 +18,12 @@ from standfast.base.errors import InvalidInput, MissingExtra, StandfastError
 from standfast.base.time import Backoff
 from standfast.server.types import Problem
 
+T = TypeVar("T")
+_UNAVAILABLE = (502, 503, 504)
+_TOO_MANY = 429
+_LONGEST_WAIT = 10.0
+_MAX_ATTEMPTS = 6
+
 
 class ServerError(StandfastError):
     """The server refused the request, or failed. ``code`` and ``status`` are those of its answer."""
@@ -68,13 +74,6 @@ try:
     import httpx2
 except ImportError:  # pragma: no cover - without the extra
     raise MissingExtra("client", "standfast.client") from None
-
-T = TypeVar("T")
-
-_UNAVAILABLE = (502, 503, 504)
-_TOO_MANY = 429
-_LONGEST_WAIT = 10.0
-_MAX_ATTEMPTS = 6
 
 
 class Connection:

@@ -13,6 +13,10 @@ import msgspec
 from standfast.base.errors import StandfastError
 from standfast.server.auth.principals import Principal, Role
 
+WEBSOCKET = "WEBSOCKET"
+"""The method of endpoints that are WebSockets."""
+Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
+
 
 class Rule(msgspec.Struct, frozen=True):
     """The roles that an endpoint needs: for what belongs to the principal's owner, and for everything else."""
@@ -43,12 +47,6 @@ class Forbidden(StandfastError):
     """The role of the principal does not allow the request. Nothing was changed."""
 
     code = "forbidden"
-
-
-WEBSOCKET = "WEBSOCKET"
-"""The method of endpoints that are WebSockets."""
-
-Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 
 @dataclass(frozen=True)

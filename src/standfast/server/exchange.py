@@ -28,6 +28,7 @@ from standfast.store.records import Head
 MIN_BODY_RATE = 1000.0
 """Bytes per second that a body must have on average, so that a client cannot hold a connection by single bytes."""
 _ETAG = re.compile(r'"([0-9]{1,18})-([0-9]{1,18})"')
+T = TypeVar("T")
 
 
 class Hidden(NotFound):
@@ -262,9 +263,6 @@ def decode_json(data: bytes, kind: Any) -> Any:
         raise InvalidInput(f"in the body: {problem}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise RequestError(f"the body is not JSON: {problem}") from None
-
-
-T = TypeVar("T")
 
 
 def validate_page_size(exchange: Exchange, limit: int) -> int:

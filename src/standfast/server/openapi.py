@@ -21,6 +21,19 @@ from standfast.server.types import Problem, Upload
 
 EVENT_STREAM = "text/event-stream"
 _REFERENCE = "#/components/schemas/{name}"
+_STYLE = """
+:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
+body { margin: 2rem auto; max-width: 60rem; padding: 0 1rem; }
+h2 { margin-top: 2.5rem; border-bottom: 1px solid #8885; }
+article { margin: 1.2rem 0; }
+code { font-family: ui-monospace, monospace; }
+.method { display: inline-block; min-width: 4.5em; font-weight: 600; }
+.role { opacity: .75; font-size: .85em; }
+table { border-collapse: collapse; margin: .3rem 0; }
+td { padding: .1rem .8rem .1rem 0; vertical-align: top; }
+"""
+_STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+_POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; frame-ancestors 'none'"
 
 
 def build_openapi(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
@@ -114,21 +127,6 @@ def describe_responses(endpoint: Endpoint, schemas: dict[int, Any]) -> dict[str,
         content = {endpoint.media_type: {} if is_stream else {"schema": {"type": "string"}}}
         return {"200": {"description": endpoint.summary, "content": content}, "default": problem}
     return {"204": {"description": endpoint.summary}, "default": problem}
-
-
-_STYLE = """
-:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
-body { margin: 2rem auto; max-width: 60rem; padding: 0 1rem; }
-h2 { margin-top: 2.5rem; border-bottom: 1px solid #8885; }
-article { margin: 1.2rem 0; }
-code { font-family: ui-monospace, monospace; }
-.method { display: inline-block; min-width: 4.5em; font-weight: 600; }
-.role { opacity: .75; font-size: .85em; }
-table { border-collapse: collapse; margin: .3rem 0; }
-td { padding: .1rem .8rem .1rem 0; vertical-align: top; }
-"""
-_STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-_POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; frame-ancestors 'none'"
 
 
 class ApiPage:

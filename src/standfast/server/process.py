@@ -23,6 +23,12 @@ HEAD_SECONDS = 20.0
 """From the connection, or the first byte of a further request on it, to the end of the headers."""
 MAX_HEAD_BYTES = 65_536
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_log = get_logger(__name__)
+DRAIN_TIMEOUT = 20.0
+"""Seconds that open requests get to end after their streams were closed."""
+MAX_SOCKET_MESSAGE = 1_000_000
+"""Bytes of one message of a WebSocket."""
 
 
 class LimitedHeadProtocol(HttpToolsProtocol):
@@ -80,9 +86,6 @@ def limit_heads(seconds: float) -> type[LimitedHeadProtocol]:
     return type("LimitedHeadProtocol", (LimitedHeadProtocol,), {"head_seconds": seconds})
 
 
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-
-
 class JsonFormatter(logging.Formatter):
     """Formats a record as one JSON object with its extra fields. Foreign characters are escaped as JSON allows."""
 
@@ -124,14 +127,6 @@ def configure_logging(*, as_json: bool) -> None:
         log.filters[:] = [RefusedSocketFilter()] if name == "uvicorn.error" else []
         log.setLevel(logging.INFO if name == "standfast" else logging.WARNING)
         log.propagate = False
-
-
-_log = get_logger(__name__)
-
-DRAIN_TIMEOUT = 20.0
-"""Seconds that open requests get to end after their streams were closed."""
-MAX_SOCKET_MESSAGE = 1_000_000
-"""Bytes of one message of a WebSocket."""
 
 
 class DrainingServer(uvicorn.Server):

@@ -27,6 +27,9 @@ from standfast.tracing.registry import call_safely, get_listeners
 if TYPE_CHECKING:
     from standfast.tracing.otel import OtelSpan
 
+_log = get_logger(__name__)
+_DENIALS = (Unauthenticated, Forbidden, Hidden, OutsideScope)
+
 
 class RequestSpan:
     """The span of one request, if the program has set up OpenTelemetry."""
@@ -66,10 +69,6 @@ def trace_request(request: Request, endpoint: Endpoint) -> Iterator[RequestSpan]
         if otel is not None:
             call_safely(otel.detach)
         span.end()
-
-
-_log = get_logger(__name__)
-_DENIALS = (Unauthenticated, Forbidden, Hidden, OutsideScope)
 
 
 def make_routes(service: Service, endpoints: Sequence[Endpoint]) -> list[BaseRoute]:

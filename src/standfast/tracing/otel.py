@@ -46,6 +46,8 @@ _USAGE_ATTRIBUTES = {
     "cache_write_tokens": "gen_ai.usage.cache_creation.input_tokens",
     "reasoning_tokens": "gen_ai.usage.reasoning.output_tokens",
 }
+PROPAGATOR = TraceContextTextMapPropagator()
+PLACEHOLDER_PROVIDERS = (api.ProxyTracerProvider, api.NoOpTracerProvider)
 
 
 def describe_span_data(data: SpanData) -> SpanDescription:
@@ -206,10 +208,6 @@ _DESCRIBERS: dict[type[SpanData], Callable[[Any], SpanDescription]] = {
     MCPListToolsSpanData: _describe_mcp_list_tools,
     CustomSpanData: _describe_custom,
 }
-
-
-PROPAGATOR = TraceContextTextMapPropagator()
-PLACEHOLDER_PROVIDERS = (api.ProxyTracerProvider, api.NoOpTracerProvider)
 
 
 class OtelBridge:

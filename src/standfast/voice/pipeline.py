@@ -20,6 +20,10 @@ from standfast.voice.workflow import VoiceWorkflowBase
 if TYPE_CHECKING:
     from standfast.voice.audio import Samples
 
+MAX_BUFFERED_EVENTS = 1024
+MAX_SEGMENTS_AHEAD = 4
+"""How many parts of a turn are synthesised while an earlier one is delivered."""
+
 
 @dataclass
 class VoiceStreamEventAudio:
@@ -46,11 +50,6 @@ class VoiceStreamEventError:
 
 
 VoiceStreamEvent: TypeAlias = VoiceStreamEventAudio | VoiceStreamEventLifecycle | VoiceStreamEventError
-
-
-MAX_BUFFERED_EVENTS = 1024
-MAX_SEGMENTS_AHEAD = 4
-"""How many parts of a turn are synthesised while an earlier one is delivered."""
 
 
 def _get_default_provider() -> VoiceModelProvider:

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from standfast.workers.captures import Capture
 
 _BATCH_BYTES = 4 << 20
+_REMEDIES = (
+    "use a Runtime with encryption_key=, which encrypts them, or PythonSessions with the store of"
+    " open_store('memory://') or with durability='off', which write them nowhere"
+)
 
 
 class SavedCheckpoint(msgspec.Struct, frozen=True):
@@ -197,12 +201,6 @@ def build_checkpoint_op(manifest: WorkspaceManifest, key: str, workspace_id: str
 def describe_location(backend: Backend) -> str:
     """Return where a store is, for people: without the names of its tables, and never with a password."""
     return backend.location.partition(" TableNames(")[0]
-
-
-_REMEDIES = (
-    "use a Runtime with encryption_key=, which encrypts them, or PythonSessions with the store of"
-    " open_store('memory://') or with durability='off', which write them nowhere"
-)
 
 
 async def refuse_encrypted(backend: Backend, key: str, *, is_encrypted: bool) -> None:

@@ -45,6 +45,7 @@ ModelOption = Annotated[
         help="The name of a model, or `local` for the embedded one. Default without an API key: `local`.",
     ),
 ]
+REALTIME = "standfast.realtime.agent"
 
 
 @asynccontextmanager
@@ -252,9 +253,6 @@ def is_stdlib_file(filename: str) -> bool:
     """Return whether the file belongs to the standard library."""
     library = sysconfig.get_path("stdlib")
     return filename.startswith("<") or (filename.startswith(library) and "site-packages" not in filename)
-
-
-REALTIME = "standfast.realtime.agent"
 
 
 def find_call_sources(module: ModuleType) -> "dict[str, CallSource]":

@@ -43,6 +43,18 @@ OidcRoles = Annotated[
     list[str] | None,
     typer.Option("--oidc-role", metavar="VALUE=ROLE", help="The role that a value of the role claim gives."),
 ]
+TOKEN_VARIABLE = "STANDFAST_SERVER_TOKEN"  # noqa: S105 - the name of a variable
+READY_VARIABLE = "STANDFAST_READY_FD"
+"""The pipe by which a process of several says that it serves."""
+RESTART_DELAY = 1.0
+AgentNames = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="AGENT",
+        help="file.py, file.py:attribute or module:attribute: agents, or functions or async context managers that "
+        "return them. Realtime agents of a file can be called. Default: the agents of the demonstration.",
+    ),
+]
 
 
 def make_oidc(
@@ -71,21 +83,6 @@ def parse_roles(texts: list[str]) -> dict[str, str]:
             raise InvalidInput(f"--oidc-role is VALUE=ROLE, for example support-lead=approver, not {text!r}")
         found[value] = role
     return found
-
-
-TOKEN_VARIABLE = "STANDFAST_SERVER_TOKEN"  # noqa: S105 - the name of a variable
-READY_VARIABLE = "STANDFAST_READY_FD"
-"""The pipe by which a process of several says that it serves."""
-RESTART_DELAY = 1.0
-
-AgentNames = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="AGENT",
-        help="file.py, file.py:attribute or module:attribute: agents, or functions or async context managers that "
-        "return them. Realtime agents of a file can be called. Default: the agents of the demonstration.",
-    ),
-]
 
 
 @command

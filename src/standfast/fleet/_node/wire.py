@@ -48,6 +48,8 @@ _ERRORS: dict[type[BaseException], tuple[str, ...]] = {
     OSError: (),
 }
 _BY_NAME = {kind.__name__: kind for kind in _ERRORS}
+MAX_BATCH_BYTES = 1 << 20
+"""How much one answer of a stream carries; a single message or chunk may be larger."""
 
 
 class RemoteError(StandfastError):
@@ -148,10 +150,6 @@ def restore_error(fault: EncodedError) -> BaseException:
     if kind is None:
         return RemoteError(f"{fault.name}: {fault.fields[0] if fault.fields else ''}")
     return kind(*fault.fields)
-
-
-MAX_BATCH_BYTES = 1 << 20
-"""How much one answer of a stream carries; a single message or chunk may be larger."""
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True):

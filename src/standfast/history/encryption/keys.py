@@ -25,6 +25,9 @@ KEY_ID_SIZE = 8
 NONCE_SIZE = 12
 TAG_SIZE = 16
 _MAX_CIPHERS = 256
+_CIPHER_ID = CIPHER_IDS["aes-gcm"]
+_PURPOSE = b"workspace"
+_DATA_START = KEY_ID_SIZE + NONCE_SIZE
 
 
 class AeadCipher(Protocol):
@@ -162,11 +165,6 @@ def drop_expired(entries: Sequence[DecodedRecord], *, now: float, ttl: float) ->
         if any((entries[index].written_at or 0) > expired_before for index in unit):
             current += [entries[index] for index in unit]
     return current
-
-
-_CIPHER_ID = CIPHER_IDS["aes-gcm"]
-_PURPOSE = b"workspace"
-_DATA_START = KEY_ID_SIZE + NONCE_SIZE
 
 
 def find_seal(session: object) -> "WorkspaceSeal | None":

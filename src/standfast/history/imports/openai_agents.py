@@ -55,6 +55,9 @@ CREATE TABLE IF NOT EXISTS turn_usage (
     UNIQUE (session_id, branch_id, user_turn_number)
 );
 """
+DEFAULT_TABLES = ("agent_sessions", "agent_messages")
+DEFAULT_PREFIX = "agents:session"
+REDIS_SCHEMES = ("redis:", "rediss:", "unix:")
 
 
 class ExportedBranch(msgspec.Struct, frozen=True):
@@ -118,11 +121,6 @@ def write_branches(file: sqlite3.Connection, session_id: str, branches: Sequence
                 (session_id, branch.name, number, *counts, *details),
             )
     return len(messages)
-
-
-DEFAULT_TABLES = ("agent_sessions", "agent_messages")
-DEFAULT_PREFIX = "agents:session"
-REDIS_SCHEMES = ("redis:", "rediss:", "unix:")
 
 
 async def read_openai_agents(

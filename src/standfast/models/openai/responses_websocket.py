@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 _CLOSE_TIMEOUT = 1.0
+# The server ends a connection after an hour by refusing the next request on it.
+_CONNECTION_EXPIRED = b"websocket_connection_limit_reached"
 
 
 @dataclass(frozen=True)
@@ -153,10 +155,6 @@ def _make_connection_error(client: "AsyncOpenAI", error: Exception) -> Exception
 
 def _make_request(client: "AsyncOpenAI") -> Any:
     return client._client.build_request("GET", f"{client.base_url}responses")
-
-
-# The server ends a connection after an hour by refusing the next request on it.
-_CONNECTION_EXPIRED = b"websocket_connection_limit_reached"
 
 
 class OpenAIResponsesWebSocketOptions(TypedDict, total=False):

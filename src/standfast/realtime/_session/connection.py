@@ -22,6 +22,8 @@ from standfast.realtime.model import (
 
 MAX_UNCONFIRMED = 32
 """How many messages are kept for a resend, for models that never confirm a message."""
+LOSS_DETECTION_TIMEOUT = 1.0
+"""Seconds after a failed send within which the loss of the connection must be reported."""
 
 
 class ResendQueue:
@@ -76,10 +78,6 @@ class ResendQueue:
         message = self.to_resend.pop(0)
         self.mark_sent(message)
         return message
-
-
-LOSS_DETECTION_TIMEOUT = 1.0
-"""Seconds after a failed send within which the loss of the connection must be reported."""
 
 
 class ConnectionSupervisor(Protocol):

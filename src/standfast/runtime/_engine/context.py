@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 MAX_NAME_LENGTH = 64
 OLD_QUEUE = ""
 """The queue of runs that were stored before there were queues; every runtime reads it."""
+T = TypeVar("T")
+_log = get_logger(__name__)
 
 
 def name_queue(agent: str, cipher: RunCipher | None = None) -> str:
@@ -47,11 +49,6 @@ def list_queue_names(agent: str, cipher: RunCipher | None = None) -> Sequence[st
     if cipher is not None:
         return cipher.make_queue_names(agent)
     return [agent if len(agent) <= MAX_NAME_LENGTH else hashlib.sha256(agent.encode()).hexdigest()]
-
-
-T = TypeVar("T")
-
-_log = get_logger(__name__)
 
 
 class ShutdownFlag:

@@ -56,6 +56,7 @@ from standfast.workspaces.versions import list_workspaces, name_run_workspace
 MAX_PRIORITY = 1_000_000
 
 _BUSY_ADVICE = "wait for it, or start with on_busy='enqueue' or 'interrupt'"
+_PAGE_SIZE = 200
 
 
 @dataclass(frozen=True)
@@ -283,9 +284,6 @@ async def update_run(
         return False
     ctx.subscriptions.notify_written(record.run_id, stopped=status in STOPPED_STATUSES)
     return True
-
-
-_PAGE_SIZE = 200
 
 
 async def delete_run(ctx: RuntimeContext, run_id: str) -> None:

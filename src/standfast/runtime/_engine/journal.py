@@ -53,6 +53,7 @@ from standfast.store.records import RunRecord
 
 CallKey = tuple[tuple[str, ...], str]
 """The key of a call: the route to its run, and its id."""
+WRITER_VERSION = f"{__version__}/{CURRENT_SCHEMA_VERSION}"
 
 
 @dataclass(frozen=True)
@@ -153,9 +154,6 @@ def _restore_children(outcome: steps.Outcome, state: State) -> steps.Outcome:
         call if call.status == "done" else replace(call, child=children.get(call.position)) for call in outcome.calls
     )
     return replace(outcome, calls=calls)
-
-
-WRITER_VERSION = f"{__version__}/{CURRENT_SCHEMA_VERSION}"
 
 
 class JournalSnapshot(PersistedStruct, frozen=True):

@@ -29,6 +29,9 @@ from standfast.store.records import DocumentRecord
 
 SCHEDULE_KIND = "schedule"
 _PAGE_SIZE = 200
+POLL_SECONDS = 15.0
+"""Seconds after which schedules of other runtimes are noticed."""
+_log = get_logger(__name__)
 
 
 def encode_schedule(schedule: Schedule, cipher: RunCipher | None) -> bytes:
@@ -100,12 +103,6 @@ def _import_cronsim() -> Any:
     except ImportError as missing:
         raise MissingExtra("schedules", "cron=") from missing
     return cronsim
-
-
-POLL_SECONDS = 15.0
-"""Seconds after which schedules of other runtimes are noticed."""
-
-_log = get_logger(__name__)
 
 
 class ScheduleLoop:

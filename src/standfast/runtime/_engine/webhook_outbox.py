@@ -27,6 +27,10 @@ WEBHOOK_KIND = "webhook"
 DUE_KIND = "webhook-due"
 LOG_KIND = "webhook-log"
 _PAGE_SIZE = 200
+REFRESH_SECONDS = 15.0
+"""Seconds after which webhooks that other processes have made are noticed."""
+TEST_EVENT = "test"
+_STOP_KIND = RunStopped.__struct_config__.tag
 
 
 class WebhookTarget(msgspec.Struct, frozen=True):
@@ -114,15 +118,11 @@ def _locate(webhook_id: str) -> tuple[str, tuple[str, str]]:
     return f"webhook:{webhook_id}", ("webhook", webhook_id)
 
 
-REFRESH_SECONDS = 15.0
-"""Seconds after which webhooks that other processes have made are noticed."""
 EVENTS = (
     *(f"run.{status}" for status in STOPPED_STATUSES),
     "approval.requested",
     "approval.decided",
 )
-TEST_EVENT = "test"
-_STOP_KIND = RunStopped.__struct_config__.tag
 
 
 class WebhookOutbox:

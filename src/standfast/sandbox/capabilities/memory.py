@@ -20,6 +20,30 @@ from standfast.sandbox.sessions import BaseSandboxSession
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_SLUG = 80
+MAX_SUMMARY_CHARACTERS = 20_000
+_INSTRUCTIONS = """\
+## Memory
+
+Earlier runs in this workspace have left notes. Look at them if the task has to do with this workspace, with earlier
+work or with what the user prefers; leave them alone for tasks that need no context.
+- `{directory}/memory_summary.md`: a short overview. You find it below, do not open it again.
+- `{directory}/MEMORY.md`: the index. Search it for words of the task first.
+- `{directory}/rollout_summaries/`: one file for each earlier conversation. Open one only if the index leads to it and
+  the task needs the detail.
+- `{directory}/skills/`: procedures that have worked, each with a `SKILL.md`.
+
+Notes can be out of date. The files, the output of commands and what the user says now count more.
+{update}
+Memory summary:
+
+{summary}"""
+_UPDATE = """\
+If you find that a note is wrong, or the user asks you to remember something, change `{directory}/MEMORY.md` before your
+final answer.
+"""
+_READ_ONLY = """\
+Do not change any file below `{directory}`.
+"""
 
 
 class RolloutExtractionArtifacts(BaseModel):
@@ -147,35 +171,6 @@ def _parse_entry(text: str) -> RolloutEntry | None:
 
 def get_timestamp() -> str:
     return datetime.now(UTC).isoformat()
-
-
-MAX_SUMMARY_CHARACTERS = 20_000
-
-_INSTRUCTIONS = """\
-## Memory
-
-Earlier runs in this workspace have left notes. Look at them if the task has to do with this workspace, with earlier
-work or with what the user prefers; leave them alone for tasks that need no context.
-- `{directory}/memory_summary.md`: a short overview. You find it below, do not open it again.
-- `{directory}/MEMORY.md`: the index. Search it for words of the task first.
-- `{directory}/rollout_summaries/`: one file for each earlier conversation. Open one only if the index leads to it and
-  the task needs the detail.
-- `{directory}/skills/`: procedures that have worked, each with a `SKILL.md`.
-
-Notes can be out of date. The files, the output of commands and what the user says now count more.
-{update}
-Memory summary:
-
-{summary}"""
-
-_UPDATE = """\
-If you find that a note is wrong, or the user asks you to remember something, change `{directory}/MEMORY.md` before your
-final answer.
-"""
-
-_READ_ONLY = """\
-Do not change any file below `{directory}`.
-"""
 
 
 class Memory(Capability):

@@ -11,6 +11,8 @@ import msgspec
 
 from standfast.base.errors import InvalidInput, StandfastError
 
+MAX_CREDENTIAL_LENGTH = 16_384
+
 
 class Role(IntEnum):
     """What a principal may do; each role includes the ones before it.
@@ -60,9 +62,6 @@ class Authenticator(Protocol):
         not valid.
         """
         ...
-
-
-MAX_CREDENTIAL_LENGTH = 16_384
 
 
 class TokenExpired(Unauthenticated):

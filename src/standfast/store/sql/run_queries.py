@@ -20,6 +20,8 @@ RUN_COLUMNS = (
     "run_id, position, session_id, status, revision, data, journal_length, event_length, parent, seal, queue_name,"
     " queue_rank, queue_share, queue_behind, created_at, updated_at"
 )
+# Statuses are written into the statements, because a planner that does not know them does not use a partial index.
+_LANE = "status = '{status}' AND queue_behind = 0 AND queue_name = :queue"
 
 
 def run_record_from_row(row: Sequence[Any]) -> RunRecord:
@@ -192,10 +194,6 @@ def count_approval_changes(db: DatabaseConnection) -> int:
 def get_lease(db: DatabaseConnection, name: str) -> Lease | None:
     row = db.fetch_one("SELECT owner, token, expires_at FROM {_leases} WHERE name = :name", {"name": name})
     return Lease(name, *row) if row and row[0] else None
-
-
-# Statuses are written into the statements, because a planner that does not know them does not use a partial index.
-_LANE = "status = '{status}' AND queue_behind = 0 AND queue_name = :queue"
 
 
 def list_claimable(db: DatabaseConnection, queues: Sequence[str], *, limit: int, after: str | None) -> list[RunRecord]:

@@ -95,6 +95,11 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = <SCHEMA>, pg_temp AS $$
         WHERE s.owner = current_setting('standfast.owner', true) AND (s.tape = wanted OR l.tape = wanted)
     )
 $$"""
+T = TypeVar("T")
+_INSUFFICIENT_PRIVILEGE = "42501"
+_UNIQUE_VIOLATION = "23505"
+_MAX_ATTEMPTS = 6
+_SUPPORTED_OPS = (Splice, Annotate, RequireVersion, Quarantine, AppendVersions)
 
 
 def is_enabled(db: SqlConnection) -> bool:
@@ -206,13 +211,6 @@ def fetch_value(db: SqlConnection, sql: str, **params: object) -> Any:
 
 def quote(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"'
-
-
-T = TypeVar("T")
-_INSUFFICIENT_PRIVILEGE = "42501"
-_UNIQUE_VIOLATION = "23505"
-_MAX_ATTEMPTS = 6
-_SUPPORTED_OPS = (Splice, Annotate, RequireVersion, Quarantine, AppendVersions)
 
 
 class ScopedBackend(RelationalQueries):

@@ -20,6 +20,14 @@ from standfast.store.operations import (
 )
 from standfast.store.sql.connection import DatabaseConnection
 
+SECURE_DELETE = "secure_delete = ON"
+"""The pragma of every connection that writes. SQLite's own default leaves deleted rows in free pages."""
+TRUNCATE_LOG = "PRAGMA wal_checkpoint(TRUNCATE)"
+_CHECKPOINT_WAIT_MS = 1000  # for readers of other processes; a log that they still read is truncated later
+_MERGED_PAGES = 500  # of the index in one transaction, so that other writers need not wait long
+_ERASING_OPS = (Erase, DeleteRun, DeleteWorkspace, DeleteDocument, RewriteRun, RewriteVersions)
+_INDEX_FORGETS_AT_ONCE = sqlite3.sqlite_version_info >= (3, 42, 0)
+
 
 def create_private_file(path: str) -> None:
     """Create the file, readable by its user only, unless it exists. SQLite gives its log the same permissions."""
@@ -47,15 +55,6 @@ def explain_open_failure(path: Path) -> str:
     if not path.parent.is_dir():
         return f"the folder {path.parent} does not exist: make it first"
     return "permission denied: check the permissions of the file and its folder"
-
-
-SECURE_DELETE = "secure_delete = ON"
-"""The pragma of every connection that writes. SQLite's own default leaves deleted rows in free pages."""
-TRUNCATE_LOG = "PRAGMA wal_checkpoint(TRUNCATE)"
-_CHECKPOINT_WAIT_MS = 1000  # for readers of other processes; a log that they still read is truncated later
-_MERGED_PAGES = 500  # of the index in one transaction, so that other writers need not wait long
-_ERASING_OPS = (Erase, DeleteRun, DeleteWorkspace, DeleteDocument, RewriteRun, RewriteVersions)
-_INDEX_FORGETS_AT_ONCE = sqlite3.sqlite_version_info >= (3, 42, 0)
 
 
 def is_erasing(ops: Sequence[Op]) -> bool:

@@ -19,6 +19,10 @@ from standfast.workers.results import WorkerUsage
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _SHARED_ANONYMOUS = ("/dev/zero", "/memfd:", "/SYSV")
+_CHECK_INTERVAL = 0.25
+# Between executions, while the processes do not compute.
+_IDLE_INTERVAL = 5.0
+_IDLE_CPU = 0.02
 
 
 class ProcessSample(NamedTuple):
@@ -113,12 +117,6 @@ def _add_shared_memory(pid: int, shared: dict[tuple[int, int], int], ignored: fr
                 file_id = os.makedev(int(major, 16), int(minor, 16)), int(inode)
                 if file_id not in ignored:
                     shared[file_id] = max(shared.get(file_id, 0), size)
-
-
-_CHECK_INTERVAL = 0.25
-# Between executions, while the processes do not compute.
-_IDLE_INTERVAL = 5.0
-_IDLE_CPU = 0.02
 
 
 class CpuMeter:

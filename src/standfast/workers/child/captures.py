@@ -39,6 +39,13 @@ if TYPE_CHECKING:
     from standfast.workers.child.loop import WorkerLoop
 
 _MAP_FIXED = 0x10
+_PACK_SIZE = 32 << 10
+_NICENESS = 5  # the worker may run code meanwhile, and its caller waits for that
+_INTERNAL_NAMES = frozenset(
+    ("__builtins__", "__name__", "__doc__", "__package__", "__loader__", "__spec__", "__warningregistry__")
+)
+_request_decoder = msgspec.msgpack.Decoder(wire.CaptureRequest)
+_plan_decoder = msgspec.msgpack.Decoder(wire.RestorePlan)
 
 
 def map_file(fd: int, size: int) -> mmap.mmap:
@@ -55,15 +62,6 @@ def map_file(fd: int, size: int) -> mmap.mmap:
         number = ctypes.get_errno()
         raise OSError(number, f"the content of the workspace cannot be mapped: {os.strerror(number)}")
     return memory
-
-
-_PACK_SIZE = 32 << 10
-_NICENESS = 5  # the worker may run code meanwhile, and its caller waits for that
-_INTERNAL_NAMES = frozenset(
-    ("__builtins__", "__name__", "__doc__", "__package__", "__loader__", "__spec__", "__warningregistry__")
-)
-_request_decoder = msgspec.msgpack.Decoder(wire.CaptureRequest)
-_plan_decoder = msgspec.msgpack.Decoder(wire.RestorePlan)
 
 
 def capture(worker_loop: "WorkerLoop", message: CaptureMessage) -> None:

@@ -36,6 +36,9 @@ _main_thread_id = 0
 
 pending_handlers: dict[int, Handler] = {}
 """Handlers that wait to be called, by signal. A function that defers signals must run them at its end."""
+_FORKING_FUNCTIONS = ("fork", "posix_spawn", "posix_spawnp")
+_lost_children: set[int] = set()
+_owners: dict[int, "weakref.ref[Any]"] = {}
 
 
 def defer_signals(function: _F) -> _F:
@@ -137,12 +140,6 @@ def install() -> None:
 
 def _unwrap_handler(handler: Any) -> Any:
     return handler.handler if isinstance(handler, DeferrableHandler) else handler
-
-
-_FORKING_FUNCTIONS = ("fork", "posix_spawn", "posix_spawnp")
-
-_lost_children: set[int] = set()
-_owners: dict[int, "weakref.ref[Any]"] = {}
 
 
 def wrap_fork_functions() -> None:

@@ -32,6 +32,12 @@ _MAGIC = b"standfast-workspace"
 _HEADER_SIZE = len(_MAGIC) + 1 + DIGEST_SIZE
 
 hash_chunk = hashlib.sha256
+LENGTH = struct.Struct(">I")
+FRAME_HEADER = struct.Struct(f">cI{DIGEST_SIZE}s")
+CHUNK, MANIFEST, TOO_LARGE, FAILED = b"C", b"M", b"L", b"E"
+"""The kinds of frames: a chunk, the end, and two ways to fail."""
+MAX_FAILURE_BYTES = 65536
+FRAME_LIMITS = {CHUNK: 1 << 20, MANIFEST: MAX_MANIFEST_BYTES, TOO_LARGE: 64, FAILED: MAX_FAILURE_BYTES}
 
 
 class InvalidManifest(ValueError):
@@ -239,14 +245,6 @@ def find_target_problem(target: str) -> str | None:
     except UnicodeEncodeError:
         return "is not valid UTF-8"
     return "is too long" if too_long else None
-
-
-LENGTH = struct.Struct(">I")
-FRAME_HEADER = struct.Struct(f">cI{DIGEST_SIZE}s")
-CHUNK, MANIFEST, TOO_LARGE, FAILED = b"C", b"M", b"L", b"E"
-"""The kinds of frames: a chunk, the end, and two ways to fail."""
-MAX_FAILURE_BYTES = 65536
-FRAME_LIMITS = {CHUNK: 1 << 20, MANIFEST: MAX_MANIFEST_BYTES, TOO_LARGE: 64, FAILED: MAX_FAILURE_BYTES}
 
 
 class CaptureRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -34,6 +34,8 @@ _ETC_FILES = (
     "ca-certificates alternatives mime.types fonts matplotlibrc python3 services protocols"
 )
 _INSTALLATION_PATHS = ("stdlib", "platstdlib", "purelib", "platlib", "include", "platinclude", "scripts")
+SESSION_DIRECTORY = "/session"
+DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
 def find_readable_paths(extra: Iterable[str] = ()) -> tuple[str, ...]:
@@ -83,10 +85,6 @@ def _follow_links(path: str) -> list[str]:
 
 def _is_inside(path: str, folders: Iterable[str]) -> bool:
     return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
-
-
-SESSION_DIRECTORY = "/session"
-DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
 class SandboxBuilder:
