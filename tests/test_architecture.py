@@ -159,7 +159,7 @@ def test_only_worker_processes_can_load_pickles() -> None:
     assert [get_name(path) for path in host if imports_of(path) & modules] == []
 
 
-LOGGERS = {"base/log.py", "server/process.py", "cli/app.py", "mcp/_client/log_privacy.py"}
+LOGGERS = {"base/log.py", "server/logs.py", "cli/app.py", "mcp/_client/log_privacy.py"}
 
 
 def test_foreign_text_is_logged_and_shown_through_one_function() -> None:

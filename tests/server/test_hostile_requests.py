@@ -8,7 +8,7 @@ import pytest
 
 from factories.server import open_server
 from standfast.base.text import make_visible
-from standfast.server.process import configure_logging
+from standfast.server.logs import configure_logging
 from standfast.server.service import Limits
 
 HELLO = {"items": [{"role": "user", "content": "hello"}]}

@@ -9,7 +9,8 @@ import msgspec
 from standfast.agents.graph import AgentGraph
 from standfast.base.errors import InvalidInput
 from standfast.base.validation import is_integer
-from standfast.history.encryption.keys import Keyring, WorkspaceSeal, find_seal
+from standfast.history.encryption.keys import Keyring
+from standfast.history.encryption.workspace_seal import WorkspaceSeal, find_seal
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.core.context import ContextSerializer, SavedContext
 from standfast.runs.core.serialization import SavedRun, encode_run

@@ -1,29 +1,21 @@
-"""A server process: it limits the heads of requests, writes its log, and drains when it receives a signal to stop.
-
-The log has one line per request, as text or as JSON, never with bodies or credentials. uvicorn has no limits on heads.
-"""
+"""A server process: it prints nothing by itself, limits the heads of requests, and drains on a signal to stop."""
 
 import asyncio
-import logging
 import signal
 import socket
-import sys
 from types import FrameType
 from typing import Any
 
-import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from standfast.base.log import get_logger
-from standfast.base.text import make_visible
 
 HEAD_SECONDS = 20.0
 """From the connection, or the first byte of a further request on it, to the end of the headers."""
 MAX_HEAD_BYTES = 65_536
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _log = get_logger(__name__)
 DRAIN_TIMEOUT = 20.0
 """Seconds that open requests get to end after their streams were closed."""
@@ -84,49 +76,6 @@ class LimitedHeadProtocol(HttpToolsProtocol):
 def limit_heads(seconds: float) -> type[LimitedHeadProtocol]:
     """Return the protocol with this limit of time."""
     return type("LimitedHeadProtocol", (LimitedHeadProtocol,), {"head_seconds": seconds})
-
-
-class JsonFormatter(logging.Formatter):
-    """Formats a record as one JSON object with its extra fields. Foreign characters are escaped as JSON allows."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        entry: dict[str, Any] = {
-            "at": record.created,
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        entry |= {name: value for name, value in vars(record).items() if name not in _STANDARD and value is not None}
-        if record.exc_info:
-            entry["exception"] = self.formatException(record.exc_info)
-        return make_visible(msgspec.json.encode(entry, enc_hook=str).decode())
-
-
-class LineFormatter(logging.Formatter):
-    """Formats a record as a line in which foreign characters are visible."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return make_visible(super().format(record), multiline=bool(record.exc_info))
-
-
-class RefusedSocketFilter(logging.Filter):
-    """Drops the error that uvicorn logs for a WebSocket that was refused with a response."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.msg != "ASGI callable returned without completing handshake."
-
-
-def configure_logging(*, as_json: bool) -> None:
-    """Write the log of standfast and of the HTTP server to standard error."""
-    handler = logging.StreamHandler(sys.stderr)
-    formatter = JsonFormatter() if as_json else LineFormatter("%(asctime)s %(levelname)s %(message)s")
-    handler.setFormatter(formatter)
-    for name in ("standfast", "uvicorn.error"):
-        log = logging.getLogger(name)
-        log.handlers[:] = [handler]
-        log.filters[:] = [RefusedSocketFilter()] if name == "uvicorn.error" else []
-        log.setLevel(logging.INFO if name == "standfast" else logging.WARNING)
-        log.propagate = False
 
 
 class DrainingServer(uvicorn.Server):

@@ -1,9 +1,9 @@
-"""What all requests of one server share, and how often one principal, or one address, may send them."""
+"""What all requests of one server share."""
 
 import asyncio
 import math
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from standfast.server.auth.principals import Authenticator, Principal
 from standfast.server.cells import CellRegister
 from standfast.server.endpoints import WEBSOCKET
 from standfast.server.metrics import ServerMetrics
+from standfast.server.rate_limits import RateLimiter
 
 if TYPE_CHECKING:
     from standfast.server.answers import SessionStats
@@ -28,33 +29,11 @@ if TYPE_CHECKING:
     from standfast.workers.python_sessions import PythonSessions
     from standfast.workers.session import SandboxReport
 
-_BURST_SECONDS = 5.0
-_MAX_BUCKETS = 10_000
 _log = get_logger(__name__)
 SECURITY_CHECK_INTERVAL = 10.0
 """Seconds after which the server checks again whether the database separates owners."""
 MAX_CACHED = 1000
 MAX_SIZES = 4000
-
-
-class RateLimiter:
-    """One token bucket per name. A bucket holds what ``rate`` gives in five seconds."""
-
-    def __init__(self, rate: float) -> None:
-        self.rate, self.capacity = rate, max(rate * _BURST_SECONDS, 1.0)
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def take(self, name: str) -> float:
-        """Take a token and return 0, or return the seconds until there is one."""
-        now = time.monotonic()
-        tokens, at = self._buckets.get(name, (self.capacity, now))
-        tokens = min(self.capacity, tokens + (now - at) * self.rate)
-        accepted = tokens >= 1.0
-        self._buckets[name] = (tokens - 1.0 if accepted else tokens), now
-        self._buckets.move_to_end(name)
-        if len(self._buckets) > _MAX_BUCKETS:  # the name that was not seen for the longest time
-            self._buckets.popitem(last=False)
-        return 0.0 if accepted else (1.0 - tokens) / self.rate
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

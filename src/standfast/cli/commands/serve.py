@@ -130,7 +130,7 @@ async def serve(
         from standfast.server.process import listen, run_server
     except ImportError:
         raise MissingExtra("server", "standfast serve") from None
-    from standfast.server.process import configure_logging
+    from standfast.server.logs import configure_logging
 
     if python and workers > 1:
         raise InvalidInput(

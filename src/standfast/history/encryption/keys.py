@@ -1,15 +1,11 @@
-"""Encryption keys, which are derived from the secrets of the user, and the expiry of encrypted items.
-
-The workspace that a saved run carries is encrypted with the keys of its session.
-"""
+"""Encryption keys, which are derived from the secrets of the user, and the expiry of encrypted items."""
 
 import hashlib
 import hmac
-import os
 from collections.abc import Sequence
 from typing import Protocol
 
-from standfast.base.errors import InvalidInput, MissingExtra, WrongKey
+from standfast.base.errors import InvalidInput, MissingExtra
 from standfast.base.item_pairs import group_into_units
 from standfast.base.log import get_logger
 from standfast.base.validation import is_number
@@ -25,9 +21,6 @@ KEY_ID_SIZE = 8
 NONCE_SIZE = 12
 TAG_SIZE = 16
 _MAX_CIPHERS = 256
-_CIPHER_ID = CIPHER_IDS["aes-gcm"]
-_PURPOSE = b"workspace"
-_DATA_START = KEY_ID_SIZE + NONCE_SIZE
 
 
 class AeadCipher(Protocol):
@@ -165,37 +158,3 @@ def drop_expired(entries: Sequence[DecodedRecord], *, now: float, ttl: float) ->
         if any((entries[index].written_at or 0) > expired_before for index in unit):
             current += [entries[index] for index in unit]
     return current
-
-
-def find_seal(session: object) -> "WorkspaceSeal | None":
-    """Return a seal with the keys of an encrypted session, or of the encrypted session that ``session`` wraps."""
-    while session is not None:
-        keyring = getattr(getattr(session, "codec", None), "keyring", None)
-        if isinstance(keyring, Keyring):
-            return WorkspaceSeal(keyring)
-        session = getattr(session, "inner", None)
-    return None
-
-
-class WorkspaceSeal:
-    """Encrypts with the first key and decrypts with all of them."""
-
-    def __init__(self, keyring: Keyring) -> None:
-        self.keyring = keyring
-
-    def encrypt(self, data: bytes, place: bytes) -> bytes:
-        key, nonce = self.keyring.primary, os.urandom(NONCE_SIZE)
-        return key.id + nonce + key.get_cipher(_CIPHER_ID, _PURPOSE).encrypt(nonce, data, key.id + place)
-
-    def decrypt(self, data: bytes, place: bytes) -> bytes:
-        """Return the plaintext; raise :class:`WrongKey`, or ValueError if it was cut, altered or moved."""
-        key_id, nonce = data[:KEY_ID_SIZE], data[KEY_ID_SIZE:_DATA_START]
-        key = self.keyring.find(key_id)
-        if key is None:
-            raise WrongKey(f"the workspace was encrypted with the key {key_id.hex()}, not with one of {self.keyring}")
-        try:
-            return key.decrypt(
-                _CIPHER_ID, _PURPOSE, nonce=nonce, data=data[_DATA_START:], associated_data=key_id + place
-            )
-        except DecryptionFailed:
-            raise ValueError("was cut, altered, or belongs to another run") from None

@@ -14,7 +14,7 @@ from standfast.agents.hosted_tools import MCPToolApprovalRequest
 from standfast.agents.tool_identity import find_tool, get_call_arguments
 from standfast.agents.types import maybe_await
 from standfast.base.items import Item
-from standfast.history.encryption.keys import find_seal
+from standfast.history.encryption.workspace_seal import find_seal
 from standfast.lifecycle.scope import run_to_end
 from standfast.models.interface import wrap_attributes
 from standfast.runs.active_run import ActiveRun

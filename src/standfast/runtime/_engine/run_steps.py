@@ -6,7 +6,7 @@ import msgspec
 
 from standfast.agents.approvals import Approvals
 from standfast.agents.context import RunContextWrapper
-from standfast.history.encryption.keys import WorkspaceSeal
+from standfast.history.encryption.workspace_seal import WorkspaceSeal
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.core.context import restore_context
 from standfast.runs.core.conversion import to_usage_record

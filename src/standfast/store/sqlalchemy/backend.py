@@ -56,7 +56,7 @@ from standfast.store.sqlalchemy.dialects import (
 )
 from standfast.store.sqlalchemy.migrator import Migrator
 from standfast.store.sqlalchemy.row_security import ScopedBackend
-from standfast.store.sqlite import files
+from standfast.store.sqlite import erasure
 
 T = TypeVar("T")
 
@@ -213,7 +213,7 @@ class SqlBackend(RelationalQueries):
         except AdoptedMeanwhile:
             self.is_open = False
             results = await self.commit_with_retry(ops)
-        if self.connections.is_sqlite and files.is_erasing(ops):
+        if self.connections.is_sqlite and erasure.is_erasing(ops):
             try:
                 await self.remove_traces()
             except StoreUnavailable as problem:  # The erasure itself is committed.
@@ -224,11 +224,11 @@ class SqlBackend(RelationalQueries):
         """Remove what the search index and the log of an SQLite file keep of erased data."""
 
         def merge(raw: sqlalchemy.Connection) -> bool:
-            return self.transactions.run_in_transaction(raw, files.merge_index)
+            return self.transactions.run_in_transaction(raw, erasure.merge_index)
 
         while await self.connections.acquire_and_run(merge):
             pass
-        await self.connections.acquire_and_run(lambda raw: raw.exec_driver_sql(files.TRUNCATE_LOG).fetchall())
+        await self.connections.acquire_and_run(lambda raw: raw.exec_driver_sql(erasure.TRUNCATE_LOG).fetchall())
 
     async def commit_with_retry(self, ops: Sequence[Op]) -> list[OpResult]:
         await self.open()
@@ -296,8 +296,8 @@ class SqlBackend(RelationalQueries):
         def write(connection: SqlConnection) -> list[OpResult]:
             if self.openai_agents is not None:
                 return self.openai_agents.apply(connection, ops)
-            if self.connections.is_sqlite and files.is_erasing(ops):
-                files.prepare_index(connection)
+            if self.connections.is_sqlite and erasure.is_erasing(ops):
+                erasure.prepare_index(connection)
             return apply(connection, ops, self.transactions.get_time(connection))
 
         connection = await self.connections.acquire()

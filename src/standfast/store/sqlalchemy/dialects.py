@@ -14,7 +14,7 @@ from standfast.base.time import Clock
 from standfast.store.sql import schema
 from standfast.store.sql.connection import TableNames
 from standfast.store.sqlalchemy import postgres
-from standfast.store.sqlite import files
+from standfast.store.sqlite import erasure
 
 # Serialisation failure, deadlock, and a row that another transaction inserted first.
 _POSTGRESQL_CONFLICTS = frozenset(["40001", "40P01", "23505"])
@@ -109,7 +109,7 @@ SQLITE = Dialect(
     types=schema.SQLITE_TYPES,
     # The pragma with each transaction, because an engine of the caller makes connections as it likes. BEGIN IMMEDIATE
     # waits for other writers at the start of the transaction, not in the middle.
-    begin_statements=(f"PRAGMA {files.SECURE_DELETE}", "BEGIN IMMEDIATE"),
+    begin_statements=(f"PRAGMA {erasure.SECURE_DELETE}", "BEGIN IMMEDIATE"),
     lock_clause="",
     columns_query="SELECT name FROM pragma_table_info(:table)",
 )

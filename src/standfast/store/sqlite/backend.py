@@ -29,7 +29,7 @@ from standfast.store.sql.commit import apply
 from standfast.store.sql.connection import DEFAULT_NAMES, TableNames
 from standfast.store.sql.openai_agents_tables import AdoptedMeanwhile, ForeignTablesPolicy, OpenAIAgentsTables
 from standfast.store.sql.queries import RelationalQueries, get_session
-from standfast.store.sqlite import files, migrator
+from standfast.store.sqlite import erasure, migrator
 from standfast.store.sqlite import search as sqlite_search
 from standfast.store.sqlite.connections import DECLINED, InlineReader, ReaderThread, SqliteConnection
 from standfast.store.sqlite.files import create_private_file, explain_open_failure, get_file_id
@@ -197,7 +197,7 @@ class SqliteBackend(RelationalQueries):
         # A hand-edited column may contain any bytes; they must not prevent reading the other rows.
         raw.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
         with close_on_error(raw):
-            for setting in (f"synchronous = {self.synchronous}", files.SECURE_DELETE, *settings):
+            for setting in (f"synchronous = {self.synchronous}", erasure.SECURE_DELETE, *settings):
                 raw.execute(f"PRAGMA {setting}")
         return SqliteConnection(raw, self.names)
 
@@ -253,7 +253,7 @@ class SqliteBackend(RelationalQueries):
         now = self.clock()
         self.check_open()
 
-        erasing = files.is_erasing(ops)
+        erasing = erasure.is_erasing(ops)
 
         def work(connection: SqliteConnection) -> list[OpResult]:
             if erasing:
@@ -261,7 +261,7 @@ class SqliteBackend(RelationalQueries):
             if self.openai_agents is not None:
                 return self.openai_agents.apply(connection, ops)
             if erasing:
-                files.prepare_index(connection)
+                erasure.prepare_index(connection)
             return apply(connection, ops, now)
 
         inline = self.initialized and not erasing and self.openai_agents is None
@@ -285,7 +285,7 @@ class SqliteBackend(RelationalQueries):
         """Remove what the index and the log keep of erased data. Done again on closing if it was interrupted."""
         more = True
         while more:
-            more = await self.write(files.merge_index)
+            more = await self.write(erasure.merge_index)
             await asyncio.sleep(_INDEX_PAUSE if more else 0)
         if self.path != MEMORY:
             await asyncio.to_thread(self.truncate_log)
@@ -293,7 +293,7 @@ class SqliteBackend(RelationalQueries):
     def truncate_log(self) -> None:
         with self.write_lock:
             if self.connection is not None:
-                self.has_traces = not files.truncate_log(self.connection.raw)
+                self.has_traces = not erasure.truncate_log(self.connection.raw)
 
     async def write(self, work: Callable[[SqliteConnection], T]) -> T:
         self.check_open()

@@ -11,7 +11,7 @@ from standfast.base.items import decode_item
 from standfast.base.text import extract_text, extract_words
 from standfast.store.records import SearchCandidate
 from standfast.store.sql.connection import DatabaseConnection, as_bytes
-from standfast.store.sqlite.files import prepare_index
+from standfast.store.sqlite.erasure import prepare_index
 
 _CREATE_INDEX = (
     "CREATE TABLE IF NOT EXISTS {_searched} (number INTEGER PRIMARY KEY, tape INTEGER NOT NULL UNIQUE, upto INTEGER)",
