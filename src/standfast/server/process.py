@@ -10,6 +10,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from standfast.base.log import get_logger
+from standfast.models.prices import load_price_list
 from standfast.server.request_heads import HEAD_SECONDS, limit_heads
 
 _log = get_logger(__name__)
@@ -99,6 +100,7 @@ async def run_server(
         limit_concurrency=None,
         **options,
     )
+    asyncio.get_running_loop().run_in_executor(None, load_price_list)  # before the first request needs it
     server = DrainingServer(config, app, drain_delay=drain_delay)
     # uvicorn raises the signal again after it has ended, which would kill the process before the runtime is closed.
     handled = {sig: signal.getsignal(sig) for sig in (signal.SIGINT, signal.SIGTERM)}
