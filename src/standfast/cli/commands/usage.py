@@ -1,6 +1,6 @@
 """``usage``: requests and tokens of the runs in a store, added up."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
@@ -43,21 +43,22 @@ async def usage(
     """
     oldest = None if since is None else datetime.now(UTC) - parse_age(since)
     output = CommandPrinter(as_json)
-    totals: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    totals: defaultdict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(COLUMNS, 0))
     with output.show_status("reading"):
         async with open_runtime(require_existing_store(store)) as rt:
             owners = dict[str, str]()
             async for info, event in read_responses(rt, oldest):
                 used = event.data.get("usage") or {}
                 key = await find_key(rt, by, info, event, owners)
-                cost = compute_cost(event.data.get("model"), read_usage(event))
-                totals[key].update(
-                    cost=cost or 0,
-                    requests=used.get("requests", 0),
-                    input_tokens=used.get("input", 0),
-                    output_tokens=used.get("output", 0),
-                    total_tokens=used.get("total", 0),
-                )
+                counts = {
+                    "requests": used.get("requests", 0),
+                    "input_tokens": used.get("input", 0),
+                    "output_tokens": used.get("output", 0),
+                    "total_tokens": used.get("total", 0),
+                    "cost": compute_cost(event.data.get("model"), read_usage(event)) or 0,
+                }
+                for name, count in counts.items():
+                    totals[key][name] += count
     rows: list[dict[str, Any]] = [{by: key, **{name: totals[key][name] for name in COLUMNS}} for key in sorted(totals)]
     if not as_json:
         rows = [{**row, "cost": f"${row['cost']:.4f}"} for row in rows]

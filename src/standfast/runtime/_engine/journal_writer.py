@@ -144,7 +144,8 @@ class JournalWriter:
         self.context_tracker: ContextTracker | None = None
         self.snapshot_writer: SnapshotWriter | None = None
         self.session: StoredSession | None = None if record.session_id is None else ctx.open_session(record.session_id)
-        self.agent, self.owner = decode_header(record).agent, None
+        self.agent = decode_header(record).agent
+        self.owner: str | None = None
         self._marks = marks
         self._journal_length = record.journal_length
         self._entries: list[JournalEntry] = []
