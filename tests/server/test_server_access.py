@@ -39,6 +39,7 @@ BODIES = {
     "prune_runs": lambda names: {"keep": 1000},
     "prune_workspaces": lambda names: {"keep": 1000},
     "set_schedule": lambda names: {"agent": "desk", "input": "hi", "every": 3600},
+    "set_budget": lambda names: {"tokens": 1_000_000},
     "create_webhook": lambda names: {"url": "https://example.com/"},
     "create_key": lambda names: {"name": "n", "role": "viewer", "owner": "ann"},
 }
@@ -63,6 +64,8 @@ ABSENT = {
     "pause_schedule",
     "resume_schedule",
     "delete_schedule",
+    "get_budget",
+    "delete_budget",
     "delete_webhook",
     "list_deliveries",
     "send_test_event",

@@ -124,6 +124,7 @@ class Standfast(LazyGroup):
         ),
         ("runs", "standfast.cli.commands.runs:app", "List, show, resume, cancel and fork durable runs."),
         ("schedules", "standfast.cli.commands.schedules:app", "Start runs at given times."),
+        ("budgets", "standfast.cli.commands.budgets:app", "Limit what runs may spend."),
         ("webhooks", "standfast.cli.commands.webhooks:app", "Tell other servers when runs stop and approvals change."),
         ("usage", "standfast.cli.commands.usage:usage", "Add up requests and tokens by owner, session, model or day."),
         ("approvals", "standfast.cli.commands.approvals:app", "List and decide pending approvals."),

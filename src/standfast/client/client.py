@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, cast
 from standfast.base.ids import new_id
 from standfast.base.items import Item
 from standfast.client.administration import RemoteAdmin
+from standfast.client.budgets import RemoteBudgets
 from standfast.client.connection import Connection, make_path
 from standfast.client.event_stream import follow_approvals
 from standfast.client.runs import RemoteRun
@@ -50,6 +51,8 @@ class Client:
         """The keys, the audit log, the workers and the calls of the server."""
         self.schedules = RemoteSchedules(self.connection)
         """The schedules of the server."""
+        self.budgets = RemoteBudgets(self.connection)
+        """The budgets of the server."""
         self.webhooks = RemoteWebhooks(self.connection)
         """The webhooks of the server."""
 

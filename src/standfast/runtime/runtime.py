@@ -23,6 +23,7 @@ from standfast.runtime._engine.forks import ForkEdit, ForkTarget, fork_run
 from standfast.runtime._engine.imports import import_run
 from standfast.runtime._engine.presence import describe_queues, describe_runtimes
 from standfast.runtime._engine.scheduler import Scheduler
+from standfast.runtime.budgets import Budgets
 from standfast.runtime.handle import RunHandle
 from standfast.runtime.lifetime import hold_runtime
 from standfast.runtime.queries import RunQueries
@@ -192,6 +193,11 @@ class Runtime(RunQueries):
     def schedules(self) -> Schedules:
         """The schedules of the store: runs that start at given times."""
         return Schedules(self._ctx, self._ctx.on_schedule_changed)
+
+    @property
+    def budgets(self) -> Budgets:
+        """The budgets of the store: what runs may spend."""
+        return Budgets(self._ctx)
 
     @property
     def webhooks(self) -> Webhooks:

@@ -23,6 +23,7 @@ from standfast.server.problems import RequestError, make_problem, make_response
 from standfast.server.resources import (
     agents,
     approvals,
+    budgets,
     cells,
     compaction,
     fleet,
@@ -64,6 +65,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *health.endpoints,
     *keys.endpoints,
     *schedules.endpoints,
+    *budgets.endpoints,
     *webhooks.endpoints,
     *metrics.endpoints,
 )

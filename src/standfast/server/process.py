@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from standfast.base.log import get_logger
+from standfast.models.prices import load_price_list
 
 HEAD_SECONDS = 20.0
 """From the connection, or the first byte of a further request on it, to the end of the headers."""
@@ -157,6 +158,7 @@ async def run_server(
         limit_concurrency=None,
         **options,
     )
+    asyncio.get_running_loop().run_in_executor(None, load_price_list)  # before the first request needs it
     server = DrainingServer(config, app, drain_delay=drain_delay)
     # uvicorn raises the signal again after it has ended, which would kill the process before the runtime is closed.
     handled = {sig: signal.getsignal(sig) for sig in (signal.SIGINT, signal.SIGTERM)}

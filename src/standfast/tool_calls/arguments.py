@@ -40,7 +40,7 @@ class TooCostly(Exception):
     """The arguments cannot be checked in a reasonable time."""
 
 
-class Budget:
+class WorkBudget:
     """What may still be evaluated for one call."""
 
     def __init__(self, values: Any) -> None:
@@ -78,7 +78,7 @@ class Budget:
         return size
 
 
-_budget: ContextVar[Budget] = ContextVar("standfast_schema_budget")
+_budget: ContextVar[WorkBudget] = ContextVar("standfast_schema_budget")
 
 
 def find_schema_error(values: Any, schema: Mapping[str, Any]) -> str | None:
@@ -113,7 +113,7 @@ def _find_error(validator: Any, values: Any) -> Any:
     from jsonschema.exceptions import best_match
 
     try:
-        _budget.set(Budget(values))
+        _budget.set(WorkBudget(values))
         return best_match(validator.iter_errors(values))
     except (RecursionError, OverflowError) as problem:
         raise TooCostly(_describe(problem)) from None

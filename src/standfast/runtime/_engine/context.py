@@ -21,6 +21,7 @@ from standfast.history.reader import PLAIN_CODEC
 from standfast.history.session import SessionABC
 from standfast.history.stored_session import StoredSession
 from standfast.runs.config import RunConfig
+from standfast.runtime._engine.budget_book import BudgetBook
 from standfast.runtime._engine.leases import LeaseRenewer
 from standfast.runtime._engine.run_cipher import RunCipher
 from standfast.runtime._engine.subscriptions import APPROVALS, RunSubscriptions
@@ -148,6 +149,10 @@ class RuntimeContext:
     on_schedule_changed: Callable[[], None] = lambda: None
     """Called when this runtime has changed a schedule."""
     workspace_executors: dict[tuple[tuple[str, Any], ...], "WorkspaceExecutor"] = field(default_factory=dict)
+    budgets: BudgetBook = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.budgets = BudgetBook(self)
 
     @property
     def closing(self) -> bool:
