@@ -218,8 +218,12 @@ def estimate_size(ops: Sequence[Op]) -> float:
 
 
 def estimate_op_size(op: Op) -> float:
-    if type(op) in _UNBOUNDED_OPS:
+    kind = type(op)
+    if kind in _UNBOUNDED_OPS:
         return math.inf
+    list_blobs = _BLOBS.get(kind)
+    if list_blobs is None:
+        return 0
     blobs = list_blobs(op)
     rows = len(blobs)
     if isinstance(op, Splice):
@@ -229,14 +233,14 @@ def estimate_op_size(op: Op) -> float:
     return sum(map(len, blobs)) + _ROW_OVERHEAD * rows
 
 
-def list_blobs(op: Op) -> Sequence[bytes]:
-    if isinstance(op, Splice):
-        return op.add
-    if isinstance(op, (AppendJournal, AppendEvents)):
-        return [data for _, data in (op.entries if isinstance(op, AppendJournal) else op.events)]
-    if isinstance(op, AppendVersions):
-        return op.versions
-    return (op.data,) if isinstance(op, (SaveRun, SaveApproval, SaveCheckpoint, PutBlob, PutDocument)) else ()
+_BLOBS: dict[type, Callable[[Any], Sequence[bytes]]] = {
+    Splice: lambda op: op.add,
+    AppendJournal: lambda op: [data for _, data in op.entries],
+    AppendEvents: lambda op: [data for _, data in op.events],
+    AppendVersions: lambda op: op.versions,
+    **dict.fromkeys((SaveRun, SaveApproval, SaveCheckpoint, PutBlob, PutDocument), lambda op: (op.data,)),
+}
+"""The bytes that an operation writes, by its kind; any other writes a few numbers and names."""
 
 
 # A connection must not be open while the process forks: the child inherits it without its file locks, and connections
