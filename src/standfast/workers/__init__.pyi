@@ -9,6 +9,7 @@ from standfast.workers.errors import WorkspaceRefused as WorkspaceRefused
 from standfast.workers.errors import ExecutionTimeout as ExecutionTimeout
 from standfast.workers.errors import PoolBroken as PoolBroken
 from standfast.workers.errors import PoolExhausted as PoolExhausted
+from standfast.workers.errors import PrepareFailed as PrepareFailed
 from standfast.workers.errors import WorkerRequestFailed as WorkerRequestFailed
 from standfast.workers.errors import SandboxUnavailable as SandboxUnavailable
 from standfast.workers.errors import StartFailed as StartFailed

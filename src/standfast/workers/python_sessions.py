@@ -18,9 +18,9 @@ from standfast.workers.cell_executors import (
     Durability,
     RunWorkspaceSource,
     WorkspaceSource,
-    run_observed,
+    run_prepared,
 )
-from standfast.workers.errors import WorkerError
+from standfast.workers.errors import PrepareFailed, WorkerError
 from standfast.workers.integrations.run_conversations import RunConversations
 from standfast.workers.pool import SessionPool
 from standfast.workers.results import ExecutionResult, as_text
@@ -74,6 +74,8 @@ class _ConversationSlot:
     prior_state: _PriorState = _PriorState()
     live: Any = None
     is_forgotten: bool = False
+    prepared: set[str] = field(default_factory=set)
+    """What was run to prepare the interpreter of the session."""
 
 
 class PythonSessions:
@@ -140,6 +142,7 @@ class PythonSessions:
         run: RunWorkspaceSource | None = None,
         store: WorkspaceSource | None = None,
         observer: CellObserver | None = None,
+        prepare: str = "",
     ) -> PythonCallResult:
         """Run code in the session of the conversation ``key``, by default the current one.
 
@@ -149,7 +152,8 @@ class PythonSessions:
         With ``is_kept=False`` nothing is stored, for a conversation that no other process will continue. ``origin``
         identifies the tool call, as :attr:`ToolContext.idempotency_key` does: a fork of the conversation without the
         output of that call gets the variables and files without it. ``run`` is :attr:`ToolContext.workspace`: the state
-        of that run refers to the variables and files, and a run that is resumed finds them.
+        of that run refers to the variables and files, and a run that is resumed finds them. ``prepare`` is code that
+        runs first unless it has run in this interpreter, see :func:`~standfast.python_tool`.
         """
         name = current_conversation.get() if key is None else key
         async with self._acquire_slot(name) as slot:
@@ -166,12 +170,19 @@ class PythonSessions:
                     origin=origin,
                     run=link,
                     observer=observer,
+                    prepare=prepare,
                 )
             if run is not None:
                 run.note_unkept()
             session = await self._ensure_session(slot)
             prior, slot.prior_state = slot.prior_state, _PriorState()
-            result = await run_observed(session, code, timeout or self.timeout, observer)
+            due = "" if prepare in slot.prepared else prepare
+            try:
+                result = await run_prepared(session, code, timeout or self.timeout, observer, prepare=due)
+            except PrepareFailed:  # half of it may have been run
+                self._release_session(slot)
+                raise
+            slot.prepared.add(due)
             return PythonCallResult(result, prior.carried_over, prior.is_first_call)
 
     @contextlib.asynccontextmanager
@@ -271,6 +282,7 @@ class PythonSessions:
                 return slot.session
             with contextlib.suppress(WorkerError, Closed):
                 await slot.session.restart()
+                slot.prepared.clear()
                 slot.prior_state = _PriorState(
                     "nothing" if slot.prior_state.carried_over == "nothing" else "files", slot.prior_state.is_first_call
                 )
@@ -326,6 +338,7 @@ class PythonSessions:
 
     def _release_session(self, slot: _ConversationSlot) -> None:
         session, live, slot.session, slot.live = slot.session, slot.live, None, None
+        slot.prepared.clear()
         if live is not None:
             live.release()
         if session is not None:

@@ -18,7 +18,7 @@ from standfast.base.log import get_logger
 from standfast.store.backend import Backend
 from standfast.store.records import WorkspaceRecord
 from standfast.workers import Capture, WorkerError, WorkerSession
-from standfast.workers.cell_executors import CellObserver, Durability, SlotAccess, run_observed
+from standfast.workers.cell_executors import CellObserver, Durability, SlotAccess, run_prepared
 from standfast.workers.python_sessions import PythonCallResult
 from standfast.workspaces.confidentiality import refuse_clear, refuse_encrypted
 from standfast.workspaces.live_snapshots import keep_contents
@@ -27,7 +27,7 @@ from standfast.workspaces.ownership import Ownership, RecordedCall, acquire_work
 from standfast.workspaces.recovery import RestoreReport, compute_output_digest, make_restored_data, restore_version
 from standfast.workspaces.run_workspace import RunWorkspace
 from standfast.workspaces.storage import WorkspaceStorage
-from standfast.workspaces.versions import Cell
+from standfast.workspaces.versions import Cell, list_prepared
 
 _log = get_logger(__name__)
 _RESTORE_ATTEMPTS = 4
@@ -63,10 +63,12 @@ class WorkspaceExecutor:
         origin: str = "",
         run: RunWorkspace | None = None,
         observer: CellObserver | None = None,
+        prepare: str = "",
     ) -> PythonCallResult:
         """Run a cell in the workspace ``key``, as it is in the store, and add the version that it makes.
 
-        ``run`` is the run that makes the call, unless it is durable.
+        ``run`` is the run that makes the call, unless it is durable. ``prepare`` is run before the cell, unless it has
+        prepared the worker.
         """
         if run is not None and run.is_confidential:
             refuse_clear(self.backend, is_encrypted=self.is_encrypted)
@@ -84,15 +86,26 @@ class WorkspaceExecutor:
             live.dirty = True
             place = await self.storage.find_place(key)
             seed = None if live.is_seeded else secrets.randbits(_SEED_BITS)
-            result = await run_observed(live.session, code, timeout, observer, seed=seed)
+            due = "" if prepare in live.prepared else prepare
+            result = await run_prepared(live.session, code, timeout, observer, prepare=due, seed=seed)
             live.is_seeded = True
+            live.prepared.add(due)
             if result.state == "lost":
                 slot.discard()
                 await self._release(owned, call)
                 return PythonCallResult(result, "variables", record is None, tuple(notes), is_kept=True)
             run_id, separator, path = origin.partition(":")
             made_by = (path, run_id if call is None else call.run_id) if separator else (origin, "")
-            cell = Cell(live.version, code, compute_output_digest(result), *made_by, timeout, place=place, seed=seed)
+            cell = Cell(
+                live.version,
+                code,
+                compute_output_digest(result),
+                *made_by,
+                timeout,
+                place=place,
+                seed=seed,
+                prepare=due,
+            )
             notes += await self._finish_cell(slot, live, key, record, owned, cell, call)
             if run is not None and call is None:
                 save = partial(self._save_before_stop, slot, key)
@@ -198,7 +211,7 @@ class WorkspaceExecutor:
             if live.session.is_alive:
                 live.workspace_id, live.version, live.dirty = record.workspace_id, record.version, False
                 live.saved_version, live.manifest = report.checkpoint, report.manifest
-                live.contents = report.contents
+                live.contents, live.prepared = report.contents, set(report.prepared)
                 live.is_seeded = bool(report.checkpoint or report.replayed)
                 return live, report
             if not report.missing or (attempt and report.missing[0] != deadly):
@@ -224,6 +237,7 @@ class WorkspaceExecutor:
         if manifest is not None:
             live.version = live.manifest_version = record.version
             live.saved_version, live.manifest, live.dirty = line[-1].number, manifest, False
+            live.prepared = set(list_prepared(line))
         return manifest is not None
 
     async def _finish_cell(

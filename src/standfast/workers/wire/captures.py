@@ -30,7 +30,8 @@ class CaptureRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 class RestorePlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a worker is to restore. The bytes of the contents, of the buffers and of the state follow, in this order.
 
-    ``mapped`` are the places of those that come as descriptors of memory files instead.
+    ``mapped`` are the places of those that come as descriptors of memory files instead. With ``remains`` all other
+    variables and files are removed first.
     """
 
     imports: dict[str, str] = {}
@@ -39,6 +40,14 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     state: int = 0
     cell_count: int = 0
     mapped: tuple[int, ...] = ()
+    remains: "Remains | None" = None
+
+
+class Remains(msgspec.Struct, frozen=True, array_like=True):
+    """The variables and paths of a prepared worker that a restore does not remove."""
+
+    names: tuple[str, ...]
+    paths: tuple[str, ...]
 
 
 class PlannedGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
