@@ -290,7 +290,8 @@ class WorkspaceExecutor:
         with slot.keep():
             capture = await self._capture(live)
             if capture is not None:
-                await self._write(live, key, version, capture, call)
+                async with self.storage.open_large_writes():
+                    await self._write(live, key, version, capture, call)
         is_behind = live.saved_version == version and (live.version > version or live.pending is not None)
         if is_behind or (before is not None and live.manifest is None):  # its content was pruned
             slot.start(self._save_next(slot, live, key), name=f"the next checkpoint of {key}")
@@ -330,7 +331,8 @@ class WorkspaceExecutor:
     async def _save(self, slot: SlotAccess, live: LiveWorkspace, key: str) -> None:
         capture = await self._capture(live)
         if capture is not None:
-            await self._write(live, key, live.version, capture, live.last_call)
+            async with self.storage.open_large_writes():
+                await self._write(live, key, live.version, capture, live.last_call)
 
     async def _write(
         self, live: LiveWorkspace, key: str, version: int, capture: Capture, call: RecordedCall | None

@@ -1,7 +1,8 @@
 """Workspaces in a backend: their versions, their checkpoints, and the chunks of these."""
 
+import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -101,16 +102,27 @@ class WorkspaceStorage:
         manifest = capture.manifest
         return SavedCheckpoint(build_checkpoint_op(manifest, key, workspace_id, version), manifest)
 
+    def open_large_writes(self) -> AbstractAsyncContextManager[None]:
+        """Return the context for writing large content; only SQLite has a special one."""
+        return getattr(self.backend, "large_writes", None) or nullcontext()
+
     async def write_chunks(self, chunks: AsyncIterable[tuple[bytes, bytes]]) -> None:
-        """Store chunks, in small commits."""
+        """Store chunks, in small commits. While one is written, the chunks of the next one are taken."""
+        writing: asyncio.Future[object] | None = None
         batch: list[Op] = []
         size = 0
-        async for digest, data in chunks:
-            batch.append(PutBlob(digest=digest.hex(), size=len(data), data=data))
-            size += len(data)
-            if size >= _BATCH_BYTES:
-                await self.backend.commit(*batch)
-                batch, size = [], 0
+        try:
+            async for digest, data in chunks:
+                batch.append(PutBlob(digest=digest.hex(), size=len(data), data=data))
+                size += len(data)
+                if size >= _BATCH_BYTES:
+                    if writing is not None:
+                        await writing
+                    writing = asyncio.ensure_future(self.backend.commit(*batch))
+                    batch, size = [], 0
+        finally:
+            if writing is not None:
+                await writing
         if batch:
             await self.backend.commit(*batch)
 
