@@ -39,7 +39,7 @@ from standfast.workers.state import SessionState as SessionState
 from standfast.workers.python_sessions import PythonSessions as PythonSessions
 from standfast.workers.python_sessions import PythonCallResult as PythonCallResult
 from standfast.workers.python_sessions import current_conversation as current_conversation
-from standfast.workers.python_sessions import python_function as python_function
+from standfast.workers.framework_functions import python_function as python_function
 from standfast.workers.wire.frames import FrameTooLarge as FrameTooLarge
 from standfast.workers.wire.manifests import Content as Content
 from standfast.workers.wire.manifests import InvalidManifest as InvalidManifest
