@@ -144,6 +144,8 @@ class WorkspaceStorage:
             manifest = WorkspaceManifest.decode(record.data)
         except InvalidManifest as problem:
             raise WorkspaceRefused(problem.kind, str(problem)) from problem
+        if manifest.place not in (None, (key, version)):
+            raise WorkspaceRefused("other-owner", f"the checkpoint of version {version} was made for another one")
         return record, manifest
 
     async def fetch(self, digest: bytes) -> bytes:
@@ -199,7 +201,7 @@ def build_checkpoint_op(manifest: WorkspaceManifest, key: str, workspace_id: str
         workspace_id=workspace_id,
         version=version,
         checkpoint_id=new_id("checkpoint"),
-        data=manifest.encode(),
+        data=msgspec.structs.replace(manifest, place=(key, version)).encode(),
         blobs=tuple(sorted(digest.hex() for digest in manifest.digests)),
         size=manifest.size,
     )

@@ -80,6 +80,7 @@ class WorkspaceManifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     modules, as ``module`` or ``module:name``. ``unkept`` and ``unkept_files`` have the reason for each name or path
     that could not be kept. ``state`` is the state of the random generators and of the interpreter, pickled, and
     ``cell_count`` the number of cells that were run. ``size`` is the number of bytes of all content before compression.
+    ``place`` is the key and the version of the stored workspace; earlier releases did not write it.
     """
 
     python: str
@@ -93,6 +94,7 @@ class WorkspaceManifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     unkept_files: dict[str, str] = {}
     cell_count: int = 0
     size: int = 0
+    place: tuple[str, int] | None = None
 
     def iterate_contents(self) -> Iterator[Content]:
         """Iterate over everything that has bytes, in the order in which it is restored."""
