@@ -73,7 +73,7 @@ class SlotAccess(Protocol):
     live: Any
 
     async def acquire(self) -> WorkerSession:
-        """Return the session, starting one if there is none."""
+        """Return the session, which is started if necessary."""
         ...
 
     def discard(self) -> None:

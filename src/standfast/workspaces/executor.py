@@ -20,13 +20,11 @@ from standfast.store.records import WorkspaceRecord
 from standfast.workers import Capture, WorkerError, WorkerSession
 from standfast.workers.cell_executors import CellObserver, Durability, SlotAccess, run_prepared
 from standfast.workers.python_sessions import PythonCallResult
-from standfast.workspaces.confidentiality import refuse_clear, refuse_encrypted
-from standfast.workspaces.live_snapshots import keep_contents
-from standfast.workspaces.live_workspace import LiveWorkspace
+from standfast.workspaces.live_workspace import LiveWorkspace, keep_contents
 from standfast.workspaces.ownership import Ownership, RecordedCall, acquire_workspace
 from standfast.workspaces.recovery import RestoreReport, compute_output_digest, make_restored_data, restore_version
 from standfast.workspaces.run_workspace import RunWorkspace
-from standfast.workspaces.storage import WorkspaceStorage
+from standfast.workspaces.storage import WorkspaceStorage, refuse_clear, refuse_encrypted
 from standfast.workspaces.versions import Cell, list_prepared
 
 _log = get_logger(__name__)

@@ -10,9 +10,15 @@ from standfast.store.backend import Backend
 from standfast.store.records import WorkspaceRecord
 from standfast.workers.errors import WorkspaceRefused
 from standfast.workspaces.bundles import BundleSeal, WorkspaceBundle, export_version, import_bundle, is_sealed
-from standfast.workspaces.saved_reference import WorkspaceRef
 from standfast.workspaces.storage import WorkspaceStorage, describe_location
-from standfast.workspaces.versions import Cell, WorkspaceVersion, find_version, name_run_workspace, parse_session_id
+from standfast.workspaces.versions import (
+    Cell,
+    WorkspaceRef,
+    WorkspaceVersion,
+    find_version,
+    name_run_workspace,
+    parse_session_id,
+)
 
 if TYPE_CHECKING:
     from standfast.workspaces.executor import WorkspaceExecutor

@@ -1,4 +1,4 @@
-"""Workspaces in a backend: their versions, their checkpoints, and the chunks of these."""
+"""Workspaces in a backend: versions, checkpoints and chunks. Those of encrypted sessions are refused in clear."""
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from standfast.base.errors import NotFound
+from standfast.base.errors import NotFound, Unsupported
 from standfast.base.ids import new_id
 from standfast.store.backend import Backend
-from standfast.store.operations import AppendVersions, Op, PutBlob, SaveCheckpoint
+from standfast.store.memory import MemoryBackend
+from standfast.store.operations import AppendVersions, Op, OpResult, PutBlob, SaveCheckpoint
 from standfast.store.records import CheckpointRecord, WorkspaceRecord
 from standfast.workers.errors import WorkspaceRefused
 from standfast.workers.wire.manifests import InvalidManifest, WorkspaceManifest
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from standfast.workers.captures import Capture
 
 _BATCH_BYTES = 4 << 20
+_REMEDIES = (
+    "use a Runtime with encryption_key=, which encrypts them, or PythonSessions with the store of"
+    " open_store('memory://') or with durability='off', which write them nowhere"
+)
 
 
 class SavedCheckpoint(msgspec.Struct, frozen=True):
@@ -108,7 +113,7 @@ class WorkspaceStorage:
 
     async def write_chunks(self, chunks: AsyncIterable[tuple[bytes, bytes]]) -> None:
         """Store chunks, in small commits. While one is written, the chunks of the next one are taken."""
-        writing: asyncio.Future[object] | None = None
+        writing: asyncio.Future[list[OpResult]] | None = None
         batch: list[Op] = []
         size = 0
         try:
@@ -210,3 +215,23 @@ def build_checkpoint_op(manifest: WorkspaceManifest, key: str, workspace_id: str
 def describe_location(backend: Backend) -> str:
     """Return where a store is, for people: without the names of its tables, and never with a password."""
     return backend.location.partition(" TableNames(")[0]
+
+
+async def refuse_encrypted(backend: Backend, key: str, *, is_encrypted: bool) -> None:
+    """Refuse to store the workspace of a session in this backend in clear, if the session is encrypted."""
+    session_id = parse_session_id(key)
+    if is_encrypted or session_id is None:
+        return
+    record = await backend.get_session(session_id)
+    if record is not None and record.seal is not None:
+        raise make_clear_error(f"session {session_id!r}")
+
+
+def refuse_clear(backend: Backend, *, is_encrypted: bool) -> None:
+    """Refuse to store the workspace of a run in clear; its session is encrypted, in whichever store."""
+    if not is_encrypted and not isinstance(backend, MemoryBackend):
+        raise make_clear_error("the session of this run")
+
+
+def make_clear_error(session: str) -> Unsupported:
+    return Unsupported(f"{session} is encrypted, and its variables and files would be stored unencrypted: {_REMEDIES}")

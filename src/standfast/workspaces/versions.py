@@ -1,4 +1,4 @@
-"""Versions of a workspace: how each was made, and which one a conversation had at some point."""
+"""Versions of a workspace: how each was made, which one a conversation had at some point, and references to them."""
 
 import hashlib
 from collections import Counter
@@ -179,3 +179,17 @@ def choose_version(versions: Iterable[WorkspaceVersion], outputs: Iterable[str])
 def list_output_ids(items: Iterable[Mapping[str, object]]) -> list[str]:
     """Return the ids of the calls whose outputs are among these items."""
     return [str(item.get("call_id")) for item in items if str(item.get("type")).endswith("_output")]
+
+
+class WorkspaceRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The variables and files of a run's Python, as the latest finished call of the run left them.
+
+    ``key`` and ``workspace_id`` name the workspace, and ``store`` says where it is. ``checkpoint`` is the id of the
+    latest checkpoint up to ``version``, as far as it was known when the run was saved.
+    """
+
+    key: str
+    workspace_id: str
+    version: int
+    checkpoint: str | None = None
+    store: str = ""

@@ -48,6 +48,8 @@ T = TypeVar("T")
 async def ask_model(run: ActiveRun) -> ModelAnswered:
     """Call the current agent's model. If an input guardrail trips, the response is discarded."""
     state, agent = run.state, run.current_agent
+    if run.recorder is not None:
+        await run.recorder.before_request(run)
     await load_history(run)
     items = run.model_input.build_input(state)
     run.context.model_input, run.context.turn_input = items, as_items(get_first_input(run))

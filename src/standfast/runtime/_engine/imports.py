@@ -21,9 +21,8 @@ from standfast.runtime._engine.scheduler import Scheduler, build_create_ops
 from standfast.store.operations import Op
 from standfast.store.records import RunRecord
 from standfast.workspaces.bundles import build_import_ops
-from standfast.workspaces.confidentiality import refuse_clear
 from standfast.workspaces.run_workspace import is_reached
-from standfast.workspaces.storage import WorkspaceStorage
+from standfast.workspaces.storage import WorkspaceStorage, refuse_clear
 from standfast.workspaces.versions import name_run_workspace, name_session_workspace
 
 if TYPE_CHECKING:

@@ -17,8 +17,17 @@ from standfast.workers.files import Files
 from standfast.workers.results import WorkspaceReport
 from standfast.workers.shared_contents import MAX_SHARED, Fetch, SharedContent, find_shared
 from standfast.workers.wire import messages as m
-from standfast.workers.wire.captures import CaptureRequest, PlannedGroup, Remains, RestorePlan, encode_request
-from standfast.workers.wire.manifests import Content, InvalidManifest, WorkspaceFile, WorkspaceManifest
+from standfast.workers.wire.manifests import (
+    CaptureRequest,
+    Content,
+    InvalidManifest,
+    PlannedGroup,
+    Remains,
+    RestorePlan,
+    WorkspaceFile,
+    WorkspaceManifest,
+    encode_request,
+)
 
 DEFAULT_WORKSPACE_BYTES = 256 << 20
 _PARALLEL_FETCHES = 8
