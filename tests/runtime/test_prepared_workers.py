@@ -157,3 +157,18 @@ async def test_a_conversation_rewound_to_its_beginning_is_prepared_again(shared_
     async with machine(shared_url, COUNT) as runtime:
         outputs, _ = await ask_durably(runtime)
         assert outputs[0].splitlines()[-1] == "[1, 2]"
+
+
+async def test_a_restored_generation_prepares_its_worker_once(shared_url: str) -> None:
+    """The calls made since run again after those of the generation, and the first of them had been prepared, too."""
+    async with machine(shared_url, COUNT, COUNT) as runtime:
+        await ask_durably(runtime)
+        session = runtime.session("s")
+        await session.rewind(to=0)
+        generation = (await session.generations())[-1].number
+    async with machine(shared_url, COUNT) as runtime:
+        await ask_durably(runtime)
+        await runtime.session("s").restore(generation)
+    async with machine(shared_url, "started") as runtime:
+        [output], _ = await ask_durably(runtime)
+        assert output.splitlines()[-1] == "[1, 2, 3, 4]"

@@ -203,7 +203,9 @@ async def replay_cells(session: WorkerSession, cells: Sequence[WorkspaceVersion]
     for index, version in enumerate(cells):
         try:
             cell = version.cell
-            result = await run_prepared(session, cell.code or "", cell.timeout, prepare=cell.prepare, seed=cell.seed)
+            # Cells that were made in another line may be run again after those of this one.
+            due = "" if cell.prepare in report.prepared else cell.prepare
+            result = await run_prepared(session, cell.code or "", cell.timeout, prepare=due, seed=cell.seed)
             # A name that could not be saved may exist again.
             present = {entry.name for entry in await session.namespace()} if report.unkept else set()
             present -= report.renewed
@@ -216,7 +218,7 @@ async def replay_cells(session: WorkerSession, cells: Sequence[WorkspaceVersion]
             report.missing = tuple(one.number for one in cells[index:])
             return
         report.replayed += (version.number,)
-        report.prepared += [cell.prepare] if cell.prepare else []
+        report.prepared += [due] if due else []
         # What was stopped may have been stopped at another moment.
         if compute_output_digest(result) != cell.output or result.timed_out:
             report.differs += (DifferingCell(version.number, version.cell.call),)
