@@ -321,6 +321,7 @@ class RemoteWorkerSession(WorkerSession):
         *,
         max_bytes: int = DEFAULT_WORKSPACE_BYTES,
         timeout: float | None = None,
+        prepare: Callable[[], Awaitable[object]] | None = None,
     ) -> WorkspaceReport:
         try:
             decoded = manifest if isinstance(manifest, WorkspaceManifest) else WorkspaceManifest.decode(manifest)
@@ -330,7 +331,9 @@ class RemoteWorkerSession(WorkerSession):
         if decoded.size > max_bytes:
             raise WorkspaceRefused("too-large", f"it has {decoded.size} bytes; the limit is {max_bytes}")
         await self._send_chunks(sorted(decoded.digests), fetch)
-        request = wire.RestoreWorkspace(decoded.encode(), max_bytes, timeout)
+        if prepare is not None:
+            await prepare()
+        request = wire.RestoreWorkspace(decoded.encode(), max_bytes, timeout, prepare is not None)
         return await self.call("restore_workspace", request, WorkspaceReport)
 
     async def _send_chunks(self, digests: list[bytes], fetch: Callable[[bytes], Awaitable[bytes]]) -> None:

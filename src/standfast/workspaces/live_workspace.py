@@ -143,6 +143,8 @@ class LiveWorkspace:
     dirty: bool = False
     is_seeded: bool = False
     """Whether the random generators of the worker continue as those of any other worker at this version would."""
+    prepared: set[str] = field(default_factory=set)
+    """The code that has prepared the worker."""
     pending: RecordedCall | None = None
     """The call that made the next version, until its outcome is committed or discarded."""
     last_call: RecordedCall | None = None

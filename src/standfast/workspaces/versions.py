@@ -58,7 +58,7 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     releases did not record it. ``called`` is the same for the call, if the cell was run again later or its output is
     in the session of a fork. ``seed`` is that of the random generators, if they were seeded before the code: in a
     worker that had nothing of the workspace yet. ``went_back`` tells that the program went back, and not the
-    conversation.
+    conversation. ``prepare`` was run before the code, since it had not been run in a worker of this line.
     """
 
     parent: int
@@ -72,6 +72,7 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     called: tuple[int, int, int] | None = None
     seed: int | None = None
     went_back: bool = False
+    prepare: str = ""
 
 
 def shift_cells(cells: Iterable[Cell], start: int) -> list[Cell]:
@@ -122,6 +123,11 @@ def trace_line(versions: Sequence[WorkspaceVersion], number: int) -> list[Worksp
         if version.cell.code is not None or version.checkpoint_id is not None:
             line.append(version)
     return line[::-1]
+
+
+def list_prepared(line: Iterable[WorkspaceVersion]) -> list[str]:
+    """Return the code that prepares a worker for the versions of a line, in order."""
+    return list(dict.fromkeys(one.cell.prepare for one in line if one.cell.prepare))
 
 
 def find_version(line: Sequence[WorkspaceVersion], outputs: Iterable[str]) -> int:

@@ -224,9 +224,16 @@ class ServedSession:
                 raise WorkspaceRefused("missing", f"the chunk {digest.hex()[:16]} was not sent")
             return self._staged[digest]
 
+        async def prepare() -> None:
+            """The caller has done it."""
+
         try:
             return await self.session.restore_workspace(
-                request.manifest, fetch, max_bytes=request.max_bytes, timeout=request.timeout
+                request.manifest,
+                fetch,
+                max_bytes=request.max_bytes,
+                timeout=request.timeout,
+                prepare=prepare if request.is_prepared else None,
             )
         finally:
             self._staged.clear()

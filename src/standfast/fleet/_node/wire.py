@@ -215,6 +215,7 @@ class RestoreWorkspace(msgspec.Struct, frozen=True, array_like=True):
     manifest: bytes
     max_bytes: int
     timeout: float | None
+    is_prepared: bool = False
 
 
 class WriteFiles(msgspec.Struct, frozen=True, array_like=True):

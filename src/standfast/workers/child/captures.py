@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from standfast.workers.child import random_generators, variable_groups
+from standfast.workers.child import random_generators, variable_groups, workspace_files
 from standfast.workers.child.checkpoints import describe_variable
 from standfast.workers.child.variable_groups import describe_problem
 from standfast.workers.child.workspace_files import Directory, TooLarge, read_files
@@ -284,6 +284,10 @@ def restore(worker_loop: "WorkerLoop", message: RestoreWorkspaceMessage) -> None
             for group in plan.groups
         ]
         state = bytes(receiver.receive(plan.state))
+    if plan.remains is not None:
+        for name in worker_loop.namespace.keys() - _INTERNAL_NAMES - {*plan.remains.names}:
+            del worker_loop.namespace[name]
+        workspace_files.keep_only(worker_loop.work_directory, {*plan.remains.paths})
     worker_loop.cell_runner.count = max(worker_loop.cell_runner.count, plan.cell_count)
     kept, lost = _restore_variables(worker_loop.namespace, plan, contents, buffers)
     if problem := _restore_state(worker_loop, state):

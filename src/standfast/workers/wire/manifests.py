@@ -91,6 +91,7 @@ class WorkspaceManifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     modules, as ``module`` or ``module:name``. ``unkept`` and ``unkept_files`` have the reason for each name or path
     that could not be kept. ``state`` is the state of the random generators and of the interpreter, pickled, and
     ``cell_count`` the number of cells that were run. ``size`` is the number of bytes of all content before compression.
+    ``place`` is the key and the version of the stored workspace; earlier releases did not write it.
     """
 
     python: str
@@ -104,6 +105,7 @@ class WorkspaceManifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     unkept_files: dict[str, str] = {}
     cell_count: int = 0
     size: int = 0
+    place: tuple[str, int] | None = None
 
     def iterate_contents(self) -> Iterator[Content]:
         """Iterate over everything that has bytes, in the order in which it is restored."""
@@ -258,7 +260,8 @@ class CaptureRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 class RestorePlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a worker is to restore. The bytes of the contents, of the buffers and of the state follow, in this order.
 
-    ``mapped`` are the places of those that come as descriptors of memory files instead.
+    ``mapped`` are the places of those that come as descriptors of memory files instead. With ``remains`` all other
+    variables and files are removed first.
     """
 
     imports: dict[str, str] = {}
@@ -267,6 +270,14 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     state: int = 0
     cell_count: int = 0
     mapped: tuple[int, ...] = ()
+    remains: "Remains | None" = None
+
+
+class Remains(msgspec.Struct, frozen=True, array_like=True):
+    """The variables and paths of a prepared worker that a restore does not remove."""
+
+    names: tuple[str, ...]
+    paths: tuple[str, ...]
 
 
 class PlannedGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
