@@ -39,7 +39,9 @@ async def test_further_names_do_not_replace_a_parameter(
         return "refused"
 
     tool = lib.function_tool(func, strict_mode=False, failure_error_function=explain)
-    model = lib.ScriptedModel([[lib.function_call(func.__name__, arguments, call_id="c1")], [lib.assistant_message("done")]])
+    model = lib.ScriptedModel(
+        [[lib.function_call(func.__name__, arguments, call_id="c1")], [lib.assistant_message("done")]]
+    )
     result = await lib.Runner.run(lib.Agent(name="a", tools=[tool], model=model), "x")
     assert result.final_output == "done"
     assert [item.output for item in result.new_items if item.type == "tool_call_output_item"] == ["refused"]

@@ -82,9 +82,7 @@ async def test_a_cancellation_that_counts_is_recorded_and_cleaned_up_once(lib: A
 
     cancelled = make_server(lib, asyncio.CancelledError())
     others = [make_server(lib), *([make_server(lib, Fatal())] if parallel else [])]
-    manager = lib.MCPServerManager(
-        [*others, cancelled], suppress_cancelled_error=False, connect_in_parallel=parallel
-    )
+    manager = lib.MCPServerManager([*others, cancelled], suppress_cancelled_error=False, connect_in_parallel=parallel)
     with pytest.raises(asyncio.CancelledError):
         await manager.connect_all()
     assert cancelled in manager.failed_servers

@@ -68,11 +68,11 @@ class MCPServerManager:
     """Connects several servers. Pass ``active_servers`` to the agent.
 
     A server that cannot be connected is listed in ``failed_servers``, with its error in ``errors``. With ``strict`` the
-    first such error is raised, after the servers that the call connected were cleaned up. With ``drop_failed_servers=False`` failed
-    servers stay in ``active_servers``, for servers that connect on demand. With ``suppress_cancelled_error`` a server
-    that cancels its own connection attempt counts as failed; a cancellation of the caller is never suppressed. With
-    ``connect_in_parallel`` each server has a task of its own that connects it and cleans it up. Calls wait for each
-    other.
+    first such error is raised, after the servers that the call connected were cleaned up. With
+    ``drop_failed_servers=False`` failed servers stay in ``active_servers``, for servers that connect on demand. With
+    ``suppress_cancelled_error`` a server that cancels its own connection attempt counts as failed; a cancellation of
+    the caller is never suppressed. With ``connect_in_parallel`` each server has a task of its own that connects it and
+    cleans it up. Calls wait for each other.
     """
 
     def __init__(

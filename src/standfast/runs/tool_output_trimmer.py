@@ -27,8 +27,8 @@ class ToolOutputTrimmer:
 
     Outputs of the ``recent_turns`` latest user turns stay as they are, and so do outputs of at most
     ``max_output_chars`` characters. Others are replaced by a note and their first ``preview_chars`` characters; images
-    and files are dropped and counted, in a text that fits ``max_output_chars``. With ``trimmable_tools`` only the outputs of these tools are shortened. Nothing
-    that is stored changes: the filter returns new items.
+    and files are dropped and counted, in a text that fits ``max_output_chars``. With ``trimmable_tools`` only the
+    outputs of these tools are shortened. Nothing that is stored changes: the filter returns new items.
     """
 
     recent_turns: int = 2
@@ -64,7 +64,9 @@ class ToolOutputTrimmer:
             return item
         if kind == "tool_search_output":
             return self._trim_found_tools(item)
-        return self._trim_output(item, names[0] if names else "unknown_tool") if kind == "function_call_output" else item
+        return (
+            self._trim_output(item, names[0] if names else "unknown_tool") if kind == "function_call_output" else item
+        )
 
     def _trim_output(self, item: Item, name: str) -> Item:
         output = item.get("output")
@@ -88,7 +90,11 @@ class ToolOutputTrimmer:
         preview = text[: self.preview_chars]
         facts = [f"Trimmed: {name}", f"payload {size}", *([f"preview {len(preview)}"] if text else [])]
         dropped = [f"dropped {', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))}"] if kinds else []
-        notes = [f"[{'; '.join([*facts, *dropped])}]", f"[{'; '.join(facts)}]", f"[Trimmed: {', '.join(sorted(kinds))}]"]
+        notes = [
+            f"[{'; '.join([*facts, *dropped])}]",
+            f"[{'; '.join(facts)}]",
+            f"[Trimmed: {', '.join(sorted(kinds))}]",
+        ]
         if not text:
             fitting = (note for note in (notes[0], notes[2], "[Trimmed]") if len(note) <= self.max_output_chars)
             return next(fitting, "[Trimmed]"[: self.max_output_chars])
