@@ -270,6 +270,19 @@ class AgentChanged(UserError):
         self.path, self.name, self.changed_parts = path, name, tuple(changed_parts)
 
 
+class RecipientChanged(UserError):
+    """The tool of this name is not the one that a person was asked about: its MCP server is another one."""
+
+    code = "recipient-changed"
+
+    def __init__(self, key: str, *, agent_name: str) -> None:
+        super().__init__(
+            f"the approval of {key!r} was asked for another recipient than the agent {agent_name!r} has now: reject the"
+            " call, or give MCP servers names of their own that stay the same"
+        )
+        self.key, self.agent_name = key, agent_name
+
+
 class ToolMissing(UserError, ModelBehaviorError):
     """The agent has no such tool or handoff. ``known_tools`` are the tools that it has."""
 
