@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 import sqlalchemy
 from hypothesis import HealthCheck, given, settings
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 import standfast
@@ -263,10 +263,15 @@ async def test_connections_are_kept_however_many_commits_and_reads_happen_at_onc
 
 
 async def test_the_size_of_the_pool_can_be_chosen(postgres_tables_url: str) -> None:
+    joint = "&" if "?" in postgres_tables_url else "?"
     async with closing_backend(SqlBackend.from_url(postgres_tables_url, engine_kwargs={"pool_size": 2})) as backend:
         await asyncio.gather(*(backend.commit(Splice(session_id="s", add=(b"a",))) for _ in range(8)))
         assert backend.engine.pool.size() == 2
-    unpooled = SqlBackend.from_url(postgres_tables_url, engine_kwargs={"poolclass": NullPool})
+    # As behind a pooler that gives each transaction another connection.
+    options = {"poolclass": NullPool, "connect_args": {"statement_cache_size": 0}}
+    unpooled = SqlBackend.from_url(
+        f"{postgres_tables_url}{joint}prepared_statement_cache_size=0", engine_kwargs=options
+    )
     async with closing_backend(unpooled), observer(postgres_tables_url) as admin:
         await asyncio.gather(*(unpooled.commit(Splice(session_id="s", add=(b"a",))) for _ in range(3)))
         await until(admin, f"SELECT count(*) = 0 FROM {OTHERS} AND backend_type = 'client backend'")
@@ -415,9 +420,17 @@ async def test_a_later_commit_does_not_overtake_one_whose_caller_was_cancelled(t
 
 
 async def test_cancelled_callers_leak_no_connection_or_transaction(postgres_tables_url: str) -> None:
-    engine = create_async_engine(postgres_tables_url, pool_size=2, max_overflow=0, pool_timeout=10)
-    for server_side in (True, False):
-        async with closing_backend(SqlBackend(engine, server_side=server_side)) as backend:
+    def make_engine() -> AsyncEngine:
+        return create_async_engine(postgres_tables_url, pool_size=2, max_overflow=0, pool_timeout=10)
+
+    engine = make_engine()
+    for made in (
+        SqlBackend(engine),
+        SqlBackend(engine, server_side=False),
+        SqlBackend(make_engine(), owns_engine=True),
+    ):
+        pool = made.engine.pool
+        async with closing_backend(made) as backend:
             for turns in range(0, 60, 2):
                 calls = [
                     asyncio.create_task(backend.commit(Splice(session_id="s", add=(b"%d" % turns,) * 2))),
@@ -432,7 +445,7 @@ async def test_cancelled_callers_leak_no_connection_or_transaction(postgres_tabl
             stored = await read_items(backend, "s")
             assert stored[::2] == stored[1::2]
             await asyncio.gather(*(backend.commit(Splice(session_id="t", add=(b"x",))) for _ in range(4)))
-        assert engine.pool.checkedout() == 0
+        assert pool.checkedout() == 0
     async with observer(postgres_tables_url) as admin:
         await until(admin, f"SELECT count(*) = 0 FROM {OTHERS} AND state LIKE 'idle in transaction%'")
         assert not await admin.fetchval(WAITING)
