@@ -132,7 +132,7 @@ async def observer(url: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 async def until(connection: asyncpg.Connection, condition: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not await connection.fetchval(condition):  # noqa: ASYNC110 - the server sends no notification
             await asyncio.sleep(0.005)
 
@@ -241,7 +241,7 @@ async def test_an_idle_connection_that_was_lost_is_replaced(postgres_tables_url:
         await asyncio.gather(*(backend.read("s") for _ in range(4)))
         await admin.execute(f"{CUT_OTHERS} AND backend_type = 'client backend'")
         await until(admin, f"SELECT count(*) = 0 FROM {OTHERS} AND backend_type = 'client backend'")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not all(connection.is_closed() for connection in opened):  # noqa: ASYNC110 - the driver does not tell
                 await asyncio.sleep(0.005)
         assert await backend.commit(Splice(session_id="s", add=(b"b",))) == [Head(2, 2)]
@@ -421,7 +421,7 @@ async def test_a_later_commit_does_not_overtake_one_whose_caller_was_cancelled(t
 
 async def test_cancelled_callers_leak_no_connection_or_transaction(postgres_tables_url: str) -> None:
     def make_engine() -> AsyncEngine:
-        return create_async_engine(postgres_tables_url, pool_size=2, max_overflow=0, pool_timeout=10)
+        return create_async_engine(postgres_tables_url, pool_size=2, max_overflow=0, pool_timeout=60)
 
     engine = make_engine()
     for made in (

@@ -9,7 +9,7 @@ from msgspec import MsgspecError
 
 from standfast.base.errors import StandfastError
 from standfast.base.log import get_logger
-from standfast.runtime._engine.queues import OLD_QUEUE
+from standfast.runtime._engine.context import OLD_QUEUE
 from standfast.runtime._engine.run_cipher import is_locked
 from standfast.runtime._engine.scheduler import Scheduler
 from standfast.store.records import CLAIMABLE_RUN_STATUSES, RunRecord

@@ -55,7 +55,7 @@ from standfast.store.sqlalchemy.dialects import (
     get_dialect,
 )
 from standfast.store.sqlalchemy.migrator import Migrator
-from standfast.store.sqlalchemy.scoped import ScopedBackend
+from standfast.store.sqlalchemy.row_security import ScopedBackend
 from standfast.store.sqlite import erasure
 
 T = TypeVar("T")
