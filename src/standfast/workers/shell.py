@@ -257,7 +257,9 @@ class WorkerShell:
         if result.error is not None:
             raise WorkerError(f"the file operation failed: {result.error.exception_message}")
         if result.value is None:
-            raise OSError(errno.EIO, "the answer is too large, or names something by bytes that are no text", arguments[0])
+            raise OSError(
+                errno.EIO, "the answer is too large, or names something by bytes that are no text", arguments[0]
+            )
         try:
             answer = msgspec.convert(result.value, _Answer)
             if answer.status == "error":

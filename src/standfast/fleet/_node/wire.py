@@ -23,6 +23,7 @@ from standfast.workers.errors import (
     WorkerRequestFailed,
     WorkspaceRefused,
 )
+from standfast.workers.state import SessionState
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ class EncodedError(msgspec.Struct, frozen=True, array_like=True):
 class SessionBrief(msgspec.Struct, frozen=True, array_like=True):
     """The state and the counters of a session, as they are after each call."""
 
-    state: str
+    state: SessionState
     is_alive: bool
     execution_count: int = 0
     error_count: int = 0
