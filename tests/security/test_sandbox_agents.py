@@ -1,5 +1,6 @@
 """Sandbox agents: what a saved run, a repository, an archive or a command may do to the machine and to the run."""
 
+import io
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from factories.runs import approve_all
 from factories.runtime import reply, tool_calls, wait_for
 from standfast import RunConfig, Runner, RunState, Runtime, UserError, function_tool
+from standfast.base.errors import Closed
 from standfast.sandbox import (
     GitRepo,
     LocalDir,
@@ -22,7 +24,7 @@ from standfast.sandbox import (
     SandboxRunConfig,
     UnixLocalSandboxClient,
 )
-from standfast.base.errors import Closed
+from standfast.sandbox.archives import read_archive
 from standfast.sandbox.errors import ConfigurationError, ExecTransportError, WorkspaceReadNotFoundError
 from standfast.sandbox.manifest_entries import SourceRules
 from standfast.sandbox.workspace_paths import to_relative_path
@@ -269,3 +271,28 @@ async def test_a_replaced_function_of_files_is_an_error_of_the_sandbox(sandbox, 
     work = {"list_directory": sandbox.ls, "remove": sandbox.rm}.get(function)
     with pytest.raises(Closed, match="can no longer be used"):
         await (work("x") if work else sandbox.persist_workspace())
+
+
+def test_an_archive_of_too_many_entries_is_not_read_to_its_end():
+    """A sandbox that forges its archive could send millions, each of which takes a kilobyte of the host."""
+
+    class Headers(io.RawIOBase):
+        read_bytes = 0
+
+        def read(self, size=-1):
+            self.read_bytes += size
+            return tarfile.TarInfo(f"f{self.read_bytes}").tobuf(tarfile.USTAR_FORMAT)[:size]
+
+        def seekable(self):
+            return True
+
+        def seek(self, position, whence=0):
+            return position
+
+        def tell(self):
+            return self.read_bytes
+
+    endless = Headers()
+    with pytest.raises(ValueError, match="more than 1000 files"):
+        read_archive(endless, max_entries=1000)
+    assert endless.read_bytes < 1100 * 512
