@@ -36,7 +36,10 @@ def make_error(problem: Problem) -> StandfastError:
         return ServerError(problem)
     error = kind.__new__(kind)
     Exception.__init__(error, problem.detail)
-    error.__dict__.update(problem.facts)
+    # Not what every exception has, such as its notes and its traceback: a server could rewrite what is printed.
+    error.__dict__.update(
+        (name, value) for name, value in problem.facts.items() if not name.startswith("_") and not hasattr(kind, name)
+    )
     return error
 
 
@@ -50,7 +53,7 @@ def parse_problem(status: int, content: bytes) -> Problem:
     """Return the problem document of an answer; a proxy in between may send something else."""
     try:
         return msgspec.json.decode(content, type=Problem)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         text = content[:200].decode("utf-8", "replace")
         return Problem(
             title="", status=status, code="server-error", detail=f"the answer has the status {status}: {text}"

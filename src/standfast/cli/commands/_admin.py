@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from standfast.cli.commands._store import is_server, open_client, open_existing_store
 from standfast.history.store import Store
-from standfast.server.auth.audit import Audit, AuditEntry
+from standfast.server.auth.audit import Audit
 from standfast.server.auth.keys import ApiKey, ApiKeys, NewApiKey
+from standfast.store.audit_entries import AuditEntry
 
 if TYPE_CHECKING:
     from standfast.client.administration import RemoteAdmin
