@@ -60,6 +60,10 @@ async def stored_after(guardrail: Any, *turns: Any, behavior: Any = "stop_on_fir
     return [item.get("type") or item["role"] for item in session.items]
 
 
+async def collect(events: Any) -> list[Any]:
+    return [event async for event in events]
+
+
 PAIR = ["function_call", "function_call_output"]
 
 
@@ -100,12 +104,9 @@ async def test_an_output_is_not_delivered_if_a_guardrail_was_cancelled(asynchron
 
     guardrail: OutputGuardrail[Any] = OutputGuardrail(cancel_later if asynchronous else cancel, name="check")
     agent = Agent("a", model=ScriptedModel([[assistant_message("secret")]]), output_guardrails=[guardrail])
+    run = collect(Runner.run_streamed(agent, "hi").stream_events()) if streamed else Runner.run(agent, "hi")
     with pytest.raises(UserError, match="'check' was cancelled and has not decided"):
-        if streamed:
-            async for _ in Runner.run_streamed(agent, "hi").stream_events():
-                pass
-        else:
-            await Runner.run(agent, "hi")
+        await run
 
 
 @pytest.mark.parametrize(("action", "names"), [("trip", ["passes", "second"]), ("raise", ["passes"])])

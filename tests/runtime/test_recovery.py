@@ -234,7 +234,7 @@ async def test_a_run_with_an_unknown_agent_continues_when_a_runtime_has_it(share
 
 
 class Unprintable(Exception):
-    """Like a dictionary with attributes: an unknown one, such as the notes that a traceback looks for, is a KeyError."""
+    """Has no attributes but those of a dictionary: looking for its notes, as a traceback does, raises KeyError."""
 
     def __getattr__(self, name):
         raise KeyError(name)
