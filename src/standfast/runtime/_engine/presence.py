@@ -1,4 +1,4 @@
-"""The document by which a runtime announces itself: it renews it like a lease, and removes it when it closes."""
+"""Announce this runtime to the others: by a document that it renews like a lease, and removes on closing."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ _log = get_logger(__name__)
 
 
 class RuntimeNotice(msgspec.Struct, frozen=True, kw_only=True):
-    """One runtime as it described itself at ``at``, the time of the store. The id is new in each process."""
+    """A runtime as it described itself at ``at``, a time of the store. Each process has an id of its own."""
 
     runtime_id: str
     host: str

@@ -23,7 +23,7 @@ class IdleForkServer(NamedTuple):
 
 
 class IdleServer(NamedTuple):
-    """What is left of a fork server when nothing uses it."""
+    """The process and the socket of a fork server that no session uses."""
 
     process: "subprocess.Popen[bytes]"
     sock: socket.socket
