@@ -10,7 +10,7 @@ import pytest
 
 from factories.runtime import wait_for
 from standfast import StandfastError
-from standfast.fleet._node import requests as r
+from standfast.fleet._node import wire
 from standfast.fleet._node.link import NodeLink
 from standfast.fleet._node.supervisor import NodeSupervisor
 from standfast.fleet._node.wire import (
@@ -23,8 +23,8 @@ from standfast.fleet._node.wire import (
     encode,
     encode_config,
 )
-from standfast.fleet.captures import RemoteCapture
 from standfast.fleet.cluster import ClusterNode
+from standfast.fleet.files import RemoteCapture
 from standfast.fleet.session import RemoteWorkerSession
 from standfast.workers import PoolConfig, SandboxPolicy, SessionConfig, WorkerDied
 from standfast.workers.errors import CaptureFailed
@@ -92,7 +92,7 @@ async def actor():
 @pytest.fixture
 async def session(actor):
     link = actor.link()
-    leased, _ = await link.call("", "lease", 60.0, r.Leased)
+    leased, _ = await link.call("", "lease", 60.0, wire.Leased)
     return RemoteWorkerSession(CONFIG.session, link, leased)
 
 
@@ -130,8 +130,8 @@ def replace_chunks(change):
         if method != "next_chunks":
             return answer
         reply = decode_reply(answer)
-        batch = decode(reply.value, r.CaptureBatch)
-        changed = r.CaptureBatch(change(batch.chunks), batch.manifest)
+        batch = decode(reply.value, wire.CaptureBatch)
+        changed = wire.CaptureBatch(change(batch.chunks), batch.manifest)
         return encode(msgspec.structs.replace(reply, value=msgspec.Raw(encode(changed))))
 
     return forge
@@ -160,7 +160,7 @@ async def test_chunks_that_a_node_forges_are_not_stored(actor, session, change):
 
 async def test_a_capture_of_more_than_was_asked_for_is_refused(session):
     await session.run("import os; x = os.urandom(3_000_000)")
-    name = await session.call("start_capture", r.StartCapture(None, (), 100 * MB, 60.0), str)
+    name = await session.call("start_capture", wire.StartCapture(None, (), 100 * MB, 60.0), str)
     with pytest.raises(CaptureFailed, match="more than"):
         async for _ in RemoteCapture(session, name, known=frozenset(), max_bytes=2 * MB):
             pass
@@ -175,7 +175,7 @@ async def test_another_pool_cannot_end_a_session_by_the_request_that_leased_it(a
 @pytest.mark.parametrize("method", ["run", "checkpoint", "read_file", "terminate", "start_capture", "fork", "describe"])
 async def test_another_pool_cannot_use_a_session(actor, session, method):
     with pytest.raises(WorkerDied):
-        await actor.link("other").call(session.session_id, method, r.Named(), msgspec.Raw)
+        await actor.link("other").call(session.session_id, method, wire.Named(), msgspec.Raw)
     assert (await session.run("6 * 7")).value == 42
 
 
