@@ -37,7 +37,11 @@ AREAS = {
         "tests/server/test_hostile_requests.py",
         "tests/server/test_cells.py",
     ],
-    "saved runs, repositories, archives and commands of sandbox agents": ["tests/security/test_sandbox_agents.py"],
+    "saved runs, repositories, archives and commands of sandbox agents, and shells": [
+        "tests/security/test_sandbox_agents.py",
+        "tests/security/test_shells.py",
+    ],
+    "forged answers of the nodes of a fleet, and other pools": ["tests/security/test_fleet_nodes.py"],
     "redirects of clients with keys and conversations": [
         "tests/security/test_redirects.py",
         "tests/realtime/test_websocket_redirects.py",

@@ -102,6 +102,7 @@ from standfast.agents import ToolInputGuardrail as ToolInputGuardrail
 from standfast.agents import ToolInputGuardrailData as ToolInputGuardrailData
 from standfast.agents import ToolInputGuardrailResult as ToolInputGuardrailResult
 from standfast.agents import ToolInputGuardrailTripwireTriggered as ToolInputGuardrailTripwireTriggered
+from standfast.agents import RecipientChanged as RecipientChanged
 from standfast.agents import ToolMissing as ToolMissing
 from standfast.agents import ToolOrigin as ToolOrigin
 from standfast.agents import ToolOriginType as ToolOriginType

@@ -30,6 +30,7 @@ from standfast.agents.errors import ModelTimeoutError as ModelTimeoutError
 from standfast.agents.errors import OutputGuardrailTripwireTriggered as OutputGuardrailTripwireTriggered
 from standfast.agents.errors import RunErrorDetails as RunErrorDetails
 from standfast.agents.errors import ToolInputGuardrailTripwireTriggered as ToolInputGuardrailTripwireTriggered
+from standfast.agents.errors import RecipientChanged as RecipientChanged
 from standfast.agents.errors import ToolMissing as ToolMissing
 from standfast.agents.errors import ToolOutputGuardrailTripwireTriggered as ToolOutputGuardrailTripwireTriggered
 from standfast.agents.errors import ToolTimeoutError as ToolTimeoutError

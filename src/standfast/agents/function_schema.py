@@ -208,7 +208,10 @@ class FuncSchema:
         return ParsedArguments(arguments, written, values, data)
 
     def to_call_args(self, data: BaseModel) -> tuple[list[Any], dict[str, Any]]:
-        """Return the positional and keyword arguments for the function, without its context parameter."""
+        """Return the positional and keyword arguments for the function, without its context parameter.
+
+        Raise :class:`InvalidArguments` if ``**kwargs`` has a name that is a parameter's own.
+        """
         positional: list[Any] = []
         named: dict[str, Any] = {}
         for field_name, name, kind in self._call_layout:
@@ -216,6 +219,9 @@ class FuncSchema:
             if kind is inspect.Parameter.VAR_POSITIONAL:
                 positional.extend(value)
             elif kind is inspect.Parameter.VAR_KEYWORD:
+                taken = sorted(value.keys() & self._bound_names)
+                if taken:
+                    raise InvalidArguments(self.name, f"{name} has the names of other parameters: {taken}")
                 named.update(value)
             elif kind is inspect.Parameter.KEYWORD_ONLY:
                 named[name] = value
@@ -229,6 +235,12 @@ class FuncSchema:
         parameters = list(self.signature.parameters.values())[1 if self.takes_context else 0 :]
         fields = self.params_pydantic_model.model_fields
         return [(name, parameter.name, parameter.kind) for name, parameter in zip(fields, parameters, strict=True)]
+
+    @functools.cached_property
+    def _bound_names(self) -> frozenset[str]:
+        """The names that a keyword argument binds to a parameter, the context's among them."""
+        bindable = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        return frozenset(each.name for each in self.signature.parameters.values() if each.kind in bindable)
 
     async def call(
         self, func: Callable[..., Any], context: Any, arguments: str, *, in_thread: bool | None = None
@@ -358,10 +370,12 @@ def _build_arguments_model(
 
 
 def _make_field(parameter: inspect.Parameter, annotation: Any, doc: str | None, alias: str | None) -> tuple[Any, Any]:
-    """Return type and field of a parameter for pydantic. The docstring takes precedence over its annotation."""
+    """Return type and field of a parameter for pydantic.
+
+    The docstring describes it, else a text in its annotation, else a field.
+    """
     settings: dict[str, Any] = {} if alias is None else {"alias": alias, "title": _make_title(alias)}
-    described = any(isinstance(part, FieldInfo) and part.description for part in get_args(annotation)[1:])
-    description = doc or (None if described else _get_annotated_text(annotation))
+    description = doc or _get_annotated_text(annotation)
     if description:
         settings["description"] = description
     if parameter.kind in _VARIADIC:
@@ -370,8 +384,6 @@ def _make_field(parameter: inspect.Parameter, annotation: Any, doc: str | None, 
         return kind, Field(default_factory=list if positional else dict, **settings)
     default = parameter.default
     if isinstance(default, FieldInfo):
-        if default.description and not doc:
-            settings.pop("description", None)
         return annotation, FieldInfo.merge_field_infos(default, **settings) if settings else default
     return annotation, Field(... if default is inspect.Parameter.empty else default, **settings)
 

@@ -16,6 +16,7 @@ _PARTS_OF_HTTPCORE = ("connection", "http11", "http2", "proxy", "socks")
 _LIBRARY_LOGGERS = (
     *("openai", "openai._base_client", "openai._response", "openai._legacy_response", "openai.audio.transcriptions"),
     *("openai.resources.responses.responses", "websockets.client", "httpx", "httpx2"),
+    *("mcp.client.sse", "mcp.client.streamable_http", "mcp.client.auth.oauth2"),
     *(f"{library}.{part}" for library in ("httpcore", "httpcore2") for part in _PARTS_OF_HTTPCORE),
 )
 MAX_PLACEHOLDER_LENGTH = 7
@@ -75,10 +76,11 @@ def rewrite_record(record: logging.LogRecord, rewrite: Callable[[str], str]) -> 
 
 
 def _hide_in_record(record: logging.LogRecord) -> bool:
-    return rewrite_record(record, _hide_in_text)
+    return rewrite_record(record, hide_secrets)
 
 
-def _hide_in_text(text: str) -> str:
+def hide_secrets(text: str) -> str:
+    """Return the text with asterisks in place of every key that is hidden in logs."""
     for secret in _secrets:
         text = text.replace(secret, "***")
     return text

@@ -74,6 +74,7 @@ async def hold_runtime(
             scope.start(RecoveryLoop(scheduler).run(), name="standfast recovery")
             claims, presence = ClaimLoop(scheduler), Presence(scheduler)
             scheduler.on_runnable, relay.on_runnable = claims.wake, claims.wake_soon
+            scheduler.on_capacity = claims.wake_with_capacity
             if graphs:
                 schedules = ScheduleLoop(scheduler)
                 ctx.on_schedule_changed = schedules.wake

@@ -247,7 +247,10 @@ class MCPUtil:
             elif include_server_in_tool_names:
                 name = build_prefixed_name(server.name, tool.name, server_index=server_index, reserved_names=reserved)
             strict = convert_schemas_to_strict
-            function_tools.append(cls.to_function_tool(tool, server, strict, agent, failure_error_function, name))
+            function_tool = cls.to_function_tool(tool, server, strict, agent, failure_error_function, name)
+            # Servers may have the same name; the one that was asked for must be the one that is called.
+            function_tool.recipient = json.dumps(["mcp", remove_credentials(server.name), server_index, tool.name])
+            function_tools.append(function_tool)
         return function_tools
 
     @classmethod

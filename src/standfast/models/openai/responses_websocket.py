@@ -21,7 +21,7 @@ from standfast.models.interface import (
     TResponseStreamEvent,
     parse_response,
 )
-from standfast.models.openai.client import hide_api_key, load_openai, mask
+from standfast.models.openai.client import get_api_key, hide_api_key, load_openai, mask
 from standfast.models.openai.responses import OpenAIResponsesModel
 from standfast.models.request import ModelRequest
 
@@ -227,7 +227,7 @@ class OpenAIResponsesWSModel(OpenAIResponsesModel):
         with hide_api_key(client):
             connection, message = await self._start_response(client, frame, target, timeout)
             async with _close_on_error(connection):
-                while (event := _parse_event(connection, message, client.api_key)).type not in FINAL_EVENTS:
+                while (event := _parse_event(connection, message, get_api_key(client))).type not in FINAL_EVENTS:
                     yield event
                     message = await connection.receive(timeout)
         connection.last_response_id = event.response.id
@@ -237,7 +237,7 @@ class OpenAIResponsesWSModel(OpenAIResponsesModel):
     def _build_frame(self, request: ModelRequest) -> tuple[Item, ConnectionTarget, float | None]:
         """Return the message, what its connection is opened with, and how many seconds an event may take."""
         arguments = self.build_request(request)
-        body = arguments.pop("extra_body")
+        body = arguments.pop("extra_body", {})
         if not isinstance(body, Mapping):
             raise UserError("extra_body must be a mapping for a model over WebSockets")
         headers, query = arguments.pop("extra_headers", {}), arguments.pop("extra_query", {})

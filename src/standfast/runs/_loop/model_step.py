@@ -110,7 +110,9 @@ async def _build_request(
         data = CallModelData(ModelInputData(items, instructions), agent, run.context.context)
         edited = await maybe_await(edit(data))
         if not isinstance(edited, ModelInputData) or not isinstance(edited.input, list):
-            raise UserError(f"call_model_input_filter must return ModelInputData with a list, not {edited!r}")
+            problem = UserError("call_model_input_filter must return a ModelInputData instance")
+            problem.add_note(f"its input must be a list; the filter returned {edited!r}")
+            raise problem
         items, instructions = drop_repeated_items(edited.input), edited.instructions
     server = state.conversation if isinstance(state.conversation, ServerConversation) else ServerConversation()
     items, settings = await agent.prepare_request(run.context, items, _resolve_settings(run, agent, state))

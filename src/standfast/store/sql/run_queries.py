@@ -21,6 +21,7 @@ RUN_COLUMNS = (
     " queue_rank, queue_share, queue_behind, created_at, updated_at"
 )
 # Statuses are written into the statements, because a planner that does not know them does not use a partial index.
+_SHARES_AT_ONCE = 16
 _LANE = "status = '{status}' AND queue_behind = 0 AND queue_name = :queue"
 
 
@@ -241,16 +242,18 @@ def _list_lane(
         shares = (shares + [share for share in more if share not in known])[:limit]
     if not shares:
         return []
-    names = {f"share_{index}": share for index, share in enumerate(shares)}
-    heads = [
-        f"SELECT {RUN_COLUMNS} FROM (SELECT {RUN_COLUMNS} FROM {{_runs}} WHERE {lane} AND queue_share = :{name}"
-        f" ORDER BY position LIMIT :heads) AS {name}"
-        for name in names
-    ]
-    values = {"queue": queue, "rank": rank, "heads": -(-limit // len(shares)), **names}
     rows: dict[str, list[RunRecord]] = {share: [] for share in shares}
-    for run in map(run_record_from_row, db.fetch_all(" UNION ALL ".join(heads), values)):
-        rows[run.share].append(run)
+    # Some at a time, because drivers do not keep long statements prepared, nor any number of them.
+    for start in range(0, len(shares), _SHARES_AT_ONCE):
+        names = {f"share_{index}": share for index, share in enumerate(shares[start : start + _SHARES_AT_ONCE])}
+        heads = [
+            f"SELECT {RUN_COLUMNS} FROM (SELECT {RUN_COLUMNS} FROM {{_runs}} WHERE {lane} AND queue_share = :{name}"
+            f" ORDER BY position LIMIT :heads) AS {name}"
+            for name in names
+        ]
+        values = {"queue": queue, "rank": rank, "heads": -(-limit // len(shares)), **names}
+        for run in map(run_record_from_row, db.fetch_all(" UNION ALL ".join(heads), values)):
+            rows[run.share].append(run)
     turns = range(max(map(len, rows.values())))
     for runs in rows.values():
         runs.sort(key=lambda run: run.order)

@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from standfast.store.operations import (
@@ -240,7 +240,9 @@ def run_in_savepoint(connection: SqliteConnection, work: CommitWork) -> Any:
     return result
 
 
-_UNBOUNDED_OPS = (Erase, Annotate, DeleteRun, RewriteRun, RewriteVersions, DropCheckpoint, DeleteWorkspace, SweepBlobs)
+_UNBOUNDED_OPS = frozenset(
+    (Erase, Annotate, DeleteRun, RewriteRun, RewriteVersions, DropCheckpoint, DeleteWorkspace, SweepBlobs)
+)
 
 
 def estimate_size(ops: Sequence[Op]) -> float:
@@ -249,21 +251,29 @@ def estimate_size(ops: Sequence[Op]) -> float:
 
 
 def estimate_op_size(op: Op) -> float:
-    if isinstance(op, _UNBOUNDED_OPS):
+    kind = type(op)
+    if kind in _UNBOUNDED_OPS:
         return math.inf
-    rows = len(op.view_update.closed) if isinstance(op, Splice) and op.view_update else 0
-    rows += len(op.blobs) if isinstance(op, SaveCheckpoint) else 0
-    return sum(_ROW_OVERHEAD + len(blob) for blob in iter_blobs(op)) + _ROW_OVERHEAD * rows
-
-
-def iter_blobs(op: Op) -> Iterable[bytes]:
+    list_blobs = _BLOBS.get(kind)
+    if list_blobs is None:
+        return 0
+    blobs = list_blobs(op)
+    rows = len(blobs)
     if isinstance(op, Splice):
-        return op.add
-    if isinstance(op, (AppendJournal, AppendEvents)):
-        return (data for _, data in (op.entries if isinstance(op, AppendJournal) else op.events))
-    if isinstance(op, AppendVersions):
-        return op.versions
-    return (op.data,) if isinstance(op, (SaveRun, SaveApproval, SaveCheckpoint, PutBlob, PutDocument)) else ()
+        rows += len(op.view_update.closed) if op.view_update else 0
+    elif isinstance(op, SaveCheckpoint):
+        rows += len(op.blobs)
+    return sum(map(len, blobs)) + _ROW_OVERHEAD * rows
+
+
+_BLOBS: dict[type, Callable[[Any], Sequence[bytes]]] = {
+    Splice: lambda op: op.add,
+    AppendJournal: lambda op: [data for _, data in op.entries],
+    AppendEvents: lambda op: [data for _, data in op.events],
+    AppendVersions: lambda op: op.versions,
+    **dict.fromkeys((SaveRun, SaveApproval, SaveCheckpoint, PutBlob, PutDocument), lambda op: (op.data,)),
+}
+"""The bytes that an operation writes, by its kind; any other writes a few numbers and names."""
 
 
 # A connection must not be open while the process forks: the child inherits it without its file locks, and connections
