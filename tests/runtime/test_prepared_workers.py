@@ -192,3 +192,13 @@ async def test_code_that_fails_where_a_conversation_is_restored_is_named(shared_
     else:
         assert restored["missing"] == [1]
         assert "the effects of 1 earlier call are lost (call 1)" in output
+
+
+async def test_a_module_of_the_workspace_is_imported_from_the_restored_file(shared_url: str) -> None:
+    prepare = "open('rates.py', 'w').write('rate = 5'); import rates"
+    change = "open('rates.py', 'w').write('rate = 600'); import importlib; importlib.reload(rates).rate"
+    async with machine(shared_url, change, prepare=prepare) as runtime:
+        assert (await ask_durably(runtime))[0] == ["600"]
+    async with machine(shared_url, "rates.rate", prepare=prepare) as runtime:
+        [output], _ = await ask_durably(runtime)
+        assert output.splitlines()[-1] == "600"
