@@ -80,7 +80,7 @@ class Actor:
 async def actor():
     supervisor = NodeSupervisor(encode_config(CONFIG), "node", True)
     actor = Actor(supervisor)
-    await actor.link().call("", "greet", None, NodeReport)
+    await actor.link().call("", "heartbeat", None, NodeReport)
     yield actor
     actor.forge = lambda method, answer: answer
     await actor.link().control("", "leave", None, type(None))
