@@ -1,6 +1,7 @@
 """Calls of MCP servers that a program wrote itself."""
 
 import asyncio
+import importlib
 from typing import Any
 
 import pytest
@@ -47,8 +48,8 @@ def make_tool(**meta: Any) -> Tool:
     return Tool.model_validate({"name": "search", "inputSchema": {"type": "object"}, "_meta": meta or None})
 
 
-async def invoke(lib: Any, server: Any, tool: Tool | None = None) -> Any:
-    return await lib.MCPUtil.invoke_mcp_tool(server, tool or make_tool(), lib.RunContextWrapper(None), "{}")
+async def invoke(lib: Any, server: Any) -> Any:
+    return await lib.MCPUtil.invoke_mcp_tool(server, make_tool(), lib.RunContextWrapper(None), "{}")
 
 
 @pytest.mark.parametrize("error", [OSError("the disk is full"), asyncio.CancelledError()])
@@ -83,7 +84,10 @@ async def test_a_cancellation_by_the_server_is_its_own_also_after_one_of_the_tas
 
 async def test_the_metadata_of_a_tool_goes_with_every_call_unchanged(lib: Any) -> None:
     server = make_server(lib, tool_meta_resolver=lambda context: {"locale": "ja", "user": 7})
-    tool = make_tool(locale="en", tags=["first"])
-    for _ in range(2):
-        await invoke(lib, server, tool)
+    listed = make_tool(locale="en", tags=["first"])
+    tool = lib.MCPUtil.to_function_tool(listed, server, convert_schemas_to_strict=False)
+    kind = importlib.import_module(f"{lib.package}.tool_context").ToolContext
+    for number in range(2):
+        context = kind(None, tool_name="search", tool_call_id=f"c{number}", tool_arguments="{}")
+        await tool.on_invoke_tool(context, "{}")
     assert server.metas == [{"user": 7, "locale": "en", "tags": ["first"]}] * 2
