@@ -8,7 +8,7 @@ from typing import Any
 
 import agents
 import pytest
-from compat.programs_check import KNOWN_DIFFERENCES, PROGRAMS, find_differences, read_record, run_on
+from compat.programs_check import PROGRAMS, find_differences, read_record, run_on
 
 
 def test_every_public_name_is_used_by_a_program() -> None:
@@ -25,8 +25,4 @@ def results() -> dict[str, Any]:
 def test_a_program_does_the_same_as_on_openai_agents(program: str, results: dict[str, Any]) -> None:
     theirs = read_record(program)
     assert theirs["error"] is None
-    found = find_differences(theirs, results[program])
-    if program in KNOWN_DIFFERENCES:
-        assert [part.partition(":")[0] for part in found] == ["requests"]
-    else:
-        assert found == []
+    assert find_differences(theirs, results[program]) == []

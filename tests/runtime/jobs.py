@@ -223,11 +223,14 @@ async def append_late(url: str) -> None:
     await backend.backend.close()
 
 
-async def compute_killed(url: str, programs: dict[str, int], folder: str, kills: list[str], point: str) -> None:
+async def compute_killed(
+    url: str, programs: dict[str, int], folder: str, kills: list[str], point: str, origins: dict[str, str]
+) -> None:
     """Run random programs, by name and number, in durable runs while processes of their workers are killed.
 
-    Dies at a commit on the way. ``folder`` is where its workers have their directories, and where this is allowed it
-    has a network of its own, as on another machine. Ends when the runs do.
+    Those in ``origins`` continue another run: in a fork of it, or in its own session after that was rewound. Dies at a
+    commit on the way. ``folder`` is where its workers have their directories, and where this is allowed it has a
+    network of its own, as on another machine. Ends when the runs do.
     """
     if os.geteuid() == 0:
         assert ctypes.CDLL(None).unshare(0x40000000) == 0  # CLONE_NEWNET
@@ -238,8 +241,20 @@ async def compute_killed(url: str, programs: dict[str, int], folder: str, kills:
     counted: Any = CrashingBackend(backend, point)
     killer = asyncio.create_task(kill_workers(random.Random(f"{folder} {point}"), kills))
 
+    async def open_run(name: str, seed: int) -> RunHandle:
+        origin = origins.get(name)
+        if origin is None or origin == name:
+            key = name if origin is None else f"{name} rewound"
+            return await runtime.start(choose_agent(seed), str(seed), session_id=name, key=key, max_turns=500)
+        if forks := await runtime.runs(session_id=name):
+            return await runtime.run(forks[0].run_id)
+        [info] = await runtime.runs(session_id=origin)
+        events = (await runtime.run(info.run_id)).events()
+        steps = [event.seq async for event in events if event.type == "calls.made"]
+        return await runtime.fork(info.run_id, at=steps[seed % len(steps)], session_id=name)
+
     async def compute(name: str, seed: int) -> None:
-        run = await runtime.start(choose_agent(seed), str(seed), session_id=name, key=name, max_turns=500)
+        run = await open_run(name, seed)
         while (outcome := await run.wait()).status == "waiting":  # too many processes were killed at one step
             run = await runtime.resume(run.id)
         print("outcome", name, outcome.status, outcome.error or "", flush=True)

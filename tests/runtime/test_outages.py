@@ -86,7 +86,7 @@ async def test_a_runtime_whose_database_is_gone_closes_in_time_and_its_run_conti
             await asyncio.to_thread(fragile_postgres.fall)
             await asyncio.sleep(0.2)
             closing = time.monotonic()
-        assert time.monotonic() - closing < 8
+        assert time.monotonic() - closing < 60  # and not for as long as the database is gone
     finally:
         await asyncio.to_thread(fragile_postgres.rise)
     async with Runtime.open(fragile_postgres.url, agents=[stepping(made, 8)], lease=1) as runtime:

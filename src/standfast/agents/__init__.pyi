@@ -160,9 +160,9 @@ from standfast.agents.computer import ComputerToolCustomDataExtractor as Compute
 from standfast.agents.computer import Environment as Environment
 from standfast.agents.computer import dispose_resolved_computers as dispose_resolved_computers
 from standfast.agents.computer import resolve_computer as resolve_computer
-from standfast.agents.custom_tool import CustomTool as CustomTool
-from standfast.agents.custom_tool import CustomToolCustomDataContext as CustomToolCustomDataContext
-from standfast.agents.custom_tool import CustomToolCustomDataExtractor as CustomToolCustomDataExtractor
+from standfast.agents.local_tools import CustomTool as CustomTool
+from standfast.agents.local_tools import CustomToolCustomDataContext as CustomToolCustomDataContext
+from standfast.agents.local_tools import CustomToolCustomDataExtractor as CustomToolCustomDataExtractor
 from standfast.agents.tools import ToolCaller as ToolCaller
 from standfast.agents.tools import LocalTool as LocalTool
 from standfast.agents.tools import LocalToolResult as LocalToolResult

@@ -84,7 +84,7 @@ class FunctionTool:
     name: str
     """The name that the model uses."""
     description: str
-    """What the model is told about the tool."""
+    """The description of the tool for the model."""
     params_json_schema: dict[str, Any]
     """The JSON schema of the arguments."""
     on_invoke_tool: "Callable[[ToolContext[Any], str], Awaitable[Any]]" = field(repr=False)

@@ -1,28 +1,79 @@
-"""Requests to a server: encoded, authenticated, repeated where that is safe, and their errors."""
+"""Requests to a server: encoded, authenticated, repeated where that is safe, and their errors.
+
+An error is raised as the exception that the library raises; the exception is found by its code.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from standfast.base.errors import InvalidInput, MissingExtra
+import standfast.agents.errors
+import standfast.runtime.errors
+import standfast.server.auth.principals  # noqa: F401 - their exceptions are found by their codes
+from standfast.base.errors import InvalidInput, MissingExtra, StandfastError
 from standfast.base.time import Backoff
-from standfast.client.errors import ServerUnreachable, make_error, parse_problem
+from standfast.server.types import Problem
+
+T = TypeVar("T")
+_UNAVAILABLE = (502, 503, 504)
+_TOO_MANY = 429
+_LONGEST_WAIT = 10.0
+_MAX_ATTEMPTS = 6
+
+
+class ServerError(StandfastError):
+    """The server refused the request, or failed. ``code`` and ``status`` are those of its answer."""
+
+    code = "server-error"
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.detail)
+        self.code = problem.code  # type: ignore[misc]
+        self.status, self.request_id = problem.status, problem.request_id
+
+
+class ServerUnreachable(StandfastError):
+    """The server cannot be reached, or did not answer. A request with a key can be sent again."""
+
+    code = "server-unreachable"
+
+
+def make_error(problem: Problem) -> StandfastError:
+    """Return the exception with the code of the problem, or a :class:`ServerError` for an unknown code."""
+    kind = next((one for one in iter_errors(StandfastError) if one.__dict__.get("code") == problem.code), None)
+    if kind is None or kind is ServerError:
+        return ServerError(problem)
+    error = kind.__new__(kind)
+    Exception.__init__(error, problem.detail)
+    error.__dict__.update(problem.facts)
+    return error
+
+
+def iter_errors(kind: type[StandfastError]) -> Iterator[type[StandfastError]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from iter_errors(one)
+
+
+def parse_problem(status: int, content: bytes) -> Problem:
+    """Return the problem document of an answer; a proxy in between may send something else."""
+    try:
+        return msgspec.json.decode(content, type=Problem)
+    except msgspec.MsgspecError:
+        text = content[:200].decode("utf-8", "replace")
+        return Problem(
+            title="", status=status, code="server-error", detail=f"the answer has the status {status}: {text}"
+        )
+
 
 try:
     import httpx2
 except ImportError:  # pragma: no cover - without the extra
     raise MissingExtra("client", "standfast.client") from None
-
-T = TypeVar("T")
-
-_UNAVAILABLE = (502, 503, 504)
-_TOO_MANY = 429
-_LONGEST_WAIT = 10.0
-_MAX_ATTEMPTS = 6
 
 
 class Connection:

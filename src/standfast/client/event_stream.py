@@ -11,8 +11,7 @@ import msgspec
 
 from standfast.base.errors import StandfastError
 from standfast.base.time import Backoff
-from standfast.client.connection import Connection, describe, make_path
-from standfast.client.errors import ServerUnreachable
+from standfast.client.connection import Connection, ServerUnreachable, describe, make_path
 from standfast.runtime.types import Approval, ApprovalChange, Event
 
 MAX_FAILURES = 30

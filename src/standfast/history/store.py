@@ -16,7 +16,7 @@ from standfast.history.search import SearchHit, parse_query, search_index, valid
 from standfast.history.session import SessionSettings, make_conversation_key, validate_listing_limit
 from standfast.history.stored_session import StoredSession
 from standfast.history.transfer import export_lines, import_session, parse_lines, validate_text
-from standfast.lifecycle.opener import Opener
+from standfast.lifecycle.owner import Opener
 from standfast.store.backend import Backend, Cursor
 from standfast.store.operations import Annotate
 from standfast.store.records import Head, SessionRecord

@@ -12,10 +12,11 @@ import msgspec
 from standfast.base.errors import InvalidInput, MissingExtra, NotFound
 from standfast.base.ids import new_id, validate_name
 from standfast.runtime._engine.context import RuntimeContext
-from standfast.runtime._engine.outbox import EVENTS, TEST_EVENT, make_delivery
-from standfast.runtime._engine.webhook_records import (
+from standfast.runtime._engine.webhook_outbox import (
     DUE_KIND,
+    EVENTS,
     LOG_KIND,
+    TEST_EVENT,
     WEBHOOK_KIND,
     StoredWebhook,
     WebhookTarget,
@@ -25,6 +26,7 @@ from standfast.runtime._engine.webhook_records import (
     encode_target,
     iterate_documents,
     iterate_webhooks,
+    make_delivery,
 )
 from standfast.runtime._engine.webhook_sender import SECRET_PREFIX
 from standfast.runtime.types import NewWebhook, Webhook, WebhookDelivery

@@ -26,6 +26,7 @@ from standfast.sandbox.errors import (
     WorkspaceReadNotFoundError,
     WorkspaceStartError,
 )
+from standfast.sandbox.manifest import Environment
 from standfast.sandbox.output import truncate_output
 from standfast.sandbox.sessions import BaseSandboxSession, SandboxSessionState
 from standfast.sandbox.types import EntryKind, ExecResult, FileEntry, Permissions, PtyExecUpdate, User
@@ -62,7 +63,8 @@ class UnixLocalSandboxSession(BaseSandboxSession):
         self.state = state
         self._policy = policy or SHELL_POLICY
         self._worker: WorkerSession | None = None
-        self._environment: dict[str, str] = {}
+        self._resolved: Environment | None = None
+        self._variables: dict[str, str] = {}
         self._numbers = itertools.count(1)
         self._running: set[int] = set()
         self.host_environment: dict[str, str] = {}
@@ -78,7 +80,7 @@ class UnixLocalSandboxSession(BaseSandboxSession):
         manifest = self.state.manifest
         if manifest.users or manifest.groups:
             self.check_user((manifest.users or manifest.groups[0].users or [User(name=manifest.groups[0].name)])[0])
-        self._environment = await manifest.environment.resolve()
+        await self._resolve_environment()
         grants = manifest.extra_path_grants
         if mapped := [grant.path for grant in grants if grant.host_path not in (None, grant.path)]:
             raise ConfigurationError(f"a local sandbox has granted paths where they are on the host: {mapped[0]}")
@@ -192,6 +194,13 @@ class UnixLocalSandboxSession(BaseSandboxSession):
         if numbers and await self.running():
             await self._call("kill", numbers)
 
+    async def _resolve_environment(self) -> dict[str, str]:
+        """Return the variables of the manifest, which are resolved once unless others are added to it."""
+        environment = self.state.manifest.environment
+        if self._resolved is not environment:
+            self._variables, self._resolved = await environment.resolve(), environment
+        return self._variables
+
     async def _start(
         self, command: tuple[str | Path, ...], *, shell: bool | list[str], cwd: str, tty: bool, merged: bool
     ) -> int:
@@ -204,7 +213,7 @@ class UnixLocalSandboxSession(BaseSandboxSession):
             "LANG": "C.UTF-8",
             "TERM": "xterm" if tty else "dumb",
             **self.host_environment,
-            **self._environment,
+            **await self._resolve_environment(),
         }
         try:
             problem = await self._call("start", number, arguments, cwd, environment, tty, merged)

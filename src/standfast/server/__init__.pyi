@@ -1,5 +1,5 @@
 from standfast.server.app import create_app as create_app
-from standfast.server.access import Forbidden as Forbidden
+from standfast.server.endpoints import Forbidden as Forbidden
 from standfast.server.auth.principals import Authenticator as Authenticator
 from standfast.server.auth.principals import Principal as Principal
 from standfast.server.auth.principals import Role as Role
@@ -7,10 +7,10 @@ from standfast.server.auth.principals import Unauthenticated as Unauthenticated
 from standfast.server.service import Limits as Limits
 from standfast.server.auth.audit import Audit as Audit
 from standfast.server.auth.audit import AuditEntry as AuditEntry
-from standfast.server.auth.credentials import IssuerUnavailable as IssuerUnavailable
-from standfast.server.auth.credentials import KeyRevoked as KeyRevoked
-from standfast.server.auth.credentials import RoleMissing as RoleMissing
-from standfast.server.auth.credentials import TokenExpired as TokenExpired
+from standfast.server.auth.principals import IssuerUnavailable as IssuerUnavailable
+from standfast.server.auth.principals import KeyRevoked as KeyRevoked
+from standfast.server.auth.principals import RoleMissing as RoleMissing
+from standfast.server.auth.principals import TokenExpired as TokenExpired
 from standfast.server.auth.keys import ApiKey as ApiKey
 from standfast.server.auth.keys import ApiKeys as ApiKeys
 from standfast.server.auth.keys import NewApiKey as NewApiKey

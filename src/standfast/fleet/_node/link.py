@@ -1,4 +1,4 @@
-"""The pool's end of one node: calls to its actor, and what Ray says when the node is lost."""
+"""The pool's end of one node: calls to its actor, and what Ray reports when the node is lost."""
 
 import asyncio
 import itertools
@@ -15,7 +15,7 @@ _requests = itertools.count(1)
 
 
 class NodeLink:
-    """Calls the actor of one node for one pool. Once Ray says that it is gone, every call raises ``WorkerDied``."""
+    """Calls the actor of one node for one pool. Once Ray reports that it is gone, every call raises ``WorkerDied``."""
 
     def __init__(self, node: ClusterNode, actor: Any, client: str, on_loss: Callable[["NodeLink"], None]) -> None:
         self.node, self._actor, self._client, self._on_loss = node, actor, client, on_loss
@@ -44,7 +44,7 @@ class NodeLink:
         work = self._control.remote(self._client, session_id, method, encode(request))
         return self._decode(await self._receive(work), kind)
 
-    def tell(self, method: str, request: Any) -> None:
+    def notify(self, method: str, request: Any) -> None:
         """Send a control call without waiting for its answer."""
         if self.loss is None:
             self._control.remote(self._client, "", method, encode(request))
@@ -77,7 +77,7 @@ class NodeLink:
         if self.loss is None:
             self.loss = Cause("node-lost", f"node {self.node.node_id[:12]} at {self.node.address} is lost: {detail}")
             self._on_loss(self)
-            # Without a head, Ray does not say that a call will get no answer.
+            # Without a head, Ray does not report that a call will get no answer.
             for answered in self._waiting:
                 answered.cancel()
 

@@ -11,7 +11,7 @@ import msgspec
 
 from standfast.base.errors import Closed, StandfastError
 from standfast.base.log import get_logger
-from standfast.fleet._node import requests as r
+from standfast.fleet._node import wire
 from standfast.fleet._node.sessions import ServedSession, describe_info
 from standfast.fleet._node.wire import (
     NodeReport,
@@ -26,9 +26,9 @@ from standfast.workers.pool import SessionPool
 from standfast.workers.session import WorkerSession
 
 CLIENT_TIMEOUT = 30.0
-"""Seconds without a word after which the sessions of a pool are ended: its process is gone, or cannot reach us."""
+"""Seconds without a call after which the sessions of a pool are ended: its process is gone, or cannot reach us."""
 IDLE_EXIT = 60.0
-"""Seconds without any pool after which the actor ends, unless it is to stay."""
+"""Seconds without any pool after which the actor ends, unless it is persistent."""
 _SWEEP_INTERVAL = 1.0
 _MAX_ABORTED = 10_000
 _log = get_logger(__name__)
@@ -37,9 +37,9 @@ _log = get_logger(__name__)
 class NodeSupervisor:
     """Runs in the actor. Everything happens on one event loop; control calls come in on another and are passed on."""
 
-    def __init__(self, config: bytes, node_id: str, stays: bool) -> None:
+    def __init__(self, config: bytes, node_id: str, persistent: bool) -> None:
         self._config = decode_config(config)
-        self._node_id, self._stays = node_id, stays
+        self._node_id, self._persistent = node_id, persistent
         self._pool = SessionPool(self._config)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started: asyncio.Task[None] | None = None
@@ -104,7 +104,7 @@ class NodeSupervisor:
         if session_id:
             served = self._sessions.get(session_id)
             if served is None or served.client != client:
-                detail = f"node {self._node_id[:12]} has ended the session: it had not heard of this pool for too long"
+                detail = f"node {self._node_id[:12]} has ended the session: this pool had not called for too long"
                 raise WorkerDied(Cause("node-lost", detail, is_external=True))
             if method == "fork":
                 return await self._fork(served, request_id)
@@ -117,7 +117,7 @@ class NodeSupervisor:
 
     # -- requests to the node
 
-    async def _lease(self, client: str, data: bytes, request_id: str) -> r.Leased:
+    async def _lease(self, client: str, data: bytes, request_id: str) -> wire.Leased:
         if self._draining:
             raise Closed(f"node {self._node_id} is being drained")
         timeout = msgspec.msgpack.decode(data, type=float | None)
@@ -131,12 +131,12 @@ class NodeSupervisor:
         self._sandbox = metadata.get("sandbox"), tuple(metadata.get("sandbox_notes", ()))
         return self._add(session, client, request_id)
 
-    def _add(self, session: WorkerSession, client: str, request_id: str, *, is_twin: bool = False) -> r.Leased:
-        self._sessions[session.session_id] = ServedSession(session, client, request_id, is_twin=is_twin)
-        return r.Leased(session.session_id, describe_info(session.info))
+    def _add(self, session: WorkerSession, client: str, request_id: str, *, is_fork: bool = False) -> wire.Leased:
+        self._sessions[session.session_id] = ServedSession(session, client, request_id, is_fork=is_fork)
+        return wire.Leased(session.session_id, describe_info(session.info))
 
-    async def _fork(self, served: ServedSession, request_id: str) -> r.Leased:
-        return self._add(await served.session.fork(), served.client, request_id, is_twin=True)
+    async def _fork(self, served: ServedSession, request_id: str) -> wire.Leased:
+        return self._add(await served.session.fork(), served.client, request_id, is_fork=True)
 
     async def _do_release(self, client: str, data: bytes) -> None:
         served = self._sessions.get(msgspec.msgpack.decode(data, type=str))
@@ -149,18 +149,18 @@ class NodeSupervisor:
         try:
             await served.close()
         finally:
-            if served.is_twin:
+            if served.is_fork:
                 await served.session.terminate()
             else:
                 self._pool.release(served.session)
 
-    async def _do_greet(self, client: str, data: bytes) -> NodeReport:
-        """Note that the pool is alive, and describe the node."""
+    async def _do_heartbeat(self, client: str, data: bytes) -> NodeReport:
+        """Note that the pool is alive, and return the report of the node."""
         await self._ensure_started()
         return self._report()
 
     async def _do_describe(self, client: str, data: bytes) -> NodeReport:
-        """Describe the node, for a caller that leases nothing."""
+        """Return the report of the node, for a caller that leases nothing."""
         return self._report()
 
     async def _do_abort(self, client: str, data: bytes) -> None:
@@ -214,9 +214,9 @@ class NodeSupervisor:
             now = time.monotonic()
             for client, seen_at in list(self._clients.items()):
                 if seen_at + CLIENT_TIMEOUT < now:
-                    _log.warning("pool %s has not been heard of for %.0f s: its sessions end", client, now - seen_at)
+                    _log.warning("pool %s has not called for %.0f s: its sessions end", client, now - seen_at)
                     await self._forget(client)
-            if not self._stays and not self._clients and self._last_client_at + IDLE_EXIT < now:
+            if not self._persistent and not self._clients and self._last_client_at + IDLE_EXIT < now:
                 await self._end()
 
     async def _forget(self, client: str) -> None:

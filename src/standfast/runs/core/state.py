@@ -16,8 +16,7 @@ from standfast.agents.tool_identity import ToolRef
 from standfast.base.collections import AppendOnlyList
 from standfast.base.items import Item
 from standfast.history.session import find_session_id
-from standfast.workspaces.saved_reference import WorkspaceRef
-from standfast.workspaces.versions import list_output_ids
+from standfast.workspaces.versions import WorkspaceRef, list_output_ids
 
 EntryKind: TypeAlias = Literal[
     "given",  # the input that the run started with

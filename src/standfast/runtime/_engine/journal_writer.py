@@ -1,6 +1,6 @@
 """Write the journal of a run while it is executed: the items, entries and approvals of a step in one commit.
 
-With some of these commits a snapshot is written, see :mod:`standfast.runtime._engine.snapshots`.
+With some of these commits a snapshot is written, see :mod:`standfast.runtime._engine.journal`.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from standfast.lifecycle.scope import run_to_end
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.core import steps
 from standfast.runs.core.context import SavedContext, save_context
+from standfast.runs.core.conversion import from_usage_record
 from standfast.runs.core.state import CallRecord, State
 from standfast.runs.core.steps import Outcome
 from standfast.runs.core.transitions import apply_outcome, choose_next_step, get_storable_length
@@ -25,19 +26,26 @@ from standfast.runs.session_io import is_tool_output_guarded, store_new_items, t
 from standfast.runtime._engine.approvals import make_approval, make_save_op, set_deadline
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.durable_calls import DurableCall
-from standfast.runtime._engine.journal import CallKey, ReplayedRun, strip_children
+from standfast.runtime._engine.journal import (
+    CallKey,
+    ReplayedRun,
+    can_snapshot,
+    encode_snapshot,
+    get_coverage,
+    replay,
+    strip_children,
+)
 from standfast.runtime._engine.leases import RunLeases
 from standfast.runtime._engine.records import (
     ApprovalRequested,
     JournalEntry,
     RunNote,
     decode_entry,
+    decode_header,
     decode_row,
     encode,
     encode_entry,
 )
-from standfast.runtime._engine.replay import replay
-from standfast.runtime._engine.snapshots import can_snapshot, encode_snapshot, get_coverage
 from standfast.store.backend import Backend
 from standfast.store.operations import AppendEvents, AppendJournal, AppendVersions, Op, SaveCheckpoint
 from standfast.store.records import RunRecord
@@ -142,6 +150,8 @@ class JournalWriter:
         self.context_tracker: ContextTracker | None = None
         self.snapshot_writer: SnapshotWriter | None = None
         self.session: StoredSession | None = None if record.session_id is None else ctx.open_session(record.session_id)
+        self.agent = decode_header(record).agent
+        self.owner: str | None = None
         self._marks = marks
         self._journal_length = record.journal_length
         self._entries: list[JournalEntry] = []
@@ -151,6 +161,12 @@ class JournalWriter:
         self.before_stop: dict[str, Callable[[], Awaitable[None]]] = {}
         """Work that calls have registered for the time before the run ends or pauses, by workspace."""
         self.stopped = False
+
+    async def before_request(self, run: ActiveRun) -> None:
+        """Raise :class:`BudgetUsedUp` if a budget has nothing left; nested agents are not stopped within a call."""
+        if not run.route:
+            self.owner = await self.ctx.budgets.find_owner(self.record.session_id)
+            await self.ctx.budgets.check(self.agent, self.owner)
 
     def open_call(self, run: ActiveRun, record: CallRecord) -> DurableCall:
         return DurableCall(self)
@@ -206,6 +222,9 @@ class JournalWriter:
             self._entries.append(JournalEntry(strip_children(outcome), run.route, self._next_mark(), *changes))
         if isinstance(outcome, steps.ApprovalsChecked):
             self.request_approvals(run.state, run, run.route)
+        elif isinstance(outcome, steps.ModelAnswered):
+            usage = from_usage_record(outcome.response.usage)
+            self._ops += self.ctx.budgets.build_charges(self.agent, self.owner, outcome.model, usage)
 
     def _queue_session_items(self, run: ActiveRun, outcome: Outcome) -> int | None:
         """Add the items that may be stored now to the next commit; return the new stored length."""

@@ -81,6 +81,8 @@ class Scheduler:
         """How often another runtime was faster."""
         self.on_runnable: Callable[[], None] = lambda: None
         """Called when a run waits that this runtime may claim."""
+        self.on_capacity: Callable[[], None] = lambda: None
+        """Called when a run has ended here."""
 
     def has_capacity(self) -> bool:
         """Return whether this runtime may execute one more run."""
@@ -94,6 +96,7 @@ class Scheduler:
         if self.ctx.closing or run_id in self.executors or run_id in self._claiming or is_locked(record):
             return False
         if not self.has_capacity():
+            self.on_runnable()
             self.ctx.subscriptions.announce_runnable()
             return False
         self._claiming.add(run_id)
@@ -160,7 +163,7 @@ class Scheduler:
         finally:
             self.executors.pop(run_id, None)
         if self.ctx.max_runs is not None:
-            self.on_runnable()
+            self.on_capacity()
         await self.start_next(executor.record.session_id)
 
     async def aclose(self) -> None:

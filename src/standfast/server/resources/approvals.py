@@ -9,11 +9,9 @@ from starlette.responses import StreamingResponse
 from standfast.base.errors import InvalidInput, StandfastError
 from standfast.runtime.errors import ApprovalSettled
 from standfast.runtime.types import Approval, ApprovalChange
-from standfast.server.access import DECIDE, READ_RUNS
-from standfast.server.endpoints import EndpointTable
-from standfast.server.exchange import Exchange
+from standfast.server.endpoints import DECIDE, READ_RUNS, EndpointTable
+from standfast.server.exchange import Exchange, choose_owner, make_page, validate_page_size
 from standfast.server.resources.agents import describe_tool
-from standfast.server.resources.pages import choose_owner, make_page, validate_page_size
 from standfast.server.streams import RETRY, EventStream, format_event
 from standfast.server.types import (
     ApprovalEvents,

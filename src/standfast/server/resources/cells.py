@@ -7,9 +7,8 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.responses import StreamingResponse
 
 from standfast.base.errors import InvalidInput, Unsupported
-from standfast.server.access import READ_RUNS, WRITE
 from standfast.server.cells import RunningCell
-from standfast.server.endpoints import EndpointTable
+from standfast.server.endpoints import READ_RUNS, WRITE, EndpointTable
 from standfast.server.exchange import Exchange
 from standfast.server.problems import RequestError, TooManyCells, UnknownMediaType
 from standfast.server.streams import EventStream, format_event, read_position

@@ -14,11 +14,9 @@ from standfast.history.integrity import IntegrityReport
 from standfast.history.search import SearchHit
 from standfast.history.store import StoredSessionInfo
 from standfast.history.transfer import parse_lines
-from standfast.server.access import MANAGE, READ, WRITE
 from standfast.server.answers import ListedSession
-from standfast.server.endpoints import EndpointTable
-from standfast.server.exchange import Exchange
-from standfast.server.resources.pages import choose_owner, make_page, validate_page_size
+from standfast.server.endpoints import MANAGE, READ, WRITE, EndpointTable
+from standfast.server.exchange import Exchange, choose_owner, make_page, validate_page_size
 from standfast.server.resources.session_views import measure_session
 from standfast.server.types import (
     DeleteQuery,

@@ -70,7 +70,7 @@ def is_bad_value(error: DBAPIError) -> bool:
     state = get_sqlstate(error)
     if state is not None:
         return state.startswith("22")
-    return isinstance(error.orig.__cause__ if error.orig else None, ValueError)
+    return any(isinstance(one, ValueError) for one in (error.orig, error.orig and error.orig.__cause__))
 
 
 def translate_error(error: Exception, location: str) -> Exception:

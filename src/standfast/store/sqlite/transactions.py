@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from standfast.store.operations import (
@@ -44,6 +44,9 @@ _MAX_INLINE_BYTES = 32_768  # per caller, of a commit on the caller's thread
 _MAX_GROUP_BYTES = 8 * _MAX_INLINE_BYTES  # of all callers in one iteration of the event loop
 _ROW_OVERHEAD = 64  # bytes that a row counts for in addition to its data
 _CHECKPOINT_INTERVAL = 256  # of so many commits, two always go to the writer thread
+_LOG_PAGES = 1000  # after which a commit copies the log into the database: the default of SQLite
+_MAX_LOG_PAGES = 32_768  # the same while large content is written
+_LARGE_BYTES = 4 << 20
 
 
 CommitWork = Callable[[SqliteConnection], Any]
@@ -144,6 +147,36 @@ class InlineCommitter:
             self.connection = None
 
 
+class LargeWrites:
+    """``async with backend.large_writes:`` is for a block that writes large content.
+
+    Copying the log into the database waits for the disk. The writer thread would do it after every few megabytes, and
+    the commits of all others would wait, too. With this a reader thread does it at the end of the block.
+    """
+
+    def __init__(self, copy_log: Callable[[], Awaitable[None]]) -> None:
+        self._copy_log = copy_log
+        self._block_count = self._size = 0
+
+    async def __aenter__(self) -> None:
+        self._block_count += 1
+
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._block_count -= 1
+        if kind is None and not self._block_count and self._size > _LARGE_BYTES:
+            self._size = 0
+            await self._copy_log()
+
+    def prepare(self, connection: SqliteConnection, size: float) -> None:
+        """Let a transaction of this size copy the log only if it is too large."""
+        if self._block_count and size < math.inf:
+            self._size += int(size)
+        limit = _MAX_LOG_PAGES if self._block_count else _LOG_PAGES
+        if connection.log_limit not in (None, limit):
+            connection.log_limit = limit
+            connection.raw.execute(f"PRAGMA wal_autocheckpoint = {limit}")
+
+
 class Failure:
     """The error of one caller in a transaction that continues for the others."""
 
@@ -207,7 +240,9 @@ def run_in_savepoint(connection: SqliteConnection, work: CommitWork) -> Any:
     return result
 
 
-_UNBOUNDED_OPS = (Erase, Annotate, DeleteRun, RewriteRun, RewriteVersions, DropCheckpoint, DeleteWorkspace, SweepBlobs)
+_UNBOUNDED_OPS = frozenset(
+    (Erase, Annotate, DeleteRun, RewriteRun, RewriteVersions, DropCheckpoint, DeleteWorkspace, SweepBlobs)
+)
 
 
 def estimate_size(ops: Sequence[Op]) -> float:
@@ -216,21 +251,29 @@ def estimate_size(ops: Sequence[Op]) -> float:
 
 
 def estimate_op_size(op: Op) -> float:
-    if isinstance(op, _UNBOUNDED_OPS):
+    kind = type(op)
+    if kind in _UNBOUNDED_OPS:
         return math.inf
-    rows = len(op.view_update.closed) if isinstance(op, Splice) and op.view_update else 0
-    rows += len(op.blobs) if isinstance(op, SaveCheckpoint) else 0
-    return sum(_ROW_OVERHEAD + len(blob) for blob in iter_blobs(op)) + _ROW_OVERHEAD * rows
-
-
-def iter_blobs(op: Op) -> Iterable[bytes]:
+    list_blobs = _BLOBS.get(kind)
+    if list_blobs is None:
+        return 0
+    blobs = list_blobs(op)
+    rows = len(blobs)
     if isinstance(op, Splice):
-        return op.add
-    if isinstance(op, (AppendJournal, AppendEvents)):
-        return (data for _, data in (op.entries if isinstance(op, AppendJournal) else op.events))
-    if isinstance(op, AppendVersions):
-        return op.versions
-    return (op.data,) if isinstance(op, (SaveRun, SaveApproval, SaveCheckpoint, PutBlob, PutDocument)) else ()
+        rows += len(op.view_update.closed) if op.view_update else 0
+    elif isinstance(op, SaveCheckpoint):
+        rows += len(op.blobs)
+    return sum(map(len, blobs)) + _ROW_OVERHEAD * rows
+
+
+_BLOBS: dict[type, Callable[[Any], Sequence[bytes]]] = {
+    Splice: lambda op: op.add,
+    AppendJournal: lambda op: [data for _, data in op.entries],
+    AppendEvents: lambda op: [data for _, data in op.events],
+    AppendVersions: lambda op: op.versions,
+    **dict.fromkeys((SaveRun, SaveApproval, SaveCheckpoint, PutBlob, PutDocument), lambda op: (op.data,)),
+}
+"""The bytes that an operation writes, by its kind; any other writes a few numbers and names."""
 
 
 # A connection must not be open while the process forks: the child inherits it without its file locks, and connections

@@ -1,11 +1,16 @@
-"""The manifest of a captured workspace: its variables and files, and the digests of their content.
+"""The manifest of a captured workspace, and the stream between the host and the copy of a worker that captures it.
 
 Content is cut into chunks that are stored by the SHA-256 digest of their bytes. A manifest has names, types, sizes and
 digests only: values are pickled and unpickled inside workers, and the host reads a manifest without either. What a
 worker or a store reports about a workspace is checked here before it is used.
+
+The host sends a CaptureRequest to the worker; the copy that the worker forks answers with frames of a kind, a length,
+and a digest for chunks. They have their own socket, so that chunks and the messages of the worker do not wait for each
+other.
 """
 
 import hashlib
+import struct
 from collections.abc import Iterator
 from typing import Literal, Self
 
@@ -27,6 +32,12 @@ _MAGIC = b"standfast-workspace"
 _HEADER_SIZE = len(_MAGIC) + 1 + DIGEST_SIZE
 
 hash_chunk = hashlib.sha256
+LENGTH = struct.Struct(">I")
+FRAME_HEADER = struct.Struct(f">cI{DIGEST_SIZE}s")
+CHUNK, MANIFEST, TOO_LARGE, FAILED = b"C", b"M", b"L", b"E"
+"""The kinds of frames: a chunk, the end, and two ways to fail."""
+MAX_FAILURE_BYTES = 65536
+FRAME_LIMITS = {CHUNK: 1 << 20, MANIFEST: MAX_MANIFEST_BYTES, TOO_LARGE: 64, FAILED: MAX_FAILURE_BYTES}
 
 
 class InvalidManifest(ValueError):
@@ -80,6 +91,7 @@ class WorkspaceManifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     modules, as ``module`` or ``module:name``. ``unkept`` and ``unkept_files`` have the reason for each name or path
     that could not be kept. ``state`` is the state of the random generators and of the interpreter, pickled, and
     ``cell_count`` the number of cells that were run. ``size`` is the number of bytes of all content before compression.
+    ``place`` is the key and the version of the stored workspace; earlier releases did not write it.
     """
 
     python: str
@@ -93,6 +105,7 @@ class WorkspaceManifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     unkept_files: dict[str, str] = {}
     cell_count: int = 0
     size: int = 0
+    place: tuple[str, int] | None = None
 
     def iterate_contents(self) -> Iterator[Content]:
         """Iterate over everything that has bytes, in the order in which it is restored."""
@@ -234,3 +247,50 @@ def find_target_problem(target: str) -> str | None:
     except UnicodeEncodeError:
         return "is not valid UTF-8"
     return "is too long" if too_long else None
+
+
+class CaptureRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the host has already: the digests of stored chunks, one after the other, and the files of the manifest."""
+
+    known: bytes = b""
+    files: tuple[WorkspaceFile, ...] = ()
+    max_bytes: int
+
+
+class RestorePlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker is to restore. The bytes of the contents, of the buffers and of the state follow, in this order.
+
+    ``mapped`` are the places of those that come as descriptors of memory files instead. With ``remains`` all other
+    variables and files are removed first.
+    """
+
+    imports: dict[str, str] = {}
+    contents: tuple[int, ...] = ()
+    groups: tuple["PlannedGroup", ...] = ()
+    state: int = 0
+    cell_count: int = 0
+    mapped: tuple[int, ...] = ()
+    remains: "Remains | None" = None
+
+
+class Remains(msgspec.Struct, frozen=True, array_like=True):
+    """The variables and paths of a prepared worker that a restore does not remove."""
+
+    names: tuple[str, ...]
+    paths: tuple[str, ...]
+
+
+class PlannedGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A group of variables, as in the manifest, with the sizes of its buffers."""
+
+    names: tuple[str, ...]
+    content: int
+    offset: int = 0
+    size: int = 0
+    buffers: tuple[int, ...] = ()
+
+
+def encode_request(request: CaptureRequest | RestorePlan) -> bytes:
+    """Return the first message on the socket of a capture or a restore, with its length."""
+    payload = msgspec.msgpack.encode(request)
+    return LENGTH.pack(len(payload)) + payload
