@@ -189,7 +189,8 @@ def test_pools_and_workers_are_listed_and_lead_to_workspaces(page, server, reque
     server.post("/sessions", {"session_id": request.node.originalname})
     cell = server.post(f"/sessions/{request.node.originalname}/workspace/cells", {"code": "1"})
     while (
-        server.http.get(f"/sessions/{request.node.originalname}/workspace/cells/{cell['cell_id']}").json()["status"] != "done"
+        server.http.get(f"/sessions/{request.node.originalname}/workspace/cells/{cell['cell_id']}").json()["status"]
+        != "done"
     ):
         pass
     page.open("#/workers")
