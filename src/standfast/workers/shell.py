@@ -73,7 +73,7 @@ def operate(name, *arguments):
         found = os.stat(path)
         return [stat.S_ISDIR(found.st_mode), found.st_size if stat.S_ISREG(found.st_mode) else None]
     def list_directory(path):
-        return [[entry, *entry_status(os.path.join(path, entry))] for entry in sorted(os.listdir(path))]
+        return [[entry, entry_status(os.path.join(path, entry))] for entry in sorted(os.listdir(path))]
     def entry_status(path):
         try:
             return status(path)
@@ -228,8 +228,8 @@ class WorkerShell:
 
     async def list_directory(self, path: str) -> tuple[PathStatus, ...]:
         """Return the entries of a directory."""
-        entries = await self._operate("list", path, kind=tuple[tuple[str, bool, int | None], ...])
-        return tuple(PathStatus(posixpath.join(path, name), *status) for name, *status in entries)
+        entries = await self._operate("list", path, kind=tuple[tuple[str, tuple[bool, int | None]], ...])
+        return tuple(PathStatus(posixpath.join(path, name), *status) for name, status in entries)
 
     async def make_directory(self, path: str) -> None:
         """Create a directory and its parents."""
