@@ -65,6 +65,24 @@ async def test_a_driver_failure_at_any_statement_leaves_both_or_neither(tmp_path
     await backend.close()
 
 
+async def test_a_change_of_an_owner_and_its_entry_are_one_commit(tmp_path):
+    faults = SqliteFaults()
+    backend = SqliteBackend(tmp_path / "app.db", connect=faults.connect)
+    store = Store(backend)
+    await store.annotate("s", {}, owner="nobody")
+    for statements in itertools.count():
+        with faults.fail_after(statements) as fault, contextlib.suppress(StoreUnavailable):
+            await store.set_owner("s", f"owner-{statements}", by="root")
+        entries = [entry for entry in await Audit(store).list() if entry.details["owner"] == f"owner-{statements}"]
+        changed = (await store.describe("s")).owner == f"owner-{statements}"
+        assert [(entry.subject, entry.action) for entry in entries] == [("root", "owner changed")] * changed
+        if not fault.triggered:
+            assert changed
+            break
+    assert statements > 3
+    await backend.close()
+
+
 async def test_an_entry_says_who_decided_what(store_url):
     principal = Principal(subject="key:1", role=Role.APPROVER, owner="acme", method="key")
     refunds = Refunds()

@@ -75,7 +75,8 @@ async def serving(respond):
             server.close()
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks) if tasks else None
+            if tasks:
+                await asyncio.wait(tasks)
 
 
 def answer(body, *, status=200, **headers):
