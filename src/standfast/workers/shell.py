@@ -229,7 +229,7 @@ class WorkerShell:
     async def list_directory(self, path: str) -> tuple[PathStatus, ...]:
         """Return the entries of a directory."""
         entries = await self._operate("list", path, kind=tuple[tuple[str, bool, int | None], ...])
-        return tuple(PathStatus(posixpath.join(path, name), *status) for name, *status in entries)
+        return tuple(PathStatus(posixpath.join(path, name), is_directory, size) for name, is_directory, size in entries)
 
     async def make_directory(self, path: str) -> None:
         """Create a directory and its parents."""
