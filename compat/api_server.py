@@ -234,6 +234,8 @@ def _decide(question: Item) -> Item:
     named = {"type": question["type"], "name": question.get("name")}
     if question["type"] == "predicate":
         return {**named, "probability": 0.9}
+    if question["type"] == "score":
+        return {**named, "score": 1.0, "confidence": 1.0, "probabilities": []}
     values = [one["value"] if isinstance(one, dict) else one for one in question["choices"]]
     shares = [{"value": value, "probability": float(value == values[0])} for value in values]
     return {**named, "choice": values[0], "confidence": 1.0, "probabilities": shares}

@@ -108,7 +108,9 @@ def _drop_wording(value: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(instructions, str):
         return value
     if any(heading in instructions for heading in ("# Sandbox capability instructions\n", "# Filesystem\n")):
-        told = re.search(r"# Agent instructions\n.*?(?=\n# |\Z)", instructions, re.DOTALL)
+        told = re.search(
+            r"# Agent instructions\n.*?(?=\n# (Sandbox capability instr|Filesystem)|\Z)", instructions, re.DOTALL
+        )
         named = [{"type": one["type"], "name": one.get("name")} for one in tools or [] if isinstance(one, dict)]
         return {**value, "instructions": told and told[0], "tools": named}
     for prompt in _HANDOFF_PROMPTS:

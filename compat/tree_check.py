@@ -33,7 +33,7 @@ _VARYING = [
     (re.compile(r"(?<=process )\[?\d+|(?<=process \[)\d+"), "PROCESS"),
     (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z)?"), "TIME"),
     (re.compile(r"\b\d+\.\d+ ?s(econds)?\b"), "SECONDS"),
-    (re.compile(r"\b20\d{12}(?=-)"), "TIME"),
+    (re.compile(r"\b20\d{12}(?=-)|(?<=_)1[789]\d{8}\b"), "TIME"),
     (
         re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32}|(?<=-)[0-9a-f]{12}\b"),
         "ID",
@@ -69,7 +69,8 @@ def run_program(program: Path, library: str, root: Path, *, eager: bool) -> dict
     with serve(eager=eager) as server, tempfile.TemporaryDirectory() as folder:
         environ = os.environ | {
             "OPENAI_API_KEY": "test-key", "OPENAI_BASE_URL": server.url, "EXAMPLES_INTERACTIVE_MODE": "auto",
-            "APPLY_PATCH_AUTO_APPROVE": "1", "PYTHONHASHSEED": "0", "TMPDIR": folder, "HOME": folder, "COLUMNS": "200",
+            "APPLY_PATCH_AUTO_APPROVE": "1", "PYTHONHASHSEED": "0", "EXAMPLE_BASE_URL": server.url,
+            "EXAMPLE_API_KEY": "test-key", "EXAMPLE_MODEL_NAME": "gpt-4o", "TMPDIR": folder, "HOME": folder, "COLUMNS": "200",
             "PYTHONPATH": os.pathsep.join([str(root), *sys.path]), "PATH": f"{root.parent}/bin:{os.environ['PATH']}",
         }  # fmt: skip
         process = subprocess.Popen(

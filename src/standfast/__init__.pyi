@@ -155,6 +155,7 @@ from standfast.base.errors import RunShared as RunShared
 from standfast.base.errors import SchemaTooNew as SchemaTooNew
 from standfast.base.errors import SchemaTooOld as SchemaTooOld
 from standfast.base.errors import SessionDamaged as SessionDamaged
+from standfast.base.errors import StoreRefused as StoreRefused
 from standfast.base.errors import StoreUnavailable as StoreUnavailable
 from standfast.base.errors import Unsupported as Unsupported
 from standfast.base.errors import WrongKey as WrongKey

@@ -7,8 +7,10 @@ import random
 import signal
 import tempfile
 import time
+from collections.abc import Mapping
 from typing import Any
 
+import httpx2
 import msgspec
 from coder_job import coder, make_steps, sandbox_config
 from kill_programs import choose_agent, kill_workers, make_notebooks
@@ -20,6 +22,7 @@ from standfast import Agent, ApprovalSettled, Runtime, Store, ToolContext, funct
 from standfast.base.errors import FenceLost
 from standfast.history import HistoryCompaction, Trigger
 from standfast.runtime import RunHandle
+from standfast.server import Principal, Role, create_app
 from standfast.store.operations import AppendVersions
 from standfast.store.urls import open_backend
 from standfast.testing import CrashingBackend
@@ -61,6 +64,28 @@ async def _ended(runtime: Runtime, run: RunHandle, scenario: str) -> bool:
     for asked in outcome.approvals:
         await runtime.decide(asked.id, "approve", by="the process")
     return outcome.status == "completed"
+
+
+async def decide_and_die(url: str, approval_id: str, way: str, point: str) -> None:
+    """Approve a call in this process, or through a server in it, and die at the point on the way."""
+    backend = await open_backend(url)
+    crashing: Any = CrashingBackend(backend, point)
+    async with Runtime.open(Store(crashing)) as runtime:
+        if way == "library":
+            await runtime.decide(approval_id, "approve", by="eve")
+        else:
+            transport = httpx2.ASGITransport(app=create_app(runtime, auth=[Eve()]))
+            async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+                answer = await client.post(f"/approvals/{approval_id}", json={"decision": "approve"})
+                assert answer.status_code == 200, answer.text
+    await backend.close()
+
+
+class Eve:
+    """Takes every request for one of Eve, who may decide."""
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Principal:
+        return Principal(subject="eve", role=Role.APPROVER, owner="eve", method="token")
 
 
 async def rekey(url: str, point: str, *keys: str) -> None:

@@ -10,7 +10,7 @@ from factories.runtime import reply, tool_calls, wait_for
 from standfast import Agent, Runner, Runtime, SQLiteSession, UserError, python_tool
 from standfast.store.operations import DropCheckpoint
 from standfast.testing import ScriptedModel
-from standfast.workers import PoolConfig, PrepareFailed, PythonSessions, SessionPool
+from standfast.workers import PoolConfig, PrepareFailed, PythonSessions, SessionConfig, SessionPool
 
 PREPARE = """
 import random
@@ -46,10 +46,13 @@ async def ask(sessions: Any, *codes: str, prepare: str = PREPARE, **options: Any
 
 
 @asynccontextmanager
-async def machine(url: str, *codes: str, prepare: str = PREPARE, **options: Any) -> AsyncIterator[Runtime]:
+async def machine(
+    url: str, *codes: str, prepare: str = PREPARE, environment: dict[str, str] | None = None, **options: Any
+) -> AsyncIterator[Runtime]:
     """A runtime with a pool of its own, and an agent that runs these codes."""
+    config = SessionConfig(environment=environment or {})
     async with (
-        SessionPool(PoolConfig(min_idle=0, max_sessions=3)) as pool,
+        SessionPool(PoolConfig(session=config, min_idle=0, max_sessions=3)) as pool,
         Runtime.open(url, agents=[make_agent(PythonSessions(pool, **options), *codes, prepare=prepare)]) as runtime,
     ):
         yield runtime
@@ -172,3 +175,30 @@ async def test_a_restored_generation_prepares_its_worker_once(shared_url: str) -
     async with machine(shared_url, "started") as runtime:
         [output], _ = await ask_durably(runtime)
         assert output.splitlines()[-1] == "[1, 2, 3, 4]"
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+async def test_code_that_fails_where_a_conversation_is_restored_is_named(shared_url: str, has_checkpoint: bool) -> None:
+    prepare = "import os; y = 1 / ('BROKEN' not in os.environ)"
+    async with machine(shared_url, "x = 1", prepare=prepare) as runtime:
+        await ask_durably(runtime)
+        if not has_checkpoint:
+            await runtime.store.backend.commit(DropCheckpoint(key="session:s", version=1))
+    async with machine(shared_url, "globals().get('x')", prepare="", environment={"BROKEN": "1"}) as runtime:
+        [output], [restored] = await ask_durably(runtime)
+    if has_checkpoint:
+        assert restored["unkept"] == {"prepare": "ZeroDivisionError: division by zero"}
+        assert output.splitlines()[-1] == "1"
+    else:
+        assert restored["missing"] == [1]
+        assert "the effects of 1 earlier call are lost (call 1)" in output
+
+
+async def test_a_module_of_the_workspace_is_imported_from_the_restored_file(shared_url: str) -> None:
+    prepare = "open('rates.py', 'w').write('rate = 5'); import rates"
+    change = "open('rates.py', 'w').write('rate = 600'); import importlib; importlib.reload(rates).rate"
+    async with machine(shared_url, change, prepare=prepare) as runtime:
+        assert (await ask_durably(runtime))[0] == ["600"]
+    async with machine(shared_url, "rates.rate", prepare=prepare) as runtime:
+        [output], _ = await ask_durably(runtime)
+        assert output.splitlines()[-1] == "600"

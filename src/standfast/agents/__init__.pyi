@@ -14,7 +14,7 @@ from standfast.agents.context import AgentHooksBase as AgentHooksBase
 from standfast.agents.context import RunHooksBase as RunHooksBase
 from standfast.agents.context import RunContextWrapper as RunContextWrapper
 from standfast.agents.context import ToolContext as ToolContext
-from standfast.agents.function_schema import DocstringStyle as DocstringStyle
+from standfast.agents.docstrings import DocstringStyle as DocstringStyle
 from standfast.agents.errors import AgentChanged as AgentChanged
 from standfast.agents.errors import AgentMissing as AgentMissing
 from standfast.agents.errors import AgentsException as AgentsException

@@ -10,7 +10,7 @@ from standfast.base.ids import new_id
 from standfast.base.items import Item
 from standfast.client.administration import RemoteAdmin
 from standfast.client.budgets import RemoteBudgets
-from standfast.client.connection import Connection, make_path
+from standfast.client.connection import MAX_RESPONSE_BYTES, Connection, make_path
 from standfast.client.event_stream import follow_approvals
 from standfast.client.runs import RemoteRun
 from standfast.client.schedules import RemoteSchedules
@@ -40,11 +40,19 @@ from standfast.workspaces.retention import RetentionReport
 class Client:
     """A runtime behind HTTP. While the server cannot be reached, requests that are safe to repeat are sent again.
 
-    Errors are the exceptions that a :class:`Runtime` raises, found by their codes.
+    Errors are the exceptions that a :class:`Runtime` raises, found by their codes. An answer, or an event, of more than
+    ``max_response_bytes``, a compressed one, and one that is not what it should be raise :class:`ServerError`.
     """
 
-    def __init__(self, url: str, *, token: str | None = None, timeout: float = 30.0) -> None:
-        self.connection = Connection(url, token=token, timeout=timeout)
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeout: float = 30.0,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+    ) -> None:
+        self.connection = Connection(url, token=token, timeout=timeout, max_response_bytes=max_response_bytes)
         self.store = RemoteStore(self)
         """The sessions of the server."""
         self.admin = RemoteAdmin(self.connection)

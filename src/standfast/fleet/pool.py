@@ -21,7 +21,7 @@ from standfast.fleet._node.link import NodeLink
 from standfast.fleet._node.wire import NodeReport, encode_config
 from standfast.fleet.session import RemoteWorkerSession
 from standfast.workers.config import PoolConfig
-from standfast.workers.errors import PoolBroken, PoolExhausted, WorkerDied, WorkerError
+from standfast.workers.errors import PoolBroken, PoolExhausted, WorkerDied, WorkerError, WorkerRequestFailed
 from standfast.workers.pool import SessionPool
 from standfast.workers.results import SessionInfo, WorkspaceReport
 from standfast.workers.session import WorkerSession
@@ -380,7 +380,7 @@ class RayPool(SessionPool):
                     leased, _ = await link.call("", "lease", min(timeout or 10.0, 10.0), wire.Leased)
                 except (WorkerDied, PoolExhausted, Closed):
                     link.leased -= 1
-                except PoolBroken as problem:
+                except (PoolBroken, WorkerRequestFailed) as problem:
                     link.leased -= 1
                     self._unusable[link.node.node_id] = str(problem)
                     if len(usable) == 1:
@@ -395,7 +395,7 @@ class RayPool(SessionPool):
 
     def _get_load(self, link: NodeLink) -> tuple[bool, float, float]:
         """Return what the nodes are tried in the order of. One whose workers do not start comes last."""
-        capacity = link.report.capacity if link.report is not None else 1
+        capacity = max(1, link.report.capacity) if link.report is not None else 1
         return link.node.node_id in self._unusable, 1 - self._count_free(link) / capacity, random.random()
 
     def release(self, session: WorkerSession) -> None:

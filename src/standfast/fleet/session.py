@@ -112,7 +112,7 @@ class RemoteWorkerSession(WorkerSession):
         if brief is not None:
             self._info = dataclasses.replace(
                 self._info,
-                state=SessionState(brief.state),
+                state=brief.state,
                 execution_count=brief.execution_count,
                 error_count=brief.error_count,
                 last_used_at=brief.last_used_at,
@@ -309,10 +309,12 @@ class RemoteWorkerSession(WorkerSession):
         max_bytes: int = DEFAULT_WORKSPACE_BYTES,
         timeout: float = 60.0,
     ) -> Capture:
-        manifest = known.encode() if isinstance(known, WorkspaceManifest) else None
-        digests = () if isinstance(known, WorkspaceManifest) else tuple(known)
-        name = await self.call("start_capture", wire.StartCapture(manifest, digests, max_bytes, timeout), str)
-        return RemoteCapture(self, name)
+        if isinstance(known, WorkspaceManifest):
+            digests, request = known.digests, wire.StartCapture(known.encode(), (), max_bytes, timeout)
+        else:
+            digests, request = frozenset(known), wire.StartCapture(None, tuple(known), max_bytes, timeout)
+        name = await self.call("start_capture", request, str)
+        return RemoteCapture(self, name, known=digests, max_bytes=max_bytes)
 
     async def restore_workspace(
         self,
@@ -412,7 +414,7 @@ class RemoteWorkerSession(WorkerSession):
                     on_message(one)
                 if isinstance(one, _FINAL):
                     return collector.build(one)
-                collector.add(one, len(m.encode(one)))
+                collector.add(one)
         except ExecutionTimeout as problem:
             return collector.build_timed_out(problem)
         finally:

@@ -39,6 +39,7 @@ from standfast.runtime.types import (
     Verdict,
 )
 from standfast.runtime.webhooks import Webhooks
+from standfast.store.audit_entries import Actor
 
 if TYPE_CHECKING:
     from standfast.workers.pool import SessionPool
@@ -252,10 +253,10 @@ class Runtime(RunQueries):
         arguments: Any = None,
         message: str | None = None,
         output: Any = None,
-        by: str | None = None,
+        by: Actor | str | None = None,
         always: bool = False,
     ) -> Approval:
-        """Decide an approval, once, and resume its run.
+        """Decide an approval, once, and resume its run. ``by`` says who decides: a name, or the principal of a request.
 
         ``approve`` makes the call, with ``arguments`` in place of the model's; ``reject`` passes ``message`` to the
         model instead. With ``always`` the decision applies to every further call of that tool by that agent in the
@@ -263,6 +264,8 @@ class Runtime(RunQueries):
 
         A call of kind ``uncertain`` may have happened already: ``done`` states that it did and returned ``output``,
         ``reject`` that it shall not be made, and ``again`` makes it again. ``approve`` raises :class:`UncertainCall`.
+
+        The audit log of the store gets an entry in the same commit.
         """
         decided = await approvals.decide_approval(
             self._ctx, approval_id, decision, arguments=arguments, message=message, output=output, by=by, always=always

@@ -89,6 +89,10 @@ class Webhooks:
         self._on_changed()
         async for document in iterate_documents(backend, LOG_KIND, after=f"{webhook_id} ", before=f"{webhook_id}!"):
             await backend.commit(DeleteDocument(kind=LOG_KIND, key=document.key))
+        # Not left to the sender: the next attempt may be due in hours, and until then it has the error of the last.
+        async for document in iterate_documents(backend, DUE_KIND):
+            if decode_delivery(document).webhook_id == webhook_id:
+                await backend.commit(DeleteDocument(kind=DUE_KIND, key=document.key))
 
     async def deliveries(self, webhook_id: str) -> Sequence[WebhookDelivery]:
         """Return the deliveries of a webhook, latest first: those to be sent, and the last hundred that are over."""

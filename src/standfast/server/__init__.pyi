@@ -6,7 +6,7 @@ from standfast.server.auth.principals import Role as Role
 from standfast.server.auth.principals import Unauthenticated as Unauthenticated
 from standfast.server.service import Limits as Limits
 from standfast.server.auth.audit import Audit as Audit
-from standfast.server.auth.audit import AuditEntry as AuditEntry
+from standfast.store.audit_entries import AuditEntry as AuditEntry
 from standfast.server.auth.principals import IssuerUnavailable as IssuerUnavailable
 from standfast.server.auth.principals import KeyRevoked as KeyRevoked
 from standfast.server.auth.principals import RoleMissing as RoleMissing

@@ -113,6 +113,7 @@ STATUS_BY_ERROR: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (errors.Unsupported, HTTPStatus.NOT_IMPLEMENTED),
     (errors.MissingExtra, HTTPStatus.NOT_IMPLEMENTED),
     (errors.StoreUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
+    (errors.StoreRefused, HTTPStatus.CONFLICT),
     (errors.Closed, HTTPStatus.SERVICE_UNAVAILABLE),
 )
 

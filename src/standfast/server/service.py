@@ -155,4 +155,4 @@ class Service:
                 return
             if skipped := self._skipped_denials.pop(sender, 0):
                 facts = facts | {"skipped": skipped}
-        await self.audit.record(action, principal, facts)
+        await self.audit.append(action, principal, facts)

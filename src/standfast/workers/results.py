@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from standfast.workers._host.output import StreamName
+from standfast.workers._host.output import StreamName, estimate_size
 from standfast.workers.errors import Cause, ExecutionTimeout
 from standfast.workers.state import SessionState
 from standfast.workers.wire import messages as m
@@ -263,12 +263,12 @@ class ResultCollector:
         self._display_bytes = 0
         self._dropped: dict[str, int] = {}
 
-    def add(self, message: m.Message, size: int) -> None:
-        """Add an output or display message of this estimated size; others are ignored."""
+    def add(self, message: m.Message, size: int | None = None) -> None:
+        """Add an output or display message, of this estimated size if it is known; others are ignored."""
         if isinstance(message, m.OutputMessage):
             self._add_output(message)
         elif isinstance(message, m.DisplayMessage):
-            self._add_display(message, size)
+            self._add_display(message, estimate_size(message) if size is None else size)
 
     def _add_output(self, message: m.OutputMessage) -> None:
         # One text instead of a list of messages: a worker may write each character by itself.

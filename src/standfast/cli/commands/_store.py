@@ -16,8 +16,9 @@ from standfast.base.text import make_visible
 from standfast.history.encryption.session import EncryptedSession
 from standfast.history.store import Store, open_store
 from standfast.history.stored_session import StoredSession
-from standfast.server.auth.audit import Audit, AuditEntry
+from standfast.server.auth.audit import Audit
 from standfast.server.auth.keys import ApiKey, ApiKeys, NewApiKey
+from standfast.store.audit_entries import AuditEntry
 
 if TYPE_CHECKING:
     from standfast.agents.agent import Agent

@@ -4,11 +4,13 @@ import asyncio
 import itertools
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+import msgspec
 
 from standfast.fleet._node.wire import NodeReport, Reply, SessionBrief, decode, decode_reply, encode, restore_error
 from standfast.fleet.cluster import ClusterNode, is_loss
-from standfast.workers.errors import Cause, WorkerDied
+from standfast.workers.errors import Cause, WorkerDied, WorkerRequestFailed
 
 T = TypeVar("T")
 _requests = itertools.count(1)
@@ -83,8 +85,12 @@ class NodeLink:
 
     @staticmethod
     def _decode(data: bytes, kind: type[T]) -> tuple[T, SessionBrief | None]:
-        reply: Reply = decode_reply(data)
-        if reply.fault is not None:
-            raise restore_error(reply.fault)
-        value: T = decode(reply.value, kind)
+        try:
+            reply: Reply = decode_reply(data)
+            fault = None if reply.fault is None else restore_error(reply.fault)
+            value = cast(T, None) if fault else decode(reply.value, kind)
+        except (msgspec.MsgspecError, RecursionError, TypeError, ValueError, LookupError) as problem:
+            raise WorkerRequestFailed("ProtocolError", f"the node answered something else: {problem}") from None
+        if fault is not None:
+            raise fault
         return value, reply.brief

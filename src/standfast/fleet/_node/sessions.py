@@ -77,7 +77,7 @@ class ServedSession:
     def brief(self) -> SessionBrief:
         info = self.session.info
         is_alive = self.session.is_alive
-        return SessionBrief(info.state.value, is_alive, info.execution_count, info.error_count, info.last_used_at)
+        return SessionBrief(info.state, is_alive, info.execution_count, info.error_count, info.last_used_at)
 
     async def close(self) -> None:
         """Stop what is open. The session itself goes back to its pool."""

@@ -44,8 +44,9 @@ class NodeSupervisor:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started: asyncio.Task[None] | None = None
         self._sessions: dict[str, ServedSession] = {}
-        self._requests: dict[str, asyncio.Task[bytes]] = {}
-        self._aborted: dict[str, None] = {}
+        self._requests: dict[tuple[str, str], asyncio.Task[bytes]] = {}
+        """By pool and request."""
+        self._aborted: dict[tuple[str, str], None] = {}
         """Requests that were cancelled before they came, or whose answers had been sent."""
         self._clients: dict[str, float] = {}
         self._last_client_at = time.monotonic()
@@ -58,16 +59,16 @@ class NodeSupervisor:
     async def call(self, client: str, request_id: str, session_id: str, method: str, data: bytes) -> bytes:
         """Call a method of a session, and answer with an encoded :class:`Reply`. It never raises."""
         await self._ensure_started()
-        if request_id in self._aborted:
+        if (client, request_id) in self._aborted:
             return encode(Reply(fault=encode_error(Closed("the call was cancelled"))))
         task = asyncio.ensure_future(self._answer(client, session_id, method, data, request_id))
-        self._requests[request_id] = task
+        self._requests[client, request_id] = task
         try:
             return await task
         except asyncio.CancelledError:
             return encode(Reply(fault=encode_error(Closed("the call was cancelled"))))
         finally:
-            self._requests.pop(request_id, None)
+            self._requests.pop((client, request_id), None)
 
     async def control(self, client: str, session_id: str, method: str, data: bytes) -> bytes:
         """Call a method that must not wait behind others. These calls have a concurrency group of their own."""
@@ -169,15 +170,16 @@ class NodeSupervisor:
         The call may not have come yet, or its answer may be on its way: a session that it has leased has no caller.
         """
         request_id = msgspec.msgpack.decode(data, type=str)
-        task = self._requests.get(request_id)
+        task = self._requests.get((client, request_id))
         if task is not None and not task.done():
             task.cancel()
             return
-        self._aborted[request_id] = None
+        self._aborted[client, request_id] = None
         if len(self._aborted) > _MAX_ABORTED:
             del self._aborted[next(iter(self._aborted))]
-        for served in [one for one in self._sessions.values() if one.request_id == request_id]:
-            await self._release(served)
+        for served in list(self._sessions.values()):
+            if (served.client, served.request_id) == (client, request_id):
+                await self._release(served)
 
     async def _do_drain(self, client: str, data: bytes) -> None:
         """Lease no further sessions; those that are leased stay until their pools have moved them."""

@@ -24,6 +24,7 @@ from standfast.workers.errors import (
     WorkerRequestFailed,
     WorkspaceRefused,
 )
+from standfast.workers.state import SessionState
 from standfast.workers.wire import messages as m
 
 T = TypeVar("T")
@@ -68,7 +69,7 @@ class EncodedError(msgspec.Struct, frozen=True, array_like=True):
 class SessionBrief(msgspec.Struct, frozen=True, array_like=True):
     """The state and the counters of a session, as they are after each call."""
 
-    state: str
+    state: SessionState
     is_alive: bool
     execution_count: int = 0
     error_count: int = 0

@@ -19,6 +19,7 @@ from standfast.models.interface import (
     TResponseStreamEvent,
     make_incomplete_error,
     parse_response,
+    to_input_item,
 )
 from standfast.models.openai.client import (
     LOCAL_ID_PREFIX,
@@ -79,7 +80,7 @@ class OpenAIResponsesModel(RequestModel):
     async def respond(self, request: ModelRequest) -> ModelResponse:
         with hide_api_key(self._client):
             response = await self._configure_client(request).responses.create(**self.build_request(request))
-            if response.status == "incomplete":
+            if getattr(response, "status", None) == "incomplete":
                 raise make_incomplete_error(response)
             return parse_response(response, keep_raw_usage=bool(request.model_settings.preserve_raw_usage))
 
@@ -148,7 +149,7 @@ def prepare_input_items(items: str | Iterable[Item]) -> list[Item]:
         return [{"role": "user", "content": items}]
     return [
         item if _is_acceptable(item) else _strip_item(item)
-        for item in items
+        for item in map(to_input_item, items)
         if item.get("type") != "reasoning" or not _is_local_id(item.get("id"))
     ]
 

@@ -25,6 +25,7 @@ from standfast.runtime._engine.budget_book import BudgetBook
 from standfast.runtime._engine.leases import LeaseRenewer
 from standfast.runtime._engine.run_cipher import RunCipher
 from standfast.runtime._engine.subscriptions import APPROVALS, RunSubscriptions
+from standfast.store.audit_entries import AuditWriter
 from standfast.store.backend import Backend
 from standfast.store.operations import Op, OpResult, SaveApproval
 from standfast.store.records import ApprovalRecord, RunRecord
@@ -146,6 +147,7 @@ class RuntimeContext:
     """
     outbox: "WebhookOutbox | None" = None
     """Adds the deliveries of webhooks to commits."""
+    audit: AuditWriter = field(default_factory=AuditWriter)
     on_schedule_changed: Callable[[], None] = lambda: None
     """Called when this runtime has changed a schedule."""
     workspace_executors: dict[tuple[tuple[str, Any], ...], "WorkspaceExecutor"] = field(default_factory=dict)

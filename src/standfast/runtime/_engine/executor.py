@@ -40,12 +40,11 @@ from standfast.runtime._engine.compatibility import (
 )
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.crash_loop import make_crash_loop_problem
-from standfast.runtime._engine.journal import ReplayedRun, replay, replay_outcome
+from standfast.runtime._engine.journal import ReplayedRun, SnapshotWriter, replay, replay_outcome
 from standfast.runtime._engine.journal_writer import (
     ContextTracker,
     JournalWriter,
     RunTakenOver,
-    SnapshotWriter,
 )
 from standfast.runtime._engine.leases import TAKEOVER_LOG, RunLeases
 from standfast.runtime._engine.records import (

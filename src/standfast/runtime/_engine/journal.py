@@ -6,6 +6,7 @@ another version of standfast or that contradicts the journal is ignored.
 """
 
 import zlib
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,14 +46,19 @@ from standfast.runtime._engine.records import (
     RunStopped,
     SessionCompacted,
     SessionMark,
+    decode_entry,
     decode_row,
     encode,
 )
 from standfast.store.backend import Backend
+from standfast.store.operations import AppendEvents
 from standfast.store.records import RunRecord
 
 CallKey = tuple[tuple[str, ...], str]
 """The key of a call: the route to its run, and its id."""
+SNAPSHOT_KIND = "fold"  # as it is stored
+SNAPSHOT_INTERVAL = 128
+"""The least number of entries between two snapshots, which are made only at the end of a turn."""
 WRITER_VERSION = f"{__version__}/{CURRENT_SCHEMA_VERSION}"
 
 
@@ -318,3 +324,39 @@ async def _make_initial_run(backend: Backend, record: RunRecord, first: RunQueue
     if isinstance(state.conversation, SessionConversation) and record.session_id is not None:
         state = replace(state, conversation=replace(state.conversation, session_id=record.session_id))
     return ReplayedRun(state, parent_run.context, parent_run.usage_records)
+
+
+class SnapshotWriter:
+    """Makes snapshots from the bytes that are written: the program may have changed the objects in memory."""
+
+    def __init__(self, backend: Backend, record: RunRecord, replayed: ReplayedRun) -> None:
+        self._backend, self._record, self._length = backend, record, replayed.length
+        self._replayed: ReplayedRun | None = None
+        self._pending: deque[bytes] = deque()
+        self._entries_since = replayed.length - replayed.coverage.length
+
+    def add_written(self, entries: Iterable[bytes]) -> None:
+        """Add entries that were appended to the journal."""
+        before = len(self._pending)
+        self._pending.extend(entries)
+        self._entries_since += len(self._pending) - before
+
+    async def build_due_ops(self) -> list[AppendEvents]:
+        """Return the operations to commit with the next entries: a snapshot if one is due."""
+        if self._entries_since < SNAPSHOT_INTERVAL:
+            return []
+        if self._replayed is None:
+            self._replayed = await replay(self._backend, self._record, upto=self._length)
+        run = self._replayed
+        while self._pending:
+            entry = decode_entry(self._pending.popleft())
+            run.apply_entries([entry])
+            if (
+                entry.mark is not None
+                and run.length - run.coverage.length >= SNAPSHOT_INTERVAL
+                and can_snapshot(run.state)
+            ):
+                snapshot = encode_snapshot(run, entry.mark)
+                run.coverage, self._entries_since = get_coverage(run), len(self._pending)
+                return [AppendEvents(run_id=self._record.run_id, events=((SNAPSHOT_KIND, snapshot),))]
+        return []

@@ -4,8 +4,7 @@ With some of these commits a snapshot is written, see :mod:`standfast.runtime._e
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +27,7 @@ from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.durable_calls import DurableCall
 from standfast.runtime._engine.journal import (
     CallKey,
-    ReplayedRun,
-    can_snapshot,
-    encode_snapshot,
-    get_coverage,
-    replay,
+    SnapshotWriter,
     strip_children,
 )
 from standfast.runtime._engine.leases import RunLeases
@@ -40,14 +35,12 @@ from standfast.runtime._engine.records import (
     ApprovalRequested,
     JournalEntry,
     RunNote,
-    decode_entry,
     decode_header,
     decode_row,
     encode,
     encode_entry,
 )
-from standfast.store.backend import Backend
-from standfast.store.operations import AppendEvents, AppendJournal, AppendVersions, Op, SaveCheckpoint
+from standfast.store.operations import AppendJournal, AppendVersions, Op, SaveCheckpoint
 from standfast.store.records import RunRecord
 from standfast.workspaces.versions import name_nested_workspace, name_sandbox_workspace
 
@@ -89,47 +82,6 @@ class ContextTracker:
             return None
         self._last_encoded = encoded
         return saved
-
-
-SNAPSHOT_KIND = "fold"  # as it is stored
-SNAPSHOT_INTERVAL = 128
-"""The least number of entries between two snapshots, which are made only at the end of a turn."""
-
-
-class SnapshotWriter:
-    """Makes snapshots from the bytes that are written: the program may have changed the objects in memory."""
-
-    def __init__(self, backend: Backend, record: RunRecord, replayed: ReplayedRun) -> None:
-        self._backend, self._record, self._length = backend, record, replayed.length
-        self._replayed: ReplayedRun | None = None
-        self._pending: deque[bytes] = deque()
-        self._entries_since = replayed.length - replayed.coverage.length
-
-    def add_written(self, entries: Iterable[bytes]) -> None:
-        """Add entries that were appended to the journal."""
-        before = len(self._pending)
-        self._pending.extend(entries)
-        self._entries_since += len(self._pending) - before
-
-    async def build_due_ops(self) -> list[AppendEvents]:
-        """Return the operations to commit with the next entries: a snapshot if one is due."""
-        if self._entries_since < SNAPSHOT_INTERVAL:
-            return []
-        if self._replayed is None:
-            self._replayed = await replay(self._backend, self._record, upto=self._length)
-        run = self._replayed
-        while self._pending:
-            entry = decode_entry(self._pending.popleft())
-            run.apply_entries([entry])
-            if (
-                entry.mark is not None
-                and run.length - run.coverage.length >= SNAPSHOT_INTERVAL
-                and can_snapshot(run.state)
-            ):
-                snapshot = encode_snapshot(run, entry.mark)
-                run.coverage, self._entries_since = get_coverage(run), len(self._pending)
-                return [AppendEvents(run_id=self._record.run_id, events=((SNAPSHOT_KIND, snapshot),))]
-        return []
 
 
 class RunTakenOver(BaseException):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
 
-from standfast.base.errors import Closed, StoreUnavailable
+from standfast.base.errors import Closed, StoreRefused, StoreUnavailable
 from standfast.base.ids import new_id
 from standfast.base.log import get_logger
 from standfast.lifecycle.scope import Scope
@@ -104,7 +104,7 @@ class Scheduler:
         self._claiming.add(run_id)
         try:
             claimed = await claim_run(self.ctx, record)
-        except StoreUnavailable as problem:  # the recovery loop will retry
+        except (StoreRefused, StoreUnavailable) as problem:  # the recovery loop will retry
             _log.warning("run %s could not be claimed yet: %s", run_id, problem)
             return False
         finally:
@@ -137,7 +137,7 @@ class Scheduler:
         """
         if session_id is None:
             return
-        with suppress(StoreUnavailable, Closed):
+        with suppress(StoreRefused, StoreUnavailable, Closed):
             queued = await find_next_queued(self.ctx.backend, session_id)
             if queued is None:
                 return

@@ -102,27 +102,24 @@ async def decide_approval(exchange: Exchange) -> Approval:
 
 
 async def decide(exchange: Exchange, approval: Approval, decision: Decision) -> Approval:
-    subject = exchange.principal.subject
     facts = {"approval_id": approval.id, "run_id": approval.run_id, "decision": decision.decision}
     try:
-        decided = await exchange.runtime.decide(
+        return await exchange.runtime.decide(
             approval.id,
             decision.decision,
             arguments=decision.arguments,
             message=decision.message,
             output=decision.output,
-            by=subject,
+            by=exchange.principal,
             always=decision.always,
         )
     except ApprovalSettled:
         current = await exchange.reads.approval(approval.id)
-        if is_repetition(current, decision, subject):  # the first one may have ended before it was recorded
+        if is_repetition(current, decision, exchange.principal.subject):
             await exchange.service.record_audit("decision repeated", exchange.principal, facts)
             return current
         await exchange.service.record_audit("decision refused", exchange.principal, facts | {"status": current.status})
         raise
-    await exchange.service.record_audit("decided", exchange.principal, facts)
-    return decided
 
 
 def is_repetition(current: Approval, decision: Decision, subject: str) -> bool:

@@ -108,10 +108,8 @@ async def change_session(exchange: Exchange) -> StoredSessionInfo:
 @endpoints.add("PUT", "/sessions/{session_id}/owner", MANAGE, body=OwnerChange, result=StoredSessionInfo)
 async def set_owner(exchange: Exchange) -> StoredSessionInfo:
     """Give a session, with its runs and approvals, to another owner."""
-    changed = await exchange.runtime.store.set_owner(exchange.session_id, exchange.body.owner)
-    facts = {"session_id": exchange.session_id, "owner": exchange.body.owner}
-    await exchange.service.record_audit("owner changed", exchange.principal, facts)
-    return changed
+    store = exchange.runtime.store
+    return await store.set_owner(exchange.session_id, exchange.body.owner, by=exchange.principal)
 
 
 @endpoints.add("DELETE", "/sessions/{session_id}", WRITE, query=DeleteQuery, result=DeletedSession)

@@ -62,8 +62,9 @@ _VISIBLE: Mapping[str, str] = {
     "{_counters}": "false",
 }
 _WRITABLE: Mapping[str, str] = {
+    "{sessions}": f"{_VISIBLE['{sessions}']} AND {{_scope_may_have_tape}}(session_id, tape)",
     "{items}": "EXISTS (SELECT 1 FROM {sessions} s WHERE s.tape = {items}.tape)",
-    "{_links}": f"{_VISIBLE['{_links}']} AND {{_scope_holds_tape}}({{_links}}.tape)",
+    "{_links}": f"{_VISIBLE['{_links}']} AND {{_scope_holds_items}}(tape, upto, held)",
 }
 _SESSION_COLUMNS = (
     "version, length, next_seq, open_from, closed, generation, seal, owner, metadata, updated_at"  # not its tape
@@ -87,12 +88,27 @@ LANGUAGE sql IMMUTABLE AS $$
     ) AS inner_key
 $$"""
 
-_SCOPE_HOLDS_TAPE = """CREATE OR REPLACE FUNCTION {_scope_holds_tape}(wanted bigint) RETURNS boolean
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = <SCHEMA>, pg_temp AS $$
-    -- With the rights of the owner of the tables: a policy of links must not ask for links itself.
+# With the rights of the owner of the tables: a policy of links must not ask for links itself.
+_SCOPE_HOLDS_ITEMS = """CREATE OR REPLACE FUNCTION {_scope_holds_items}(wanted bigint, upto bigint, held text)
+RETURNS boolean LANGUAGE sql STABLE SECURITY DEFINER SET search_path = <SCHEMA>, pg_temp AS $$
     SELECT EXISTS (
-        SELECT 1 FROM {sessions} s LEFT JOIN {_links} l ON l.session_id = s.session_id
-        WHERE s.owner = current_setting('standfast.owner', true) AND (s.tape = wanted OR l.tape = wanted)
+        SELECT 1 FROM {sessions} s WHERE s.tape = wanted AND s.owner = current_setting('standfast.owner', true)
+    ) OR NOT EXISTS (
+        SELECT 1 FROM {_commit_stretches}(upto, held) AS new WHERE NOT EXISTS (
+            SELECT 1 FROM {_links} l
+            JOIN {sessions} s ON s.session_id = l.session_id, {_commit_stretches}(l.upto, l.held) AS own
+            WHERE l.tape = wanted AND s.owner = current_setting('standfast.owner', true)
+            AND own.start <= new.start AND new.stop <= own.stop
+        )
+    )
+$$"""
+
+# A session sees its tape: a new one must not have the tape of another, nor one that forks still show.
+_SCOPE_MAY_HAVE_TAPE = """CREATE OR REPLACE FUNCTION {_scope_may_have_tape}(name text, wanted bigint)
+RETURNS boolean LANGUAGE sql STABLE SECURITY DEFINER SET search_path = <SCHEMA>, pg_temp AS $$
+    SELECT coalesce(
+        (SELECT bool_and(s.session_id = name) FROM {sessions} s WHERE s.tape = wanted),
+        NOT EXISTS (SELECT 1 FROM {_links} l WHERE l.tape = wanted)
     )
 $$"""
 T = TypeVar("T")
@@ -183,7 +199,8 @@ def iter_statements(db: SqlConnection) -> Iterator[str]:
     users = ", ".join(map(quote, list_users(db)))
     yield f"GRANT USAGE ON SCHEMA {schema} TO {SCOPED_ROLE}"
     yield _SCOPE_SESSION
-    yield _SCOPE_HOLDS_TAPE.replace("<SCHEMA>", schema)
+    yield _SCOPE_HOLDS_ITEMS.replace("<SCHEMA>", schema)
+    yield _SCOPE_MAY_HAVE_TAPE.replace("<SCHEMA>", schema)
     for table, visible in _VISIBLE.items():
         yield f"REVOKE ALL ON {table} FROM {SCOPED_ROLE}"
         yield f"GRANT {_GRANTS.get(table, 'SELECT')} ON {table} TO {SCOPED_ROLE}"
@@ -193,6 +210,7 @@ def iter_statements(db: SqlConnection) -> Iterator[str]:
         yield f"CREATE POLICY standfast_own ON {table} TO {SCOPED_ROLE} USING ({visible}){check}"
         yield f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY"
         yield f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY"
+    yield "DROP FUNCTION IF EXISTS {_scope_holds_tape}(bigint)"  # of earlier versions, which checked less
 
 
 def drop_policies(table: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-from standfast.base.errors import Closed, InvalidInput, StoreUnavailable
+from standfast.base.errors import Closed, InvalidInput, StoreRefused, StoreUnavailable
 from standfast.base.ids import new_id
 from standfast.base.log import get_logger
 from standfast.base.time import Clock, system_clock
@@ -346,7 +346,8 @@ class SqliteBackend(RelationalQueries):
         if not isinstance(error, sqlite3.Error):
             return error
         reason = explain_open_failure(Path(self.path)) if "unable to open" in str(error) else str(error)
-        problem = StoreUnavailable(f"{self.path}: {reason}")
+        is_refusal = isinstance(error, (sqlite3.IntegrityError, sqlite3.DataError))
+        problem = (StoreRefused if is_refusal else StoreUnavailable)(f"{self.path}: {reason}")
         problem.__cause__ = error
         return problem
 

@@ -15,6 +15,7 @@ import pickle
 import signal
 import socket
 import sys
+import types
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -288,11 +289,20 @@ def restore(worker_loop: "WorkerLoop", message: RestoreWorkspaceMessage) -> None
         for name in worker_loop.namespace.keys() - _INTERNAL_NAMES - {*plan.remains.names}:
             del worker_loop.namespace[name]
         workspace_files.keep_only(worker_loop.work_directory, {*plan.remains.paths})
+        _forget_modules(worker_loop.work_directory)
     worker_loop.cell_runner.count = max(worker_loop.cell_runner.count, plan.cell_count)
     kept, lost = _restore_variables(worker_loop.namespace, plan, contents, buffers)
     if problem := _restore_state(worker_loop, state):
         lost["random"] = problem
     channel.send(RestoreWorkspaceMessage(of=message.id, kept=tuple(kept), lost=lost))
+
+
+def _forget_modules(directory: str) -> None:
+    """Forget the modules whose files are below the directory: they are imported again from what is there now."""
+    for name, module in list(sys.modules.items()):
+        path = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
+        if isinstance(path, str) and path.startswith(f"{directory}/"):
+            del sys.modules[name]
 
 
 class _ContentReceiver:

@@ -24,7 +24,8 @@ DIGEST_SIZE = 32
 MAX_DEPTH = 64
 """How deep directories may be nested."""
 MAX_MANIFEST_BYTES = 32 << 20
-_MAX_ENTRIES = 200_000
+MAX_ENTRIES = 200_000
+"""How many files a workspace may have."""
 MAX_NAME_LENGTH = 4096
 _MAX_REASON_LENGTH = 2000
 _FORMAT = 1
@@ -177,8 +178,8 @@ def _check_content(content: Content) -> None:
 
 def _check_names(manifest: WorkspaceManifest) -> None:
     tables = (manifest.variables, manifest.imports, manifest.groups, manifest.unkept, manifest.unkept_files)
-    if any(len(table) > _MAX_ENTRIES for table in tables):
-        raise InvalidManifest("unsafe", f"the manifest has more than {_MAX_ENTRIES} entries of one kind")
+    if any(len(table) > MAX_ENTRIES for table in tables):
+        raise InvalidManifest("unsafe", f"the manifest has more than {MAX_ENTRIES} entries of one kind")
     for table in (manifest.imports, manifest.unkept, manifest.unkept_files):
         for name, text in table.items():
             if len(name) > MAX_NAME_LENGTH or len(text) > _MAX_REASON_LENGTH:
@@ -203,8 +204,8 @@ def _check_groups(manifest: WorkspaceManifest) -> None:
 
 
 def _check_files(files: tuple[WorkspaceFile, ...]) -> None:
-    if len(files) > _MAX_ENTRIES:
-        raise InvalidManifest("unsafe", f"the manifest has more than {_MAX_ENTRIES} files")
+    if len(files) > MAX_ENTRIES:
+        raise InvalidManifest("unsafe", f"the manifest has more than {MAX_ENTRIES} files")
     kinds: dict[str, str] = {}
     for file in files:
         if (problem := find_path_problem(file.path)) is not None:
