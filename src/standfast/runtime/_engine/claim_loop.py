@@ -101,7 +101,7 @@ class ClaimLoop:
         Where other runtimes take the same ones, each begins at a place of its own.
         """
         self._found_at = time.monotonic()
-        is_contested = self._found_at < self._contested_until
+        is_contested = self.scheduler.has_rivals or self._found_at < self._contested_until
         limit = MAX_PAGE if is_contested else min(max(4 * self._count_free(), MIN_PAGE), MAX_PAGE)
         limit += len(refused)
         queues = [*random.sample(own := self.ctx.list_queues(), len(own)), OLD_QUEUE]

@@ -52,7 +52,7 @@ class Presence:
         while True:
             try:
                 await self._write()
-                await self._forget_dead()
+                await self._look_for_others()
             except StandfastError as problem:
                 _log.info("this runtime could not be announced, retrying: %s", problem)
             await asyncio.sleep(self._ctx.lease_ttl / 3)
@@ -71,9 +71,15 @@ class Presence:
         self._written = True
         await ctx.backend.commit(PutDocument(kind=NOTICE_KIND, key=ctx.runtime_id, data=msgspec.json.encode(notice)))
 
-    async def _forget_dead(self) -> None:
-        now = await self._ctx.backend.get_time()
-        for notice in await list_runtimes(self._ctx.backend):
+    async def _look_for_others(self) -> None:
+        """Note whether others claim the same runs, and forget those that died long ago."""
+        now, notices = await self._ctx.backend.get_time(), await list_runtimes(self._ctx.backend)
+        own = set(self._ctx.list_queues())
+        self._scheduler.has_rivals = any(
+            notice.runtime_id != self._ctx.runtime_id and notice.is_alive(now) and not own.isdisjoint(notice.queues)
+            for notice in notices
+        )
+        for notice in notices:
             if notice.at + _FORGET_AFTER * notice.lease < now:
                 await self._ctx.backend.commit(DeleteDocument(kind=NOTICE_KIND, key=notice.runtime_id))
 

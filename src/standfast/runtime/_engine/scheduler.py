@@ -79,6 +79,8 @@ class Scheduler:
         self._claiming: set[str] = set()
         self.lost_claims = 0
         """How often another runtime was faster."""
+        self.has_rivals = False
+        """Whether another runtime that is alive claims runs of the same queues."""
         self.on_runnable: Callable[[], None] = lambda: None
         """Called when a run waits that this runtime may claim."""
         self.on_capacity: Callable[[], None] = lambda: None
