@@ -23,12 +23,12 @@ SECURE_DELETE = "secure_delete = ON"
 TRUNCATE_LOG = "PRAGMA wal_checkpoint(TRUNCATE)"
 _CHECKPOINT_WAIT_MS = 1000  # for readers of other processes; a log that they still read is truncated later
 _MERGED_PAGES = 500  # of the index in one transaction, so that other writers need not wait long
-_ERASING_OPS = (Erase, DeleteRun, DeleteWorkspace, DeleteDocument, RewriteRun, RewriteVersions)
+_ERASING_OPS = frozenset({Erase, DeleteRun, DeleteWorkspace, DeleteDocument, RewriteRun, RewriteVersions})
 _INDEX_FORGETS_AT_ONCE = sqlite3.sqlite_version_info >= (3, 42, 0)
 
 
 def is_erasing(ops: Sequence[Op]) -> bool:
-    return any(isinstance(op, _ERASING_OPS) for op in ops)
+    return not _ERASING_OPS.isdisjoint(map(type, ops))
 
 
 def has_index(db: DatabaseConnection) -> bool:
