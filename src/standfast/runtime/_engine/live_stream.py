@@ -5,8 +5,9 @@ a reader that joins in the middle of a response gets its beginning.
 """
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+import msgspec
 
 from standfast.runtime.types import Event
 
@@ -16,8 +17,7 @@ MAX_KEPT_BYTES = 2**20
 _EVENT_OVERHEAD = 200
 
 
-@dataclass(frozen=True, slots=True)
-class StreamMessage:
+class StreamMessage(msgspec.Struct, frozen=True):
     """A live event, or, without ``event``, the notice that the journal has grown.
 
     ``mark`` is that of the last entry that the driver had written by then, ``(token, 0)`` if there was none, and

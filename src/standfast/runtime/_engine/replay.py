@@ -1,5 +1,7 @@
 """Rebuild a run from its journal, beginning at its latest valid snapshot."""
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from standfast.base.errors import InvalidInput, NotFound
@@ -8,7 +10,7 @@ from standfast.runs.core.serialization import decode_saved
 from standfast.runs.core.state import SessionConversation, State, UsageRecord
 from standfast.runs.core.transitions import withdraw_approvals
 from standfast.runtime._engine.journal import ReplayedRun
-from standfast.runtime._engine.records import RunQueued, decode_row
+from standfast.runtime._engine.records import JournalEntry, RunQueued, decode_row
 from standfast.runtime._engine.snapshots import load_latest_snapshot
 from standfast.store.backend import Backend
 from standfast.store.records import RunRecord
@@ -50,12 +52,25 @@ async def _replay_from_start(backend: Backend, record: RunRecord, upto: int | No
     return replayed
 
 
+def make_new_run(run_id: str, entries: Sequence[JournalEntry]) -> ReplayedRun:
+    """Rebuild a run that was just started from all its entries."""
+    first = entries[0].content
+    assert isinstance(first, RunQueued)  # noqa: S101 - the first entry is written with the run
+    replayed = _make_first_state(run_id, first)
+    replayed.apply_entries(entries[1:])
+    return replayed
+
+
+def _make_first_state(run_id: str, first: RunQueued) -> ReplayedRun:
+    return ReplayedRun(State(run_id=run_id, input=first.input, max_turns=first.max_turns), first.context)
+
+
 async def _make_initial_run(backend: Backend, record: RunRecord, first: RunQueued) -> ReplayedRun:
     if first.state is not None:
         state = decode_saved(first.state).run
         return ReplayedRun(replace(state, usage=UsageRecord()), first.context, [state.usage])
     if first.parent is None:
-        return ReplayedRun(State(run_id=record.run_id, input=first.input, max_turns=first.max_turns), first.context)
+        return _make_first_state(record.run_id, first)
     parent = await backend.get_run(first.parent)
     if parent is None:
         raise NotFound("run", first.parent)
