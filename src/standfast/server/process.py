@@ -1,6 +1,7 @@
 """A server process: it listens, prints nothing by itself, and drains when it receives a signal to stop."""
 
 import asyncio
+import gc
 import signal
 import socket
 from types import FrameType
@@ -74,6 +75,16 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
     listener.listen(2048)
     listener.set_inheritable(True)
     return listener
+
+
+def tune_garbage_collector() -> None:
+    """Leave out what is there now, which lives as long as the process, and collect less often.
+
+    With the default settings a fifth of the processor time of short requests goes into looking at the same objects.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 async def run_server(

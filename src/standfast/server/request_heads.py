@@ -11,6 +11,32 @@ MAX_HEAD_BYTES = 65_536
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
+class JoiningTransport:
+    """Sends what is written within one iteration of the event loop at once: each system call takes its time."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self._parts = transport, list[bytes]()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._transport, name)
+        setattr(self, name, found)
+        return found
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._parts.append(data)
+
+    def flush(self) -> None:
+        if self._parts:
+            data, self._parts = b"".join(self._parts), []
+            self._transport.write(data)
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+
 class LimitedHeadProtocol(HttpToolsProtocol):
     """Closes a connection on which no complete head of a request arrives in time, or a very large one."""
 
@@ -22,7 +48,7 @@ class LimitedHeadProtocol(HttpToolsProtocol):
         self._head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(JoiningTransport(transport))  # type: ignore[arg-type]
         self._expect_head()
 
     def data_received(self, data: bytes) -> None:
