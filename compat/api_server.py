@@ -2,7 +2,8 @@
 
 The model follows the last user message: ``call NAME {...}`` calls that function, ``do TYPE {...}`` emits a call of that
 item type, anything else is repeated. After a tool output it reports the output. With a JSON schema it answers with the
-smallest fitting value.
+smallest fitting value. An eager model first calls every function that it is offered, or else hands off, once for each
+message of the user.
 """
 
 import json
@@ -22,8 +23,9 @@ Item = dict[str, Any]
 class ApiServer(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, eager: bool = False) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
+        self.eager = eager
         self.requests: list[Item] = []
         self.conversations: dict[str, list[Item]] = {}
         self.responses: set[str] = set()
@@ -42,8 +44,8 @@ class ApiServer(ThreadingHTTPServer):
 
 
 @contextmanager
-def serve() -> Iterator[ApiServer]:
-    server = ApiServer()
+def serve(*, eager: bool = False) -> Iterator[ApiServer]:
+    server = ApiServer(eager=eager)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -69,6 +71,14 @@ class Handler(BaseHTTPRequestHandler):
             name = self.server.new_id("conv")
             self.server.conversations[name] = list(body.get("items") or [])
             self._send_json({"id": name, "object": "conversation", "created_at": 0, "metadata": {}})
+        elif path == "/responses/compact":
+            self._send_json(self._compact(body))
+        elif path == "/decisions":
+            self._send_json(
+                {"answers": [_decide(one) for one in body["questions"]], "model": body["model"], "usage": _USAGE}
+            )
+        elif not path.startswith("/conversations/"):
+            self.send_error(404)
         else:
             stored = self.server.conversations[path.split("/")[2]]
             stored += [{"id": self.server.new_id("item"), **item} for item in body["items"]]
@@ -143,7 +153,8 @@ class Handler(BaseHTTPRequestHandler):
     def _make_response(self, body: Item) -> Item:
         items = body["input"] if isinstance(body["input"], list) else [{"role": "user", "content": body["input"]}]
         output = [
-            {"id": self.server.new_id(_PREFIXES.get(item["type"], "item")), **item} for item in _answer(items, body)
+            {"id": self.server.new_id(_PREFIXES.get(item["type"], "item")), **item}
+            for item in _answer(items, body, eager=self.server.eager)
         ]
         response = {
             "id": self.server.new_id("resp"), "object": "response", "created_at": 0, "status": "completed",
@@ -156,6 +167,16 @@ class Handler(BaseHTTPRequestHandler):
         self.server.responses.add(response["id"])
         return response
 
+    def _compact(self, body: Item) -> Item:
+        """Return the messages of the user and one item for all the rest."""
+        kept = [{"type": "message", **item} for item in body.get("input") or [] if item.get("role") == "user"]
+        compacted = {"type": "compaction", "encrypted_content": "compacted"}
+        output = [{"id": self.server.new_id("cmp"), **item} for item in [*kept, compacted]]
+        return {
+            "id": self.server.new_id("resp"), "object": "response.compaction", "created_at": 0, "output": output,
+            "usage": _USAGE,
+        }  # fmt: skip
+
     def _respond(self, body: Item) -> None:
         response = self._make_response(body)
         if body.get("stream"):
@@ -167,9 +188,8 @@ class Handler(BaseHTTPRequestHandler):
         items = [_from_chat(message) for message in body["messages"] if message["role"] != "system"]
         tools = [{"type": "function", **tool["function"]} for tool in body.get("tools") or []]
         schema = (body.get("response_format") or {}).get("json_schema")
-        answer = _answer(
-            items, {"tools": tools, "text": {"format": {"type": "json_schema", **schema}} if schema else None}
-        )
+        form = {"format": {"type": "json_schema", **schema}} if schema else None
+        answer = _answer(items, {"tools": tools, "text": form}, eager=self.server.eager)
         message: Item = {"role": "assistant", "content": None, "refusal": None}
         for item in answer:
             if item["type"] == "message":
@@ -203,11 +223,29 @@ class Handler(BaseHTTPRequestHandler):
 _PREFIXES = {"message": "msg", "function_call": "fc"}
 
 
+_USAGE = {
+    "input_tokens": 1, "output_tokens": 1, "total_tokens": 2,
+    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0},
+}  # fmt: skip
+
+
+def _decide(question: Item) -> Item:
+    """Return the answer to a question: yes, or the first choice."""
+    named = {"type": question["type"], "name": question.get("name")}
+    if question["type"] == "predicate":
+        return {**named, "probability": 0.9}
+    if question["type"] == "score":
+        return {**named, "score": 1.0, "confidence": 1.0, "probabilities": []}
+    values = [one["value"] if isinstance(one, dict) else one for one in question["choices"]]
+    shares = [{"value": value, "probability": float(value == values[0])} for value in values]
+    return {**named, "choice": values[0], "confidence": 1.0, "probabilities": shares}
+
+
 def _as_stored(item: Item) -> Item:
     return {"type": "message", "status": "completed", **item} if "role" in item else item
 
 
-def _answer(items: list[Item], body: Item) -> list[Item]:
+def _answer(items: list[Item], body: Item, *, eager: bool) -> list[Item]:
     """Return the items that the model answers with."""
     outputs = []
     for item in reversed(items):
@@ -226,7 +264,22 @@ def _answer(items: list[Item], body: Item) -> list[Item]:
             calls.append({"type": "function_call", "name": name, "arguments": arguments, **call})
         else:
             calls.append({"type": name, **call, **json.loads(arguments)})
+    if eager and not calls:
+        calls = _call_everything(items, body)
     return calls or [_make_message(f"You said: {text}", body)]
+
+
+def _call_everything(items: list[Item], body: Item) -> list[Item]:
+    """Return a call of each function with the smallest fitting arguments; of a handoff only if there is nothing else."""
+    functions = [tool for tool in body.get("tools") or [] if tool["type"] == "function"]
+    offered = [tool for tool in functions if not tool["name"].startswith("transfer_to_")] or functions[:1]
+    return [
+        {
+            "type": "function_call", "name": tool["name"], "call_id": f"call_{len(items)}_{number}", "status": "completed",
+            "arguments": json.dumps(_make_value(tool["parameters"], tool["parameters"])),
+        }
+        for number, tool in enumerate(offered)
+    ]  # fmt: skip
 
 
 def _get_text(content: Any) -> str:

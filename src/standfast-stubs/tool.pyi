@@ -72,10 +72,10 @@ from standfast.agents.computer import ComputerT as ComputerT
 from standfast.agents.computer import ComputerT_co as ComputerT_co
 from standfast.agents.computer import ComputerT_contra as ComputerT_contra
 from standfast.agents.computer import ComputerToolSafetyCheckData as ComputerToolSafetyCheckData
-from standfast.agents.custom_tool import CustomToolApprovalFunction as CustomToolApprovalFunction
-from standfast.agents.custom_tool import CustomToolExecutor as CustomToolExecutor
-from standfast.agents.custom_tool import CustomToolOnApprovalFunction as CustomToolOnApprovalFunction
-from standfast.agents.custom_tool import CustomToolOnApprovalFunctionResult as CustomToolOnApprovalFunctionResult
+from standfast.agents.local_tools import CustomToolApprovalFunction as CustomToolApprovalFunction
+from standfast.agents.local_tools import CustomToolExecutor as CustomToolExecutor
+from standfast.agents.local_tools import CustomToolOnApprovalFunction as CustomToolOnApprovalFunction
+from standfast.agents.local_tools import CustomToolOnApprovalFunctionResult as CustomToolOnApprovalFunctionResult
 from standfast.agents.editor import ApplyPatchApprovalFunction as ApplyPatchApprovalFunction
 from standfast.agents.editor import ApplyPatchOnApprovalFunction as ApplyPatchOnApprovalFunction
 from standfast.agents.editor import ApplyPatchOnApprovalFunctionResult as ApplyPatchOnApprovalFunctionResult

@@ -102,6 +102,7 @@ from standfast.agents import ToolInputGuardrail as ToolInputGuardrail
 from standfast.agents import ToolInputGuardrailData as ToolInputGuardrailData
 from standfast.agents import ToolInputGuardrailResult as ToolInputGuardrailResult
 from standfast.agents import ToolInputGuardrailTripwireTriggered as ToolInputGuardrailTripwireTriggered
+from standfast.agents import RecipientChanged as RecipientChanged
 from standfast.agents import ToolMissing as ToolMissing
 from standfast.agents import ToolOrigin as ToolOrigin
 from standfast.agents import ToolOriginType as ToolOriginType
@@ -154,6 +155,7 @@ from standfast.base.errors import RunShared as RunShared
 from standfast.base.errors import SchemaTooNew as SchemaTooNew
 from standfast.base.errors import SchemaTooOld as SchemaTooOld
 from standfast.base.errors import SessionDamaged as SessionDamaged
+from standfast.base.errors import StoreRefused as StoreRefused
 from standfast.base.errors import StoreUnavailable as StoreUnavailable
 from standfast.base.errors import Unsupported as Unsupported
 from standfast.base.errors import WrongKey as WrongKey

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from standfast.agents import function_schema
-from standfast.agents.function_schema import parse_docstring
+from standfast.agents.docstrings import parse_docstring
 
 
 def google() -> None:

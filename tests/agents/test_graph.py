@@ -1,13 +1,13 @@
 """Agent graphs: references to agents resolve to the same agents or raise an error."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from factories.agents import make_tool
 from standfast import (
@@ -24,6 +24,8 @@ from standfast import (
 )
 from standfast.agents import AgentGraph, AgentRef, resolve_agent
 from standfast.agents.graph import compute_signature, diff_signatures
+
+FORMER_SIGNATURE = "ac8d8342bbb2362d.74234e98afe7498f.39bbead0a3bfd00b.4f53cda18c2baa0c.dae6aa6f3d4ab30f"
 
 
 def support() -> Agent[Any]:
@@ -194,6 +196,59 @@ def test_parts_outside_the_signature_may_change(change: dict[str, Any]) -> None:
     ref = AgentGraph(root).get_ref(root)
     other = root.clone(**change)
     assert resolve_agent(other, ref) is other
+
+
+def make_described_agent(*, order: str, field: str, description: str = "") -> Agent[Any]:
+    @function_tool(description_override=description or None)
+    def refund(
+        order_id: Annotated[str, Field(description=order, title=order, examples=[order])], description: str = "none"
+    ) -> str:
+        return order_id
+
+    class Result(BaseModel):
+        """What was done."""
+
+        text: str = Field(description=field)
+
+    return Agent("a", tools=[refund], output_type=Result)
+
+
+def test_other_words_for_the_model_do_not_change_an_agent() -> None:
+    saved = make_described_agent(order="the order", field="what you did")
+    other = make_described_agent(order="the id of the order", field="a sentence", description="Pay back.")
+    assert resolve_agent(other, AgentGraph(saved).get_ref(saved)) is other
+
+
+@pytest.mark.parametrize("change", ["remove", "type", "default", "enum", "required"])
+def test_a_parameter_may_be_named_like_a_keyword_that_describes(change: str) -> None:
+    def make(**schemas: Any) -> Agent[Any]:
+        properties = {"description": {"type": "string"}, "title": {"enum": ["title", {"title": 1}], "default": "x"}}
+        schema = {"type": "object", "properties": properties | schemas, "required": ["title"]}
+        if change == "required" and schemas:
+            schema["required"] = ["title", "description"]
+        return Agent("a", tools=[make_tool("find", schema=schema)])
+
+    changes = {
+        "remove": {"description": False},
+        "type": {"description": {"type": "integer"}},
+        "default": {"title": {"enum": ["title", {"title": 1}], "default": "y"}},
+        "enum": {"title": {"enum": ["title", {"title": 2}], "default": "x"}},
+        "required": {"extra": {}},
+    }
+    root = make()
+    with pytest.raises(AgentChanged, match="tools"):
+        resolve_agent(make(**changes[change]), AgentGraph(root).get_ref(root))
+
+
+def test_a_reference_of_an_earlier_version_contains_the_descriptions() -> None:
+    saved = make_described_agent(order="the order", field="what you did")
+    former = AgentRef("root", "a", compute_signature(saved, with_descriptions=True))
+    assert former.signature == FORMER_SIGNATURE
+    assert resolve_agent(saved, former) is saved
+    other = make_described_agent(order="the id of the order", field="what you did")
+    with pytest.raises(AgentChanged) as caught:
+        resolve_agent(other, former)
+    assert caught.value.changed_parts == ("tools",)
 
 
 def test_the_order_of_tools_does_not_matter() -> None:

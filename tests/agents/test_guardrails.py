@@ -100,6 +100,8 @@ def test_a_tripwire_error_names_the_guardrail() -> None:
     def cheap(*_: Any) -> Any: ...
 
     tripped = InputGuardrailTripwireTriggered(InputGuardrailResult(polite, GuardrailFunctionOutput(None, True)))
-    assert "'polite'" in str(tripped)
+    assert str(tripped) == "Guardrail InputGuardrail triggered tripwire"
+    assert "'polite'" in tripped.__notes__[0]
     assert tripped.run_data is None
-    assert "'cheap'" in str(ToolInputGuardrailTripwireTriggered(cheap, ToolGuardrailFunctionOutput.raise_exception()))
+    tripped_tool = ToolInputGuardrailTripwireTriggered(cheap, ToolGuardrailFunctionOutput.raise_exception())
+    assert "'cheap'" in tripped_tool.__notes__[0]

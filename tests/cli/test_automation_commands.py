@@ -1,4 +1,4 @@
-"""``standfast schedules`` and ``standfast webhooks``."""
+"""``standfast schedules``, ``standfast budgets`` and ``standfast webhooks``."""
 
 import pytest
 
@@ -27,6 +27,24 @@ def test_a_schedule_is_set_paused_resumed_and_deleted(run_json, standfast, url):
 )
 def test_a_schedule_that_cannot_be_is_refused(standfast, stored_url, arguments, code):
     assert standfast("schedules", *arguments).exit_code == code
+
+
+def test_a_budget_is_set_listed_and_deleted(run_json, standfast, url):
+    made = run_json("budgets", "set", "ann", "--cost", "5", "--per", "day", "--owner", "ann")
+    assert (made["limit"], made["per"], made["owner"], made["used_up"]) == ("$5", "day", "ann", False)
+    standfast("budgets", "set", "all", "--tokens", "1000000")
+    shown = standfast("budgets", "list").stdout
+    assert "1,000,000 tokens" in shown
+    assert "$0.0000" in shown
+    assert run_json("budgets", "delete", "ann") == {"deleted": "ann"}
+    assert [one["name"] for one in run_json("budgets", "list")] == ["all"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["set", "n"], 2), (["set", "n", "--tokens", "x"], 2), (["delete", "n"], 5)]
+)
+def test_a_budget_that_cannot_be_is_refused(standfast, stored_url, arguments, code):
+    assert standfast("budgets", *arguments).exit_code == code
 
 
 def test_a_webhook_is_created_tested_and_deleted(run_json, standfast, url):

@@ -12,9 +12,19 @@ from standfast.server.console_pages import CONSOLE
 needs_console = pytest.mark.skipif(not (CONSOLE / "index.html").is_file(), reason="the console is not built")
 
 
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)])
+def store_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URL of an empty store for the tests of a module."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path_factory.mktemp('store') / 'app.db'}"
+    database = request.getfixturevalue("shared_database")
+    database.empty()
+    return str(database.url)
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleServer]:
-    with run_console(f"sqlite:///{tmp_path_factory.mktemp('store') / 'app.db'}") as opened:
+def server(store_url: str) -> Iterator[ConsoleServer]:
+    with run_console(store_url) as opened:
         yield opened
 
 

@@ -5,6 +5,8 @@ import os
 from typing import Literal
 
 from standfast import Agent, FunctionModel, function_tool
+from standfast.base.usage import Usage
+from standfast.testing import ScriptedModel, assistant_message
 
 OFTEN = 125
 """How many calls a run makes that is asked to look things up often."""
@@ -62,6 +64,16 @@ class HaltingModel(FunctionModel):
                 await asyncio.Event().wait()
 
 
+class PricedModel(ScriptedModel):
+    """Has the name and the price of a real model, and 100 tokens in every response."""
+
+    model = "gpt-5.1"
+
+    def __init__(self):
+        usage = Usage(requests=1, input_tokens=60, output_tokens=40, total_tokens=100)
+        super().__init__([[assistant_message("Spent.")]] * 20, default_usage=usage)
+
+
 def rules(request):
     last = request.input[-1]
     said = str(last.get("content", ""))
@@ -88,3 +100,4 @@ def rules(request):
 support = Agent(
     "support", instructions="Help customers.", tools=[look_up, refund, publish, charge], model=HaltingModel(rules)
 )
+treasurer = Agent("treasurer", model=PricedModel())

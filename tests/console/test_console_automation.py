@@ -1,4 +1,4 @@
-"""Schedules and webhooks in a real browser, with a server that receives events."""
+"""Schedules, budgets and webhooks in a real browser, with a server that receives events."""
 
 import base64
 import hashlib
@@ -63,7 +63,7 @@ def test_a_webhook_is_created_tried_out_and_shows_its_deliveries(page, server, r
     failed = verify(*receiver.received.get(timeout=120), secret)
     page.wait_for(".deliveries td", "500")
     page.wait_for(".deliveries td", "again")
-    run_id = server.start_run("Good morning", request.node.name)
+    run_id = server.start_run("Good morning", request.node.originalname)
     headers, body = receiver.received.get(timeout=120)
     while verify(headers, body, secret) == failed:  # it is tried again meanwhile
         headers, body = receiver.received.get(timeout=120)
@@ -78,6 +78,36 @@ def test_a_webhook_is_created_tried_out_and_shows_its_deliveries(page, server, r
     page.click(".webhook .danger", "Delete")
     page.driver.switch_to.alert.accept()
     page.wait_for(".empty", "No webhooks yet")
+    assert found == []
+
+
+def test_a_budget_is_made_shows_what_was_spent_and_is_deleted(page, server, request):
+    page.open("#/settings")
+    page.wait_for(".empty", "No budgets yet")
+    page.click("summary", "Create or replace a budget")
+    page.fill("details[open] label:nth-child(1) input", "everybody")
+    page.fill("details[open] label:nth-child(2) input", "150")
+    page.fill("details[open] label:nth-child(3) input", "2.5")
+    page.click("details[open] button", "Save")
+    page.wait_for(".budgets td", "150 tokens or $2.50 a month")
+    run_id = server.start_run("Spend something", request.node.originalname, agent="treasurer")
+    page.wait_for(".budgets td", "100 tokens, $0.00047")
+    page.open(f"#/runs/{run_id}")
+    page.wait_for("header p", "1 model call, 60 + 40 tokens, $0.00047")
+    server.start_run("Spend more", request.node.originalname, agent="treasurer")
+    stopped = server.start_run("Spend too much", request.node.originalname, agent="treasurer", until=("waiting",))
+    page.open(f"#/runs/{stopped}")
+    page.wait_for(".why", "the budget 'everybody' of 150 tokens or $2.5 a month is used up")
+    page.open("#/settings")
+    page.wait_for(".budgets .status", "used up")
+    page.driver.execute_script("document.querySelector('.budgets').scrollIntoView()")
+    page.take_pictures("budgets")
+    found = page.list_violations()
+    page.click(".budgets button", "delete")
+    page.driver.switch_to.alert.accept()
+    page.wait_for(".empty", "No budgets yet")
+    page.open(f"#/runs/{stopped}")
+    page.wait_for("h1 .status", "completed")
     assert found == []
 
 

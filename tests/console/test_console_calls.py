@@ -20,9 +20,8 @@ RATE = 24_000
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    store = f"sqlite:///{tmp_path_factory.mktemp('store') / 'app.db'}"
-    with run_console(store, agents=SWITCHBOARD) as opened:
+def server(store_url):
+    with run_console(store_url, agents=SWITCHBOARD) as opened:
         yield opened
 
 

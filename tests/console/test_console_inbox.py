@@ -37,7 +37,7 @@ def get_approval(server, approval):
 def test_a_call_appears_and_is_approved(page, server, request):
     page.open("#/approvals")
     page.wait_for("h1", "Approvals")
-    run_id = server.start_run("refund order 7", request.node.name)
+    run_id = server.start_run("refund order 7", request.node.originalname)
     [approval] = server.list_approvals(run_id=run_id)
     page.click(f"#row-{approval['id']} a")
     page.wait_for(".excerpt", "refund order 7")
@@ -122,7 +122,7 @@ def test_a_decision_that_comes_second_is_refused_and_shown(page, server, approva
 def test_keys_move_and_decide(page, server, request):
     for entry in server.list_approvals(status="pending"):
         server.post(f"/approvals/{entry['id']}", {"decision": "reject"})
-    runs = [server.start_run("refund order 7", f"{request.node.name}-{number}") for number in range(3)]
+    runs = [server.start_run("refund order 7", f"{request.node.originalname}-{number}") for number in range(3)]
     page.open("#/approvals")
     page.driver.refresh()
     page.wait_for(".row:nth-child(3)")
@@ -142,7 +142,7 @@ def test_keys_move_and_decide(page, server, request):
 
 
 def test_several_are_decided_at_once(page, server, request):
-    runs = [server.start_run("refund order 7", f"{request.node.name}-{number}") for number in range(2)]
+    runs = [server.start_run("refund order 7", f"{request.node.originalname}-{number}") for number in range(2)]
     ids = [server.list_approvals(run_id=run)[0]["id"] for run in runs]
     page.open("#/approvals")
     for one in ids:
@@ -156,7 +156,7 @@ def test_several_are_decided_at_once(page, server, request):
 
 
 def test_hostile_arguments_are_shown_and_do_nothing(page, server, request):
-    run_id = server.start_run("publish", request.node.name)
+    run_id = server.start_run("publish", request.node.originalname)
     [approval] = server.list_approvals(run_id=run_id)
     page.open(f"#/approvals/{approval['id']}")
     page.wait_for(".approval .code", "<script>")

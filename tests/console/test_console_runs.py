@@ -23,8 +23,8 @@ def test_a_run_is_started_and_its_result_is_shown(page):
 
 
 def test_runs_are_listed_and_filtered_and_say_why_they_wait(page, server, request):
-    waiting = server.start_run("refund order 7", request.node.name)
-    done = server.start_run("Good morning", f"{request.node.name}-2")
+    waiting = server.start_run("refund order 7", request.node.originalname)
+    done = server.start_run("Good morning", f"{request.node.originalname}-2")
     page.open("#/runs")
     page.wait_for("td a", waiting)
     page.wait_for("td a", done)
@@ -66,7 +66,7 @@ def test_the_time_machine_shows_each_step_of_a_long_run(page, server):
 
 
 def test_a_fork_with_another_input_is_another_run(page, server, request):
-    run_id = server.start_run("Good morning", request.node.name)
+    run_id = server.start_run("Good morning", request.node.originalname)
     page.open(f"#/runs/{run_id}?at=3&tab=fork")
     page.fill("#fork-input", "Good night")
     page.click("button", "Fork with another input")
@@ -76,7 +76,7 @@ def test_a_fork_with_another_input_is_another_run(page, server, request):
 
 
 def test_text_arrives_while_the_model_answers_and_the_run_can_be_cancelled(page, server, request):
-    run_id = server.start_run("speak slowly", request.node.name, until=())
+    run_id = server.start_run("speak slowly", request.node.originalname, until=())
     page.open(f"#/runs/{run_id}")
     page.wait_for(".words", "These words are on their way")
     page.click("button", "Cancel now")
@@ -131,7 +131,7 @@ def test_a_run_is_followed_over_a_killed_server_and_an_uncertain_call_is_decided
 
 
 def test_an_exported_run_opens_without_a_server(page, server, request, tmp_path):
-    run_id = server.start_run("publish", request.node.name)
+    run_id = server.start_run("publish", request.node.originalname)
     path = tmp_path / "run.html"
     answer = CliRunner().invoke(app, ["export", "run", run_id, "--html", "-o", str(path), "--store", server.store])
     assert answer.exit_code == 0, answer.output

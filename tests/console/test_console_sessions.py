@@ -23,26 +23,26 @@ def test_a_message_starts_a_run_and_the_answer_appears(page, server):
 
 
 def test_sessions_are_found_by_name_and_by_content(page, server, request):
-    server.start_run("The saucer is chipped", request.node.name)
+    server.start_run("The saucer is chipped", request.node.originalname)
     page.open("#/sessions")
-    page.wait_for("td a", request.node.name)
+    page.wait_for("td a", request.node.originalname)
     page.take_pictures("sessions")
     assert page.list_violations() == []
     page.click(".search input[type=checkbox]")
     page.fill(".search input[type=search]", "chipped")
     page.click(".search button")
     page.wait_for(".hits", "The saucer is chipped")
-    page.click(".hits a", request.node.name)
+    page.click(".hits a", request.node.originalname)
     page.wait_for(".entry-user", "chipped")
 
 
 def test_sessions_are_filtered_by_owner_and_time(page, server, request):
-    body = {"session_id": f"{request.node.name}-2"}
+    body = {"session_id": f"{request.node.originalname}-2"}
     secret = server.create_key("carol", "user")
     server.http.post("/sessions", json=body, headers={"authorization": f"Bearer {secret}"}).raise_for_status()
-    server.post("/sessions", {"session_id": request.node.name})
+    server.post("/sessions", {"session_id": request.node.originalname})
     page.open("#/sessions")
-    page.wait_for("td a", request.node.name)
+    page.wait_for("td a", request.node.originalname)
     page.click(f"tr:has(td a[href$='{body['session_id']}']) td a", "carol")
     page.wait_for(".filters .tag", "owner carol")
     page.click(".filters a", "today")
@@ -55,7 +55,7 @@ def test_sessions_are_filtered_by_owner_and_time(page, server, request):
 
 
 def test_a_session_shows_its_branches(page, server, request):
-    session_id = request.node.name
+    session_id = request.node.originalname
     server.start_run("Good morning", session_id)
     server.start_run("Good evening", session_id)
     page.open(f"#/sessions/{session_id}")
@@ -74,18 +74,18 @@ def test_a_session_shows_its_branches(page, server, request):
 
 
 def test_a_message_is_edited_in_a_branch_and_the_session_stays(page, server, request):
-    server.start_run("Good morning", request.node.name)
-    page.open(f"#/sessions/{request.node.name}")
+    server.start_run("Good morning", request.node.originalname)
+    page.open(f"#/sessions/{request.node.originalname}")
     page.click(".entry-user button", "edit")
     page.fill("#edited", "Good night")
     page.click(".decision button", "Branch")
     page.wait_for(".entry-assistant", "You said: Good night")
-    assert request.node.name not in page.driver.current_url
-    assert read_texts(server, request.node.name) == ["Good morning", "You said: Good morning"]
+    assert request.node.originalname not in page.driver.current_url
+    assert read_texts(server, request.node.originalname) == ["Good morning", "You said: Good morning"]
 
 
 def test_a_session_is_compacted_after_a_look_and_restored(page, server, request):
-    session_id = request.node.name
+    session_id = request.node.originalname
     server.start_run("Good morning", session_id)
     server.start_run("Good evening", session_id)
     page.open(f"#/sessions/{session_id}")
@@ -105,7 +105,7 @@ def test_a_session_is_compacted_after_a_look_and_restored(page, server, request)
 
 
 def test_a_session_is_rewound_and_deleted(page, server, request):
-    session_id = request.node.name
+    session_id = request.node.originalname
     server.start_run("Good morning", session_id)
     page.open(f"#/sessions/{session_id}")
     page.click(".entry-user button", "rewind to this")
@@ -124,8 +124,8 @@ def test_hostile_items_are_shown_and_do_nothing(page, server, request):
     items = [{"role": "user", "content": text}, {"role": "assistant", "content": text}, {"type": "<b>odd", "x": [None]}]
     call = {"type": "function_call", "call_id": text[:60], "name": text[:60], "arguments": '{"' + text[:20] + '": 1}'}
     items += [call, {"type": "function_call_output", "call_id": text[:60], "output": text}]
-    server.post(f"/sessions/{request.node.name}/items", {"items": items})
-    page.open(f"#/sessions/{request.node.name}")
+    server.post(f"/sessions/{request.node.originalname}/items", {"items": items})
+    page.open(f"#/sessions/{request.node.originalname}")
     page.wait_for(".entry-user", "<script>")
     page.wait_for(".entry-assistant", "javascript:alert")
     page.wait_for(".entry-call .who", "calls <script>")

@@ -31,7 +31,7 @@ def test_addresses_lead_to_views_and_back(page):
 
 
 def test_the_numbers_of_the_overview_lead_to_what_they_count(page, server, request):
-    run_id = server.start_run("refund order 7", request.node.name)
+    run_id = server.start_run("refund order 7", request.node.originalname)
     page.open("#/")
     page.wait_for(".figure.urgent", "approvals wait")
     page.wait_for(".latest", run_id)

@@ -59,9 +59,8 @@ print("\\u202e\\x00<b>" + "x" * 150_000)"""
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    store = f"sqlite:///{tmp_path_factory.mktemp('store') / 'app.db'}"
-    with run_console(store, "--python", agents=f"{ANALYST}:analyst") as opened:
+def server(store_url):
+    with run_console(store_url, "--python", agents=f"{ANALYST}:analyst") as opened:
         yield opened
 
 
@@ -187,10 +186,11 @@ def test_hostile_outputs_are_shown_and_do_nothing(notebook):
 
 
 def test_pools_and_workers_are_listed_and_lead_to_workspaces(page, server, request):
-    server.post("/sessions", {"session_id": request.node.name})
-    cell = server.post(f"/sessions/{request.node.name}/workspace/cells", {"code": "1"})
+    server.post("/sessions", {"session_id": request.node.originalname})
+    cell = server.post(f"/sessions/{request.node.originalname}/workspace/cells", {"code": "1"})
     while (
-        server.http.get(f"/sessions/{request.node.name}/workspace/cells/{cell['cell_id']}").json()["status"] != "done"
+        server.http.get(f"/sessions/{request.node.originalname}/workspace/cells/{cell['cell_id']}").json()["status"]
+        != "done"
     ):
         pass
     page.open("#/workers")
@@ -199,7 +199,7 @@ def test_pools_and_workers_are_listed_and_lead_to_workspaces(page, server, reque
     page.wait_for("td .status", "in use")
     page.take_pictures("workers")
     assert page.list_violations() == []
-    page.click("td a", request.node.name)
+    page.click("td a", request.node.originalname)
     page.wait_for(".output-value", "1")
 
 

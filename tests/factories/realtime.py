@@ -25,7 +25,7 @@ from standfast.realtime.testing import ScriptedRealtimeModel
 from standfast.testing import RealtimeServer
 from standfast.testing.virtual_time import run_in_virtual_time
 
-WAIT_TIMEOUT = 30.0
+WAIT_TIMEOUT = 120.0
 """Seconds that a test waits for an event before it fails."""
 
 

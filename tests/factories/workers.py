@@ -34,7 +34,7 @@ def _has_ended(pid: int) -> bool:
         return True
 
 
-async def wait_until(condition: Callable[[], bool], *, within: float = 30.0) -> None:
+async def wait_until(condition: Callable[[], bool], *, within: float = 120.0) -> None:
     """Wait for a condition that another process brings about."""
     async with asyncio.timeout(within):
         while not condition():  # noqa: ASYNC110

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from factories.runtime import wait_for
-from standfast.fleet._node import requests as r
+from standfast.fleet._node import wire
 from standfast.fleet._node.supervisor import NodeSupervisor
 from standfast.fleet._node.wire import NodeReport, decode, decode_reply, encode, encode_config, restore_error
 from standfast.workers import PoolConfig, SandboxPolicy, SessionConfig, WorkerDied
@@ -35,7 +35,7 @@ class Caller:
         return decode(reply.value, msgspec.Raw)
 
     async def lease(self, request_id="lease"):
-        return await self.call(request_id, "lease", 60.0, r.Leased)
+        return await self.call(request_id, "lease", 60.0, wire.Leased)
 
     async def count_leased(self):
         return decode(await self.control("describe", None), NodeReport).leased
@@ -45,7 +45,7 @@ class Caller:
 async def node():
     supervisor = NodeSupervisor(encode_config(CONFIG), "node-1", True)
     caller = Caller(supervisor)
-    await caller.call("greet", "greet", None, NodeReport)
+    await caller.call("heartbeat", "heartbeat", None, NodeReport)
     yield caller
     await caller.control("leave", None)
     supervisor._sweeper.cancel()
@@ -82,11 +82,11 @@ async def test_a_lease_that_is_cancelled_at_any_moment_leaves_nothing_behind(nod
 
 async def test_a_fork_whose_answer_nobody_waits_for_ends(node):
     leased = await node.lease()
-    forked = await node.call("fork", "fork", r.Named(), r.Leased, session_id=leased.session_id)
+    forked = await node.call("fork", "fork", wire.Named(), wire.Leased, session_id=leased.session_id)
     await node.control("abort", "fork")
     with pytest.raises(WorkerDied):
-        await node.call("use", "heartbeat", r.Named(), msgspec.Raw, session_id=forked.session_id)
-    result = await node.call("run", "run", r.Run("6 * 7"), msgspec.Raw, session_id=leased.session_id)
+        await node.call("use", "heartbeat", wire.Named(), msgspec.Raw, session_id=forked.session_id)
+    result = await node.call("run", "run", wire.Run("6 * 7"), msgspec.Raw, session_id=leased.session_id)
     assert msgspec.msgpack.decode(result)
 
 
@@ -95,7 +95,7 @@ async def test_a_session_that_the_node_has_given_up_is_lost_with_the_cause(node)
     leased = await node.lease()
     await node.control("leave", None)
     with pytest.raises(WorkerDied) as died:
-        await node.call("run", "run", r.Run("1"), msgspec.Raw, session_id=leased.session_id)
+        await node.call("run", "run", wire.Run("1"), msgspec.Raw, session_id=leased.session_id)
     assert died.value.cause.kind == "node-lost"
     assert await node.count_leased() == 0
 
@@ -111,6 +111,6 @@ async def test_a_session_is_released_once_whoever_releases_it(node):
 async def test_another_pool_cannot_use_a_session(node):
     leased = await node.lease()
     with pytest.raises(WorkerDied):
-        await node.call("run", "run", r.Run("1"), msgspec.Raw, session_id=leased.session_id, client="other")
+        await node.call("run", "run", wire.Run("1"), msgspec.Raw, session_id=leased.session_id, client="other")
     await node.control("release", leased.session_id, client="other")
     assert await node.count_leased() == 1

@@ -177,6 +177,19 @@ async def test_a_workspace_is_captured_on_one_node_and_restored_on_another(pool)
                 [one async for one in small]
 
 
+async def test_a_restore_on_another_node_leaves_of_a_prepared_worker_what_no_capture_keeps(pool):
+    prepare = "lock = __import__('threading').Lock(); unused = 1; _ = open('unused.txt', 'w').write('1')"
+    async with pool.acquire(60) as here, pool.acquire(60) as there:
+        await here.run(f"{prepare}; del unused; __import__('os').remove('unused.txt'); n = 7")
+        async with await here.capture() as capture:
+            chunks = {digest: data async for digest, data in capture}
+        await there.restore_workspace(
+            capture.manifest, lambda digest: asyncio.sleep(0, chunks[digest]), prepare=lambda: there.run(prepare)
+        )
+        seen = "n, lock.locked(), 'unused' in globals(), __import__('os').listdir('.')"
+        assert (await there.run(seen)).value == [7, False, False, []]
+
+
 async def test_errors_have_their_class_and_their_fields(session):
     with pytest.raises(WorkerRequestFailed) as refused:
         await session.restore(b"no checkpoint")

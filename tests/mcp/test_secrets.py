@@ -3,13 +3,14 @@
 import logging
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import httpx2
 import pytest
 
 from factories.mcp import PLAIN_SERVER, TIMEOUT, PlainHttpServer, SdkServers, ServerLog, stdio_server
-from standfast.mcp import MCPServerSse, MCPServerStdio, MCPServerStreamableHttp, MCPUnavailable
+from standfast.mcp import MCPServerError, MCPServerSse, MCPServerStdio, MCPServerStreamableHttp, MCPUnavailable
 
 SECRET = "s3cr3t"
 
@@ -66,6 +67,42 @@ async def test_credentials_are_not_logged_however_the_host_is_written(
     with caplog.at_level(logging.DEBUG), pytest.raises(MCPUnavailable):
         await server.connect()
     assert [record for record in caplog.records if record.name == "httpx2"]
+    assert SECRET not in caplog.text
+
+
+REPEATED = {
+    "the status": lambda url: httpx2.Response(599, extensions={"reason_phrase": str(url.raw_path).encode()}),
+    "a header": lambda url: httpx2.Response(302, headers={"location": f"http://other.example/?{url.query.decode()}"}),
+    "an error": lambda url: httpx2.Response(
+        200, json={"jsonrpc": "2.0", "id": 1, "error": {"code": -1, "message": f"no {url.query.decode()}"}}
+    ),
+}
+
+
+@pytest.mark.parametrize("answer", REPEATED.values(), ids=REPEATED)
+async def test_what_a_server_repeats_of_its_address_is_not_revealed(
+    answer: Callable[[httpx2.URL], httpx2.Response], caplog: pytest.LogCaptureFixture
+) -> None:
+    def create_client(headers: Any = None, timeout: Any = None, auth: Any = None) -> httpx2.AsyncClient:
+        transport = httpx2.MockTransport(lambda request: answer(request.url))
+        return httpx2.AsyncClient(transport=transport, headers=headers)
+
+    url = "http://ann:pass%40word@example.com/mcp?key=key-of-the-server"
+    server = MCPServerStreamableHttp({"url": url, "httpx_client_factory": create_client})
+    with caplog.at_level(logging.DEBUG), pytest.raises(MCPServerError) as caught:
+        await server.connect()
+    assert "key-of-the-server" not in format_everything(caught.value) + caplog.text
+
+
+@pytest.mark.parametrize(
+    "address", ["HTTP://ann:@host/mcp", "http://ann:a@@host/mcp", "http://ann:@host/mcp?mail=a@b&"]
+)
+def test_credentials_are_found_however_the_address_is_written(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    url = address.replace("@host", f"{SECRET}@host") + f"?key={SECRET}"
+    MCPServerStreamableHttp({"url": url})
+    with caplog.at_level(logging.DEBUG):
+        logging.getLogger("mcp.client.streamable_http").debug("connecting to %s", url)
+    assert caplog.messages
     assert SECRET not in caplog.text
 
 

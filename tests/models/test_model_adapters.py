@@ -1,5 +1,6 @@
 """Models through the real litellm and any-llm, over HTTP. ``make adapters`` runs this with the packages installed."""
 
+import os
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from standfast import Agent, MultiProvider, Runner, function_tool
 from standfast.agents import ModelSettings
 from standfast.base.errors import MissingExtra
 from standfast.models import AnyLLMModel, AnyLLMProvider, LitellmModel, LitellmProvider, ModelRequest, call_model
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise litellm asks a server for it when it is imported
 
 # What the libraries warn of, and the worker and the connections that litellm keeps.
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.leaks("task", "fd", "thread")]

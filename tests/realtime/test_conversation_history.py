@@ -36,116 +36,116 @@ def answered_call(name, call_id, output_item_id):
     return RealtimeToolCallItem(**call, output="ok", output_item_id=output_item_id)
 
 
-def names(ledger):
-    return [item.item_id for item in ledger.get_items()]
+def names(history):
+    return [item.item_id for item in history.get_items()]
 
 
 @pytest.mark.parametrize("by", ["words", "item"])
 def test_a_message_reported_before_its_response_ends_with_its_own_response(by):
-    ledger = ConversationHistory(PlaybackClock())
-    ledger.upsert_item(answer("a1"))
+    history = ConversationHistory(PlaybackClock())
+    history.upsert_item(answer("a1"))
     if by == "words":
-        ledger.append_delta("a1", "one", "r1", spoken=True)
+        history.append_delta("a1", "one", "r1", spoken=True)
     else:
-        ledger.upsert_item(answer("a1"), response_id="r1")
-    assert ledger.end_response("r2", complete=True) == []
-    assert ledger.get_item("a1").status == "in_progress"
-    assert ledger.end_response("r1", complete=True) == ["a1"]
+        history.upsert_item(answer("a1"), response_id="r1")
+    assert history.end_response("r2", complete=True) == []
+    assert history.get_item("a1").status == "in_progress"
+    assert history.end_response("r1", complete=True) == ["a1"]
 
 
 def test_items_keep_the_positions_of_the_server():
-    ledger = ConversationHistory(PlaybackClock())
-    assert ledger.upsert_item(user("a"))
-    assert ledger.upsert_item(user("c", previous="a"))
-    assert ledger.upsert_item(user("b", previous="a"))
-    assert names(ledger) == ["a", "b", "c"]
-    assert not ledger.upsert_item(user("b", "again"))
-    assert names(ledger) == ["a", "b", "c"]
+    history = ConversationHistory(PlaybackClock())
+    assert history.upsert_item(user("a"))
+    assert history.upsert_item(user("c", previous="a"))
+    assert history.upsert_item(user("b", previous="a"))
+    assert names(history) == ["a", "b", "c"]
+    assert not history.upsert_item(user("b", "again"))
+    assert names(history) == ["a", "b", "c"]
 
 
 @given(st.permutations(range(8)))
 @settings(max_examples=200, deadline=None)
 def test_the_order_does_not_depend_on_the_order_of_arrival(order):
-    ledger = ConversationHistory(PlaybackClock())
+    history = ConversationHistory(PlaybackClock())
     for place in order:
-        ledger.upsert_item(user(f"i{place}", previous=f"i{place - 1}" if place else None))
-    assert names(ledger) == [f"i{place}" for place in range(8)]
+        history.upsert_item(user(f"i{place}", previous=f"i{place - 1}" if place else None))
+    assert names(history) == [f"i{place}" for place in range(8)]
 
 
 def test_an_answer_whose_text_arrived_first_is_ordered_later():
-    ledger = ConversationHistory(PlaybackClock())
-    ledger.upsert_item(user("u1"))
-    ledger.append_delta("a1", "hello", "r1", spoken=True)
-    ledger.upsert_item(user("u2", previous="u1"))
-    ledger.upsert_item(answer("a1", previous="u2"))
-    assert names(ledger) == ["u1", "u2", "a1"]
+    history = ConversationHistory(PlaybackClock())
+    history.upsert_item(user("u1"))
+    history.append_delta("a1", "hello", "r1", spoken=True)
+    history.upsert_item(user("u2", previous="u1"))
+    history.upsert_item(answer("a1", previous="u2"))
+    assert names(history) == ["u1", "u2", "a1"]
 
 
 def test_an_item_after_an_output_follows_everything_before_the_output():
-    ledger = ConversationHistory(PlaybackClock())
-    ledger.add_tool_call(RealtimeModelToolCallEvent("f", "c1", "{}", "f1"))
-    ledger.upsert_item(user("u1", previous="f1"))
-    ledger.upsert_item(answered_call("f1", "c1", "o1"))
-    ledger.upsert_item(user("u2", previous="o1"))
-    assert names(ledger) == ["f1", "u1", "u2"]
-    assert ledger.get_items()[0].output == "ok"
+    history = ConversationHistory(PlaybackClock())
+    history.add_tool_call(RealtimeModelToolCallEvent("f", "c1", "{}", "f1"))
+    history.upsert_item(user("u1", previous="f1"))
+    history.upsert_item(answered_call("f1", "c1", "o1"))
+    history.upsert_item(user("u2", previous="o1"))
+    assert names(history) == ["f1", "u1", "u2"]
+    assert history.get_items()[0].output == "ok"
 
 
 def test_an_item_that_moves_takes_the_items_after_its_output_along():
-    ledger = ConversationHistory(PlaybackClock())
-    ledger.append_delta("a1", "hello", "r1", spoken=True)
-    ledger.add_tool_call(RealtimeModelToolCallEvent("f", "c1", "{}", "f1", "a1"))
-    ledger.upsert_item(answered_call("f1", "c1", "o1"))
-    ledger.upsert_item(user("u2", previous="o1"))
-    ledger.upsert_item(user("u1"))
-    ledger.upsert_item(answer("a1", previous="u1"))
-    assert names(ledger) == ["u1", "a1", "f1", "u2"]
+    history = ConversationHistory(PlaybackClock())
+    history.append_delta("a1", "hello", "r1", spoken=True)
+    history.add_tool_call(RealtimeModelToolCallEvent("f", "c1", "{}", "f1", "a1"))
+    history.upsert_item(answered_call("f1", "c1", "o1"))
+    history.upsert_item(user("u2", previous="o1"))
+    history.upsert_item(user("u1"))
+    history.upsert_item(answer("a1", previous="u1"))
+    assert names(history) == ["u1", "a1", "f1", "u2"]
 
 
 def test_deltas_add_up_and_the_final_text_replaces_them():
-    ledger = ConversationHistory(PlaybackClock())
-    assert ledger.append_delta("a1", "hel", "r1", spoken=True)
-    assert not ledger.append_delta("a1", "lo", "r1", spoken=True)
-    assert ledger.get_items()[0].content[0].transcript == "hello"
-    ledger.set_text("a1", "hello!")
-    ledger.upsert_item(answer("a1", AssistantAudio(transcript=None), status="completed"))
-    assert ledger.get_items()[0].content[0].transcript == "hello!"
-    assert ledger.end_response("r1", complete=True) == ["a1"]
-    assert ledger.get_items()[0].status == "completed"
+    history = ConversationHistory(PlaybackClock())
+    assert history.append_delta("a1", "hel", "r1", spoken=True)
+    assert not history.append_delta("a1", "lo", "r1", spoken=True)
+    assert history.get_items()[0].content[0].transcript == "hello"
+    history.set_text("a1", "hello!")
+    history.upsert_item(answer("a1", AssistantAudio(transcript=None), status="completed"))
+    assert history.get_items()[0].content[0].transcript == "hello!"
+    assert history.end_response("r1", complete=True) == ["a1"]
+    assert history.get_items()[0].status == "completed"
 
 
 def test_written_and_spoken_parts_stay_what_they_are():
-    ledger = ConversationHistory(PlaybackClock())
-    ledger.append_delta("a1", "seen", "r1", spoken=False)
-    ledger.append_delta("a1", "heard", "r1", content_index=1, spoken=True)
-    assert [part.type for part in ledger.get_items()[0].content] == ["text", "audio"]
-    ledger.upsert_item(answer("a1", AssistantText(text="seen"), AssistantAudio(transcript="heard")))
-    assert [part.type for part in ledger.get_items()[0].content] == ["text", "audio"]
+    history = ConversationHistory(PlaybackClock())
+    history.append_delta("a1", "seen", "r1", spoken=False)
+    history.append_delta("a1", "heard", "r1", content_index=1, spoken=True)
+    assert [part.type for part in history.get_items()[0].content] == ["text", "audio"]
+    history.upsert_item(answer("a1", AssistantText(text="seen"), AssistantAudio(transcript="heard")))
+    assert [part.type for part in history.get_items()[0].content] == ["text", "audio"]
 
 
 def test_text_that_was_not_heard_is_not_in_the_transcript():
     clock = PlaybackClock()
-    ledger = ConversationHistory(clock)
-    ledger.append_delta("a1", "one two three four", "r1", spoken=True)
+    history = ConversationHistory(clock)
+    history.append_delta("a1", "one two three four", "r1", spoken=True)
     clock.receive("a1", 0, 48 * 1000)
-    assert ledger.truncate("a1", 0, 500) == 500
-    part = ledger.get_items()[0].content[0]
+    assert history.truncate("a1", 0, 500) == 500
+    part = history.get_items()[0].content[0]
     assert (part.transcript, part.generated_transcript, part.audio_end_ms) == ("one two", "one two three four", 500)
-    assert ledger.get_items()[0].status == "incomplete"
-    ledger.append_delta("a1", " five", "r1", spoken=True)
-    ledger.upsert_item(answer("a1", AssistantAudio(transcript=None), status="incomplete"))
-    ledger.upsert_item(answer("a1", AssistantAudio(transcript="one two three four five"), status="incomplete"))
-    assert ledger.get_items()[0].content[0].transcript == "one two"
-    assert ledger.get_items()[0].content[0].generated_transcript == "one two three four five"
-    assert ledger.truncate("a1", 0, 800) is None
-    assert ledger.truncate("unknown", 0, 800) is None
+    assert history.get_items()[0].status == "incomplete"
+    history.append_delta("a1", " five", "r1", spoken=True)
+    history.upsert_item(answer("a1", AssistantAudio(transcript=None), status="incomplete"))
+    history.upsert_item(answer("a1", AssistantAudio(transcript="one two three four five"), status="incomplete"))
+    assert history.get_items()[0].content[0].transcript == "one two"
+    assert history.get_items()[0].content[0].generated_transcript == "one two three four five"
+    assert history.truncate("a1", 0, 800) is None
+    assert history.truncate("unknown", 0, 800) is None
 
 
 def test_an_answer_truncated_before_its_first_audio_was_not_heard():
-    ledger = ConversationHistory(PlaybackClock())
-    ledger.append_delta("a1", "one two", "r1", spoken=True)
-    ledger.truncate("a1", 0, 0)
-    assert ledger.get_items()[0].content[0].transcript == ""
+    history = ConversationHistory(PlaybackClock())
+    history.append_delta("a1", "one two", "r1", spoken=True)
+    history.truncate("a1", 0, 0)
+    assert history.get_items()[0].content[0].transcript == ""
 
 
 @given(st.text(max_size=60), st.integers(0, 2000), st.integers(0, 2000))
@@ -158,69 +158,69 @@ def test_the_heard_text_is_a_prefix_that_ends_at_a_word(text, recorded, sent):
 
 
 def test_a_late_transcript_is_added_to_its_item():
-    ledger = ConversationHistory(PlaybackClock())
-    ledger.upsert_item(UserMessageItem(item_id="u1", content=[InputAudio()]))
-    ledger.append_delta("a1", "hello", "r1", spoken=True)
-    assert not ledger.set_transcript("u1", "good day")
-    assert ledger.get_items()[0].content[0].transcript == "good day"
-    ledger.upsert_item(UserMessageItem(item_id="u1", content=[InputAudio()]))
-    assert ledger.get_items()[0].content[0].transcript == "good day"
-    assert ledger.set_transcript("u9", "who am I")
-    assert ledger.get_items()[-1].content[0].text == "who am I"
+    history = ConversationHistory(PlaybackClock())
+    history.upsert_item(UserMessageItem(item_id="u1", content=[InputAudio()]))
+    history.append_delta("a1", "hello", "r1", spoken=True)
+    assert not history.set_transcript("u1", "good day")
+    assert history.get_items()[0].content[0].transcript == "good day"
+    history.upsert_item(UserMessageItem(item_id="u1", content=[InputAudio()]))
+    assert history.get_items()[0].content[0].transcript == "good day"
+    assert history.set_transcript("u9", "who am I")
+    assert history.get_items()[-1].content[0].text == "who am I"
 
 
 def test_a_transcript_that_arrives_before_its_item_is_kept():
-    ledger = ConversationHistory(PlaybackClock())
-    assert ledger.set_transcript("u1", "good day")
-    assert not ledger.upsert_item(UserMessageItem(item_id="u1", content=[InputAudio()]))
-    assert [part.transcript for part in ledger.get_items()[0].content] == ["good day"]
+    history = ConversationHistory(PlaybackClock())
+    assert history.set_transcript("u1", "good day")
+    assert not history.upsert_item(UserMessageItem(item_id="u1", content=[InputAudio()]))
+    assert [part.transcript for part in history.get_items()[0].content] == ["good day"]
 
 
 def test_a_transcript_of_what_the_user_did_not_say_changes_nothing():
-    ledger = ConversationHistory(PlaybackClock())
-    ledger.append_delta("a1", "hello", "r1", spoken=True)
-    assert not ledger.set_transcript("a1", "good day")
-    assert [item.role for item in ledger.get_items()] == ["assistant"]
-    assert ledger.delete("a1")
-    assert ledger.get_items() == []
+    history = ConversationHistory(PlaybackClock())
+    history.append_delta("a1", "hello", "r1", spoken=True)
+    assert not history.set_transcript("a1", "good day")
+    assert [item.role for item in history.get_items()] == ["assistant"]
+    assert history.delete("a1")
+    assert history.get_items() == []
 
 
 def test_pictures_that_the_server_leaves_out_are_kept():
-    ledger = ConversationHistory(PlaybackClock())
-    ledger.upsert_item(UserMessageItem(item_id="u1", content=[InputImage(image_url="data:x"), InputText(text="see")]))
-    ledger.upsert_item(UserMessageItem(item_id="u1", content=[InputText(text="see")]))
-    assert [part.type for part in ledger.get_items()[0].content] == ["input_image", "input_text"]
+    history = ConversationHistory(PlaybackClock())
+    history.upsert_item(UserMessageItem(item_id="u1", content=[InputImage(image_url="data:x"), InputText(text="see")]))
+    history.upsert_item(UserMessageItem(item_id="u1", content=[InputText(text="see")]))
+    assert [part.type for part in history.get_items()[0].content] == ["input_image", "input_text"]
 
 
 def test_an_item_can_be_deleted():
-    ledger = ConversationHistory(PlaybackClock())
-    ledger.upsert_item(user("a"))
-    ledger.upsert_item(user("b"))
-    assert ledger.delete("a")
-    assert not ledger.delete("a")
-    assert names(ledger) == ["b"]
+    history = ConversationHistory(PlaybackClock())
+    history.upsert_item(user("a"))
+    history.upsert_item(user("b"))
+    assert history.delete("a")
+    assert not history.delete("a")
+    assert names(history) == ["b"]
 
 
 def test_a_snapshot_never_changes():
-    ledger = ConversationHistory(PlaybackClock())
-    ledger.append_delta("a1", "one", "r1", spoken=True)
-    before, revision = ledger.get_items(), ledger.revision
-    ledger.append_delta("a1", " two", "r1", spoken=True)
+    history = ConversationHistory(PlaybackClock())
+    history.append_delta("a1", "one", "r1", spoken=True)
+    before, revision = history.get_items(), history.revision
+    history.append_delta("a1", " two", "r1", spoken=True)
     assert before[0].content[0].transcript == "one"
-    assert ledger.get_items()[0].content[0].transcript == "one two"
-    assert ledger.revision > revision
+    assert history.get_items()[0].content[0].transcript == "one two"
+    assert history.revision > revision
 
 
 def measure_delta(length):
     """Return the function calls and the peak of allocated bytes of a delta in a history of so many items."""
     clock = PlaybackClock()
-    ledger = ConversationHistory(clock)
+    history = ConversationHistory(clock)
     for number in range(length):
-        ledger.upsert_item(user(f"u{number}"))
-    ledger.append_delta("a1", "x", "r1", spoken=True)
+        history.upsert_item(user(f"u{number}"))
+    history.append_delta("a1", "x", "r1", spoken=True)
     tracemalloc.start()
     with CallCounter() as calls:
-        ledger.append_delta("a1", "word ", "r1", spoken=True)
+        history.append_delta("a1", "word ", "r1", spoken=True)
         clock.receive("a1", 0, 480)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -166,7 +166,7 @@ async def test_ids_of_the_server_replace_recorded_ids(tmp_path: Path) -> None:
     path.write_text("\n".join(map(json.dumps, lines)))
     async with RealtimeServer() as server:
         transport = await OpenAIRealtimeWebSocketModel().open_transport(make_config(server))
-        messages = await replay_client(transport, read_recording(path)[0], timeout=2)
+        messages = await replay_client(transport, read_recording(path)[0], timeout=60)
         await transport.close()
     assert messages[-1]["type"] == "conversation.item.deleted"
 

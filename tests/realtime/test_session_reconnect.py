@@ -353,6 +353,7 @@ async def test_callers_that_wait_for_a_connection_get_the_end_of_the_session():
             await saying
 
 
+@in_virtual_time
 async def test_a_connection_is_rolled_over_while_the_session_is_idle():
     config = {"roll_over_after": 0.05, "initial_delay": 0.001}
     async with open_scripted_session(AGENT, reconnect=config) as (_session, model, recorded):

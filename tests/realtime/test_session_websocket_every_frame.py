@@ -50,7 +50,7 @@ class Story:
     async def play(self, server, on="*", drop=None):
         """Run the session; ``drop`` is a fault and its position. Returns the frames of both sides."""
         config = {"reconnect": {"initial_delay": 0.001, "max_delay": 0.002}}
-        async with open_websocket_session(server, self.a, **config) as (session, recorded), asyncio.timeout(20):
+        async with open_websocket_session(server, self.a, **config) as (session, recorded), asyncio.timeout(120):
             first = server.connections[0]
             before = (len(first.sent), len(first.received))
             if drop is not None:

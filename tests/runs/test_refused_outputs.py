@@ -1,5 +1,6 @@
 """The items of a session when the final output was refused, and results of guardrails when a run fails."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,10 @@ async def stored_after(guardrail: Any, *turns: Any, behavior: Any = "stop_on_fir
     return [item.get("type") or item["role"] for item in session.items]
 
 
+async def collect(events: Any) -> list[Any]:
+    return [event async for event in events]
+
+
 PAIR = ["function_call", "function_call_output"]
 
 
@@ -84,6 +89,24 @@ def input_guardrail(name: str, action: Any, *, parallel: bool = False) -> InputG
         return GuardrailFunctionOutput(name, action == "trip")
 
     return InputGuardrail(check, name=name, run_in_parallel=parallel)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_an_output_is_not_delivered_if_a_guardrail_was_cancelled(asynchronous: bool, streamed: bool) -> None:
+    """As by a client that cancels its own requests: the run itself is not cancelled."""
+
+    def cancel(*_: Any) -> Any:
+        raise asyncio.CancelledError("inner")
+
+    async def cancel_later(*_: Any) -> Any:
+        cancel()
+
+    guardrail: OutputGuardrail[Any] = OutputGuardrail(cancel_later if asynchronous else cancel, name="check")
+    agent = Agent("a", model=ScriptedModel([[assistant_message("secret")]]), output_guardrails=[guardrail])
+    run = collect(Runner.run_streamed(agent, "hi").stream_events()) if streamed else Runner.run(agent, "hi")
+    with pytest.raises(UserError, match="'check' was cancelled and has not decided"):
+        await run
 
 
 @pytest.mark.parametrize(("action", "names"), [("trip", ["passes", "second"]), ("raise", ["passes"])])

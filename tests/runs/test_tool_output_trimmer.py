@@ -50,7 +50,72 @@ def test_only_the_listed_tools_are_shortened() -> None:
 def test_texts_are_kept_before_images_which_are_dropped_and_counted() -> None:
     parts = [{"type": "input_text", "text": "seen"}, {"type": "input_image", "image_url": "data:" + "z" * 900}]
     output = trim(make_conversation(parts))["output"]
-    assert output == "[Trimmed: search; payload 909; preview 200; dropped 1 input_image]\nseen..."
+    assert output == "[Trimmed: search; payload 909; preview 4; dropped 1 input_image]\nseen"
+
+
+@pytest.mark.parametrize("limit", [1, 9, 12, 21, 40, 70, 200])
+@pytest.mark.parametrize("text", ["", "seen " * 200])
+def test_a_summary_fits_the_limit_and_is_not_shortened_again(limit: int, text: str) -> None:
+    parts: list[dict[str, Any]] = [{"type": "input_image", "image_url": "data:" + "z" * 900}]
+    parts += [{"type": "input_text", "text": text}] if text else []
+    items = make_conversation(parts)
+    output = trim(items, max_output_chars=limit, preview_chars=20)["output"]
+    assert len(output) <= limit
+    assert "data:" not in output
+    if text and limit >= 40:
+        assert "seen seen seen seen " in output
+    items[2]["output"] = output
+    assert trim(items, max_output_chars=limit, preview_chars=20)["output"] == output
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [{"type": "output_text", "text": "x" * 1000}],
+        [{"type": "input_text", "text": "x" * 1000, "annotations": "y"}],
+        [{"type": "input_image", "image_url": "x" * 1000, "detail": "sharp"}],
+        ["x" * 1000],
+    ],
+)
+def test_parts_that_are_not_known_stay(parts: list[Any]) -> None:
+    assert trim(make_conversation(parts))["output"] == parts
+
+
+def test_values_in_a_schema_keep_their_titles_and_descriptions() -> None:
+    parameters = {
+        "type": "object",
+        "description": "d" * 900,
+        "properties": {
+            "report": {"type": "object", "title": "t", "default": {"title": "Untitled", "description": "auto"}},
+            "kind": {"enum": [{"title": "A"}], "anyOf": [{"type": "string", "description": "prose"}]},
+        },
+        "$defs": {"description": {"type": "string", "title": "t"}},
+        "x-tool": {"description": "data"},
+    }
+    tool = {"type": "function", "name": "f", "parameters": parameters}
+    found = {"type": "tool_search_output", "call_id": None, "tools": [tool]}
+    (short,) = trim([user("1"), found, user("2"), user("3")])["tools"]
+    assert short["parameters"] == {
+        "type": "object",
+        "properties": {
+            "report": {"type": "object", "default": {"title": "Untitled", "description": "auto"}},
+            "kind": {"enum": [{"title": "A"}], "anyOf": [{"type": "string"}]},
+        },
+        "$defs": {"description": {"type": "string"}},
+        "x-tool": {"description": "data"},
+    }
+
+
+def test_results_of_an_older_search_are_shortened() -> None:
+    found = {"type": "tool_search_output", "call_id": "s1", "results": [{"text": "x" * 2000}]}
+    (short,) = trim([user("1"), found, user("2"), user("3")])["results"]
+    assert short["text"].startswith("[Trimmed: tool_search output")
+    assert len(short["text"]) < 300
+
+
+def test_bytes_are_no_names() -> None:
+    with pytest.raises(ValueError, match="trimmable_tools"):
+        ToolOutputTrimmer(trimmable_tools=b"search")  # type: ignore[arg-type]
 
 
 def test_declarations_that_a_search_found_lose_their_prose() -> None:

@@ -7,8 +7,10 @@ import random
 import signal
 import tempfile
 import time
+from collections.abc import Mapping
 from typing import Any
 
+import httpx2
 import msgspec
 from coder_job import coder, make_steps, sandbox_config
 from kill_programs import choose_agent, kill_workers, make_notebooks
@@ -20,6 +22,7 @@ from standfast import Agent, ApprovalSettled, Runtime, Store, ToolContext, funct
 from standfast.base.errors import FenceLost
 from standfast.history import HistoryCompaction, Trigger
 from standfast.runtime import RunHandle
+from standfast.server import Principal, Role, create_app
 from standfast.store.operations import AppendVersions
 from standfast.store.urls import open_backend
 from standfast.testing import CrashingBackend
@@ -61,6 +64,28 @@ async def _ended(runtime: Runtime, run: RunHandle, scenario: str) -> bool:
     for asked in outcome.approvals:
         await runtime.decide(asked.id, "approve", by="the process")
     return outcome.status == "completed"
+
+
+async def decide_and_die(url: str, approval_id: str, way: str, point: str) -> None:
+    """Approve a call in this process, or through a server in it, and die at the point on the way."""
+    backend = await open_backend(url)
+    crashing: Any = CrashingBackend(backend, point)
+    async with Runtime.open(Store(crashing)) as runtime:
+        if way == "library":
+            await runtime.decide(approval_id, "approve", by="eve")
+        else:
+            transport = httpx2.ASGITransport(app=create_app(runtime, auth=[Eve()]))
+            async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+                answer = await client.post(f"/approvals/{approval_id}", json={"decision": "approve"})
+                assert answer.status_code == 200, answer.text
+    await backend.close()
+
+
+class Eve:
+    """Takes every request for one of Eve, who may decide."""
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Principal:
+        return Principal(subject="eve", role=Role.APPROVER, owner="eve", method="token")
 
 
 async def rekey(url: str, point: str, *keys: str) -> None:
@@ -223,11 +248,14 @@ async def append_late(url: str) -> None:
     await backend.backend.close()
 
 
-async def compute_killed(url: str, programs: dict[str, int], folder: str, kills: list[str], point: str) -> None:
+async def compute_killed(
+    url: str, programs: dict[str, int], folder: str, kills: list[str], point: str, origins: dict[str, str]
+) -> None:
     """Run random programs, by name and number, in durable runs while processes of their workers are killed.
 
-    Dies at a commit on the way. ``folder`` is where its workers have their directories, and where this is allowed it
-    has a network of its own, as on another machine. Ends when the runs do.
+    Those in ``origins`` continue another run: in a fork of it, or in its own session after that was rewound. Dies at a
+    commit on the way. ``folder`` is where its workers have their directories, and where this is allowed it has a
+    network of its own, as on another machine. Ends when the runs do.
     """
     if os.geteuid() == 0:
         assert ctypes.CDLL(None).unshare(0x40000000) == 0  # CLONE_NEWNET
@@ -238,8 +266,20 @@ async def compute_killed(url: str, programs: dict[str, int], folder: str, kills:
     counted: Any = CrashingBackend(backend, point)
     killer = asyncio.create_task(kill_workers(random.Random(f"{folder} {point}"), kills))
 
+    async def open_run(name: str, seed: int) -> RunHandle:
+        origin = origins.get(name)
+        if origin is None or origin == name:
+            key = name if origin is None else f"{name} rewound"
+            return await runtime.start(choose_agent(seed), str(seed), session_id=name, key=key, max_turns=500)
+        if forks := await runtime.runs(session_id=name):
+            return await runtime.run(forks[0].run_id)
+        [info] = await runtime.runs(session_id=origin)
+        events = (await runtime.run(info.run_id)).events()
+        steps = [event.seq async for event in events if event.type == "calls.made"]
+        return await runtime.fork(info.run_id, at=steps[seed % len(steps)], session_id=name)
+
     async def compute(name: str, seed: int) -> None:
-        run = await runtime.start(choose_agent(seed), str(seed), session_id=name, key=name, max_turns=500)
+        run = await open_run(name, seed)
         while (outcome := await run.wait()).status == "waiting":  # too many processes were killed at one step
             run = await runtime.resume(run.id)
         print("outcome", name, outcome.status, outcome.error or "", flush=True)

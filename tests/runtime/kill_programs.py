@@ -47,6 +47,9 @@ CELLS: tuple[tuple[str, str], ...] = (
     ("g", "next(g) if 'g' in globals() else None"),
     ("h", "h = open('log', 'a'); h.write('{n}'); h.flush()"),
     ("h", "'h' in globals() and (h.write('{n}'), h.flush())"),
+    ("", "'kept' in globals() and (kept.append({n}), kept)"),
+    ("", "import os; 'kept' in globals() and (globals().pop('unused', 0), os.path.exists('u') and os.remove('u'))"),
+    ("kept_lock", "'kept' in globals() and kept_lock.acquire(False)"),
 )
 NUMPY_CELLS: tuple[tuple[str, str], ...] = (
     ("", "import numpy as np; m = np.arange({n}.0); v = m[1:]; float(m.sum())"),
@@ -69,6 +72,7 @@ SUMMARY = (
         " for n in sorted(names) if n != 'log']",
     ),
     ("h", "import os; os.path.exists('log') and open('log').read()"),
+    ("", "globals().get('kept'), globals().get('unused')"),
     ("", "import random; random.random()"),
 )  # fmt: skip
 
@@ -91,8 +95,16 @@ def is_lost(output: str) -> bool:
     return any(mark in output for mark in LOST)
 
 
+PREPARE = """
+import random, threading
+kept, unused, kept_lock = [], random.random() > 2, threading.Lock()
+open('u', 'w').close()
+"""
 SETTINGS: dict[str, dict[str, Any]] = {
     "notebook": {},
+    "notebook-nested": {},
+    "notebook-prepared": {},
+    "notebook-prepared-snapshots": {"live_snapshots": 2},
     "notebook-snapshot": {"live_snapshots": 1},
     "notebook-snapshots": {"live_snapshots": 2},
     "notebook-pause": {"durability": "on_pause"},
@@ -103,14 +115,32 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def make_notebooks(pool: Any) -> list[Agent[Any]]:
     """Return the agents, which share a pool. Any process can resume their runs."""
     # On a busy machine an import may take longer than a call does by default; a call that is cut off differs.
-    return [stubborn_notebook(name, PythonSessions(pool, timeout=600, **given)) for name, given in SETTINGS.items()]
+    made = {name: PythonSessions(pool, timeout=600, **given) for name, given in SETTINGS.items()}
+    return [stubborn_notebook(name, make_tool(name, sessions)) for name, sessions in made.items()]
+
+
+def make_tool(name: str, sessions: PythonSessions) -> Any:
+    """Return the tool of an agent: Python, or a nested agent that has it."""
+    tool = python_tool(sessions, prepare=PREPARE if "prepared" in name else "")
+    if "nested" not in name:
+        return tool
+
+    def answer(call: Any) -> list[Any]:
+        outputs = [str(item["output"]) for item in call.input if item.get("type") == "function_call_output"]
+        if outputs:
+            return [assistant_message(outputs[-1])]
+        code = next(item["content"] for item in call.input if item.get("role") == "user")
+        return [function_call("run_python", {"code": code}, call_id="inner")]
+
+    inner = Agent("inner", tools=[tool], model=ScriptedModel([ModelStep.respond(answer) for _ in range(10_000)]))
+    return inner.as_tool("ask", "Runs code.")
 
 
 def choose_agent(seed: int) -> str:
     return list(SETTINGS)[seed // 2 % len(SETTINGS)]
 
 
-def stubborn_notebook(name: str, sessions: PythonSessions) -> Agent[Any]:
+def stubborn_notebook(name: str, tool: Any) -> Agent[Any]:
     """An agent that runs the cells of the program of a number, one a turn, and each again until it was not lost."""
 
     def answer(call: Any) -> list[Any]:
@@ -119,10 +149,11 @@ def stubborn_notebook(name: str, sessions: PythonSessions) -> Agent[Any]:
         done = sum(not is_lost(output) for output in outputs)
         if done == len(program):
             return [assistant_message("done")]
-        return [function_call("run_python", {"code": program[done][1]}, call_id=f"call{len(outputs)}")]
+        argument = {"input" if tool.name == "ask" else "code": program[done][1]}
+        return [function_call(tool.name, argument, call_id=f"call{len(outputs)}")]
 
     steps = [ModelStep.respond(answer) for _ in range(5000)]
-    return Agent(name, tools=[python_tool(sessions)], model=ScriptedModel(steps))
+    return Agent(name, tools=[tool], model=ScriptedModel(steps))
 
 
 # --- killing ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from standfast.base.errors import InvalidInput
 from standfast.runtime._engine.records import JournalEntry, RunHeader, RunQueued, encode, encode_entry
 from standfast.store.memory import MemoryBackend
 from standfast.store.operations import AppendJournal, DeleteRun, MoveBehind, SaveRun
-from standfast.store.sql import claim_queries
+from standfast.store.sql import run_queries
 from standfast.store.urls import open_backend
 from standfast.testing.faults import FakeClock
 
@@ -225,10 +225,10 @@ async def run_statement(backend, statement):
 async def test_dbos_742_recovery_takes_no_run_whose_owner_is_alive(shared_url):
     """Recovery ran work that another process owned and was executing."""
     gate = Gate()
-    async with Runtime.open(shared_url, agents=[gate.agent], lease=1) as owner:
+    async with Runtime.open(shared_url, agents=[gate.agent], lease=2) as owner:
         run = await owner.start("gate", "mine")
         await gate.has_started(1)
-        async with Runtime.open(shared_url, agents=[gate.agent], lease=1) as other:
+        async with Runtime.open(shared_url, agents=[gate.agent], lease=2) as other:
             expiries = set()
             while len(expiries) < 5:  # renewed again and again, past the first lease
                 expiries.add((await other._ctx.backend.get_lease(f"run:{run.id}")).expires_at)
@@ -264,13 +264,13 @@ async def test_celery_5935_a_call_longer_than_the_lease_is_made_once(shared_url)
     """A task that took longer than the visibility timeout was delivered to a second worker."""
     gate = Gate()
     async with (
-        Runtime.open(shared_url, agents=[gate.agent], lease=1) as one,
-        Runtime.open(shared_url, agents=[gate.agent], lease=1),
+        Runtime.open(shared_url, agents=[gate.agent], lease=2) as one,
+        Runtime.open(shared_url, agents=[gate.agent], lease=2),
     ):
         run = await one.start("gate", "long")
         await gate.has_started(1)
         first = (await one._ctx.backend.get_lease(f"run:{run.id}")).expires_at
-        while (await one._ctx.backend.get_lease(f"run:{run.id}")).expires_at < first + 1:  # past the first lease
+        while (await one._ctx.backend.get_lease(f"run:{run.id}")).expires_at < first + 2:  # past the first lease
             assert (await run.info()).status == "running"
             await asyncio.sleep(0.05)
         gate.free.set()
@@ -346,7 +346,7 @@ async def count_buffers(backend, limit=10):
         autocommit = await connection.execution_options(isolation_level="AUTOCOMMIT")
         await autocommit.execute(text("VACUUM ANALYZE"))
     found = await backend.run_query(
-        lambda connection: claim_queries.list_claimable(Counting(connection), ["echo", ""], limit=limit, after="o3")
+        lambda connection: run_queries.list_claimable(Counting(connection), ["echo", ""], limit=limit, after="o3")
     )
     assert len(found) == limit
     return touched

@@ -1,5 +1,6 @@
 """A run that a program has saved becomes a durable one, with the variables and files of its Python."""
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from standfast import (
     open_store,
     python_tool,
 )
-from standfast.base.errors import InvalidInput, Unsupported
+from standfast.base.errors import InvalidInput, NotFound, Unsupported
 from standfast.testing import ScriptedModel
 from standfast.workers import PoolConfig, PythonSessions, SessionPool, WorkspaceRefused
 
@@ -199,3 +200,28 @@ async def test_a_durable_run_moves_to_another_store(tmp_path: Path, shared_url: 
             assert await finish(there, moved) == SEEN
         with pytest.raises(InvalidInput, match=r"fork\(\)"):
             await here.start("analyst", state)
+
+
+async def test_a_state_that_refers_to_the_workspace_of_another_conversation_is_refused(
+    shared_url: str, pool: SessionPool
+) -> None:
+    async with open_store(shared_url) as store:
+        sessions = PythonSessions(pool, store=store)
+        other = store.session("bob", owner="bob")
+        await other.add_items([{"role": "user", "content": "hi"}])
+        await sessions.run("secret = 1", key=other.conversation_key)
+        await sessions.save(other.conversation_key)
+        found = await store.backend.get_workspace("session:bob")
+        assert found is not None
+        state = await pause(sessions)
+        forged = json.loads(state.to_string())
+        reference = forged["run"]["workspace"]
+        forged["run"]["workspace"] = {**reference, "key": found.key, "workspace_id": found.workspace_id}
+        python = PythonSessions(pool, store=store)
+        async with Runtime.open(shared_url, agents=[resumed(python)]) as runtime:
+            saved = await RunState.from_string(resumed(python), json.dumps(forged))
+            with pytest.raises(WorkspaceRefused, match="another conversation") as raised:
+                await runtime.start("analyst", saved)
+            assert raised.value.kind == "other-owner"
+            with pytest.raises(NotFound):
+                await runtime.run(state.data.run_id)

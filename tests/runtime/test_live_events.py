@@ -16,7 +16,7 @@ from factories.runtime import repeat, wait_for, wait_until
 from servers import CUT_OTHERS, dsn
 from standfast import InvalidInput, Runtime, Store
 from standfast.runtime import Event
-from standfast.runtime._engine.live_messages import Watch, Watched
+from standfast.runtime._engine.live_stream import Watch, Watched
 from standfast.store.urls import open_backend
 
 KEY = "a key of thirty-two characters!!"
@@ -94,16 +94,15 @@ async def test_without_live_the_next_response_is_streamed_for_a_reader_elsewhere
         run = await runtime.run(await read_until(driver, "run"))
         await read_until(driver, "gate 0.5")
         reading = asyncio.create_task(collect(run, found := []))
-        await wait_until(lambda: is_known_to_others(runtime))
+        await wait_until(lambda: is_known_to_driver(runtime))
         (tmp_path / "0.5").touch()
         await wait_for(reading)
         assert check_story(found, words=10) == ["", *make_texts(3, 10)[1:]]
 
 
-async def is_known_to_others(runtime):
-    """Return whether this runtime has asked all others for what it reads, and had the time to be heard."""
-    await asyncio.sleep(0.1)
-    return runtime._ctx.subscriptions.is_linked
+async def is_known_to_driver(runtime):
+    """Return whether the driver of what this runtime reads has answered: it has sent the number of its next message."""
+    return any(channel.stream is not None for channel in runtime._ctx.subscriptions.channels.values())
 
 
 async def test_a_killed_driver_is_followed_by_the_next(spawn, shared_url, tmp_path):

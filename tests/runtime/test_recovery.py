@@ -6,7 +6,7 @@ import pytest
 from shop import LEASE, Ledger, agents
 
 from factories.runtime import Refunds, completed, only_approval, reply, text_agent, tool_calls, wait_for, wait_until
-from standfast import Agent, Runtime, function_tool
+from standfast import Agent, FunctionModel, Runtime, function_tool
 from standfast.store.operations import AcquireLease, ReleaseLease
 from standfast.testing import ScriptedModel
 
@@ -231,3 +231,23 @@ async def test_a_run_with_an_unknown_agent_continues_when_a_runtime_has_it(share
             run = await able.run(run_id)
             await wait_until(completed(run))
             assert (await run.wait()).final_output == "at last"
+
+
+class Unprintable(Exception):
+    """Has no attributes but those of a dictionary: looking for its notes, as a traceback does, raises KeyError."""
+
+    def __getattr__(self, name):
+        raise KeyError(name)
+
+
+async def test_an_exception_that_cannot_be_printed_fails_its_run_and_not_the_runtime(shared_url, caplog):
+    def rules(request):
+        if request.input[-1]["content"] == "fail":
+            raise Unprintable("x")
+        return "done"
+
+    async with Runtime.open(shared_url, agents=[Agent("support", model=FunctionModel(rules))]) as runtime:
+        failed = await wait_for((await runtime.start("support", "fail")).wait())
+        assert (failed.status, failed.error.code) == ("failed", "error")
+        assert (await wait_for((await runtime.start("support", "go")).wait())).final_output == "done"
+    assert "(an error that cannot be printed)" in caplog.text

@@ -341,13 +341,10 @@ async def test_a_deleted_webhook_leaves_nothing_behind(office):
         await runtime.webhooks.delete(made.webhook.id)
         with pytest.raises(NotFound, match="webhook"):
             await runtime.webhooks.deliveries(made.webhook.id)
+        kinds = ("webhook", "webhook-due", "webhook-log")
+        assert not [one for kind in kinds for one in await office.store.backend.list_documents(kind, limit=10)]
         await wait_for((await runtime.start("echo", "hi")).wait())
         office.clock.advance(RETRY_SECONDS[0])
         await nudge(runtime)
-
-        async def is_empty():
-            kinds = ("webhook", "webhook-due", "webhook-log")
-            return not [one for kind in kinds for one in await office.store.backend.list_documents(kind, limit=10)]
-
-        await wait_until(is_empty)
+        assert not [one for kind in kinds for one in await office.store.backend.list_documents(kind, limit=10)]
         assert len(receiver.requests) == 2

@@ -1,10 +1,10 @@
 """Kill hosts, workers, supervisors, fork servers and checkpointing forks at any moment: variables and files agree.
 
 Each attempt is a random program in a durable run. Several of them share a process, which is killed while processes
-below it are killed one after the other; others resume the runs, with other pools and directories. In the end the
-outputs of each are those of an undisturbed run, or its events name what could not be kept. ``make soak`` continues
-where it stopped, until ``STANDFAST_SOAK_KILLS`` (10,000) processes were killed or ``STANDFAST_SOAK_MINUTES``
-(60) have passed.
+below it are killed one after the other; others resume the runs, with other pools and directories. Then each run is
+forked, or its session rewound, and continued in the same way. In the end the outputs of each are those of an
+undisturbed run, or its events name what could not be kept. ``make soak`` continues where it stopped, until
+``STANDFAST_SOAK_KILLS`` (10,000) processes were killed or ``STANDFAST_SOAK_MINUTES`` (60) have passed.
 """
 
 import asyncio
@@ -17,9 +17,10 @@ import sqlite3
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -50,10 +51,18 @@ class Arena:
         self.expected: dict[int, list[str]] = {}
         self.kills: Counter[str] = Counter()
 
-    async def compute(self, programs: dict[str, int], life: str, kills: list[str], point: str) -> list[str]:
+    async def compute(
+        self,
+        programs: dict[str, int],
+        life: str,
+        kills: Sequence[str] = (),
+        point: str = "",
+        origins: Mapping[str, str] = MappingProxyType({}),
+    ) -> list[str]:
         """Run one process to its end or death; return the names of the runs that have ended, which it has printed."""
         folder, ended = self.folder / life, list[str]()
-        async with self.spawn("compute_killed", self.url, programs, str(folder), kills, point) as child:
+        given = self.url, programs, str(folder), list(kills), point, dict(origins)
+        async with self.spawn("compute_killed", *given) as child:
             while (line := await child.line(300)) is not None:
                 word, _, what = line.partition(" ")
                 self.kills.update([what] if word == "killed" else [])
@@ -67,15 +76,15 @@ class Arena:
         return ended
 
     async def read(self, runtime: Runtime, name: str) -> tuple[list[str], set[str]]:
-        """Return the outputs of the calls that were made, and the names that could not be kept."""
-        outputs: list[str] = []
+        """Return the outputs that a session has, and the names that could not be kept in its runs."""
         restored: list[dict[str, Any]] = []
         info: RunInfo
-        [info] = await runtime.runs(session_id=name)
-        assert info.status == "completed", info
-        async for event in (await runtime.run(info.run_id)).events():
-            outputs += [item["output"] for item in event.data.get("items", ()) if "output" in item]
-            restored += [event.data] if event.type == "workspace.restored" else []
+        for info in await runtime.runs(session_id=name):
+            assert info.status == "completed", info
+            events = (await runtime.run(info.run_id)).events()
+            restored += [event.data async for event in events if event.type == "workspace.restored"]
+        items = await runtime.store.session(name).get_items()
+        outputs = [str(item["output"]) for item in items if item.get("type") == "function_call_output"]
         for report in restored:
             assert not report["differs"] or report["unkept"], f"{name}: {report} {outputs}"
             assert not report["missing"], f"{name}: {report} {outputs}"
@@ -86,7 +95,7 @@ class Arena:
     async def compute_expected(self, seeds: Iterable[int]) -> None:
         programs = {f"expected-{seed}": seed for seed in sorted(set(seeds)) if seed not in self.expected}
         if programs:
-            await self.compute(programs, "expected", [], "")
+            await self.compute(programs, "expected")
             async with Runtime.open(self.url) as runtime:
                 for name, seed in programs.items():
                     self.expected[seed], _ = await self.read(runtime, name)
@@ -104,23 +113,51 @@ class Arena:
                 assert raw.execute("SELECT COUNT(*) FROM standfast_checkpoints").fetchone() == (0,)
 
     async def attempt(self, numbers: range) -> None:
-        """Run programs through several lives and deaths of their process, and compare."""
+        """Run programs through several lives and deaths of their process, fork or rewind them, and compare."""
         programs = {f"attempt-{number}": number % PROGRAMS for number in numbers}
         await self.compute_expected(programs.values())
-        choose, rest = random.Random(numbers[0]), dict(programs)
+        choose = random.Random(numbers[0])
+        await self.live(programs, f"{numbers[0]}", choose)
+        known = {name: unkept for name, (_, unkept) in (await self.check(programs, {})).items()}
+        origins: dict[str, str] = {}
+        async with Runtime.open(self.url) as runtime:
+            for name in programs:
+                origins[f"{name}-fork"] = name
+                if choose.random() < 0.5:
+                    origins[name] = origins.pop(f"{name}-fork")
+                    session = runtime.store.session(name)
+                    items = await session.get_items()
+                    ends = [end for end, item in enumerate(items, 1) if item.get("type") == "function_call_output"]
+                    await session.rewind(choose.choice(ends))
+        branches = {name: programs[origin] for name, origin in origins.items()}
+        await self.live(branches, f"{numbers[0]}-branches", choose, origins)
+        await self.check(branches, {name: known[origin] for name, origin in origins.items()})
+        await self.delete({**branches, **programs})  # a fork before its origin
+
+    async def live(
+        self, programs: dict[str, int], name: str, choose: random.Random, origins: Mapping[str, str] | None = None
+    ) -> None:
+        """Run programs to their end, in several processes one after the other."""
+        rest = dict(programs)
         for life in range(choose.randint(3, 5)):
             kills = choose.choices(KINDS, k=choose.randint(10, 60))
-            point = f"{choose.choice(['before', 'after'])}:{choose.randint(2, 100) * choose.choice([1, len(numbers)])}"
-            for name in await self.compute(rest, f"{numbers[0]}-{life}", kills, point):
-                del rest[name]
+            point = f"{choose.choice(['before', 'after'])}:{choose.randint(2, 100) * choose.choice([1, len(programs)])}"
+            for ended in await self.compute(rest, f"{name}-{life}", kills, point, origins or {}):
+                del rest[ended]
             if not rest:
-                break
-        else:
-            await self.compute(rest, f"{numbers[0]}-last", [], "")
+                return
+        await self.compute(rest, f"{name}-last", origins=origins or {})
+
+    async def check(
+        self, programs: dict[str, int], known: Mapping[str, set[str]]
+    ) -> dict[str, tuple[list[str], set[str]]]:
+        """Compare outputs; ``known`` are names that could not be kept before."""
+        found = {}
         async with Runtime.open(self.url) as runtime:
             for name, seed in programs.items():
-                self.compare(name, seed, *await self.read(runtime, name))
-        await self.delete(programs)
+                outputs, unkept = found[name] = await self.read(runtime, name)
+                self.compare(name, seed, outputs, unkept | known.get(name, set()))
+        return found
 
     def compare(self, name: str, seed: int, outputs: list[str], unkept: set[str]) -> None:
         program, expected = make_program(seed), self.expected[seed]

@@ -245,6 +245,28 @@ async def test_a_handoff_continues_in_the_same_workspace():
     assert any(str(output).endswith("Output:\n1\n") for output in outputs(result))
 
 
+@pytest.mark.parametrize("desk_is_sandboxed", [False, True])
+async def test_the_files_and_variables_of_an_agent_are_there_after_a_handoff(desk_is_sandboxed):
+    manifest = Manifest(
+        entries={"a.txt": File(content=b"one\n"), "d": Dir(children={"b.txt": File(content=b"two\n")})},
+        environment={"value": {"COLOR": "red"}},
+    )
+    steps = [[run_command("cat a.txt d/b.txt; echo $COLOR; echo mine > a.txt")], [run_command("cat a.txt", "c2")]]
+    worker = SandboxAgent(
+        "worker",
+        default_manifest=manifest,
+        model=ScriptedModel([*steps, [assistant_message("done")]]),
+        handoff_description="works",
+    )
+    desk_type = SandboxAgent if desk_is_sandboxed else Agent
+    desk = desk_type(
+        "desk", handoffs=[worker], model=ScriptedModel([[function_call("transfer_to_worker", {}, call_id="h")]])
+    )
+    result = await Runner.run(desk, "go", run_config=local())
+    seen = [str(output).partition("Output:\n")[2] for output in outputs(result)]
+    assert seen == ["one\ntwo\nred\n", "mine\n"]
+
+
 async def test_an_agent_as_a_tool_shares_the_workspace_of_its_run():
     helper = SandboxAgent("helper", model=ScriptedModel([[run_command("cat x", "n1")], [assistant_message("read it")]]))
     outer = SandboxAgent(

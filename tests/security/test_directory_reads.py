@@ -1,6 +1,7 @@
 """What a worker can do to a host that reads its directory."""
 
 import os
+import tracemalloc
 
 import pytest
 
@@ -24,6 +25,7 @@ async def test_reading_something_else_than_a_file_is_refused_and_loses_no_descri
 
 LONG_PATHS = """
 import os
+import tracemalloc
 top = os.getcwd()
 for _ in range(60):
     os.mkdir("d" * 250)
@@ -52,3 +54,17 @@ async def test_the_list_of_what_was_left_behind_is_bounded():
         left = session.info.metadata["left_behind"]
         assert left[-1] == "..."
         assert sum(map(len, left)) < 17 << 20
+
+
+async def test_names_that_are_not_listed_are_not_kept():
+    """Where the number of files is not limited, as at `locked`, there can be millions of them."""
+    make = "import os\nfor n in range(20_000): os.symlink('nothing', 'x' * 240 + str(n))"
+    async with open_launcher() as launch:
+        session = await launch()
+        assert (await session.run(make, timeout=120)).ok
+        tracemalloc.start()
+        try:
+            assert await session.files.list() == []
+            assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        finally:
+            tracemalloc.stop()

@@ -8,8 +8,7 @@ from factories.sandboxed_workers import open_launcher
 from factories.workers import wait_until
 from standfast.workers import ExecuteMessage, OutputMessage, SandboxPolicy, SessionState
 from standfast.workers._host.cgroups import create_cgroups
-from standfast.workers._host.resource_watch import CpuMeter
-from standfast.workers._host.usage import ProcessSample
+from standfast.workers._host.resource_watch import CpuMeter, ProcessSample
 
 BURN = """
 import os, time

@@ -1,5 +1,6 @@
 """Sandbox agents: what a saved run, a repository, an archive or a command may do to the machine and to the run."""
 
+import io
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from factories.runs import approve_all
 from factories.runtime import reply, tool_calls, wait_for
 from standfast import RunConfig, Runner, RunState, Runtime, UserError, function_tool
+from standfast.base.errors import Closed
 from standfast.sandbox import (
     GitRepo,
     LocalDir,
@@ -22,7 +24,8 @@ from standfast.sandbox import (
     SandboxRunConfig,
     UnixLocalSandboxClient,
 )
-from standfast.sandbox.errors import ConfigurationError
+from standfast.sandbox.archives import read_archive
+from standfast.sandbox.errors import ConfigurationError, ExecTransportError, WorkspaceReadNotFoundError
 from standfast.sandbox.manifest_entries import SourceRules
 from standfast.sandbox.workspace_paths import to_relative_path
 from standfast.testing import ScriptedModel
@@ -213,3 +216,83 @@ def test_a_workspace_is_not_archived_in_the_memory_of_the_host():
     size, grown = map(int, done.stdout.split())
     assert size == 300
     assert grown < 100
+
+
+@pytest.fixture
+async def sandbox():
+    async with await UnixLocalSandboxClient().create() as session:
+        yield session
+
+
+async def replace_in_worker(sandbox, code):
+    """Replace what the host calls, as a command can that writes to the memory or the imports of its parent."""
+    assert (await sandbox._worker.run(code)).error is None
+
+
+async def test_a_command_that_leaves_a_full_pipe_ends(sandbox):
+    code = "import fcntl, os; fcntl.fcntl(1, 1031, 1 << 20); os.write(1, b'x' * 600_000)"
+    result = await wait_for(sandbox.exec("python3", "-c", code, shell=False))
+    assert (result.exit_code, len(result.stdout)) == (0, 600_000)
+
+
+async def test_input_that_a_command_does_not_read_does_not_keep_the_caller(sandbox):
+    update = await sandbox.pty_exec_start("sleep 1000", yield_time_s=0.01)
+    with pytest.raises(ExecTransportError, match="does not read its input"):
+        await wait_for(sandbox.pty_write_stdin(session_id=update.process_id, chars="x" * 300_000, yield_time_s=0.1))
+    assert (await sandbox.exec("echo alive")).stdout == b"alive\n"
+
+
+async def test_a_directory_whose_names_are_too_long_is_not_listed(sandbox):
+    await sandbox.exec("python3 -c \"for n in range(20000): open('y' * 200 + str(n), 'w').close()\"")
+    with pytest.raises(WorkspaceReadNotFoundError):
+        await sandbox.ls(".")
+    assert len((await sandbox.exec("ls | wc -l")).stdout) > 0
+
+
+@pytest.mark.parametrize("answer", ["7", "[['x', 'y'], None, 0]", "[[b''], 'zero', 0]", "[b'', None]"])
+async def test_a_replaced_function_of_commands_is_an_error_of_the_sandbox(sandbox, answer):
+    await replace_in_worker(sandbox, f"def poll(*arguments): return {answer}")
+    with pytest.raises(ExecTransportError, match="can no longer be used"):
+        await wait_for(sandbox.exec("true"))
+
+
+@pytest.mark.parametrize(
+    ("function", "answer"),
+    [
+        ("list_directory", "7"),
+        ("list_directory", "[['name', 'mode', {}, [], 'size']]"),
+        ("remove", "7"),
+        ("read_archive", "('text', None)"),
+        ("read_archive", "7"),
+    ],
+)
+async def test_a_replaced_function_of_files_is_an_error_of_the_sandbox(sandbox, function, answer):
+    await replace_in_worker(sandbox, f"def {function}(*arguments): return {answer}")
+    work = {"list_directory": sandbox.ls, "remove": sandbox.rm}.get(function)
+    with pytest.raises(Closed, match="can no longer be used"):
+        await (work("x") if work else sandbox.persist_workspace())
+
+
+def test_an_archive_of_too_many_entries_is_not_read_to_its_end():
+    """A sandbox that forges its archive could send millions, each of which takes a kilobyte of the host."""
+
+    class Headers(io.RawIOBase):
+        read_bytes = 0
+
+        def read(self, size=-1):
+            self.read_bytes += size
+            return tarfile.TarInfo(f"f{self.read_bytes}").tobuf(tarfile.USTAR_FORMAT)[:size]
+
+        def seekable(self):
+            return True
+
+        def seek(self, position, whence=0):
+            return position
+
+        def tell(self):
+            return self.read_bytes
+
+    endless = Headers()
+    with pytest.raises(ValueError, match="more than 1000 files"):
+        read_archive(endless, max_entries=1000)
+    assert endless.read_bytes < 1100 * 512

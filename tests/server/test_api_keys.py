@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from standfast import InvalidInput, NotFound, Store, open_store
 from standfast.server import ApiKeys, Audit, LoopbackToken, Role, Unauthenticated
-from standfast.server.auth.credentials import KeyRevoked, TokenExpired
 from standfast.server.auth.keys import CACHE_SECONDS, USE_INTERVAL
+from standfast.server.auth.principals import KeyRevoked, TokenExpired
 from standfast.store.memory import MemoryBackend
 from standfast.testing import FakeClock
 

@@ -47,7 +47,7 @@ async def test_entries_are_listed_newest_first_in_pages(audit: Audit, clock: Fak
 async def test_entries_are_found_by_subject_action_and_time(audit: Audit, clock: FakeClock) -> None:
     began = clock.now
     await fill(audit, clock, 9)
-    await audit.record("denied", None, {"method": "POST", "path": "/runs", "code": "unauthenticated", "left": None})
+    await audit.append("denied", None, {"method": "POST", "path": "/runs", "code": "unauthenticated", "left": None})
     assert list_approvals(await audit.list(subject="bob")) == ["a6", "a3", "a0"]
     [denied] = await audit.list(action="denied")
     assert denied.details == {"method": "POST", "path": "/runs", "code": "unauthenticated"}

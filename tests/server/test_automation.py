@@ -1,4 +1,4 @@
-"""Schedules and webhooks over HTTP and from the client."""
+"""Schedules, budgets and webhooks over HTTP and from the client."""
 
 import pytest
 
@@ -33,6 +33,22 @@ async def test_a_schedule_is_set_paused_resumed_and_deleted_and_its_runs_start(s
         await client.schedules.set("other", "desk", "hello")
     actions = [entry.action for entry in await client.admin.audit() if entry.action.startswith("schedule")]
     assert actions == ["schedule deleted", "schedule resumed", "schedule paused", "schedule set"]
+
+
+async def test_a_budget_is_set_read_and_deleted_and_stops_runs(server, client):
+    made = await client.budgets.set("all", tokens=0, per="day", agent="desk")
+    assert [made] == await client.budgets.list()
+    assert (made.is_used_up, made.agent, made.per) == (True, "desk", "day")
+    outcome = await wait_for((await client.start("desk", "hello")).wait())
+    assert (outcome.status, outcome.error.code) == ("waiting", "budget-used-up")
+    assert await client.budgets.get("all") == await server.runtime.budgets.get("all")
+    with pytest.raises(InvalidInput, match="tokens= or cost="):
+        await client.budgets.set("other")
+    await client.budgets.delete("all")
+    with pytest.raises(NotFound, match="budget"):
+        await client.budgets.get("all")
+    actions = [entry.action for entry in await client.admin.audit() if entry.action.startswith("budget")]
+    assert actions == ["budget deleted", "budget set"]
 
 
 async def test_a_webhook_gets_events_and_shows_its_deliveries_but_not_its_secret(server, client):

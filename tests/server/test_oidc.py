@@ -20,8 +20,8 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from factories.issuer import AUDIENCE, Issuer, make_jwk, make_rsa_key
 from standfast import InvalidInput
 from standfast.server import IssuerUnavailable, Oidc, Role, Unauthenticated
-from standfast.server.auth.credentials import RoleMissing, TokenExpired
-from standfast.server.auth.issuer import COOLDOWN_SECONDS, MAX_KEY_AGE, MAX_RESPONSE_BYTES, REFRESH_SECONDS
+from standfast.server.auth.oidc import COOLDOWN_SECONDS, MAX_KEY_AGE, MAX_RESPONSE_BYTES, REFRESH_SECONDS
+from standfast.server.auth.principals import RoleMissing, TokenExpired
 from standfast.testing import FakeClock
 
 

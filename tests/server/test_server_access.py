@@ -39,6 +39,7 @@ BODIES = {
     "prune_runs": lambda names: {"keep": 1000},
     "prune_workspaces": lambda names: {"keep": 1000},
     "set_schedule": lambda names: {"agent": "desk", "input": "hi", "every": 3600},
+    "set_budget": lambda names: {"tokens": 1_000_000},
     "create_webhook": lambda names: {"url": "https://example.com/"},
     "create_key": lambda names: {"name": "n", "role": "viewer", "owner": "ann"},
 }
@@ -63,6 +64,8 @@ ABSENT = {
     "pause_schedule",
     "resume_schedule",
     "delete_schedule",
+    "get_budget",
+    "delete_budget",
     "delete_webhook",
     "list_deliveries",
     "send_test_event",
@@ -285,8 +288,7 @@ async def test_many_denied_requests_of_one_sender_are_counted_in_the_audit_log(s
     entries = []
     while not any("skipped" in entry["details"] for entry in entries):
         for _ in range(10):
-            await mallory.get("/runs")
-            denied += 1
+            denied += (await mallory.get("/runs")).status_code == 401  # a fast machine also gets 429
         entries = await list_denied()
     assert len(entries) < denied
     assert denied - 10 <= sum(1 + int(entry["details"].get("skipped", 0)) for entry in entries) <= denied

@@ -174,6 +174,10 @@ async def test_an_owner_without_anything_sees_nothing(backend: SqlBackend, user_
                 assert await connection.fetch(f"SELECT * FROM standfast_{table}") == [], table
 
 
+NEW_SESSION = (
+    "INSERT INTO standfast_sessions SELECT 'new', {tape}, version, length, next_seq, open_from, erased_upto, closed,"
+    " generation, seal, owner, metadata, created_at, updated_at FROM standfast_sessions WHERE session_id = 's-ann'"
+)
 WRITES = (
     "UPDATE standfast_sessions SET metadata = '{}'",
     "UPDATE standfast_sessions SET owner = 'ann'",
@@ -184,6 +188,9 @@ REFUSED = (
     "INSERT INTO standfast_keys VALUES ('s-bob', 'k', 'd', 1, 1)",
     "INSERT INTO standfast_quarantine VALUES ('s-bob', 2, 0, 'x', 0)",
     "INSERT INTO standfast_links (tape, session_id, upto) VALUES (2, 's-ann', 9)",
+    "INSERT INTO standfast_links (tape, session_id, upto, held) VALUES (2, 's-ann', 0, '[[0,1]]')",
+    NEW_SESSION.format(tape=2),
+    NEW_SESSION.format(tape=7),
     "INSERT INTO standfast_links (tape, session_id, upto) VALUES (1, 's-bob', 9)",
     "INSERT INTO standfast_versions VALUES ('session:s-bob', 9, 'x', 0)",
     "INSERT INTO standfast_versions VALUES ('sandbox:session:s-bob', 9, 'x', 0)",
@@ -216,6 +223,9 @@ async def test_statements_without_a_filter_change_nothing_of_others(backend: Sql
 
 
 async def test_a_statement_that_touches_others_fails(backend: SqlBackend, user_url: str) -> None:
+    await append(backend, "gone", b"x", tape=7, owner="bob")  # its fork still shows it
+    await backend.commit(await make_fork(backend, "gone", "left", 1))
+    await backend.commit(Erase(session_id="gone", forget=True))
     refused = []
     async with raw_scope(user_url, "ann") as connection:
         for statement in REFUSED:
@@ -225,6 +235,25 @@ async def test_a_statement_that_touches_others_fails(backend: SqlBackend, user_u
             except asyncpg.InsufficientPrivilegeError:
                 refused.append(statement)
     assert refused == list(REFUSED)
+
+
+async def test_a_fork_of_a_foreign_session_shows_what_it_began_with_and_no_more(
+    backend: SqlBackend, user_url: str
+) -> None:
+    await append(backend, "lent", b"one", b"two", b"three", tape=9, owner="bob")
+    await backend.commit(await make_fork(backend, "lent", "borrowed", 2))
+    await backend.commit(Annotate(session_id="borrowed", metadata={}, owner="ann"))
+    await Store(backend).scoped("ann").backend.commit(await make_fork(backend, "borrowed", "again", 1))
+    assert await read_data(backend, "again") == [b"one"]
+    insert = "INSERT INTO standfast_links (tape, session_id, upto, held) VALUES (9, 's-ann', $1, $2)"
+    read = "SELECT data FROM standfast_items WHERE tape = 9 ORDER BY seq"
+    async with raw_scope(user_url, "ann") as connection:
+        for upto, held in ((3, None), (2, "[[0,3]]"), (2, "[[0,1],[2,3]]"), (3, "broken"), (99, "[[1,1000]]")):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                async with connection.transaction():
+                    await connection.execute(insert, upto, held)
+        await connection.execute(insert, 9, "[[1,2]]")
+        assert [row["data"] for row in await connection.fetch(read)] == [b"one", b"two"]
 
 
 async def test_a_scoped_store_reads_and_writes_what_its_owner_has(backend: SqlBackend) -> None:

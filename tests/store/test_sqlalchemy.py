@@ -13,7 +13,8 @@ import asyncpg
 import pytest
 import sqlalchemy
 from hypothesis import HealthCheck, given, settings
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
 
 import standfast
 from factories.store import Program, dump, programs, try_commit
@@ -44,6 +45,7 @@ from standfast.store.records import Head
 from standfast.store.sql import schema
 from standfast.store.sql.connection import TableNames
 from standfast.store.sqlalchemy.backend import SqlBackend
+from standfast.store.sqlalchemy.connections import DEFAULT_POOL_SIZE
 from standfast.store.tape import TapeSpan
 from standfast.testing import FakeClock, closing_backend
 from wiretap import RequestAfter, Wiretap
@@ -130,7 +132,7 @@ async def observer(url: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 async def until(connection: asyncpg.Connection, condition: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not await connection.fetchval(condition):  # noqa: ASYNC110 - the server sends no notification
             await asyncio.sleep(0.005)
 
@@ -239,11 +241,56 @@ async def test_an_idle_connection_that_was_lost_is_replaced(postgres_tables_url:
         await asyncio.gather(*(backend.read("s") for _ in range(4)))
         await admin.execute(f"{CUT_OTHERS} AND backend_type = 'client backend'")
         await until(admin, f"SELECT count(*) = 0 FROM {OTHERS} AND backend_type = 'client backend'")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not all(connection.is_closed() for connection in opened):  # noqa: ASYNC110 - the driver does not tell
                 await asyncio.sleep(0.005)
         assert await backend.commit(Splice(session_id="s", add=(b"b",))) == [Head(2, 2)]
         assert await read_items(backend, "s") == [b"a", b"b"]
+
+
+async def test_connections_are_kept_however_many_commits_and_reads_happen_at_once(postgres_tables_url: str) -> None:
+    """Opening one takes the server many times as long as a commit."""
+    async with closing_backend(SqlBackend.from_url(postgres_tables_url)) as backend:
+        opened: list[object] = []
+        sqlalchemy.event.listen(
+            backend.engine.sync_engine, "connect", lambda connection, _: opened.append(connection.driver_connection)
+        )
+        for _ in range(4):
+            commits = (backend.commit(Splice(session_id=f"s{number}", add=(b"a",))) for number in range(20))
+            await asyncio.gather(*commits, *(backend.read("s1") for _ in range(20)))
+        assert len(opened) <= DEFAULT_POOL_SIZE
+        assert await read_items(backend, "s1") == [b"a"] * 4
+
+
+async def test_the_size_of_the_pool_can_be_chosen(postgres_tables_url: str) -> None:
+    joint = "&" if "?" in postgres_tables_url else "?"
+    async with closing_backend(SqlBackend.from_url(postgres_tables_url, engine_kwargs={"pool_size": 2})) as backend:
+        await asyncio.gather(*(backend.commit(Splice(session_id="s", add=(b"a",))) for _ in range(8)))
+        assert backend.engine.pool.size() == 2
+    # As behind a pooler that gives each transaction another connection.
+    options = {"poolclass": NullPool, "connect_args": {"statement_cache_size": 0}}
+    unpooled = SqlBackend.from_url(
+        f"{postgres_tables_url}{joint}prepared_statement_cache_size=0", engine_kwargs=options
+    )
+    async with closing_backend(unpooled), observer(postgres_tables_url) as admin:
+        await asyncio.gather(*(unpooled.commit(Splice(session_id="s", add=(b"a",))) for _ in range(3)))
+        await until(admin, f"SELECT count(*) = 0 FROM {OTHERS} AND backend_type = 'client backend'")
+        assert len(await read_items(unpooled, "s")) == 11
+
+
+async def test_an_engine_of_the_caller_sees_every_statement(postgres_tables_url: str) -> None:
+    engine, seen = create_async_engine(postgres_tables_url), list[str]()
+    sqlalchemy.event.listen(
+        engine.sync_engine, "before_cursor_execute", lambda _1, _2, statement, *_: seen.append(statement)
+    )
+    async with closing_backend(SqlBackend(engine)) as backend:
+        await backend.commit(Splice(session_id="s", add=(b"a",)))
+        seen.clear()
+        await backend.commit(Splice(session_id="s", add=(b"b",)))
+        assert ["standfast_commit" in statement for statement in seen] == [True]
+        assert await read_items(backend, "s") == [b"a", b"b"]
+        assert len(seen) > 1
+    await engine.dispose()
 
 
 async def test_an_unreachable_server_is_reported_without_the_password() -> None:
@@ -309,6 +356,7 @@ import asyncio, os, sys
 import aiosqlite, asyncpg  # before the forks, so that only one process spends time on it
 from standfast.store.operations import Splice
 from standfast.store.sqlalchemy.backend import SqlBackend
+from standfast.store.sqlalchemy.connections import DEFAULT_POOL_SIZE
 
 async def open_and_write(number):
     backend = SqlBackend.from_url(sys.argv[1], engine_kwargs={"pool_size": 1})
@@ -372,9 +420,17 @@ async def test_a_later_commit_does_not_overtake_one_whose_caller_was_cancelled(t
 
 
 async def test_cancelled_callers_leak_no_connection_or_transaction(postgres_tables_url: str) -> None:
-    engine = create_async_engine(postgres_tables_url, pool_size=2, max_overflow=0, pool_timeout=10)
-    for server_side in (True, False):
-        async with closing_backend(SqlBackend(engine, server_side=server_side)) as backend:
+    def make_engine() -> AsyncEngine:
+        return create_async_engine(postgres_tables_url, pool_size=2, max_overflow=0, pool_timeout=60)
+
+    engine = make_engine()
+    for made in (
+        SqlBackend(engine),
+        SqlBackend(engine, server_side=False),
+        SqlBackend(make_engine(), owns_engine=True),
+    ):
+        pool = made.engine.pool
+        async with closing_backend(made) as backend:
             for turns in range(0, 60, 2):
                 calls = [
                     asyncio.create_task(backend.commit(Splice(session_id="s", add=(b"%d" % turns,) * 2))),
@@ -389,7 +445,7 @@ async def test_cancelled_callers_leak_no_connection_or_transaction(postgres_tabl
             stored = await read_items(backend, "s")
             assert stored[::2] == stored[1::2]
             await asyncio.gather(*(backend.commit(Splice(session_id="t", add=(b"x",))) for _ in range(4)))
-        assert engine.pool.checkedout() == 0
+        assert pool.checkedout() == 0
     async with observer(postgres_tables_url) as admin:
         await until(admin, f"SELECT count(*) = 0 FROM {OTHERS} AND state LIKE 'idle in transaction%'")
         assert not await admin.fetchval(WAITING)

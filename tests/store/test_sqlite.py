@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import random
 import sqlite3
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from standfast import EncryptedSession, Session, open_store
 from standfast.base.errors import Closed, SessionDamaged
 from standfast.history.compat.sqlite import AsyncSQLiteSession, SQLiteSession
 from standfast.history.stored_session import StoredSession
-from standfast.store.operations import Annotate, Op, Splice
+from standfast.store.operations import Annotate, Op, PutBlob, Splice
 from standfast.store.sqlite.backend import SqliteBackend
 from standfast.testing import closing_backend
 
@@ -333,3 +334,33 @@ async def test_a_cancelled_write_does_not_arrive_behind_a_later_one(path: Path, 
 
 def make_message(number: int) -> dict[str, Any]:
     return {"role": "user", "content": str(number)}
+
+
+async def test_large_content_reaches_the_database_at_the_end_of_its_block(tmp_path):
+    """While it is written, no commit copies the log, which would wait for the disk; a reader thread does it then."""
+    path, log = tmp_path / "store.db", tmp_path / "store.db-wal"
+    backend = SqliteBackend(path)
+    await backend.open()
+    content = [random.Random(number).randbytes(1 << 20) for number in range(12)]
+    async with backend.large_writes:
+        for number, data in enumerate(content):
+            await backend.commit(PutBlob(digest=f"{number}", size=len(data), data=data))
+        assert path.stat().st_size < 1 << 20
+        assert log.stat().st_size > 12 << 20
+    assert path.stat().st_size > 12 << 20
+    assert [await backend.read_blob((await backend.find_blobs([f"{number}"]))[0]) for number in range(12)] == content
+    await backend.commit(PutBlob(digest="last", size=1 << 20, data=bytes(1 << 20)))
+    assert log.stat().st_size <= 16 << 20  # it was begun anew
+    await backend.close()
+
+
+async def test_large_content_of_two_writers_is_put_off_until_the_last_has_ended(tmp_path):
+    path = tmp_path / "store.db"
+    backend = SqliteBackend(path)
+    await backend.open()
+    async with backend.large_writes:
+        async with backend.large_writes:
+            await backend.commit(PutBlob(digest="a", size=6 << 20, data=random.Random(1).randbytes(6 << 20)))
+        assert path.stat().st_size < 1 << 20
+    assert path.stat().st_size > 6 << 20
+    await backend.close()

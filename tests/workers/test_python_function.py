@@ -3,6 +3,9 @@
 import asyncio
 import gc
 import json
+import os
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -163,3 +166,21 @@ def test_current_conversation_is_exported():
 
     assert WorkerSession
     current_conversation.reset(current_conversation.set("user-7"))
+
+
+@pytest.mark.parametrize("framework", ["openai-agents", "pydantic-ai"])
+async def test_a_killed_process_of_another_framework_continues_in_the_next_one(framework, tmp_path):
+    pytest.importorskip(framework.replace("-", "_").removeprefix("openai_"))
+    program = Path(__file__).with_name("framework_process.py")
+    for expected in ("[0] x", "[0, 1] xx", "[0, 1, 2] xxx"):
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(program),
+            framework,
+            f"sqlite:///{tmp_path / 'app.db'}",
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        output, _ = await child.communicate()
+        assert child.returncode == -9
+        assert output.decode().strip().splitlines()[-1] == expected

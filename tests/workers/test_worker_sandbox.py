@@ -89,8 +89,8 @@ async def test_the_session_has_its_own_temporary_and_working_directories(sandbox
     "code",
     [
         "socket.create_connection(('127.0.0.1', PORT), timeout=2)",
-        "socket.create_connection(('1.1.1.1', 53), timeout=2)",
-        "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('1.1.1.1', 53))",
+        "socket.create_connection(('192.0.2.1', 53), timeout=2)",
+        "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('192.0.2.1', 53))",
         "socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM).connect((2, 1))",
         "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
         "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",

@@ -266,6 +266,21 @@ export interface Schedule {
   locked?: boolean;
 }
 
+/** Fields with their default value are left out by the server. */
+export interface Budget {
+  name: string;
+  tokens?: number;
+  cost?: number;
+  per?: BudgetPeriod;
+  owner?: string;
+  agent?: string;
+  created_at: number;
+  spent?: { tokens?: number; cost?: number; unpriced_tokens?: number };
+  locked?: boolean;
+}
+
+export type BudgetPeriod = "day" | "month" | "ever";
+
 export interface Webhook {
   id: string;
   url: string | null;

@@ -18,7 +18,7 @@ export function describeEvent(event: RunEvent): EventWords {
   if (trouble) return { kind: "trouble", title: readType(type), text: trouble };
   switch (type) {
     case "model.answered":
-      return { kind: "model", title: "Model", text: `${describeItems(data.items)}${describeTokens(data.usage)}` };
+      return { kind: "model", title: "Model", text: `${describeItems(data.items)}${describeTokens(data)}` };
     case "calls.started":
       return { kind: "tool", title: "Calls start", text: `${count(data.call_ids)} under way` };
     case "calls.made":
@@ -88,15 +88,22 @@ function describeCalls(calls: Json | undefined): string {
     .join(", ");
 }
 
-function describeTokens(usage: Json | undefined): string {
-  const { input, output } = readUsage(usage);
-  return input + output > 0 ? ` (${input} + ${output} tokens)` : "";
+function describeTokens(data: JsonObject): string {
+  const { input, output, cost } = readUsage(data);
+  const spent = cost === null ? "" : `, ${formatCost(cost)}`;
+  return input + output > 0 ? ` (${input} + ${output} tokens${spent})` : "";
 }
 
-/** What models did for a run. Prices differ between providers and contracts: only tokens are counted. */
-export function describeUsage({ requests, input, output }: Usage): string {
+/** What models did for a run. The cost is that of the price list, of the models that it has. */
+export function describeUsage({ requests, input, output, cost }: Usage): string {
   const calls = `${formatCount(requests)} model ${requests === 1 ? "call" : "calls"}`;
-  return input + output > 0 ? `${calls}, ${formatCount(input)} + ${formatCount(output)} tokens` : calls;
+  const tokens = input + output > 0 ? `${calls}, ${formatCount(input)} + ${formatCount(output)} tokens` : calls;
+  return cost === null ? tokens : `${tokens}, ${formatCost(cost)}`;
+}
+
+/** US dollars, with as many digits as small sums need. */
+export function formatCost(dollars: number): string {
+  return `$${dollars >= 1 || dollars === 0 ? dollars.toFixed(2) : dollars.toPrecision(2)}`;
 }
 
 function count(list: Json | undefined): number {
@@ -107,25 +114,29 @@ export interface Usage {
   requests: number;
   input: number;
   output: number;
+  /** US dollars; null if no price is known. */
+  cost: number | null;
 }
 
-export function readUsage(usage: Json | undefined): Usage {
+export function readUsage({ usage, cost }: JsonObject): Usage {
   const found = (typeof usage === "object" && usage !== null && !Array.isArray(usage) ? usage : {}) as JsonObject;
   return {
     requests: Number(found.requests ?? 0) || 0,
-    input: Number(found.input_tokens ?? 0) || 0,
-    output: Number(found.output_tokens ?? 0) || 0,
+    input: Number(found.input ?? 0) || 0,
+    output: Number(found.output ?? 0) || 0,
+    cost: typeof cost === "number" ? cost : null,
   };
 }
 
 export function addUsage(events: readonly RunEvent[]): Usage {
-  const total = { requests: 0, input: 0, output: 0 };
+  const total: Usage = { requests: 0, input: 0, output: 0, cost: null };
   for (const event of events) {
     if (event.type !== "model.answered") continue;
-    const one = readUsage(event.data.usage);
+    const one = readUsage(event.data);
     total.requests += one.requests;
     total.input += one.input;
     total.output += one.output;
+    if (one.cost !== null) total.cost = (total.cost ?? 0) + one.cost;
   }
   return total;
 }

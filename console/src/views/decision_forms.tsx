@@ -75,7 +75,7 @@ export function RejectForm({ decide, isBusy, always, cancel }: FormProps & { alw
   };
   return (
     <form class="decision" ref={form} onSubmit={submit} onKeyDown={press}>
-      <label for="message">What the model is told instead of an output</label>
+      <label for="message">Message to the model, in place of an output</label>
       <textarea
         id="message"
         rows={3}

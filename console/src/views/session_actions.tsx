@@ -82,7 +82,7 @@ export function EditBranch({
   };
   return (
     <div class="decision">
-      <label for="edited">What shall be said instead, in a fork of this session</label>
+      <label for="edited">The new message, in a fork of this session</label>
       <textarea id="edited" rows={3} value={edited} onInput={(event) => setEdited(event.currentTarget.value)} />
       <div class="actions">
         <Action kind="primary" act={branch} onProblem={setProblem} disabled={!edited.trim() || agent === undefined}>

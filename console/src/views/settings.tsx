@@ -10,6 +10,7 @@ import { useServer } from "../state/server";
 import { useStore } from "../state/store";
 import { chooseTheme, type Theme, theme } from "../state/theme";
 import { formatTime, showUnseen, summarize } from "../text";
+import { Budgets } from "./budgets";
 import { Health } from "./overview";
 import { Retention, Sandboxes } from "./retention";
 import { Schedules } from "./schedules";
@@ -43,6 +44,7 @@ export function SettingsView({ route }: { route: Route }) {
         <>
           <Sandboxes />
           <Schedules />
+          <Budgets mayChange={isAdmin} />
           <Retention />
         </>
       )}

@@ -85,7 +85,7 @@ function Content({ tab, step, before, run }: ContentProps) {
   }
 }
 
-/** What the step said and did, and then every field that it changed. */
+/** The output and the calls of the step, and then every field that it changed. */
 function Changes({ step, before }: { step: RunStepView; before: RunStepView | null }) {
   if (before === null) return <p class="quiet">This is the first step.</p>;
   const added = step.run.items.slice(before.run.items.length).map((one) => one.item);

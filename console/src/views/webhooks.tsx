@@ -1,4 +1,4 @@
-/** Webhooks: servers that are told of events, and what was sent to them. */
+/** Webhooks: servers that are notified of events, and the requests that were sent to them. */
 
 import { useState } from "preact/hooks";
 import { post, remove, segment } from "../api/client";

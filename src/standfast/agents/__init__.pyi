@@ -14,7 +14,7 @@ from standfast.agents.context import AgentHooksBase as AgentHooksBase
 from standfast.agents.context import RunHooksBase as RunHooksBase
 from standfast.agents.context import RunContextWrapper as RunContextWrapper
 from standfast.agents.context import ToolContext as ToolContext
-from standfast.agents.function_schema import DocstringStyle as DocstringStyle
+from standfast.agents.docstrings import DocstringStyle as DocstringStyle
 from standfast.agents.errors import AgentChanged as AgentChanged
 from standfast.agents.errors import AgentMissing as AgentMissing
 from standfast.agents.errors import AgentsException as AgentsException
@@ -30,6 +30,7 @@ from standfast.agents.errors import ModelTimeoutError as ModelTimeoutError
 from standfast.agents.errors import OutputGuardrailTripwireTriggered as OutputGuardrailTripwireTriggered
 from standfast.agents.errors import RunErrorDetails as RunErrorDetails
 from standfast.agents.errors import ToolInputGuardrailTripwireTriggered as ToolInputGuardrailTripwireTriggered
+from standfast.agents.errors import RecipientChanged as RecipientChanged
 from standfast.agents.errors import ToolMissing as ToolMissing
 from standfast.agents.errors import ToolOutputGuardrailTripwireTriggered as ToolOutputGuardrailTripwireTriggered
 from standfast.agents.errors import ToolTimeoutError as ToolTimeoutError
@@ -159,9 +160,9 @@ from standfast.agents.computer import ComputerToolCustomDataExtractor as Compute
 from standfast.agents.computer import Environment as Environment
 from standfast.agents.computer import dispose_resolved_computers as dispose_resolved_computers
 from standfast.agents.computer import resolve_computer as resolve_computer
-from standfast.agents.custom_tool import CustomTool as CustomTool
-from standfast.agents.custom_tool import CustomToolCustomDataContext as CustomToolCustomDataContext
-from standfast.agents.custom_tool import CustomToolCustomDataExtractor as CustomToolCustomDataExtractor
+from standfast.agents.local_tools import CustomTool as CustomTool
+from standfast.agents.local_tools import CustomToolCustomDataContext as CustomToolCustomDataContext
+from standfast.agents.local_tools import CustomToolCustomDataExtractor as CustomToolCustomDataExtractor
 from standfast.agents.tools import ToolCaller as ToolCaller
 from standfast.agents.tools import LocalTool as LocalTool
 from standfast.agents.tools import LocalToolResult as LocalToolResult

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Typ
 from typing_extensions import TypeVar
 
 from standfast.agents.errors import ModelBehaviorError, UserError
-from standfast.agents.local_tool import make_local_function
+from standfast.agents.local_tools import make_local_function
 from standfast.agents.tools import FunctionTool, LocalTool, LocalToolResult
 from standfast.agents.types import MaybeAwaitable, maybe_await
 from standfast.base.log import get_logger

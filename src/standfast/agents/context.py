@@ -67,14 +67,10 @@ class RunContextWrapper(Generic[TContext]):
         With ``current_invocation`` the arguments must be those that were decided on.
         """
         approval_item = current_invocation or existing_pending
-        decision = self.approvals.find(
-            _make_tool_ref(tool_name, tool_namespace, tool_lookup_key, approval_item),
-            call_id,
-            owner=getattr(approval_item, "agent_path", None),
-            arguments=getattr(current_invocation, "arguments", None),
-        )
-        if decision is None and tool_namespace is None and tool_lookup_key is None:
-            decision = self.approvals.find_hosted(tool_name, call_id)
+        ref = _make_tool_ref(tool_name, tool_namespace, tool_lookup_key, approval_item)
+        arguments = getattr(current_invocation, "arguments", None)
+        only_name = approval_item is None and tool_namespace is None and tool_lookup_key is None
+        decision = self._find_decision(ref, call_id, approval_item, arguments, only_name=only_name)
         return None if decision is None else decision.approved
 
     def get_rejection_message(
@@ -88,8 +84,17 @@ class RunContextWrapper(Generic[TContext]):
     ) -> str | None:
         """Return the message for the model that was given with the rejection of this call, if any."""
         ref = _make_tool_ref(tool_name, tool_namespace, tool_lookup_key, existing_pending)
-        decision = self.approvals.find(ref, call_id, owner=getattr(existing_pending, "agent_path", None))
+        only_name = existing_pending is None and tool_namespace is None and tool_lookup_key is None
+        decision = self._find_decision(ref, call_id, existing_pending, None, only_name=only_name)
         return None if decision is None or decision.approved else decision.message
+
+    def _find_decision(
+        self, ref: ToolRef, call_id: str, item: Any, arguments: str | None, *, only_name: bool
+    ) -> ApprovalDecision | None:
+        """Return the decision; what is known by its name alone may be a request of a hosted MCP server."""
+        hosted = self.approvals.find_hosted(ref.name, call_id) if only_name else None
+        owner = getattr(item, "agent_path", None)
+        return hosted or self.approvals.find(ref, call_id, owner=owner, arguments=arguments)
 
     def _decide(self, item: Any, decision: ApprovalDecision, *, always: bool) -> None:
         tool, call_id = ToolRef.from_approval(item), item.call_id

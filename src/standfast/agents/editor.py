@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NotRequired, Protocol,
 from typing_extensions import TypedDict
 
 from standfast.agents.errors import ModelBehaviorError
-from standfast.agents.local_tool import declare_tool, make_local_function
+from standfast.agents.local_tools import declare_tool, make_local_function
 from standfast.agents.tools import FunctionTool, LocalTool, LocalToolResult, ToolCaller
 from standfast.agents.types import MaybeAwaitable, maybe_await
 from standfast.base.log import get_logger
@@ -156,6 +156,7 @@ _COMPARISONS: tuple[Callable[[str], str], ...] = (str, str.rstrip, str.strip)
 
 @dataclass
 class _Section:
+    markers: int = 0
     anchors: list[str] = field(default_factory=list)
     changes: list[tuple[str, str]] = field(default_factory=list)
     at_end: bool = False
@@ -187,7 +188,7 @@ def apply_diff(input: str, diff: str, mode: ApplyDiffMode = "default") -> str:
             if sign == " ":
                 result.append(lines[cursor])
             cursor += 1
-    return _get_newline(input).join([*result, *lines[cursor:]])
+    return _get_newline(input or diff).join([*result, *lines[cursor:]])
 
 
 def _get_newline(text: str) -> str:
@@ -209,6 +210,7 @@ def _parse_sections(lines: Sequence[str]) -> list[_Section]:
             if current.changes:
                 current = _Section()
                 sections.append(current)
+            current.markers += 1
             if anchor := line[2:].removeprefix(" "):
                 current.anchors.append(anchor)
         elif line == _END_OF_FILE:
@@ -221,9 +223,14 @@ def _parse_sections(lines: Sequence[str]) -> list[_Section]:
 
 
 def _locate_section(lines: Sequence[str], section: _Section, cursor: int) -> int:
-    """Return the position of the section's first line, at or behind ``cursor``."""
+    """Return the position of the section's first line, at or behind ``cursor``.
+
+    A single anchor is a hint. Several say where the lines are: without them, equal lines of another place would change.
+    """
     for anchor in section.anchors:
         found = _find_lines(lines, [anchor], cursor)
+        if found is None and section.markers > 1:
+            raise ValueError(f"Invalid Anchor {cursor}:\n{anchor}")
         cursor = cursor if found is None else found + 1
     old, end = section.old_lines, len(lines) - (1 if lines[-1] == "" else 0)
     if not old:

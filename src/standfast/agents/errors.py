@@ -212,7 +212,8 @@ class InputGuardrailTripwireTriggered(AgentsException):
     code = "input-guardrail"
 
     def __init__(self, guardrail_result: "InputGuardrailResult") -> None:
-        super().__init__(f"the input guardrail {guardrail_result.guardrail.get_name()!r} was triggered")
+        super().__init__(f"Guardrail {type(guardrail_result.guardrail).__name__} triggered tripwire")
+        self.add_note(f"the input guardrail {guardrail_result.guardrail.get_name()!r} was triggered")
         self.guardrail_result = guardrail_result
 
 
@@ -222,7 +223,8 @@ class OutputGuardrailTripwireTriggered(AgentsException):
     code = "output-guardrail"
 
     def __init__(self, guardrail_result: "OutputGuardrailResult") -> None:
-        super().__init__(f"the output guardrail {guardrail_result.guardrail.get_name()!r} was triggered")
+        super().__init__(f"Guardrail {type(guardrail_result.guardrail).__name__} triggered tripwire")
+        self.add_note(f"the output guardrail {guardrail_result.guardrail.get_name()!r} was triggered")
         self.guardrail_result = guardrail_result
 
 
@@ -232,7 +234,8 @@ class ToolInputGuardrailTripwireTriggered(AgentsException):
     code = "tool-input-guardrail"
 
     def __init__(self, guardrail: "ToolInputGuardrail[Any]", output: "ToolGuardrailFunctionOutput") -> None:
-        super().__init__(f"the tool input guardrail {guardrail.get_name()!r} was triggered")
+        super().__init__(f"Tool input guardrail {type(guardrail).__name__} triggered tripwire")
+        self.add_note(f"the tool input guardrail {guardrail.get_name()!r} was triggered")
         self.guardrail, self.output = guardrail, output
 
 
@@ -242,7 +245,8 @@ class ToolOutputGuardrailTripwireTriggered(AgentsException):
     code = "tool-output-guardrail"
 
     def __init__(self, guardrail: "ToolOutputGuardrail[Any]", output: "ToolGuardrailFunctionOutput") -> None:
-        super().__init__(f"the tool output guardrail {guardrail.get_name()!r} was triggered")
+        super().__init__(f"Tool output guardrail {type(guardrail).__name__} triggered tripwire")
+        self.add_note(f"the tool output guardrail {guardrail.get_name()!r} was triggered")
         self.guardrail, self.output = guardrail, output
 
 
@@ -268,6 +272,19 @@ class AgentChanged(UserError):
             f"To resume the run anyway, load it with tolerate={list(changed_parts)}"
         )
         self.path, self.name, self.changed_parts = path, name, tuple(changed_parts)
+
+
+class RecipientChanged(UserError):
+    """The tool of this name is not the one that a person was asked about: its MCP server is another one."""
+
+    code = "recipient-changed"
+
+    def __init__(self, key: str, *, agent_name: str) -> None:
+        super().__init__(
+            f"the approval of {key!r} was asked for another recipient than the agent {agent_name!r} has now: reject the"
+            " call, or give MCP servers names of their own that stay the same"
+        )
+        self.key, self.agent_name = key, agent_name
 
 
 class ToolMissing(UserError, ModelBehaviorError):

@@ -3,10 +3,9 @@
 import asyncio
 import functools
 import inspect
-import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -14,6 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError
 
 from standfast.agents.context import RunContextWrapper
+from standfast.agents.docstrings import DocstringStyle, Documentation, parse_docstring
 from standfast.agents.errors import InvalidArguments, InvalidDeclaration, UnresolvedAnnotation
 from standfast.agents.guardrails import get_callable_name
 from standfast.agents.strict_schema import to_strict_schema
@@ -23,142 +23,6 @@ from standfast.agents.tool_arguments import (
     has_infinite_number,
     load_arguments,
 )
-
-DocstringStyle: TypeAlias = Literal["google", "numpy", "sphinx"]
-
-_GOOGLE_PARAMETERS = frozenset(["args", "arguments", "params", "parameters", "keyword args", "keyword arguments"])
-_GOOGLE_OTHER_SECTIONS = frozenset(
-    ["return", "returns", "yield", "yields", "raise", "raises", "exceptions", "example", "examples", "note", "notes"]
-)
-_GOOGLE_RARE_SECTIONS = frozenset(["warning", "warnings", "attributes", "todo", "references", "tip", "see also"])
-_GOOGLE_SECTIONS = _GOOGLE_PARAMETERS | _GOOGLE_OTHER_SECTIONS | _GOOGLE_RARE_SECTIONS
-_NUMPY_PARAMETERS = frozenset(["parameters", "other parameters"])
-
-_GOOGLE_HEADING = re.compile(r"^([A-Za-z][A-Za-z ]*):\s*$")
-_GOOGLE_ENTRY = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\)|\[[^\]]*\])?\s*:\s*(.*)$")
-_NUMPY_UNDERLINE = re.compile(r"^-{3,}\s*$")
-_NUMPY_ENTRY = re.compile(r"^(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?$")
-_SPHINX_FIELD = re.compile(r"^:(\w+)(?:\s+([^:]*?))?\s*:\s*(.*)$")
-_SPHINX_PARAMETERS = frozenset(["param", "parameter", "arg", "argument", "key", "keyword"])
-
-
-@dataclass(frozen=True)
-class Documentation:
-    """The text before the first section, and the description of each parameter."""
-
-    description: str | None = None
-    parameters: dict[str, str] = field(default_factory=dict)
-
-
-def parse_docstring(func: Any, style: DocstringStyle | None = None) -> Documentation:
-    """Parse the docstring of ``func``. Without a ``style`` it is detected."""
-    while isinstance(func, functools.partial):
-        func = func.func
-    text = inspect.getdoc(func)
-    if not text and not inspect.isroutine(func) and not inspect.isclass(func):
-        text = inspect.getdoc(type(func).__call__)  # an object that can be called
-    if not text or not text.strip():
-        return Documentation()
-    lines = text.strip().splitlines()
-    return _PARSERS[style or detect_style(lines)](lines)
-
-
-def detect_style(lines: list[str]) -> DocstringStyle:
-    """Return the style of a docstring: Sphinx if it has fields, NumPy if it has underlined headings, else Google."""
-    if any(match and match[1] in _SPHINX_PARAMETERS | {"type", "returns", "return", "rtype", "raises"}
-           for match in map(_SPHINX_FIELD.match, lines)):  # fmt: skip
-        return "sphinx"
-    if any(_NUMPY_UNDERLINE.match(line) and index and lines[index - 1].strip() for index, line in enumerate(lines)):
-        return "numpy"
-    return "google"
-
-
-def _parse_google(lines: list[str]) -> Documentation:
-    def find_heading(index: int) -> str | None:
-        match = _GOOGLE_HEADING.match(lines[index])
-        return match[1].lower() if match and match[1].lower() in _GOOGLE_SECTIONS else None
-
-    before, sections = _split_sections(lines, find_heading, skip=1)
-    parameters: dict[str, str] = {}
-    for title, body in sections:
-        if title in _GOOGLE_PARAMETERS:
-            for first, rest in _split_entries(body):
-                match = _GOOGLE_ENTRY.match(first)
-                if match:
-                    parameters[match[1]] = _join_lines([match[2], *rest])
-    return Documentation(_join_lines(before) or None, parameters)
-
-
-def _parse_numpy(lines: list[str]) -> Documentation:
-    def find_heading(index: int) -> str | None:
-        underlined = index + 1 < len(lines) and _NUMPY_UNDERLINE.match(lines[index + 1])
-        return lines[index].strip().lower() if underlined and lines[index].strip() else None
-
-    before, sections = _split_sections(lines, find_heading, skip=2)
-    parameters: dict[str, str] = {}
-    for title, body in sections:
-        if title in _NUMPY_PARAMETERS:
-            for first, rest in _split_entries(body):
-                match = _NUMPY_ENTRY.match(first)
-                for name in match[1].split(",") if match else ():
-                    parameters[name.strip().lstrip("*")] = _join_lines(rest)
-    return Documentation(_join_lines(before) or None, parameters)
-
-
-def _parse_sphinx(lines: list[str]) -> Documentation:
-    before: list[str] = []
-    fields: list[tuple[str, str, list[str]]] = []
-    for line in lines:
-        match = _SPHINX_FIELD.match(line)
-        if match:
-            fields.append((match[1], match[2] or "", [match[3]]))
-        elif fields and (line.startswith((" ", "\t")) or not line.strip()):
-            fields[-1][2].append(line)
-        elif not fields:
-            before.append(line)
-    parameters = {
-        subject.split()[-1].lstrip("*\\"): _join_lines(text)
-        for kind, subject, text in fields
-        if kind in _SPHINX_PARAMETERS and subject
-    }
-    return Documentation(_join_lines(before) or None, parameters)
-
-
-_PARSERS = {"google": _parse_google, "numpy": _parse_numpy, "sphinx": _parse_sphinx}
-
-
-def _split_sections(lines: list[str], find_heading: Any, *, skip: int) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Return the lines before the first heading, and each heading with the lines under it."""
-    headings = [(index, title) for index in range(len(lines)) if (title := find_heading(index)) is not None]
-    if not headings:
-        return lines, []
-    ends = [*(index for index, _ in headings[1:]), len(lines)]
-    sections = [(title, lines[index + skip : end]) for (index, title), end in zip(headings, ends, strict=True)]
-    return lines[: headings[0][0]], sections
-
-
-def _split_entries(body: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the entries of a section: a line at its outermost indentation, and the deeper lines that follow."""
-    depth = min((len(line) - len(line.lstrip()) for line in body if line.strip()), default=0)
-    first: str | None = None
-    rest: list[str] = []
-    for line in body:
-        if line.strip() and len(line) - len(line.lstrip()) <= depth:
-            if first is not None:
-                yield first, rest
-            first, rest = line.strip(), []
-        elif first is not None:
-            rest.append(line)
-    if first is not None:
-        yield first, rest
-
-
-def _join_lines(lines: list[str]) -> str:
-    """Join lines, without the common indentation of all but the first."""
-    if not lines:
-        return ""
-    return inspect.cleandoc("\n".join(lines)).strip()
-
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -208,7 +72,10 @@ class FuncSchema:
         return ParsedArguments(arguments, written, values, data)
 
     def to_call_args(self, data: BaseModel) -> tuple[list[Any], dict[str, Any]]:
-        """Return the positional and keyword arguments for the function, without its context parameter."""
+        """Return the positional and keyword arguments for the function, without its context parameter.
+
+        Raise :class:`InvalidArguments` if ``**kwargs`` has a name that is a parameter's own.
+        """
         positional: list[Any] = []
         named: dict[str, Any] = {}
         for field_name, name, kind in self._call_layout:
@@ -216,6 +83,9 @@ class FuncSchema:
             if kind is inspect.Parameter.VAR_POSITIONAL:
                 positional.extend(value)
             elif kind is inspect.Parameter.VAR_KEYWORD:
+                taken = sorted(value.keys() & self._bound_names)
+                if taken:
+                    raise InvalidArguments(self.name, f"{name} has the names of other parameters: {taken}")
                 named.update(value)
             elif kind is inspect.Parameter.KEYWORD_ONLY:
                 named[name] = value
@@ -229,6 +99,12 @@ class FuncSchema:
         parameters = list(self.signature.parameters.values())[1 if self.takes_context else 0 :]
         fields = self.params_pydantic_model.model_fields
         return [(name, parameter.name, parameter.kind) for name, parameter in zip(fields, parameters, strict=True)]
+
+    @functools.cached_property
+    def _bound_names(self) -> frozenset[str]:
+        """The names that a keyword argument binds to a parameter, the context's among them."""
+        bindable = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        return frozenset(each.name for each in self.signature.parameters.values() if each.kind in bindable)
 
     async def call(
         self, func: Callable[..., Any], context: Any, arguments: str, *, in_thread: bool | None = None
@@ -358,10 +234,12 @@ def _build_arguments_model(
 
 
 def _make_field(parameter: inspect.Parameter, annotation: Any, doc: str | None, alias: str | None) -> tuple[Any, Any]:
-    """Return type and field of a parameter for pydantic. The docstring takes precedence over its annotation."""
+    """Return type and field of a parameter for pydantic.
+
+    The docstring describes it, else a text in its annotation, else a field.
+    """
     settings: dict[str, Any] = {} if alias is None else {"alias": alias, "title": _make_title(alias)}
-    described = any(isinstance(part, FieldInfo) and part.description for part in get_args(annotation)[1:])
-    description = doc or (None if described else _get_annotated_text(annotation))
+    description = doc or _get_annotated_text(annotation)
     if description:
         settings["description"] = description
     if parameter.kind in _VARIADIC:
@@ -370,8 +248,6 @@ def _make_field(parameter: inspect.Parameter, annotation: Any, doc: str | None, 
         return kind, Field(default_factory=list if positional else dict, **settings)
     default = parameter.default
     if isinstance(default, FieldInfo):
-        if default.description and not doc:
-            settings.pop("description", None)
         return annotation, FieldInfo.merge_field_infos(default, **settings) if settings else default
     return annotation, Field(... if default is inspect.Parameter.empty else default, **settings)
 

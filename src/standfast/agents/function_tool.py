@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 
 from pydantic import TypeAdapter
 
+from standfast.agents.docstrings import DocstringStyle
 from standfast.agents.errors import InvalidDeclaration
-from standfast.agents.function_schema import DocstringStyle, FuncSchema, function_schema, get_hints, is_async
+from standfast.agents.function_schema import FuncSchema, function_schema, get_hints, is_async
 from standfast.agents.guardrails import ToolInputGuardrail, ToolOutputGuardrail, check_callable
 from standfast.agents.strict_schema import to_strict_schema
 from standfast.agents.tools import (

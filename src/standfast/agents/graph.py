@@ -8,7 +8,7 @@ of the path from the agent that the run started with, and a signature of the age
 
 import hashlib
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from inspect import isclass
 from typing import TYPE_CHECKING, Any, get_origin
 
@@ -30,6 +30,10 @@ ROOT = "root"
 SIGNATURE_PARTS = ("name", "instructions", "tools", "handoffs", "output type")
 # The digest of TEXT_INPUT_SCHEMA in saved runs, which were written when its description had other words.
 TEXT_INPUT_DIGEST = "8cd8234d665446d1"
+_DESCRIPTIONS = frozenset(["title", "description", "examples", "$comment"])
+# Keywords of a schema whose value has a schema under each name, and those with values that are not schemas.
+_BY_NAME = frozenset(["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"])
+_VALUES = frozenset(["const", "enum", "default"])
 
 
 class AgentRef(msgspec.Struct, frozen=True):
@@ -93,9 +97,10 @@ class AgentGraph:
         agent = self._agents.get(ref.path)
         if agent is None:
             raise AgentMissing(ref.path, ref.name, other_paths=self._find_other_paths(ref))
-        changed = [
-            part for part in diff_signatures(ref.signature, self._get_signature(ref.path)) if part not in tolerate
-        ]
+        changed = diff_signatures(ref.signature, self._get_signature(ref.path))
+        if changed:  # earlier versions included the descriptions
+            former = diff_signatures(ref.signature, compute_signature(agent, with_descriptions=True))
+            changed = [part for part in changed if part in former and part not in tolerate]
         if changed:
             raise AgentChanged(ref.path, ref.name, changed_parts=changed)
         return agent
@@ -115,17 +120,40 @@ def resolve_agent(root: AgentBase[Any], ref: AgentRef, *, tolerate: Collection[s
     return AgentGraph(root).resolve(ref, tolerate=tolerate)
 
 
-def compute_signature(agent: AgentBase[Any]) -> str:
-    """Return digests of the agent's parts. Hooks, model and model settings are not part of the signature."""
+def compute_signature(agent: AgentBase[Any], *, with_descriptions: bool = False) -> str:
+    """Return digests of the agent's parts. Hooks, model and model settings are not part of the signature.
+
+    Neither are descriptions, of tools, parameters and fields: other words for the model change no call that was made.
+    """
+    describe = _keep if with_descriptions else drop_descriptions
     instructions = getattr(agent, "instructions", None)
     parts: list[Any] = [
         agent.name,
         "(a function)" if callable(instructions) else instructions,
-        sorted(_describe_tools(agent), key=msgspec.json.encode),
+        sorted(_describe_tools(agent, describe), key=msgspec.json.encode),
         sorted(_describe_handoffs(agent)),
-        _describe_output_type(getattr(agent, "output_type", None)),
+        _describe_output_type(getattr(agent, "output_type", None), describe),
     ]
     return ".".join(_compute_digest(part) for part in parts)
+
+
+def drop_descriptions(schema: Any) -> Any:
+    """Return a JSON schema without the keywords that only describe."""
+    if isinstance(schema, list):
+        return [drop_descriptions(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {keyword: value for keyword, value in schema.items() if keyword not in _DESCRIPTIONS}
+    for keyword, value in kept.items():
+        if keyword in _BY_NAME and isinstance(value, dict):
+            kept[keyword] = {name: drop_descriptions(one) for name, one in value.items()}
+        elif keyword not in _VALUES:
+            kept[keyword] = drop_descriptions(value)
+    return kept
+
+
+def _keep(schema: Any) -> Any:
+    return schema
 
 
 def diff_signatures(old: str, new: str) -> list[str]:
@@ -159,11 +187,11 @@ def _escape(name: str) -> str:
     return name.replace("%", "%25").replace("/", "%2F").replace("~", "%7E")
 
 
-def _describe_tools(agent: AgentBase[Any]) -> Iterator[list[Any]]:
+def _describe_tools(agent: AgentBase[Any], describe: Callable[[Any], Any]) -> Iterator[list[Any]]:
     for tool in agent.tools:
         if isinstance(tool, FunctionTool):
-            plain_text = tool.params_json_schema == TEXT_INPUT_SCHEMA
-            digest = TEXT_INPUT_DIGEST if plain_text else _compute_digest(tool.params_json_schema)
+            plain_text = describe is _keep and tool.params_json_schema == TEXT_INPUT_SCHEMA
+            digest = TEXT_INPUT_DIGEST if plain_text else _compute_digest(describe(tool.params_json_schema))
             yield ["function", *ToolRef.from_tool(tool).lookup_key, digest]
         else:
             yield ["hosted", getattr(tool, "name", type(tool).__name__), _get_server_label(tool)]
@@ -184,16 +212,16 @@ def _describe_handoffs(agent: AgentBase[Any]) -> Iterator[list[str]]:
             yield [Handoff.default_tool_name(target), target.name]
 
 
-def _describe_output_type(output_type: Any) -> Any:
+def _describe_output_type(output_type: Any, describe: Callable[[Any], Any]) -> Any:
     schema = as_output_schema(output_type)
     if schema is None or schema.is_plain_text():
         return None
     if not isinstance(schema, AgentOutputSchema):
-        return [schema.name(), schema.json_schema()]
+        return [schema.name(), describe(schema.json_schema())]
     # Not the name of the schema: paused runs of earlier versions have this one.
     kind: Any = schema.output_type
     plain = isclass(kind) and get_origin(kind) is None
-    return [kind.__name__ if plain else str(kind).replace("typing.", ""), schema.json_schema()]
+    return [kind.__name__ if plain else str(kind).replace("typing.", ""), describe(schema.json_schema())]
 
 
 def _compute_digest(value: Any) -> str:

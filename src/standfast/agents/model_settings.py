@@ -129,6 +129,12 @@ class Reasoning(dict[str, Any]):
             raise AttributeError(name)
         return self.get(name)
 
+    def __eq__(self, other: object) -> bool:
+        dump = None if isinstance(other, Mapping) else getattr(other, "model_dump", None)
+        return super().__eq__(other if dump is None else dump(exclude_unset=True))
+
+    __hash__ = None
+
     def model_dump(self, **_: Any) -> dict[str, Any]:
         """Return a plain dict, as the object of the provider's library does."""
         return dict(self)
@@ -269,7 +275,7 @@ _CHAT_MODEL = re.compile(r"gpt-5(\.\d+)?-chat-latest")
 
 def get_default_model() -> str:
     """Return the name of the model for agents without one: ``OPENAI_DEFAULT_MODEL``, or the built-in default."""
-    return os.environ.get("OPENAI_DEFAULT_MODEL") or DEFAULT_MODEL
+    return os.environ.get("OPENAI_DEFAULT_MODEL", "").lower() or DEFAULT_MODEL
 
 
 def gpt_5_reasoning_settings_required(model_name: str) -> bool:

@@ -55,7 +55,7 @@ class AgentOutputSchema(AgentOutputSchemaBase):
         return self._strict
 
     def name(self) -> str:
-        return _name_type(self.output_type)
+        return name_type(self.output_type)
 
     def json_schema(self) -> dict[str, Any]:
         if self.is_plain_text():
@@ -95,12 +95,12 @@ class AgentOutputSchema(AgentOutputSchemaBase):
         self._schema = to_strict_schema(schema, where=where) if self._strict else schema
 
 
-def _name_type(kind: Any) -> str:
+def name_type(kind: Any) -> str:
     """Return a type as it is written in a program, without modules: ``list[Order]``."""
     origin = get_origin(kind)
     if origin is None:
         return getattr(kind, "__name__", None) or repr(kind)
-    return f"{_name_type(origin)}[{', '.join(map(_name_type, get_args(kind)))}]"
+    return f"{name_type(origin)}[{', '.join(map(name_type, get_args(kind)))}]"
 
 
 def as_output_schema(output_type: Any) -> AgentOutputSchemaBase | None:

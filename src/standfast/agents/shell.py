@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NotRequired, TypeAlias
 from typing_extensions import TypedDict
 
 from standfast.agents.errors import UserError
-from standfast.agents.local_tool import declare_tool, make_local_function
+from standfast.agents.local_tools import declare_tool, make_local_function
 from standfast.agents.tools import FunctionTool, LocalTool, LocalToolResult, ToolCaller
 from standfast.agents.types import MaybeAwaitable, maybe_await
 from standfast.base.log import get_logger

@@ -84,7 +84,7 @@ class FunctionTool:
     name: str
     """The name that the model uses."""
     description: str
-    """What the model is told about the tool."""
+    """The description of the tool for the model."""
     params_json_schema: dict[str, Any]
     """The JSON schema of the arguments."""
     on_invoke_tool: "Callable[[ToolContext[Any], str], Awaitable[Any]]" = field(repr=False)
@@ -117,6 +117,8 @@ class FunctionTool:
     namespace: str | None = field(default=None, kw_only=True)
     namespace_description: str | None = field(default=None, kw_only=True, repr=False)
     origin: ToolOrigin | None = field(default=None, kw_only=True, repr=False)
+    recipient: str | None = field(default=None, kw_only=True, repr=False)
+    """What a call reaches if that is not this process: an MCP server and its tool."""
     agent_tool: "AgentTool | None" = field(default=None, kw_only=True, repr=False)
     output_type_adapter: Any = field(default=None, kw_only=True, repr=False)
     arguments_parser: ArgumentsParser | None = field(default=None, kw_only=True, repr=False)

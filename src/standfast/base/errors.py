@@ -23,6 +23,7 @@ Each exception has a stable ``code`` and its facts as attributes; the message is
     ├── SessionBusy             another run holds the session
     ├── RunShared               a fork shares the journal of the run, which cannot be deleted before it
     ├── StoreUnavailable        the database cannot be reached or returned an error
+    ├── StoreRefused            the database does not accept the data; nothing was written
     ├── SchemaTooNew            the database was written by a newer version
     ├── SchemaTooOld            the tables are missing or old, and creating them is disabled
     ├── NotAdopted              the data belongs to openai-agents, and the operation needs the format of standfast
@@ -248,6 +249,15 @@ class StoreUnavailable(StandfastError):
     """
 
     code = "store-unavailable"
+
+
+class StoreRefused(StandfastError):
+    """The database does not accept the data, because of a constraint, a trigger or a limit. Nothing was written.
+
+    Sending the same again has no other result, until the database is changed.
+    """
+
+    code = "store-refused"
 
 
 class SchemaTooNew(StandfastError):

@@ -16,10 +16,12 @@ _PARTS_OF_HTTPCORE = ("connection", "http11", "http2", "proxy", "socks")
 _LIBRARY_LOGGERS = (
     *("openai", "openai._base_client", "openai._response", "openai._legacy_response", "openai.audio.transcriptions"),
     *("openai.resources.responses.responses", "websockets.client", "httpx", "httpx2"),
+    *("mcp.client.sse", "mcp.client.streamable_http", "mcp.client.auth.oauth2"),
     *(f"{library}.{part}" for library in ("httpcore", "httpcore2") for part in _PARTS_OF_HTTPCORE),
 )
 MAX_PLACEHOLDER_LENGTH = 7
 """Keys of at most this length are placeholders, such as ``test``, and not hidden."""
+UNPRINTABLE = "(an error that cannot be printed)"
 _secrets: set[str] = set()
 
 
@@ -66,19 +68,31 @@ def hide_in_logs(secret: str) -> None:
 
 
 def rewrite_record(record: logging.LogRecord, rewrite: Callable[[str], str]) -> bool:
-    """Replace the message and the traceback of a record by what ``rewrite`` makes of them. Used in logging filters."""
-    if (message := record.getMessage()) != (text := rewrite(message)):
+    """Replace the message and the traceback of a record by what ``rewrite`` makes of them. Used in logging filters.
+
+    An exception that cannot be formatted, for example because its attributes raise, does not fail the caller that logs.
+    """
+    if (message := _format_safely(record.getMessage)) != (text := rewrite(message)) or message == UNPRINTABLE:
         record.msg, record.args = text, None
     if record.exc_info:
-        record.exc_text = rewrite(logging.Formatter().formatException(record.exc_info))
+        exception = record.exc_info
+        record.exc_text = rewrite(_format_safely(lambda: logging.Formatter().formatException(exception)))
     return True
 
 
+def _format_safely(format: Callable[[], str]) -> str:
+    try:
+        return format()
+    except Exception:  # noqa: BLE001 - classes of others decide what is raised
+        return UNPRINTABLE
+
+
 def _hide_in_record(record: logging.LogRecord) -> bool:
-    return rewrite_record(record, _hide_in_text)
+    return rewrite_record(record, hide_secrets)
 
 
-def _hide_in_text(text: str) -> str:
+def hide_secrets(text: str) -> str:
+    """Return the text with asterisks in place of every key that is hidden in logs."""
     for secret in _secrets:
         text = text.replace(secret, "***")
     return text

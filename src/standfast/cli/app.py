@@ -1,20 +1,47 @@
-"""The ``standfast`` program: its commands, each in the module of the same name, imported when it runs."""
+"""The ``standfast`` program: its commands, each in the module of the same name, imported when it runs; its help."""
 
 import importlib
 import inspect
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Self
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from standfast import __version__
 from standfast.cli.commands._output import AsJson, CommandPrinter, Tracebacks
-from standfast.cli.help import join_lines, shorten_types
+
+PROGRAM = "standfast "
+
+
+def join_lines(text: str) -> str:
+    """Return the help of a command with one line for each paragraph, which the terminal wraps, and for each example."""
+    return "\n\n".join(
+        re.sub(f"^{PROGRAM}", f"$ {PROGRAM}", paragraph, flags=re.M)
+        if paragraph.startswith(PROGRAM)
+        else " ".join(map(str.strip, paragraph.split("\n")))
+        for paragraph in text.split("\n\n")
+    )
+
+
+def shorten_types() -> None:
+    """Let the help name the types of values by one word, and none for flags, which have no value."""
+    describe = getattr(TyperOption, "display_type_rich", None)
+    if describe is None:  # an older version of typer
+        return
+
+    def describe_value(option: TyperOption, ctx: Any) -> str | None:
+        if option.is_bool_flag:
+            return None
+        return str(describe(option, ctx)).replace(" range>", ">")
+
+    TyperOption.display_type_rich = describe_value  # type: ignore[method-assign, assignment]
+
 
 shorten_types()
 
@@ -97,6 +124,7 @@ class Standfast(LazyGroup):
         ),
         ("runs", "standfast.cli.commands.runs:app", "List, show, resume, cancel and fork durable runs."),
         ("schedules", "standfast.cli.commands.schedules:app", "Start runs at given times."),
+        ("budgets", "standfast.cli.commands.budgets:app", "Limit what runs may spend."),
         ("webhooks", "standfast.cli.commands.webhooks:app", "Tell other servers when runs stop and approvals change."),
         ("usage", "standfast.cli.commands.usage:usage", "Add up requests and tokens by owner, session, model or day."),
         ("approvals", "standfast.cli.commands.approvals:app", "List and decide pending approvals."),

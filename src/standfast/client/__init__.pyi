@@ -1,9 +1,10 @@
 from standfast.client.administration import RemoteAdmin as RemoteAdmin
 from standfast.client.client import Client as Client
-from standfast.client.errors import ServerError as ServerError
-from standfast.client.errors import ServerUnreachable as ServerUnreachable
+from standfast.client.connection import ServerError as ServerError
+from standfast.client.connection import ServerUnreachable as ServerUnreachable
+from standfast.client.budgets import RemoteBudgets as RemoteBudgets
 from standfast.client.schedules import RemoteSchedules as RemoteSchedules
 from standfast.client.webhooks import RemoteWebhooks as RemoteWebhooks
 from standfast.client.runs import RemoteRun as RemoteRun
 from standfast.client.sessions import RemoteSession as RemoteSession
-from standfast.client.store import RemoteStore as RemoteStore
+from standfast.client.sessions import RemoteStore as RemoteStore

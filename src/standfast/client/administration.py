@@ -4,14 +4,12 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any, cast
 
-import msgspec
-
-from standfast.client.connection import Connection, make_path
+from standfast.client.connection import Connection, decode_content, make_path
 from standfast.client.event_stream import follow_stream
 from standfast.server.answers import CallInfo, WorkerInfo
-from standfast.server.auth.audit import AuditEntry
 from standfast.server.auth.keys import ApiKey, NewApiKey
 from standfast.server.types import Page
+from standfast.store.audit_entries import AuditEntry
 
 
 class RemoteAdmin:
@@ -57,7 +55,7 @@ class RemoteAdmin:
         followed = follow_stream(self._connection, path, params={}, after=str(after))
         async with aclosing(followed) as events:  # type: ignore[type-var]
             async for event in events:
-                yield msgspec.json.decode(event.data)
+                yield decode_content(event.data, dict[str, Any])
 
     async def hang_up(self, call_id: str) -> None:
         """End a call of a page."""

@@ -9,12 +9,12 @@ from typing import Any, Literal, Self, cast
 from standfast.base.ids import new_id
 from standfast.base.items import Item
 from standfast.client.administration import RemoteAdmin
-from standfast.client.connection import Connection, make_path
+from standfast.client.budgets import RemoteBudgets
+from standfast.client.connection import MAX_RESPONSE_BYTES, Connection, make_path
 from standfast.client.event_stream import follow_approvals
 from standfast.client.runs import RemoteRun
 from standfast.client.schedules import RemoteSchedules
-from standfast.client.sessions import RemoteSession
-from standfast.client.store import RemoteStore
+from standfast.client.sessions import RemoteSession, RemoteStore
 from standfast.client.webhooks import RemoteWebhooks
 from standfast.client.workspaces import RemotePython, RemoteWorkspace, open_workspace
 from standfast.runtime.types import (
@@ -40,17 +40,27 @@ from standfast.workspaces.retention import RetentionReport
 class Client:
     """A runtime behind HTTP. While the server cannot be reached, requests that are safe to repeat are sent again.
 
-    Errors are the exceptions that a :class:`Runtime` raises, found by their codes.
+    Errors are the exceptions that a :class:`Runtime` raises, found by their codes. An answer, or an event, of more than
+    ``max_response_bytes``, a compressed one, and one that is not what it should be raise :class:`ServerError`.
     """
 
-    def __init__(self, url: str, *, token: str | None = None, timeout: float = 30.0) -> None:
-        self.connection = Connection(url, token=token, timeout=timeout)
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeout: float = 30.0,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+    ) -> None:
+        self.connection = Connection(url, token=token, timeout=timeout, max_response_bytes=max_response_bytes)
         self.store = RemoteStore(self)
         """The sessions of the server."""
         self.admin = RemoteAdmin(self.connection)
         """The keys, the audit log, the workers and the calls of the server."""
         self.schedules = RemoteSchedules(self.connection)
         """The schedules of the server."""
+        self.budgets = RemoteBudgets(self.connection)
+        """The budgets of the server."""
         self.webhooks = RemoteWebhooks(self.connection)
         """The webhooks of the server."""
 
@@ -213,7 +223,7 @@ class Client:
                 yield change
 
     async def approval(self, approval_id: str) -> Approval:
-        """Return an approval; raise ``NotFound`` if there is none with this id."""
+        """Return an approval; raise ``NotFound`` for an unknown id."""
         return cast(Approval, await self.connection.request("GET", make_path("approvals", approval_id), Approval))
 
     async def decide(

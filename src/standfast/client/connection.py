@@ -1,37 +1,102 @@
-"""Requests to a server: encoded, authenticated, repeated where that is safe, and their errors."""
+"""Requests to a server: encoded, authenticated, repeated where that is safe, and their errors.
+
+An error is raised as the exception that the library raises; the exception is found by its code.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from standfast.base.errors import InvalidInput, MissingExtra
+import standfast.agents.errors
+import standfast.runtime.errors
+import standfast.server.auth.principals  # noqa: F401 - their exceptions are found by their codes
+from standfast.base.errors import InvalidInput, MissingExtra, StandfastError
 from standfast.base.time import Backoff
-from standfast.client.errors import ServerUnreachable, make_error, parse_problem
+from standfast.server.types import Problem
+
+T = TypeVar("T")
+_UNAVAILABLE = (502, 503, 504)
+_TOO_MANY = 429
+_LONGEST_WAIT = 10.0
+_MAX_ATTEMPTS = 6
+MAX_RESPONSE_BYTES = 100_000_000
+"""The most bytes of one answer, or of one event, as the most that a server takes by default."""
+MIN_RESPONSE_RATE = 1000.0
+"""Bytes per second that an answer must have on average, so that a server cannot hold a caller by single bytes."""
+
+
+class ServerError(StandfastError):
+    """The server refused the request, or failed. ``code`` and ``status`` are those of its answer."""
+
+    code = "server-error"
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.detail)
+        self.code = problem.code  # type: ignore[misc]
+        self.status, self.request_id = problem.status, problem.request_id
+
+
+class ServerUnreachable(StandfastError):
+    """The server cannot be reached, or did not answer. A request with a key can be sent again."""
+
+    code = "server-unreachable"
+
+
+def make_error(problem: Problem) -> StandfastError:
+    """Return the exception with the code of the problem, or a :class:`ServerError` for an unknown code."""
+    kind = next((one for one in iter_errors(StandfastError) if one.__dict__.get("code") == problem.code), None)
+    if kind is None or kind is ServerError:
+        return ServerError(problem)
+    error = kind.__new__(kind)
+    Exception.__init__(error, problem.detail)
+    # Not what every exception has, such as its notes and its traceback: a server could rewrite what is printed.
+    error.__dict__.update(
+        (name, value) for name, value in problem.facts.items() if not name.startswith("_") and not hasattr(kind, name)
+    )
+    return error
+
+
+def iter_errors(kind: type[StandfastError]) -> Iterator[type[StandfastError]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from iter_errors(one)
+
+
+def parse_problem(status: int, content: bytes) -> Problem:
+    """Return the problem document of an answer; a proxy in between may send something else."""
+    try:
+        return msgspec.json.decode(content, type=Problem)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        text = content[:200].decode("utf-8", "replace")
+        return Problem(
+            title="", status=status, code="server-error", detail=f"the answer has the status {status}: {text}"
+        )
+
 
 try:
     import httpx2
 except ImportError:  # pragma: no cover - without the extra
     raise MissingExtra("client", "standfast.client") from None
 
-T = TypeVar("T")
-
-_UNAVAILABLE = (502, 503, 504)
-_TOO_MANY = 429
-_LONGEST_WAIT = 10.0
-_MAX_ATTEMPTS = 6
-
 
 class Connection:
-    """The connections to one server. Redirects are refused: a credential is for one server only."""
+    """The connections to one server. Redirects are refused: a credential is for one server only.
 
-    def __init__(self, url: str, *, token: str | None, timeout: float) -> None:
+    A server is asked for answers that are not compressed: a few compressed bytes could become gigabytes.
+    """
+
+    def __init__(self, url: str, *, token: str | None, timeout: float, max_response_bytes: int) -> None:
         if not url.startswith(("http://", "https://")):
             raise InvalidInput(f"the URL of a server begins with http:// or https://, got {url!r}")
-        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        headers = {"accept-encoding": "identity"}
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
+        self.timeout, self.max_response_bytes = timeout, max_response_bytes
         self.http = httpx2.AsyncClient(
             base_url=url.rstrip("/"),
             headers=headers,
@@ -69,19 +134,38 @@ class Connection:
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             is_last = attempt == _MAX_ATTEMPTS or not (is_repeatable or method == "GET")
             try:
-                answer = await self.http.request(method, path, content=data, files=files, params=query, headers=sent)
+                async with self.http.stream(
+                    method, path, content=data, files=files, params=query, headers=sent
+                ) as answer:
+                    received = await self.read(answer)
             except httpx2.TransportError as problem:
                 if is_last:
                     raise ServerUnreachable(f"{self.http.base_url}: {describe(problem)}") from problem
             else:
                 wait = get_wait(answer)
                 if attempt == _MAX_ATTEMPTS or (wait is None and (answer.status_code not in _UNAVAILABLE or is_last)):
-                    return decode_answer(answer, kind)
+                    return decode_answer(answer.status_code, received, kind)
                 if wait is not None:
                     await asyncio.sleep(wait)
                     continue
             await asyncio.sleep(backoff.next_delay())
         raise AssertionError("unreachable")
+
+    async def read(self, answer: Any) -> bytes:
+        """Return the body of an answer; raise :class:`ServerError` before it has more bytes than allowed."""
+        parts: list[bytes] = []
+        size, deadline = 0, time.monotonic() + self.timeout
+        async for part in iterate_body(answer):
+            size += len(part)
+            if size > self.max_response_bytes:
+                raise self.make_size_error(answer.status_code)
+            if time.monotonic() > deadline + size / MIN_RESPONSE_RATE:
+                raise httpx2.ReadTimeout("the rest of the answer did not come")
+            parts.append(part)
+        return b"".join(parts)
+
+    def make_size_error(self, status: int) -> ServerError:
+        return make_server_error(status, f"the answer has more than {self.max_response_bytes:,} bytes")
 
     @asynccontextmanager
     async def stream(
@@ -89,37 +173,72 @@ class Connection:
     ) -> AsyncIterator[AsyncIterator[str]]:
         """Open a stream and yield its lines; raise the error that the server answered instead."""
         timeout = httpx2.Timeout(30.0, read=60.0)  # heartbeats come more often
-        async with self.http.stream("GET", path, params=params, headers=headers, timeout=timeout) as answer:
-            if answer.status_code != 200:
-                raise make_error(parse_problem(answer.status_code, await answer.aread()))
-            yield split_lines(answer.aiter_bytes())
+        try:
+            async with self.http.stream("GET", path, params=params, headers=headers, timeout=timeout) as answer:
+                if answer.status_code != 200:
+                    raise make_error(parse_problem(answer.status_code, await self.read(answer)))
+                yield self.split_lines(answer)
+        except httpx2.TransportError as problem:
+            raise ServerUnreachable(f"{self.http.base_url}: {describe(problem)}") from problem
+
+    async def split_lines(self, answer: Any) -> AsyncIterator[str]:
+        """Yield the lines of a body.
+
+        Only LF ends a line: JSON may contain what ends lines elsewhere, such as U+2028.
+        """
+        line: list[bytes] = []
+        size = 0
+        async for part in iterate_body(answer):
+            *ends, rest = part.split(b"\n")
+            for end in ends:
+                yield decode_line([*line, end])
+                line.clear()
+                size = 0
+            line.append(rest)
+            size += len(rest)
+            if size > self.max_response_bytes:
+                raise self.make_size_error(answer.status_code)
+        if any(line):
+            yield decode_line(line)
 
 
-async def split_lines(parts: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    """Yield the lines of a body. Only LF ends a line: JSON may contain what ends lines elsewhere, such as U+2028."""
-    line: list[bytes] = []
-    async for part in parts:
-        *ends, rest = part.split(b"\n")
-        for end in ends:
-            yield b"".join([*line, end]).decode()
-            line.clear()
-        line.append(rest)
-    if last := b"".join(line):
-        yield last.decode()
+async def iterate_body(answer: Any) -> AsyncIterator[bytes]:
+    """Yield the bytes of a body, which must not be compressed."""
+    if (encoding := answer.headers.get("content-encoding", "identity")) != "identity":
+        raise make_server_error(answer.status_code, f"the answer is compressed with {encoding!r}, which was not asked")
+    async for part in answer.aiter_raw():
+        yield part
+
+
+def decode_line(parts: list[bytes]) -> str:
+    try:
+        return b"".join(parts).decode()
+    except UnicodeDecodeError as problem:
+        raise make_server_error(200, f"the answer is not UTF-8: {problem}") from None
 
 
 def get_wait(answer: Any) -> float | None:
     """Return the seconds after which a request can be repeated that was one too many: it has changed nothing."""
     value = answer.headers.get("retry-after", "") if answer.status_code == _TOO_MANY else ""
-    return min(float(value), _LONGEST_WAIT) if value.isdigit() else None
+    return min(float(value), _LONGEST_WAIT) if value.isdecimal() else None
 
 
-def decode_answer(answer: Any, kind: Any) -> Any:
-    if answer.status_code >= 300:
-        raise make_error(parse_problem(answer.status_code, answer.content))
-    if kind is None or kind is bytes:
-        return answer.content
-    return msgspec.json.decode(answer.content, type=kind)
+def decode_answer(status: int, content: bytes, kind: Any) -> Any:
+    if status >= 300:
+        raise make_error(parse_problem(status, content))
+    return content if kind is None or kind is bytes else decode_content(content, kind, status=status)
+
+
+def decode_content(content: bytes | str, kind: Any, *, status: int = 200) -> Any:
+    """Return the JSON of an answer or an event as ``kind``, or raise :class:`ServerError`."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        raise make_server_error(status, f"the answer is not what it should be: {problem}") from None
+
+
+def make_server_error(status: int, detail: str) -> ServerError:
+    return ServerError(Problem(title="", status=status, code=ServerError.code, detail=detail))
 
 
 def describe(problem: Exception) -> str:

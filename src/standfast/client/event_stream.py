@@ -6,17 +6,14 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-import httpx2
-import msgspec
-
 from standfast.base.errors import StandfastError
 from standfast.base.time import Backoff
-from standfast.client.connection import Connection, describe, make_path
-from standfast.client.errors import ServerUnreachable
+from standfast.client.connection import Connection, ServerUnreachable, decode_content, make_path
 from standfast.runtime.types import Approval, ApprovalChange, Event
 
 MAX_FAILURES = 30
 """Connections in a row without an event or a sign of life, after which the server counts as lost: a few minutes."""
+_FIELDS = ("id", "event", "data")
 RETRIED_STATUSES = (429, 502, 503, 504)
 
 
@@ -30,7 +27,7 @@ class StreamEvent:
 
 
 async def follow_stream(
-    connection: Connection, path: str, *, params: dict[str, Any], after: str | None
+    connection: Connection, path: str, *, params: dict[str, Any], after: str | None, max_failures: int = MAX_FAILURES
 ) -> AsyncIterator[StreamEvent]:
     """Yield the events of a stream until the event ``end``, reconnecting whenever the connection is lost."""
     seen, failures, backoff = after, 0, Backoff(maximum=10.0)
@@ -46,11 +43,11 @@ async def follow_stream(
                         return
                     seen = event.id or seen
                     yield event
-        except (httpx2.TransportError, ServerUnreachable) as problem:
-            if failures >= MAX_FAILURES:
-                raise ServerUnreachable(f"{path} cannot be read: {describe(problem)}") from problem
+        except ServerUnreachable as problem:
+            if failures >= max_failures:
+                raise ServerUnreachable(f"{path} cannot be read: {problem}") from problem
         except StandfastError as problem:
-            if getattr(problem, "status", None) not in RETRIED_STATUSES:
+            if getattr(problem, "status", None) not in RETRIED_STATUSES or failures >= max_failures:
                 raise
         failures += 1
         await asyncio.sleep(backoff.next_delay())
@@ -68,7 +65,8 @@ async def read_events(
                 yield None
             elif line:
                 name, _, value = line.partition(": ")
-                fields[name] = value
+                if name in _FIELDS:
+                    fields[name] = value
             elif "data" in fields:
                 yield StreamEvent(fields.get("id", ""), fields.get("event", ""), fields["data"])
                 fields = {}
@@ -80,7 +78,7 @@ async def follow_run(connection: Connection, run_id: str, *, after: int, until: 
     followed = follow_stream(connection, path, params={"until": until}, after=str(after))
     async with aclosing(followed) as events:  # type: ignore[type-var]
         async for event in events:
-            yield msgspec.json.decode(event.data, type=Event)
+            yield decode_content(event.data, Event)
 
 
 async def follow_approvals(
@@ -91,4 +89,4 @@ async def follow_approvals(
     followed = follow_stream(connection, "/approvals/events", params=params, after=after)
     async with aclosing(followed) as events:  # type: ignore[type-var]
         async for event in events:
-            yield ApprovalChange(msgspec.json.decode(event.data, type=Approval), event.id)
+            yield ApprovalChange(decode_content(event.data, Approval), event.id)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import msgspec
 
-from standfast.client.connection import Connection, make_path
+from standfast.client.connection import Connection, decode_content, make_path
 from standfast.client.event_stream import follow_stream
 from standfast.server.types import CellInfo, InterruptInfo, NewVersion
 from standfast.workers.wire.messages import NamespaceEntry
@@ -43,8 +43,7 @@ class RemoteWorkspace(msgspec.Struct, frozen=True, kw_only=True):
 async def open_workspace(connection: Connection, session_id: str, at: int | None) -> RemoteWorkspace:
     """Return a workspace as of a version; raise :class:`NotFound` without one."""
     path = make_path("sessions", session_id, "workspace")
-    content = await connection.request("GET", path, dict[str, Any], params={"at": at})
-    found: RemoteWorkspace = msgspec.convert(content, RemoteWorkspace)
+    found: RemoteWorkspace = await connection.request("GET", path, RemoteWorkspace, params={"at": at})
     return msgspec.structs.replace(found, connection=connection, path=path)
 
 
@@ -63,7 +62,7 @@ class RemoteCell:
         followed = follow_stream(self._connection, f"{self._path}/events", params={}, after=str(after))
         async with aclosing(followed) as events:  # type: ignore[type-var]
             async for event in events:
-                yield msgspec.json.decode(event.data)
+                yield decode_content(event.data, dict[str, Any])
 
     async def wait(self) -> CellInfo:
         """Wait until the cell has ended, and return it with its result."""

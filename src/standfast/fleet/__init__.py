@@ -1,6 +1,6 @@
 """Workers on many machines: a pool whose workers run on the nodes of a Ray cluster.
 
-Ray is imported when a pool starts. PostgreSQL stays the truth: what a node had is restored from the store on another.
+Ray is imported when a pool starts. State is kept in PostgreSQL only: another node restores what one had.
 """
 
 from standfast.base.lazy import attach_stub

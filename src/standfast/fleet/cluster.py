@@ -1,6 +1,5 @@
 """The Ray cluster: joining it, its nodes, and the actor on each. Nothing else imports Ray."""
 
-import asyncio
 import hashlib
 import os
 import socket
@@ -146,7 +145,7 @@ def name_actor(config: bytes, node_id: str) -> str:
     return f"standfast-{hashlib.sha256(config).hexdigest()[:16]}-{node_id}"
 
 
-def start_supervisor(config: bytes, node: ClusterNode, *, options: Mapping[str, Any], stays: bool) -> Any:
+def start_supervisor(config: bytes, node: ClusterNode, *, options: Mapping[str, Any], persistent: bool) -> Any:
     """Return the actor of a node, which is started unless it is there."""
     check_head()
     ray = import_ray()
@@ -162,7 +161,7 @@ def start_supervisor(config: bytes, node: ClusterNode, *, options: Mapping[str, 
         max_concurrency=_DATA_CALLS,
         scheduling_strategy=place,
         **options,
-    ).remote(config, node.node_id, stays)
+    ).remote(config, node.node_id, persistent)
 
 
 def list_supervisors() -> list[tuple[str, Any]]:
@@ -182,8 +181,3 @@ def is_loss(problem: BaseException) -> bool:
     """Return whether an error of a call means that its node is gone or cannot be reached."""
     ray = import_ray()
     return isinstance(problem, ray.exceptions.RayError | ConnectionError)
-
-
-async def in_thread(work: Any, *args: Any) -> Any:
-    """Run a blocking call of Ray's in a thread."""
-    return await asyncio.to_thread(work, *args)

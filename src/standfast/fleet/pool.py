@@ -16,18 +16,18 @@ from standfast.base.errors import Closed, NotFound, StandfastError
 from standfast.base.ids import new_id
 from standfast.base.log import get_logger
 from standfast.fleet import cluster
-from standfast.fleet._node import requests as r
+from standfast.fleet._node import wire
 from standfast.fleet._node.link import NodeLink
 from standfast.fleet._node.wire import NodeReport, encode_config
 from standfast.fleet.session import RemoteWorkerSession
 from standfast.workers.config import PoolConfig
-from standfast.workers.errors import PoolBroken, PoolExhausted, WorkerDied, WorkerError
+from standfast.workers.errors import PoolBroken, PoolExhausted, WorkerDied, WorkerError, WorkerRequestFailed
 from standfast.workers.pool import SessionPool
 from standfast.workers.results import SessionInfo, WorkspaceReport
 from standfast.workers.session import WorkerSession
 
 REFRESH_INTERVAL = 1.0
-_GREETING_TIMEOUT = 20.0
+_HEARTBEAT_TIMEOUT = 20.0
 _ANSWER_TIMEOUT = 10.0
 _RETRY_SECONDS = 5.0
 """How long a node is left alone whose actor could not be started, for example because its resources do not suffice."""
@@ -46,7 +46,7 @@ class RayPool(SessionPool):
 
     ``address`` is that of the cluster, by default the one of this machine (``ray start``). Only nodes with all
     ``labels`` are used. ``resources`` (``num_cpus``, ``memory`` in bytes, or names of the cluster) are what the actor
-    of a node reserves there. With ``stays`` the actors outlive their pools, so that the next one finds warm workers.
+    of a node reserves there. ``persistent`` actors outlive their pools, so that the next one finds warm workers.
     """
 
     def __init__(
@@ -56,19 +56,15 @@ class RayPool(SessionPool):
         address: str | None = None,
         labels: Mapping[str, str] | None = None,
         resources: Mapping[str, float] | None = None,
-        stays: bool = False,
+        persistent: bool = False,
     ) -> None:
         self.config = config or PoolConfig()
         self.metrics = collections.Counter()
-        self.address, self.labels, self.resources, self.stays = (
-            address,
-            dict(labels or {}),
-            dict(resources or {}),
-            stays,
-        )
+        self.address, self.persistent = address, persistent
+        self.labels, self.resources = dict(labels or {}), dict(resources or {})
         self.client_id = new_id("pool")
         self._links: dict[str, NodeLink] = {}
-        self._greetings: dict[str, asyncio.Task[None]] = {}
+        self._heartbeats: dict[str, asyncio.Task[None]] = {}
         self._unusable: dict[str, str] = {}
         """By node: why it is not used."""
         self._retry_at: dict[str, float] = {}
@@ -99,7 +95,7 @@ class RayPool(SessionPool):
         await asyncio.to_thread(cluster.join, self.address)
         self._answered_at = time.monotonic()
         await self.refresh()
-        await self._wait_for_greetings(_GREETING_TIMEOUT)
+        await self._wait_for_heartbeats(_HEARTBEAT_TIMEOUT)
         self._refresher = self._create_task(self._keep_refreshing())
 
     async def close(self) -> None:
@@ -149,7 +145,7 @@ class RayPool(SessionPool):
                 _log.warning("the nodes of the Ray cluster cannot be listed, retrying: %s", problem)
 
     async def refresh(self) -> None:
-        """Look for new and lost nodes, and tell each that this pool is alive; done once a second.
+        """Look for new and lost nodes, and send each a heartbeat; done once a second.
 
         A node that is slow to answer does not delay the others: it is used when it has answered.
         """
@@ -169,17 +165,17 @@ class RayPool(SessionPool):
         fitting = [node for node in nodes if self._fits(node) and node.node_id not in self._links]
         await asyncio.gather(*(self._add_node(node) for node in fitting))
         for node_id, link in self._links.items():
-            if node_id not in self._greetings:
-                self._greetings[node_id] = self._create_task(self._greet(link))
-        await self._wait_for_greetings(REFRESH_INTERVAL)
+            if node_id not in self._heartbeats:
+                self._heartbeats[node_id] = self._create_task(self._send_heartbeat(link))
+        await self._wait_for_heartbeats(REFRESH_INTERVAL)
         if self._problem and self._list_usable():
             _log.warning("the Ray cluster is there again")
             self._problem = ""
         self._changed.set()
 
-    async def _wait_for_greetings(self, timeout: float) -> None:
-        if self._greetings:
-            await asyncio.wait(list(self._greetings.values()), timeout=timeout)
+    async def _wait_for_heartbeats(self, timeout: float) -> None:
+        if self._heartbeats:
+            await asyncio.wait(list(self._heartbeats.values()), timeout=timeout)
 
     async def _list_nodes(self) -> list[cluster.ClusterNode] | None:
         """Return the nodes, or ``None`` if they are not known at the moment; note when the cluster is lost."""
@@ -222,7 +218,7 @@ class RayPool(SessionPool):
         try:
             data = encode_config(config)
             actor = await asyncio.to_thread(
-                lambda: cluster.start_supervisor(data, node, options=options, stays=self.stays)
+                lambda: cluster.start_supervisor(data, node, options=options, persistent=self.persistent)
             )
         except Exception as problem:  # noqa: BLE001 - of Ray; the node is tried again at the next refresh
             self._unusable[node.node_id] = str(problem)
@@ -237,16 +233,16 @@ class RayPool(SessionPool):
             custom.setdefault(cluster.WORKERS_RESOURCE, capacity)
         return {"num_cpus": 0, **known, "resources": custom}
 
-    async def _greet(self, link: NodeLink) -> None:
+    async def _send_heartbeat(self, link: NodeLink) -> None:
         report, problem = None, ""
         try:
-            async with asyncio.timeout(_GREETING_TIMEOUT):
-                report, _ = await link.call("", "greet", None, NodeReport)
+            async with asyncio.timeout(_HEARTBEAT_TIMEOUT):
+                report, _ = await link.call("", "heartbeat", None, NodeReport)
             problem = report.problem
         except (StandfastError, TimeoutError) as failure:
             problem = str(failure) or "its actor does not answer"
         finally:
-            del self._greetings[link.node.node_id]
+            del self._heartbeats[link.node.node_id]
         link.report = report
         link.has_answered = link.has_answered or report is not None
         if problem:
@@ -267,14 +263,14 @@ class RayPool(SessionPool):
         self._changed.set()
 
     def list_reports(self) -> list[NodeReport]:
-        """Return what each node said last about itself."""
+        """Return the last report of each node."""
         return [link.report for link in self._links.values() if link.report is not None]
 
     async def drain_node(self, node_id: str) -> dict[str, WorkspaceReport]:
         """Lease nothing more on a node, and move the sessions of this pool to others; return a report for each.
 
-        A session keeps its variables and files. What could not be moved is in its report. A session that cannot be
-        moved at all stays, and its error is raised when the others were moved. While no other node has room, it waits.
+        A session keeps its variables and files. What could not be moved is in its report. The error of a session
+        that cannot be moved at all is raised when the others were moved. While no other node has room, this waits.
         """
         link = self._links.get(node_id)
         if link is None:
@@ -296,9 +292,9 @@ class RayPool(SessionPool):
         return reports
 
     async def _move(self, session: RemoteWorkerSession) -> WorkspaceReport:
-        before, left, leases = session.session_id, session.link, list[tuple[NodeLink, r.Leased]]()
+        before, left, leases = session.session_id, session.link, list[tuple[NodeLink, wire.Leased]]()
 
-        async def lease() -> tuple[NodeLink, r.Leased]:
+        async def lease() -> tuple[NodeLink, wire.Leased]:
             leases.append(await self._lease_somewhere(None))
             return leases[0]
 
@@ -307,7 +303,7 @@ class RayPool(SessionPool):
         except BaseException:
             for link, leased in leases:
                 link.leased -= 1
-                link.tell("release", leased.session_id)
+                link.notify("release", leased.session_id)
             raise
         self._sessions[session.session_id] = self._sessions.pop(before)
         left.leased -= 1
@@ -371,8 +367,8 @@ class RayPool(SessionPool):
         self.metrics["acquisition_microseconds"] += int((time.monotonic() - started) * 1e6)
         return session
 
-    async def _lease_somewhere(self, timeout: float | None) -> tuple[NodeLink, r.Leased]:
-        """Lease a session on the node with the most room; with no room anywhere, wait until that changes."""
+    async def _lease_somewhere(self, timeout: float | None) -> tuple[NodeLink, wire.Leased]:
+        """Lease a session on the node with the most room; if none has room, wait for one."""
         while not self._draining:
             self._changed.clear()
             usable = sorted(self._list_usable(), key=self._get_load)
@@ -381,10 +377,10 @@ class RayPool(SessionPool):
                     continue
                 link.leased += 1
                 try:
-                    leased, _ = await link.call("", "lease", min(timeout or 10.0, 10.0), r.Leased)
+                    leased, _ = await link.call("", "lease", min(timeout or 10.0, 10.0), wire.Leased)
                 except (WorkerDied, PoolExhausted, Closed):
                     link.leased -= 1
-                except PoolBroken as problem:
+                except (PoolBroken, WorkerRequestFailed) as problem:
                     link.leased -= 1
                     self._unusable[link.node.node_id] = str(problem)
                     if len(usable) == 1:
@@ -399,7 +395,7 @@ class RayPool(SessionPool):
 
     def _get_load(self, link: NodeLink) -> tuple[bool, float, float]:
         """Return what the nodes are tried in the order of. One whose workers do not start comes last."""
-        capacity = link.report.capacity if link.report is not None else 1
+        capacity = max(1, link.report.capacity) if link.report is not None else 1
         return link.node.node_id in self._unusable, 1 - self._count_free(link) / capacity, random.random()
 
     def release(self, session: WorkerSession) -> None:
@@ -415,7 +411,7 @@ class RayPool(SessionPool):
         link.leased -= 1
         if link.report is not None and link.report.leased > link.leased >= 0:
             link.report = msgspec.structs.replace(link.report, leased=link.report.leased - 1)
-        link.tell("release", session.session_id)
+        link.notify("release", session.session_id)
         self._changed.set()
 
     def info(self) -> dict[str, Any]:

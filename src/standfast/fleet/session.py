@@ -11,22 +11,21 @@ import msgspec
 
 from standfast.base.errors import Closed
 from standfast.base.time import Backoff
-from standfast.fleet._node import requests as r
+from standfast.fleet._node import wire
 from standfast.fleet._node.link import NodeLink
 from standfast.fleet._node.wire import SessionBrief
-from standfast.fleet.captures import RemoteCapture
-from standfast.fleet.files import RemoteFiles
+from standfast.fleet.files import RemoteCapture, RemoteFiles
 from standfast.workers.captures import Capture
 from standfast.workers.chunks import decode_chunk
 from standfast.workers.config import SessionConfig
 from standfast.workers.errors import Cause, ExecutionTimeout, WorkerDied, WorkspaceRefused
 from standfast.workers.interceptors import Interceptor, Interceptors
-from standfast.workers.result_collector import ResultCollector
 from standfast.workers.results import (
     Checkpoint,
     ExecutionResult,
     InterruptResult,
     RestoreResult,
+    ResultCollector,
     SessionInfo,
     SnapshotPoint,
     WorkerUsage,
@@ -47,12 +46,12 @@ _FINAL = (m.ResultMessage, m.ErrorMessage)
 class RemoteWorkerSession(WorkerSession):
     """A session that a :class:`RayPool` has leased on some node.
 
-    It has the methods of :class:`WorkerSession`. ``info``, ``state`` and ``usage()`` answer from what the node said
-    last: with every call, and once a second. A node that is lost is the end of its worker, with the cause
-    ``node-lost``.
+    It has the methods of :class:`WorkerSession`. ``info``, ``state`` and ``usage()`` are those of the last report of
+    the node: one comes with every call, and one each second. The worker of a node that is lost has ended, with the
+    cause ``node-lost``.
     """
 
-    def __init__(self, config: SessionConfig, link: NodeLink, leased: r.Leased) -> None:
+    def __init__(self, config: SessionConfig, link: NodeLink, leased: wire.Leased) -> None:
         self.config, self._link = config, link
         self.session_id = leased.session_id
         self.interceptors = Interceptors(budget=config.interceptor_budget, strikes=config.interceptor_strikes)
@@ -70,7 +69,7 @@ class RemoteWorkerSession(WorkerSession):
     async def call(self, method: str, request: Any, kind: type[T]) -> T:
         """Call a method of the session on its node."""
         self._check_lease()
-        async with self._stay():
+        async with self._pin():
             with self._note_loss():
                 value, brief = await self._link.call(self.session_id, method, request, kind)
         self._note(brief)
@@ -88,7 +87,7 @@ class RemoteWorkerSession(WorkerSession):
             raise Closed("the session was released")
 
     @contextlib.asynccontextmanager
-    async def _stay(self) -> AsyncIterator[None]:
+    async def _pin(self) -> AsyncIterator[None]:
         """Keep the session on its node until the block ends."""
         if not self._calls:  # what begins while another is under way does not wait: that may wait for it
             async with self._moving:
@@ -101,7 +100,7 @@ class RemoteWorkerSession(WorkerSession):
 
     @contextlib.contextmanager
     def _note_loss(self) -> Iterator[None]:
-        """Note that the session is gone although its node is there: the node could not hear of this pool for a time."""
+        """Note that the session is gone although its node is there: this pool had not called it for a time."""
         try:
             yield
         except WorkerDied as problem:
@@ -113,7 +112,7 @@ class RemoteWorkerSession(WorkerSession):
         if brief is not None:
             self._info = dataclasses.replace(
                 self._info,
-                state=SessionState(brief.state),
+                state=brief.state,
                 execution_count=brief.execution_count,
                 error_count=brief.error_count,
                 last_used_at=brief.last_used_at,
@@ -164,19 +163,19 @@ class RemoteWorkerSession(WorkerSession):
 
     async def restart(self) -> None:
         try:
-            info = await self.call("restart", r.Named(), dict[str, Any])
+            info = await self.call("restart", wire.Named(), dict[str, Any])
         except WorkerDied as problem:
             raise Closed(f"the session cannot be restarted: {problem}") from None
         self._info = msgspec.convert(info, SessionInfo)
 
     async def shutdown(self, reason: str = "") -> None:
         with contextlib.suppress(WorkerDied, Closed):
-            await self.call("shutdown", r.Named(reason), type(None))
+            await self.call("shutdown", wire.Named(reason), type(None))
         self._is_released = True
 
     async def terminate(self) -> None:
         with contextlib.suppress(WorkerDied, Closed):
-            await self._control("terminate", r.Named(), type(None))
+            await self._control("terminate", wire.Named(), type(None))
         self._is_released = True
 
     def mark_released(self) -> None:
@@ -189,7 +188,7 @@ class RemoteWorkerSession(WorkerSession):
     # -- running code
 
     async def execute(self, message: m.ExecuteMessage, timeout: float | None = UNSET) -> AsyncIterator[m.Message]:
-        async with self._stay():
+        async with self._pin():
             stream = self._execute(message, timeout)
             try:
                 async for one in stream:
@@ -198,14 +197,14 @@ class RemoteWorkerSession(WorkerSession):
                 await stream.aclose()
 
     async def _execute(self, message: m.ExecuteMessage, timeout: float | None) -> AsyncGenerator[m.Message]:
-        request = r.Execute(message, timeout is not UNSET, None if timeout is UNSET else timeout)
+        request = wire.Execute(message, timeout is not UNSET, None if timeout is UNSET else timeout)
         last: m.Message | None = None
-        pending: asyncio.Task[r.Messages] | None = None
+        pending: asyncio.Task[wire.Messages] | None = None
         try:
-            batch = await self.call("start_execution", request, r.Messages)
+            batch = await self.call("start_execution", request, wire.Messages)
             while True:
                 if not batch.is_last:  # the next batch is under way while this one is used
-                    pending = asyncio.ensure_future(self.call("next_messages", r.Named(message.id), r.Messages))
+                    pending = asyncio.ensure_future(self.call("next_messages", wire.Named(message.id), wire.Messages))
                 for last in batch.messages:
                     self.interceptors.notify(last)
                     yield last
@@ -222,7 +221,7 @@ class RemoteWorkerSession(WorkerSession):
                 await asyncio.wait([pending])
             if not isinstance(last, _FINAL) and self.loss is None:
                 with contextlib.suppress(WorkerDied, Closed):
-                    await self._control("stop_execution", r.Named(message.id), type(None))
+                    await self._control("stop_execution", wire.Named(message.id), type(None))
 
     async def run(
         self,
@@ -236,7 +235,7 @@ class RemoteWorkerSession(WorkerSession):
     ) -> ExecutionResult:
         limit = None if timeout is UNSET else timeout
         if on_message is None and not self.interceptors.stats:
-            request = r.Run(code, timeout is not UNSET, limit, transaction, allow_input, seed)
+            request = wire.Run(code, timeout is not UNSET, limit, transaction, allow_input, seed)
             try:
                 return await self.call("run", request, ExecutionResult)
             except WorkerDied as problem:
@@ -248,60 +247,60 @@ class RemoteWorkerSession(WorkerSession):
 
     async def input_response(self, input_id: str, data: str = "", *, eof: bool = False) -> bool:
         message = m.InputResponseMessage(input_id=input_id, data=data, eof=eof)
-        return await self._control("respond", r.Send(message), bool)
+        return await self._control("respond", wire.Send(message), bool)
 
     async def interrupt(self, *, force_restart: bool = False) -> InterruptResult:
-        result = await self._control("interrupt", r.Named(), InterruptResult)
+        result = await self._control("interrupt", wire.Named(), InterruptResult)
         if result.state == "lost" and force_restart:
             await self.restart()
         return result
 
     async def cancel(self, execution_id: str, grace: float = 0.5) -> InterruptResult:
-        return await self._control("cancel", r.Cancel(execution_id, grace), InterruptResult)
+        return await self._control("cancel", wire.Cancel(execution_id, grace), InterruptResult)
 
     # -- inspection
 
     async def namespace(self) -> tuple[m.NamespaceEntry, ...]:
-        return await self._control("namespace", r.Named(), tuple[m.NamespaceEntry, ...])
+        return await self._control("namespace", wire.Named(), tuple[m.NamespaceEntry, ...])
 
     async def complete(self, code: str) -> tuple[str, ...]:
-        return await self._control("complete", r.Named(code), tuple[str, ...])
+        return await self._control("complete", wire.Named(code), tuple[str, ...])
 
     async def heartbeat(self) -> m.HeartbeatMessage:
-        return await self._control("heartbeat", r.Named(), m.HeartbeatMessage)
+        return await self._control("heartbeat", wire.Named(), m.HeartbeatMessage)
 
     def usage(self) -> WorkerUsage:
         return self._usage
 
     async def measure(self) -> WorkerUsage:
         """Ask the node for the resources of the worker now; :meth:`usage` returns them from then on."""
-        self._usage = await self._control("measure", r.Named(), WorkerUsage)
+        self._usage = await self._control("measure", wire.Named(), WorkerUsage)
         return self._usage
 
     async def refresh(self) -> None:
         """Ask the node for the state of the session; :attr:`info` is that state from then on."""
-        self._info = msgspec.convert(await self._control("describe", r.Named(), dict[str, Any]), SessionInfo)
+        self._info = msgspec.convert(await self._control("describe", wire.Named(), dict[str, Any]), SessionInfo)
 
     # -- snapshots
 
     async def snapshot(self) -> SnapshotPoint:
-        return await self.call("snapshot", r.Named(), SnapshotPoint)
+        return await self.call("snapshot", wire.Named(), SnapshotPoint)
 
     async def rollback(self, point: SnapshotPoint) -> None:
-        await self.call("use_point", r.Point("rollback", point.id, point.hazards), type(None))
+        await self.call("use_point", wire.Point("rollback", point.id, point.hazards), type(None))
 
     async def drop(self, point: SnapshotPoint) -> None:
-        await self.call("use_point", r.Point("drop", point.id, point.hazards), type(None))
+        await self.call("use_point", wire.Point("drop", point.id, point.hazards), type(None))
 
     async def fork(self) -> "RemoteWorkerSession":
-        return type(self)(self.config, self._link, await self.call("fork", r.Named(), r.Leased))
+        return type(self)(self.config, self._link, await self.call("fork", wire.Named(), wire.Leased))
 
     async def checkpoint(self, name: str = "") -> Checkpoint:
-        return await self.call("checkpoint", r.Named(name), Checkpoint)
+        return await self.call("checkpoint", wire.Named(name), Checkpoint)
 
     async def restore(self, checkpoint: Checkpoint | bytes, *, clear_existing: bool = True) -> RestoreResult:
         data = checkpoint if isinstance(checkpoint, bytes) else checkpoint.data
-        return await self.call("restore", r.Restore(data, clear_existing), RestoreResult)
+        return await self.call("restore", wire.Restore(data, clear_existing), RestoreResult)
 
     async def capture(
         self,
@@ -310,10 +309,12 @@ class RemoteWorkerSession(WorkerSession):
         max_bytes: int = DEFAULT_WORKSPACE_BYTES,
         timeout: float = 60.0,
     ) -> Capture:
-        manifest = known.encode() if isinstance(known, WorkspaceManifest) else None
-        digests = () if isinstance(known, WorkspaceManifest) else tuple(known)
-        name = await self.call("start_capture", r.StartCapture(manifest, digests, max_bytes, timeout), str)
-        return RemoteCapture(self, name)
+        if isinstance(known, WorkspaceManifest):
+            digests, request = known.digests, wire.StartCapture(known.encode(), (), max_bytes, timeout)
+        else:
+            digests, request = frozenset(known), wire.StartCapture(None, tuple(known), max_bytes, timeout)
+        name = await self.call("start_capture", request, str)
+        return RemoteCapture(self, name, known=digests, max_bytes=max_bytes)
 
     async def restore_workspace(
         self,
@@ -322,6 +323,7 @@ class RemoteWorkerSession(WorkerSession):
         *,
         max_bytes: int = DEFAULT_WORKSPACE_BYTES,
         timeout: float | None = None,
+        prepare: Callable[[], Awaitable[object]] | None = None,
     ) -> WorkspaceReport:
         try:
             decoded = manifest if isinstance(manifest, WorkspaceManifest) else WorkspaceManifest.decode(manifest)
@@ -331,7 +333,9 @@ class RemoteWorkerSession(WorkerSession):
         if decoded.size > max_bytes:
             raise WorkspaceRefused("too-large", f"it has {decoded.size} bytes; the limit is {max_bytes}")
         await self._send_chunks(sorted(decoded.digests), fetch)
-        request = r.RestoreWorkspace(decoded.encode(), max_bytes, timeout)
+        if prepare is not None:
+            await prepare()
+        request = wire.RestoreWorkspace(decoded.encode(), max_bytes, timeout, prepare is not None)
         return await self.call("restore_workspace", request, WorkspaceReport)
 
     async def _send_chunks(self, digests: list[bytes], fetch: Callable[[bytes], Awaitable[bytes]]) -> None:
@@ -348,7 +352,7 @@ class RemoteWorkerSession(WorkerSession):
 
         for start in range(0, len(digests), _PARALLEL_FETCHES):
             some = await asyncio.gather(*map(get, digests[start : start + _PARALLEL_FETCHES]))
-            await self.call("put_chunks", r.PutChunks(some), type(None))
+            await self.call("put_chunks", wire.PutChunks(some), type(None))
 
     # -- messages
 
@@ -357,17 +361,17 @@ class RemoteWorkerSession(WorkerSession):
         self.interceptors.add(interceptor)
 
     async def send_message(self, message: m.Message) -> None:
-        await self._control("send", r.Send(cast(m.AnyMessage, message)), type(None))
+        await self._control("send", wire.Send(cast(m.AnyMessage, message)), type(None))
 
     async def receive_message(
         self, message_type: type[m.Message] | None = None, timeout: float | None = None
     ) -> m.Message:
         tag = None if message_type is None else message_type.__struct_config__.tag
-        return await self.call("receive", r.Receive(tag, timeout), m.AnyMessage)  # type: ignore[arg-type]
+        return await self.call("receive", wire.Receive(tag, timeout), m.AnyMessage)  # type: ignore[arg-type]
 
     # -- moving
 
-    async def move(self, lease: Callable[[], Awaitable[tuple[NodeLink, r.Leased]]]) -> WorkspaceReport:
+    async def move(self, lease: Callable[[], Awaitable[tuple[NodeLink, wire.Leased]]]) -> WorkspaceReport:
         """Continue in a worker on another node, which ``lease`` gets, with these variables and files.
 
         Calls wait meanwhile, and one that runs is waited for. Snapshots end with the worker they were taken in. What
@@ -375,15 +379,15 @@ class RemoteWorkerSession(WorkerSession):
         release the lease.
         """
         backoff = Backoff(initial=0.01, maximum=0.2)
-        while self._calls:  # noqa: ASYNC110 - each of many places would have to tell
+        while self._calls:  # noqa: ASYNC110 - many places would have to set an event
             await asyncio.sleep(backoff.next_delay())
         async with self._moving:
             chunks: dict[bytes, bytes] = {}
             name, _ = await self._link.call(
-                self.session_id, "start_capture", r.StartCapture(None, (), DEFAULT_WORKSPACE_BYTES, 60.0), str
+                self.session_id, "start_capture", wire.StartCapture(None, (), DEFAULT_WORKSPACE_BYTES, 60.0), str
             )
             while True:
-                batch, _ = await self._link.call(self.session_id, "next_chunks", r.Named(name), r.CaptureBatch)
+                batch, _ = await self._link.call(self.session_id, "next_chunks", wire.Named(name), wire.CaptureBatch)
                 chunks.update(batch.chunks)
                 if batch.manifest is not None:
                     break
@@ -395,7 +399,7 @@ class RemoteWorkerSession(WorkerSession):
 
             report = await target.restore_workspace(batch.manifest, fetch)
             self._check_lease()
-            self._link.tell("release", self.session_id)
+            self._link.notify("release", self.session_id)
             self._link, self.session_id, self._info = link, leased.session_id, target._info
             return report
 
@@ -410,7 +414,7 @@ class RemoteWorkerSession(WorkerSession):
                     on_message(one)
                 if isinstance(one, _FINAL):
                     return collector.build(one)
-                collector.add(one, len(m.encode(one)))
+                collector.add(one)
         except ExecutionTimeout as problem:
             return collector.build_timed_out(problem)
         finally:

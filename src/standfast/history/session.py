@@ -99,7 +99,7 @@ class SessionABC(ABC):
 
     @abstractmethod
     async def pop_item(self) -> Item | None:
-        """Remove the latest item and return it, or None if there is none."""
+        """Remove the latest item and return it, or None if the session is empty."""
 
     @abstractmethod
     async def clear_session(self) -> None:

@@ -16,9 +16,10 @@ from standfast.history.search import SearchHit, parse_query, search_index, valid
 from standfast.history.session import SessionSettings, make_conversation_key, validate_listing_limit
 from standfast.history.stored_session import StoredSession
 from standfast.history.transfer import export_lines, import_session, parse_lines, validate_text
-from standfast.lifecycle.opener import Opener
+from standfast.lifecycle.owner import Opener
+from standfast.store.audit_entries import Actor, AuditWriter
 from standfast.store.backend import Backend, Cursor
-from standfast.store.operations import Annotate
+from standfast.store.operations import Annotate, Op
 from standfast.store.records import Head, SessionRecord
 from standfast.store.urls import open_backend
 from standfast.workspaces.versions import name_session_workspace
@@ -159,10 +160,18 @@ class Store:
         await self.backend.commit(Annotate(session_id=name, metadata=plain, owner=validate_owner(owner), claim=claim))
         return await self.describe(session_id)
 
-    async def set_owner(self, session_id: str, owner: str) -> StoredSessionInfo:
-        """Record another owner of the session, and so of its runs and approvals. An owner is a label, no permission."""
+    async def set_owner(self, session_id: str, owner: str, *, by: Actor | str | None = None) -> StoredSessionInfo:
+        """Record another owner of the session, and so of its runs and approvals. An owner is a label, no permission.
+
+        With ``by``, who changes it, the audit log of the store gets an entry in the same commit.
+        """
         await self.require_record(validate_name("session id", session_id))
-        return await self.annotate(session_id, {}, owner=validate_name("owner", owner))
+        ops: list[Op] = [Annotate(session_id=session_id, metadata={}, owner=validate_name("owner", owner))]
+        if by is not None:
+            facts = {"session_id": session_id, "owner": owner}
+            ops.append(AuditWriter().make_operation("owner changed", by, facts)[0])
+        await self.backend.commit(*ops)
+        return await self.describe(session_id)
 
     async def delete(self, session_id: str, *, runs: RunsOfSession = "delete") -> DeletedSession:
         """Delete the session with its generations, annotations and durable runs, in one commit.

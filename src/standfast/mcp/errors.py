@@ -10,6 +10,7 @@ UserError
 """
 
 from standfast.agents.errors import AgentsException, UserError
+from standfast.base.log import hide_secrets
 
 DEFAULT_HINT = "check that it is running and that its parameters are correct"
 
@@ -20,6 +21,7 @@ class MCPServerError(AgentsException):
     code = "mcp"
 
     def __init__(self, message: str, *, server_name: str, tool_name: str | None = None) -> None:
+        message = hide_secrets(message)
         super().__init__(message)
         self.message, self.server_name, self.tool_name = message, server_name, tool_name
 

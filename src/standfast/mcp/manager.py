@@ -1,7 +1,7 @@
 """Connect and clean up several servers together."""
 
 import asyncio
-import math
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, Self
@@ -59,7 +59,7 @@ def _check_seconds(name: str, value: object) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a positive number of seconds or None, got {value!r}")
-    if not 0 < value < math.inf:
+    if not 0 < value <= sys.float_info.max:
         raise ValueError(f"{name} must be a positive finite number of seconds or None, got {value!r}")
     return value
 
@@ -68,11 +68,11 @@ class MCPServerManager:
     """Connects several servers. Pass ``active_servers`` to the agent.
 
     A server that cannot be connected is listed in ``failed_servers``, with its error in ``errors``. With ``strict`` the
-    first such error is raised, after the connected servers were cleaned up. With ``drop_failed_servers=False`` failed
-    servers stay in ``active_servers``, for servers that connect on demand. With ``suppress_cancelled_error`` a server
-    that cancels its own connection attempt counts as failed; a cancellation of the caller is never suppressed. With
-    ``connect_in_parallel`` each server has a task of its own that connects it and cleans it up. Calls wait for each
-    other.
+    first such error is raised, after the servers that the call connected were cleaned up. With
+    ``drop_failed_servers=False`` failed servers stay in ``active_servers``, for servers that connect on demand. With
+    ``suppress_cancelled_error`` a server that cancels its own connection attempt counts as failed; a cancellation of
+    the caller is never suppressed. With ``connect_in_parallel`` each server has a task of its own that connects it and
+    cleans it up. Calls wait for each other.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class MCPServerManager:
         suppress_cancelled_error: bool = True,
         connect_in_parallel: bool = False,
     ) -> None:
-        self._servers = list(servers)
+        self._servers = list({id(server): server for server in servers}.values())
         self._connect_timeout = _check_seconds("connect_timeout_seconds", connect_timeout_seconds)
         self._cleanup_timeout = _check_seconds("cleanup_timeout_seconds", cleanup_timeout_seconds)
         self.strict, self.drop_failed_servers = strict, drop_failed_servers
@@ -156,12 +156,15 @@ class MCPServerManager:
             return await self._connect([server for server in self._servers if server not in self._connected])
 
     async def reconnect(self, *, failed_only: bool = True) -> list[MCPServer]:
-        """Connect the failed servers again, or with ``failed_only=False`` clean up and connect all servers."""
+        """Connect the failed servers again, or with ``failed_only=False`` clean up and connect all servers.
+
+        If an error is raised, the servers that could be connected stay so.
+        """
         async with self._lock:
             if failed_only:
-                return await self._connect(self.failed_servers)
+                return await self._connect(self.failed_servers, keep=True)
             await self._cleanup()
-            return await self._connect(self._servers)
+            return await self._connect(self._servers, keep=True)
 
     async def cleanup_all(self) -> None:
         """Clean up all servers in reverse order.
@@ -173,20 +176,27 @@ class MCPServerManager:
             await self._cleanup()
 
     async def _cleanup(self) -> None:
+        try:
+            await self._disconnect(self._servers)
+        finally:
+            self._errors.clear()
+
+    async def _disconnect(self, servers: Iterable[MCPServer]) -> None:
+        """Clean up servers in reverse order; raise a cancellation once all are cleaned up."""
         cancelled = None
-        for server in reversed(self._servers):
+        for server in reversed(list(servers)):
             task = self._tasks.pop(server, None)
             if task is None:
                 cancelled = await self._cleanup_one(server) or cancelled
-                continue
-            try:
-                await task.call(partial(self._cleanup_one, server))
-            except asyncio.CancelledError as error:
-                cancelled = error
-            finally:
-                await task.stop()
-        self._connected.clear()
-        self._errors.clear()
+            else:
+                try:
+                    await task.call(partial(self._cleanup_one, server))
+                except asyncio.CancelledError as error:
+                    cancelled = error
+                finally:
+                    await task.stop()
+            if server in self._connected:
+                self._connected.remove(server)
         if cancelled is not None:
             raise cancelled
 
@@ -202,7 +212,7 @@ class MCPServerManager:
             _log.exception("the clean-up of the MCP server %r failed", server.name)
         return None
 
-    async def _connect(self, servers: list[MCPServer]) -> list[MCPServer]:
+    async def _connect(self, servers: list[MCPServer], *, keep: bool = False) -> list[MCPServer]:
         self._started = True
         for server in servers:
             self._errors.pop(server, None)
@@ -216,14 +226,25 @@ class MCPServerManager:
             else:
                 for server in servers:
                     await self._connect_one(server)
-        except BaseException:
-            await self._cleanup()
-            raise
-        for error in [self._errors[server] for server in servers if server in self._errors]:
-            if self.strict or (isinstance(error, asyncio.CancelledError) and not self.suppress_cancelled_error):
-                await self._cleanup()
+                    if server in self._errors and self._is_raised(self._errors[server]):
+                        break
+            raised = [error for server in servers if (error := self._errors.get(server)) and self._is_raised(error)]
+            # A cancellation comes first: whoever asked for it must not take another error for its answer.
+            for error in sorted(raised, key=lambda each: not isinstance(each, asyncio.CancelledError)):
                 raise error
+        except BaseException:
+            if not keep:  # nobody enters the manager, so nobody would leave it
+                failed = [each for each in servers if each in self._errors]  # they are cleaned up already
+                for task in [self._tasks.pop(each) for each in failed if each in self._tasks]:
+                    await task.stop()
+                await self._disconnect([each for each in servers if each not in self._errors])
+            raise
         return self.active_servers
+
+    def _is_raised(self, error: BaseException) -> bool:
+        if isinstance(error, asyncio.CancelledError):
+            return not self.suppress_cancelled_error
+        return self.strict or not isinstance(error, Exception)
 
     async def _connect_one(self, server: MCPServer) -> None:
         task = asyncio.current_task()
@@ -239,7 +260,7 @@ class MCPServerManager:
             if task is not None and task.cancelling() > before:
                 raise
             self._errors[server] = cancelled
-        except Exception as error:  # noqa: BLE001 - available as `errors`
+        except BaseException as error:  # noqa: BLE001 - available as `errors`, and raised there if it has to be
             self._errors[server] = error
         else:
             self._connected.append(server)

@@ -87,6 +87,20 @@ def as_item(output: Any) -> Item:
     raise TypeError(f"an output item of a model must be a JSON object, got {type(output).__name__}")
 
 
+def to_input_item(item: Item) -> Item:
+    """Return an item without ``created_by``, which the API returns and does not accept, also in parts of an output."""
+    parts = item.get("output")
+    if isinstance(parts, list) and any(isinstance(part, Mapping) and "created_by" in part for part in parts):
+        item = {**item, "output": [_drop_creator(part) for part in parts]}
+    return _drop_creator(item)  # type: ignore[no-any-return]
+
+
+def _drop_creator(part: Any) -> Any:
+    if not isinstance(part, Mapping) or "created_by" not in part:
+        return part
+    return {name: value for name, value in part.items() if name != "created_by"}
+
+
 def _dump_model(value: Any) -> Item:
     item: Item = value.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
     return item
@@ -160,7 +174,7 @@ class ModelResponse:
 
     def to_input_items(self) -> list[Item]:
         """Return the output as input for the next request, in a new list."""
-        return list(self.items)
+        return [to_input_item(item) for item in self.items]
 
 
 class Model(ABC):

@@ -45,7 +45,7 @@ class MultiProviderMap:
         self._providers = dict(mapping)
 
     def get_provider(self, prefix: str) -> ModelProvider | None:
-        """Return the provider for a prefix, None if there is none."""
+        """Return the provider for a prefix, or None."""
         return self._providers.get(prefix)
 
     def add_provider(self, prefix: str, provider: ModelProvider) -> None:

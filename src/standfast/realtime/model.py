@@ -80,6 +80,9 @@ class RealtimeModelSendToolOutput:
 class RealtimeModelSendInterrupt:
     """Stop the model: truncate the audio that was not heard, cancel the response, emit no more of its audio.
 
+    A model reports each part that it has stopped with a :class:`RealtimeModelAudioInterruptedEvent`. The session then
+    removes the words from its history that were not heard.
+
     ``response_id`` restricts it to that response. ``cancel_response_only`` does not stop playback and needs a
     ``response_id``. ``playback_only`` does not cancel the response and excludes both cancel options; it may be sent
     between two connections, while audio of the last one plays.

@@ -55,6 +55,6 @@ from standfast.runs.config import RunOptions as RunOptions
 from standfast.runs.tool_output_trimmer import ToolOutputTrimmer as ToolOutputTrimmer
 from standfast.runs.websocket_session import ResponsesWebSocketSession as ResponsesWebSocketSession
 from standfast.runs.websocket_session import responses_websocket_session as responses_websocket_session
-from standfast.workspaces.saved_reference import WorkspaceRef as WorkspaceRef
+from standfast.workspaces.versions import WorkspaceRef as WorkspaceRef
 from standfast.runs.config import OutputGuardrailBlockedMessageArgs as OutputGuardrailBlockedMessageArgs
 from standfast.runs.config import OutputGuardrailBlockedMessageFormatter as OutputGuardrailBlockedMessageFormatter

@@ -61,6 +61,10 @@ class OutcomeRecorder(Protocol):
         """
         ...
 
+    async def before_request(self, run: "ActiveRun") -> None:
+        """Raise an exception if the run may not ask its model now."""
+        ...
+
     def open_call(self, run: "ActiveRun", record: CallRecord) -> Any:
         """Return the object by which a call that is about to be made adds to the record of its outcome.
 

@@ -9,6 +9,7 @@ from typing_extensions import TypedDict
 
 from standfast.agents.context import RunContextWrapper, RunHooksBase
 from standfast.agents.errors import InvalidDeclaration
+from standfast.agents.function_schema import is_async
 from standfast.agents.guardrails import InputGuardrail, OutputGuardrail
 from standfast.agents.handoffs import HandoffHistoryMapper, HandoffInputFilter
 from standfast.agents.model_settings import ModelSettings, coerce_settings
@@ -66,6 +67,11 @@ class ToolExecutionConfig:
     pre_approval_tool_input_guardrails: bool = False
 
     def __post_init__(self) -> None:
+        early: Any = self.pre_approval_tool_input_guardrails
+        if not isinstance(early, bool):
+            raise InvalidDeclaration(
+                "ToolExecutionConfig", f"pre_approval_tool_input_guardrails must be a bool, got {early!r}"
+            )
         limit: Any = self.max_function_tool_concurrency
         if limit is not None and (not is_integer(limit) or limit < 1):
             raise InvalidDeclaration(
@@ -141,11 +147,22 @@ class DefaultProvider(ModelProvider):
             await self._provider.aclose()
 
 
+def _check_sandbox_grants(sandbox: Any) -> None:
+    """Refuse paths of the host in settings given as data: only a program may grant them, as a manifest."""
+    manifest = sandbox.get("manifest") if isinstance(sandbox, Mapping) else None
+    if isinstance(manifest, Mapping) and manifest.get("extra_path_grants"):
+        raise InvalidDeclaration(
+            "RunConfig", "sandbox.manifest.extra_path_grants must be set in a Manifest, not a dict"
+        )
+
+
 def _check_blocked_message(message: Any) -> None:
     if message is not None and not isinstance(message, str) and not callable(message):
         raise TypeError(f"output_guardrail_blocked_message must be a string or a function, got {message!r}")
     if isinstance(message, str) and not message.strip():
         raise InvalidInput("output_guardrail_blocked_message must not be empty")
+    if is_async(message):
+        raise TypeError("output_guardrail_blocked_message must not be an async function: it is called at once")
 
 
 def _is_sensitive_data_traced() -> bool:
@@ -231,6 +248,7 @@ class RunConfig:
         if self.tool_execution is not None:
             self.tool_execution = coerce_settings(ToolExecutionConfig, self.tool_execution)
         if self.sandbox is not None:
+            _check_sandbox_grants(self.sandbox)
             self.sandbox = coerce_settings(SandboxRunConfig, self.sandbox)
         for name in ("session_input_callback", "call_model_input_filter", "tool_error_formatter"):
             value = getattr(self, name)

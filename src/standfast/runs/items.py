@@ -13,7 +13,7 @@ from standfast.agents.tools import ToolOrigin
 from standfast.base.ids import new_id
 from standfast.base.item_pairs import get_call_id
 from standfast.base.items import Item
-from standfast.models.interface import TResponseStreamEvent, as_item
+from standfast.models.interface import TResponseStreamEvent, as_item, to_input_item
 from standfast.runs.core.state import EntryKind
 from standfast.tool_calls.output import make_output_item
 
@@ -29,7 +29,7 @@ class RunItemBase(Generic[T]):
 
     def to_input_item(self) -> Item:
         """Return the item as input for a model."""
-        return as_item(self.raw_item)
+        return to_input_item(as_item(self.raw_item))
 
     def release_agent(self) -> None:
         """Keep only weak references to agents, so that a long-lived result does not keep them alive.

@@ -87,7 +87,7 @@ class RunResultBase:
 
     @property
     def last_response_id(self) -> str | None:
-        """The id of the last response, None if there is none."""
+        """The id of the last response, or None."""
         return self.raw_responses[-1].response_id if self.raw_responses else None
 
     @property

@@ -39,7 +39,7 @@ from standfast.runs.items import ToolApprovalItem
 from standfast.runs.saved_workspace import SaveOptions
 from standfast.runs.session_io import as_items, list_stored_items, read_session_input, remove_own_items, validate_input
 from standfast.workspaces.run_workspace import RunWorkspace
-from standfast.workspaces.saved_reference import WorkspaceRef
+from standfast.workspaces.versions import WorkspaceRef
 
 TContext = TypeVar("TContext", default=Any)
 TAgent = TypeVar("TAgent", default=Any)

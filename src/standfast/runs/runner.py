@@ -227,7 +227,7 @@ _runner: AgentRunner | None = None
 
 def get_default_agent_runner() -> AgentRunner:
     """Return the runner that :class:`Runner` calls."""
-    return _runner or _default_runner
+    return _default_runner if _runner is None else _runner
 
 
 def set_default_agent_runner(runner: AgentRunner | None) -> None:

@@ -94,7 +94,7 @@ async def _add_segment(run: ActiveRun, start: int, is_new: bool, error: BaseExce
     if run.state.answer is not None:
         output = run.final_output
         segment["final_output"] = output if isinstance(output, str) else json.loads(json.dumps(output, default=str))
-    from standfast.sandbox.memory_files import make_rollout_id
+    from standfast.sandbox.capabilities.memory import make_rollout_id
 
     generator = _get_generator(sandbox.session, memory, run.config)
     await generator.add_segment(make_rollout_id(_name_conversation(run)), segment)
@@ -165,7 +165,7 @@ class MemoryGenerator:
     """Makes the memories of one layout in a session."""
 
     def __init__(self, session: "BaseSandboxSession", memory: "Memory", config: RunConfig) -> None:
-        from standfast.sandbox.memory_files import MemoryFiles
+        from standfast.sandbox.capabilities.memory import MemoryFiles
 
         self._session = weakref.ref(session)
         self._layout, self._config, self._outer = memory.layout, memory.generate, config
@@ -256,6 +256,6 @@ def _get_settings(settings: Any) -> dict[str, Any]:
 
 
 def _get_notes_type() -> type:
-    from standfast.sandbox.memory_files import RolloutExtractionArtifacts
+    from standfast.sandbox.capabilities.memory import RolloutExtractionArtifacts
 
     return RolloutExtractionArtifacts

@@ -1,12 +1,24 @@
 """An input filter that shortens old tool outputs, so that a long conversation costs less."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from standfast.base.items import Item
 from standfast.runs.config import CallModelData, ModelInputData
+
+_PART_FIELDS = {
+    "input_text": {"text"},
+    "input_image": {"image_url", "file_id", "detail"},
+    "input_file": {"file_data", "file_url", "file_id", "filename", "detail"},
+}
+_MAPS_OF_SCHEMAS = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
+_SCHEMAS = {
+    *("items", "prefixItems", "additionalItems", "contains", "additionalProperties", "propertyNames"),
+    *("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "unevaluatedItems", "unevaluatedProperties"),
+}
 
 
 @dataclass
@@ -15,8 +27,8 @@ class ToolOutputTrimmer:
 
     Outputs of the ``recent_turns`` latest user turns stay as they are, and so do outputs of at most
     ``max_output_chars`` characters. Others are replaced by a note and their first ``preview_chars`` characters; images
-    and files are dropped and counted. With ``trimmable_tools`` only the outputs of these tools are shortened. Nothing
-    that is stored changes: the filter returns new items.
+    and files are dropped and counted, in a text that fits ``max_output_chars``. With ``trimmable_tools`` only the
+    outputs of these tools are shortened. Nothing that is stored changes: the filter returns new items.
     """
 
     recent_turns: int = 2
@@ -30,6 +42,8 @@ class ToolOutputTrimmer:
                 raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}")
         if self.trimmable_tools is not None:
             names = self.trimmable_tools
+            if isinstance(names, bytes | bytearray):
+                raise ValueError("trimmable_tools must be a name or names, got bytes")
             self.trimmable_tools = frozenset([names] if isinstance(names, str) else names)
 
     def __call__(self, data: CallModelData[Any]) -> ModelInputData:
@@ -50,42 +64,57 @@ class ToolOutputTrimmer:
             return item
         if kind == "tool_search_output":
             return self._trim_found_tools(item)
-        return self._trim_output(item, names[0] if names else "tool") if kind == "function_call_output" else item
+        return (
+            self._trim_output(item, names[0] if names else "unknown_tool") if kind == "function_call_output" else item
+        )
 
     def _trim_output(self, item: Item, name: str) -> Item:
         output = item.get("output")
         if isinstance(output, str):
-            size, text = len(output), output
-            note = f"[Trimmed: {name} output — {size} chars → {self.preview_chars} char preview]\n"
-            short = f"{note}{text[: self.preview_chars]}..."
-        elif isinstance(output, list):
-            size, short = self._summarize_parts(name, output)
-        else:
-            return item
-        return {**item, "output": short} if size > self.max_output_chars and len(short) < size else item
+            short = self._shorten(name, output)
+            return {**item, "output": short} if self.max_output_chars < len(output) > len(short) else item
+        if isinstance(output, list) and all(map(_is_content_part, output)):
+            size = sum(len(value) for part in output for key, value in part.items() if key not in ("type", "detail"))
+            if size > self.max_output_chars:
+                return {**item, "output": self._summarize_parts(name, output, size)}
+        return item
 
-    def _summarize_parts(self, name: str, parts: list[Any]) -> tuple[int, str]:
-        texts = [part["text"] for part in parts if isinstance(part, Mapping) and isinstance(part.get("text"), str)]
-        dropped: dict[str, int] = {}
-        size = sum(map(len, texts))
-        for part in parts:
-            if isinstance(part, Mapping) and not isinstance(part.get("text"), str):
-                kind = str(part.get("type"))
-                dropped[kind] = dropped.get(kind, 0) + 1
-                size += sum(len(value) for key, value in part.items() if key != "type" and isinstance(value, str))
-        text = "\n".join(texts)
-        facts = [f"Trimmed: {name}", f"payload {size}"]
-        if text:
-            facts.append(f"preview {self.preview_chars}")
-        if dropped:
-            facts.append("dropped " + ", ".join(f"{count} {kind}" for kind, count in dropped.items()))
-        note = f"[{'; '.join(facts)}]"
-        return size, f"{note}\n{text[: self.preview_chars]}..." if text else note
+    def _shorten(self, name: str, text: str) -> str:
+        note = f"[Trimmed: {name} output — {len(text)} chars → {self.preview_chars} char preview]\n"
+        return f"{note}{text[: self.preview_chars]}..."
+
+    def _summarize_parts(self, name: str, parts: list[Any], size: int) -> str:
+        """Return a text that fits: as much of the preview as possible, then as many facts as possible."""
+        text = "\n".join(part["text"] for part in parts if "text" in part)
+        kinds = Counter(part["type"] for part in parts if "text" not in part)
+        preview = text[: self.preview_chars]
+        facts = [f"Trimmed: {name}", f"payload {size}", *([f"preview {len(preview)}"] if text else [])]
+        dropped = [f"dropped {', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))}"] if kinds else []
+        notes = [
+            f"[{'; '.join([*facts, *dropped])}]",
+            f"[{'; '.join(facts)}]",
+            f"[Trimmed: {', '.join(sorted(kinds))}]",
+        ]
+        if not text:
+            fitting = (note for note in (notes[0], notes[2], "[Trimmed]") if len(note) <= self.max_output_chars)
+            return next(fitting, "[Trimmed]"[: self.max_output_chars])
+        body = preview if preview == text else f"{preview}..."
+        for note in (*notes[:2], "[Trimmed]"):
+            if len(note) + 1 + len(body) <= self.max_output_chars:
+                return f"{note}\n{body}"
+        room = self.max_output_chars - len("[Trimmed]\n...")
+        return f"[Trimmed]\n{text[:room]}..." if room > 0 else text[: min(self.preview_chars, self.max_output_chars)]
 
     def _trim_found_tools(self, item: Item) -> Item:
-        if len(json.dumps(item.get("tools"), ensure_ascii=False)) <= self.max_output_chars:
-            return item
-        return {**item, "tools": [self._trim_declaration(tool) for tool in item["tools"]]}
+        for name, found in (("tools", item.get("tools")), ("results", item.get("results"))):
+            text = json.dumps(found, ensure_ascii=False)
+            if not isinstance(found, list) or len(text) <= self.max_output_chars:
+                continue
+            if name == "tools":
+                return {**item, name: [self._trim_declaration(tool) for tool in found]}
+            short = [{"text": self._shorten("tool_search", text)}]
+            return {**item, name: short} if len(json.dumps(short, ensure_ascii=False)) < len(text) else item
+        return item
 
     def _trim_declaration(self, tool: Any) -> Any:
         if not isinstance(tool, Mapping):
@@ -107,10 +136,27 @@ def _get_names(call: Item) -> tuple[str, ...]:
     return (name,) if not namespace or namespace == name else (f"{namespace}.{name}", name)
 
 
+def _is_content_part(part: Any) -> bool:
+    """Return whether a part has the form in which texts, images and files are sent to a model."""
+    if not isinstance(part, Mapping) or part.get("type") not in _PART_FIELDS:
+        return False
+    fields = part.keys() - {"type"}
+    known = fields <= _PART_FIELDS[part["type"]] and all(isinstance(part[name], str) for name in fields)
+    return known and part.get("detail", "auto") in ("auto", "high", "low", "original") and bool(fields - {"detail"})
+
+
 def _drop_prose(schema: Any) -> Any:
-    if isinstance(schema, Mapping):
-        prose = ("description", "title")
-        return {
-            name: _drop_prose(part) for name, part in schema.items() if name not in prose or not isinstance(part, str)
-        }
-    return [_drop_prose(part) for part in schema] if isinstance(schema, list) else schema
+    """Return a schema without titles and descriptions; values such as defaults and constants stay as they are."""
+    if not isinstance(schema, Mapping):
+        return schema
+    short: dict[str, Any] = {}
+    for name, part in schema.items():
+        if name in ("description", "title") and isinstance(part, str):
+            continue
+        if name in _MAPS_OF_SCHEMAS and isinstance(part, Mapping):
+            short[name] = {key: _drop_prose(each) for key, each in part.items()}
+        elif name in _SCHEMAS:
+            short[name] = [_drop_prose(each) for each in part] if isinstance(part, list) else _drop_prose(part)
+        else:
+            short[name] = part
+    return short

@@ -10,8 +10,11 @@ from standfast.runtime.types import RunInfo as RunInfo
 from standfast.runtime.types import RunOutcome as RunOutcome
 from standfast.runtime.types import RuntimeInfo as RuntimeInfo
 from standfast.runtime.types import RunStep as RunStep
+from standfast.runtime.types import Budget as Budget
+from standfast.runtime.budgets import Budgets as Budgets
 from standfast.runtime.types import Schedule as Schedule
 from standfast.runtime.schedules import Schedules as Schedules
+from standfast.runtime.types import Spending as Spending
 from standfast.runtime.types import StepCall as StepCall
 from standfast.runtime.types import StepItem as StepItem
 from standfast.base.errors import InvalidDecision as InvalidDecision

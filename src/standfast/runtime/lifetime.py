@@ -23,13 +23,13 @@ from standfast.runtime._engine.context import (
 from standfast.runtime._engine.encrypting_backend import encrypt_backend
 from standfast.runtime._engine.leases import LeaseRenewer
 from standfast.runtime._engine.live_relay import LiveRelay
-from standfast.runtime._engine.outbox import WebhookOutbox
 from standfast.runtime._engine.presence import Presence
 from standfast.runtime._engine.recovery import RecoveryLoop
 from standfast.runtime._engine.run_cipher import RunCipher
-from standfast.runtime._engine.schedule_loop import ScheduleLoop
 from standfast.runtime._engine.scheduler import Scheduler
+from standfast.runtime._engine.schedules import ScheduleLoop
 from standfast.runtime._engine.subscriptions import RunSubscriptions
+from standfast.runtime._engine.webhook_outbox import WebhookOutbox
 from standfast.runtime._engine.webhook_sender import WebhookSender
 from standfast.store.urls import open_backend
 
@@ -74,6 +74,7 @@ async def hold_runtime(
             scope.start(RecoveryLoop(scheduler).run(), name="standfast recovery")
             claims, presence = ClaimLoop(scheduler), Presence(scheduler)
             scheduler.on_runnable, relay.on_runnable = claims.wake, claims.wake_soon
+            scheduler.on_capacity = claims.wake_with_capacity
             if graphs:
                 schedules = ScheduleLoop(scheduler)
                 ctx.on_schedule_changed = schedules.wake

@@ -12,18 +12,18 @@ from standfast.base.ids import validate_name, validate_owner
 from standfast.base.items import Item
 from standfast.history.compaction import HistoryCompaction
 from standfast.history.store import Store
-from standfast.lifecycle.opener import Opener
-from standfast.lifecycle.owner import Owner
+from standfast.lifecycle.owner import Opener, Owner
 from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
 from standfast.runs.run_state import RunState
 from standfast.runs.session_io import validate_input
-from standfast.runtime._engine import approvals, control, deletion
+from standfast.runtime._engine import approvals, control
 from standfast.runtime._engine.context import RetryingBackend, RuntimeContext
 from standfast.runtime._engine.encrypting_backend import encrypt_backend
 from standfast.runtime._engine.forks import ForkEdit, ForkTarget, fork_run
 from standfast.runtime._engine.imports import import_run
 from standfast.runtime._engine.presence import describe_queues, describe_runtimes
 from standfast.runtime._engine.scheduler import Scheduler
+from standfast.runtime.budgets import Budgets
 from standfast.runtime.handle import RunHandle
 from standfast.runtime.lifetime import hold_runtime
 from standfast.runtime.queries import RunQueries
@@ -39,6 +39,7 @@ from standfast.runtime.types import (
     Verdict,
 )
 from standfast.runtime.webhooks import Webhooks
+from standfast.store.audit_entries import Actor
 
 if TYPE_CHECKING:
     from standfast.workers.pool import SessionPool
@@ -195,6 +196,11 @@ class Runtime(RunQueries):
         return Schedules(self._ctx, self._ctx.on_schedule_changed)
 
     @property
+    def budgets(self) -> Budgets:
+        """The budgets of the store: what runs may spend."""
+        return Budgets(self._ctx)
+
+    @property
     def webhooks(self) -> Webhooks:
         """The webhooks of the store: servers that are notified when runs stop and approvals change."""
         return Webhooks(self._ctx)
@@ -247,10 +253,10 @@ class Runtime(RunQueries):
         arguments: Any = None,
         message: str | None = None,
         output: Any = None,
-        by: str | None = None,
+        by: Actor | str | None = None,
         always: bool = False,
     ) -> Approval:
-        """Decide an approval, once, and resume its run.
+        """Decide an approval, once, and resume its run. ``by`` says who decides: a name, or the principal of a request.
 
         ``approve`` makes the call, with ``arguments`` in place of the model's; ``reject`` passes ``message`` to the
         model instead. With ``always`` the decision applies to every further call of that tool by that agent in the
@@ -258,6 +264,8 @@ class Runtime(RunQueries):
 
         A call of kind ``uncertain`` may have happened already: ``done`` states that it did and returned ``output``,
         ``reject`` that it shall not be made, and ``again`` makes it again. ``approve`` raises :class:`UncertainCall`.
+
+        The audit log of the store gets an entry in the same commit.
         """
         decided = await approvals.decide_approval(
             self._ctx, approval_id, decision, arguments=arguments, message=message, output=output, by=by, always=always
@@ -289,7 +297,7 @@ class Runtime(RunQueries):
         Raise :class:`RunActive` for a run that has not ended, and :class:`RunShared` for one that was forked: the fork
         shares its journal and must be deleted first. A key that started the run starts a new one afterwards.
         """
-        await deletion.delete_run(self._ctx, run_id)
+        await control.delete_run(self._ctx, run_id)
 
     async def prune(self, *, older_than: timedelta | float | None = None, keep: int | None = None) -> PruneReport:
         """Delete the runs that ended more than ``older_than`` ago, and those not among the latest ``keep`` ended runs.
@@ -297,7 +305,7 @@ class Runtime(RunQueries):
         Each run is deleted in one commit as by :meth:`delete`. Runs that have not ended are neither touched nor
         counted.
         """
-        return await deletion.prune_runs(self._ctx, older_than=older_than, keep=keep)
+        return await control.prune_runs(self._ctx, older_than=older_than, keep=keep)
 
     async def rekey(self) -> RekeyReport:
         """Encrypt all encrypted runs again with the first key, so that the other keys are no longer needed for them.

@@ -11,7 +11,7 @@ from standfast.base.items import Item
 from standfast.runs.config import DEFAULT_MAX_TURNS
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.control import build_request
-from standfast.runtime._engine.schedule_records import (
+from standfast.runtime._engine.schedules import (
     SCHEDULE_KIND,
     compute_next_time,
     decode_schedule,

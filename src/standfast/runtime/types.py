@@ -12,6 +12,7 @@ from standfast.runs.core.state import PersistedStruct
 RunStatus: TypeAlias = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
 CancelMode: TypeAlias = Literal["after_turn", "immediate"]
 OnBusy: TypeAlias = Literal["enqueue", "reject", "interrupt", "rollback"]
+BudgetPeriod: TypeAlias = Literal["day", "month", "ever"]
 Verdict: TypeAlias = Literal["approve", "reject", "done", "again"]
 ApprovalStatus: TypeAlias = Literal["pending", "approved", "rejected", "done", "expired", "withdrawn"]
 
@@ -163,6 +164,54 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def is_paused(self) -> bool:
         """Whether no runs are started."""
         return self.next_at is None
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What runs may spend in a period; see :class:`Budgets`."""
+
+    name: str
+    """The name, under which it is replaced."""
+    tokens: int | None = None
+    """The most tokens, read and written ones together. None: any number."""
+    cost: float | None = None
+    """The most US dollars. None: any sum."""
+    per: BudgetPeriod = "month"
+    """The period, in UTC, after which it is full again."""
+    owner: str | None = None
+    """The owner of the sessions whose runs it is for. None: all runs, also those without a session."""
+    agent: str | None = None
+    """The agent that the runs start with. None: all."""
+    created_at: float
+    """When it was made, in seconds since 1970."""
+    spent: "Spending" = msgspec.field(default_factory=lambda: Spending())
+    """What was spent in the current period."""
+    locked: bool = False
+    """Whether it is encrypted and this runtime cannot read it: only its name is known."""
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether no run that it is for asks a model again in this period."""
+        return (self.tokens is not None and self.spent.tokens >= self.tokens) or (
+            self.cost is not None and self.spent.cost >= self.cost
+        )
+
+
+class Spending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What responses of models have cost."""
+
+    tokens: int = 0
+    """Tokens read and written."""
+    cost: float = 0.0
+    """US dollars, as far as the prices are known."""
+    unpriced_tokens: int = 0
+    """Those of the tokens whose price is not known."""
+
+    def __add__(self, other: "Spending") -> "Spending":
+        return Spending(
+            tokens=self.tokens + other.tokens,
+            cost=self.cost + other.cost,
+            unpriced_tokens=self.unpriced_tokens + other.unpriced_tokens,
+        )
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True):

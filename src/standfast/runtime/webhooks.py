@@ -12,10 +12,11 @@ import msgspec
 from standfast.base.errors import InvalidInput, MissingExtra, NotFound
 from standfast.base.ids import new_id, validate_name
 from standfast.runtime._engine.context import RuntimeContext
-from standfast.runtime._engine.outbox import EVENTS, TEST_EVENT, make_delivery
-from standfast.runtime._engine.webhook_records import (
+from standfast.runtime._engine.webhook_outbox import (
     DUE_KIND,
+    EVENTS,
     LOG_KIND,
+    TEST_EVENT,
     WEBHOOK_KIND,
     StoredWebhook,
     WebhookTarget,
@@ -25,6 +26,7 @@ from standfast.runtime._engine.webhook_records import (
     encode_target,
     iterate_documents,
     iterate_webhooks,
+    make_delivery,
 )
 from standfast.runtime._engine.webhook_sender import SECRET_PREFIX
 from standfast.runtime.types import NewWebhook, Webhook, WebhookDelivery
@@ -87,6 +89,10 @@ class Webhooks:
         self._on_changed()
         async for document in iterate_documents(backend, LOG_KIND, after=f"{webhook_id} ", before=f"{webhook_id}!"):
             await backend.commit(DeleteDocument(kind=LOG_KIND, key=document.key))
+        # Not left to the sender: the next attempt may be due in hours, and until then it has the error of the last.
+        async for document in iterate_documents(backend, DUE_KIND):
+            if decode_delivery(document).webhook_id == webhook_id:
+                await backend.commit(DeleteDocument(kind=DUE_KIND, key=document.key))
 
     async def deliveries(self, webhook_id: str) -> Sequence[WebhookDelivery]:
         """Return the deliveries of a webhook, latest first: those to be sent, and the last hundred that are over."""

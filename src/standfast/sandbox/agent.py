@@ -120,6 +120,8 @@ class RunSandbox:
             return known[1]
         clones = [capability.clone() for capability in agent.capabilities]
         manifest = self.session.state.manifest
+        if agent.default_manifest is not None and self._is_new:
+            manifest = manifest.with_additions(agent.default_manifest)
         for clone in clones:
             clone.bind(self.session)
             clone.bind_workspace_scope(self.scope)
@@ -129,8 +131,14 @@ class RunSandbox:
         self._bound[id(agent)] = (agent, clones)
         return clones
 
+    @property
+    def _is_new(self) -> bool:
+        """Whether the run made the workspace, and its agents say what is in it."""
+        config = self.config
+        return config.session is None and config.session_state is None and config.manifest is None
+
     async def _add_entries(self, manifest: Manifest) -> None:
-        """Create the entries that capabilities added to the manifest of a running session."""
+        """Create the entries that agents and capabilities added to the manifest of a running session."""
         present = {PurePosixPath(Path(name).as_posix()) for name in self.session.state.manifest.entries}
         for name, entry in manifest.validated_entries().items():
             path = PurePosixPath(Path(name).as_posix())

@@ -17,6 +17,7 @@ from standfast.sandbox.workspace_paths import to_relative_path
 from standfast.workers.chunks import decode_chunk, encode_chunk
 from standfast.workers.wire.manifests import (
     CHUNK_SIZE,
+    MAX_ENTRIES,
     Content,
     WorkspaceFile,
     WorkspaceManifest,
@@ -68,19 +69,21 @@ _MAX_TIME_NS = (1 << 63) - 1
 
 
 def read_archive(
-    file: Any, known: Collection[bytes] = (), *, max_bytes: int | None = None
+    file: Any, known: Collection[bytes] = (), *, max_bytes: int | None = None, max_entries: int = MAX_ENTRIES
 ) -> tuple[WorkspaceManifest, dict[bytes, bytes]]:
     """Return the manifest of a tar archive, and its chunks that are not ``known``, as they are stored.
 
-    What a manifest cannot have is among its ``unkept_files``, with the reason. ValueError above ``max_bytes``, and
-    tarfile.TarError for what is no archive.
+    What a manifest cannot have is among its ``unkept_files``, with the reason. ValueError above ``max_bytes`` or
+    ``max_entries``, and tarfile.TarError for what is no archive.
     """
     files: dict[str, WorkspaceFile] = {}
     unkept: dict[str, str] = {}
     chunks: dict[bytes, bytes] = {}
     size = 0
     with tarfile.open(fileobj=file, mode="r") as archive:
-        for member in archive:
+        for count, member in enumerate(archive, 1):
+            if count > max_entries:
+                raise ValueError(f"the workspace has more than {max_entries} files")
             path = member.name.removeprefix("./").rstrip("/")
             if path in ("", "."):
                 continue

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePath
+from pathlib import PurePath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
+from standfast.agents.errors import InvalidDeclaration
 from standfast.agents.model_settings import ModelSettings, Reasoning, coerce_settings
 
 if TYPE_CHECKING:
@@ -67,6 +68,23 @@ class SandboxArchiveLimits:
             raise ValueError(text.format(limit))
 
 
+def _check_cwd(cwd: str | PurePath) -> str:
+    """Return a directory below the workspace as text."""
+    text = cwd.as_posix() if isinstance(cwd, PurePath) else cwd
+    problem = None
+    if not isinstance(text, str) or not text:
+        problem = "must be non-empty"
+    elif text.startswith("/") or PureWindowsPath(text).drive:
+        problem = "must be relative to the workspace"
+    elif "\\" in text:
+        problem = "must have POSIX separators"
+    elif ".." in text.split("/"):
+        problem = "must not contain parent segments"
+    if problem is not None:
+        raise InvalidDeclaration("SandboxRunConfig", f"cwd {problem}, got {cwd!r}")
+    return text
+
+
 @dataclass
 class SandboxRunConfig:
     """Where the agents of a run work: in ``session``, or in one that ``client`` resumes or creates for the run.
@@ -86,6 +104,8 @@ class SandboxRunConfig:
     cwd: str | PurePath | None = None
 
     def __post_init__(self) -> None:
+        if self.cwd is not None:
+            self.cwd = _check_cwd(self.cwd)
         self.concurrency_limits = coerce_settings(SandboxConcurrencyLimits, self.concurrency_limits)
         if self.archive_limits is not None:
             self.archive_limits = coerce_settings(SandboxArchiveLimits, self.archive_limits)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from standfast.agents.types import maybe_await
-from standfast.base.http_clients import get_url_opener
 from standfast.base.log import get_logger
+from standfast.base.network import get_url_opener
 from standfast.sandbox.errors import SandboxError
 from standfast.sandbox.session_events import (
     DeliveryMode,

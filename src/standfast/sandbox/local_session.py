@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+import msgspec
+
 from standfast.base.errors import Closed, InvalidInput, NotFound
 from standfast.sandbox.errors import (
     ConfigurationError,
@@ -26,6 +28,7 @@ from standfast.sandbox.errors import (
     WorkspaceReadNotFoundError,
     WorkspaceStartError,
 )
+from standfast.sandbox.manifest import Environment
 from standfast.sandbox.output import truncate_output
 from standfast.sandbox.sessions import BaseSandboxSession, SandboxSessionState
 from standfast.sandbox.types import EntryKind, ExecResult, FileEntry, Permissions, PtyExecUpdate, User
@@ -42,6 +45,8 @@ _PIECE_BYTES = 1 << 20
 _MAX_ARCHIVE_BYTES = 1 << 31
 _SPOOLED_BYTES = 16 << 20
 _POLL_SECONDS = 0.25
+_CALL_SECONDS = 300.0
+_PROBLEM = str | None
 _KINDS = {0o100000: EntryKind.FILE, 0o040000: EntryKind.DIRECTORY, 0o120000: EntryKind.SYMLINK}
 
 
@@ -62,7 +67,8 @@ class UnixLocalSandboxSession(BaseSandboxSession):
         self.state = state
         self._policy = policy or SHELL_POLICY
         self._worker: WorkerSession | None = None
-        self._environment: dict[str, str] = {}
+        self._resolved: Environment | None = None
+        self._variables: dict[str, str] = {}
         self._numbers = itertools.count(1)
         self._running: set[int] = set()
         self.host_environment: dict[str, str] = {}
@@ -78,7 +84,7 @@ class UnixLocalSandboxSession(BaseSandboxSession):
         manifest = self.state.manifest
         if manifest.users or manifest.groups:
             self.check_user((manifest.users or manifest.groups[0].users or [User(name=manifest.groups[0].name)])[0])
-        self._environment = await manifest.environment.resolve()
+        await self._resolve_environment()
         grants = manifest.extra_path_grants
         if mapped := [grant.path for grant in grants if grant.host_path not in (None, grant.path)]:
             raise ConfigurationError(f"a local sandbox has granted paths where they are on the host: {mapped[0]}")
@@ -107,14 +113,21 @@ class UnixLocalSandboxSession(BaseSandboxSession):
         if worker is not None:
             await worker.terminate()
 
-    async def _call(self, function: str, *arguments: Any) -> Any:
-        """Call a function of ``worker_commands`` in the worker."""
+    async def _call(self, function: str, *arguments: Any, kind: Any = None) -> Any:
+        """Call a function of ``worker_commands`` in the worker, and return its value, which is of this type.
+
+        Commands can replace the function: one that does not answer in time, or with another type, ends the sandbox.
+        """
         if self._worker is None:
             raise Closed("this sandbox is not running: enter it with 'async with', or call start()")
-        result = await self._worker.run(f"{function}({', '.join(map(repr, arguments))})", timeout=None)
+        code = f"{function}({', '.join(map(repr, arguments))})"
+        result = await self._worker.run(code, timeout=_CALL_SECONDS)
         if result.error is not None:
             raise Closed(f"the sandbox can no longer be used: {result.error}")
-        return result.value
+        try:
+            return msgspec.convert(result.value, kind, builtin_types=(bytes,))
+        except msgspec.ValidationError as problem:
+            raise Closed(f"the sandbox can no longer be used: {function} returned something else: {problem}") from None
 
     def check_user(self, user: str | User | None) -> None:
         if user is not None:
@@ -192,6 +205,13 @@ class UnixLocalSandboxSession(BaseSandboxSession):
         if numbers and await self.running():
             await self._call("kill", numbers)
 
+    async def _resolve_environment(self) -> dict[str, str]:
+        """Return the variables of the manifest, which are resolved once unless others are added to it."""
+        environment = self.state.manifest.environment
+        if self._resolved is not environment:
+            self._variables, self._resolved = await environment.resolve(), environment
+        return self._variables
+
     async def _start(
         self, command: tuple[str | Path, ...], *, shell: bool | list[str], cwd: str, tty: bool, merged: bool
     ) -> int:
@@ -204,10 +224,10 @@ class UnixLocalSandboxSession(BaseSandboxSession):
             "LANG": "C.UTF-8",
             "TERM": "xterm" if tty else "dumb",
             **self.host_environment,
-            **self._environment,
+            **await self._resolve_environment(),
         }
         try:
-            problem = await self._call("start", number, arguments, cwd, environment, tty, merged)
+            problem = await self._call("start", number, arguments, cwd, environment, tty, merged, kind=_PROBLEM)
         except (WorkerError, Closed) as error:
             raise ExecTransportError(command=command, cause=error) from error
         if problem is not None:
@@ -217,15 +237,16 @@ class UnixLocalSandboxSession(BaseSandboxSession):
     async def _poll(
         self, number: int, command: tuple[str | Path, ...], seconds: float, *, written: bytes = b"", close_input: bool
     ) -> tuple[list[bytes], int | None, int]:
+        kind = tuple[tuple[bytes, ...], int | None, int] | None
         try:
-            found = await self._call("poll", number, seconds, written, close_input)
+            found = await self._call("poll", number, seconds, written, close_input, kind=kind)
         except (WorkerError, Closed, ExecutionTimeout) as error:
             self._running.discard(number)
             raise ExecTransportError(command=command, cause=error) from error
         if found is None:
             raise PtySessionNotFoundError(session_id=number)
         outputs, code, taken = found
-        return list(outputs), code, taken
+        return [*outputs, b"", b""][:2], code, max(0, taken)
 
     async def _kill(self, number: int) -> None:
         self._running.discard(number)
@@ -241,13 +262,16 @@ class UnixLocalSandboxSession(BaseSandboxSession):
         output, code = bytearray(), None
         while True:
             left = max(0.0, deadline - loop.time())
-            [new], code, taken = await self._poll(
+            (new, _), code, taken = await self._poll(
                 number, command, min(left, _POLL_SECONDS), written=written[:4096], close_input=False
             )
             output += new[: MAX_OUTPUT - len(output)]
             written = written[taken:]
             if code is not None or (left <= 0 and not written):
                 break
+            if left <= 0 and not taken:
+                message = f"the command does not read its input: {len(written)} bytes were not written"
+                raise ExecTransportError(command=command, message=message)
         if code is not None:
             self._running.discard(number)
         text, count = truncate_output(bytes(output), tokens)
@@ -282,7 +306,8 @@ class UnixLocalSandboxSession(BaseSandboxSession):
 
     async def ls(self, path: Path | str, *, user: str | User | None = None) -> list[FileEntry]:
         self.check_user(user)
-        found = await self._call("list_directory", str(self.normalize_path(path)))
+        kind = list[tuple[str, int, int, int, int]] | str
+        found = await self._call("list_directory", str(self.normalize_path(path)), kind=kind)
         if isinstance(found, str):
             raise WorkspaceReadNotFoundError(path=path, context={"reason": found})
         return [
@@ -314,7 +339,7 @@ class UnixLocalSandboxSession(BaseSandboxSession):
         await self._change(path, "remove", str(self.normalize_path(path, for_write=True)), recursive)
 
     async def _change(self, path: Path | str, function: str, *arguments: Any) -> None:
-        problem = await self._call(function, *arguments)
+        problem = await self._call(function, *arguments, kind=_PROBLEM)
         if problem is not None:
             raise WorkspaceArchiveWriteError(path=path, message=f"{path}: {problem}", op="write")
 
@@ -324,7 +349,7 @@ class UnixLocalSandboxSession(BaseSandboxSession):
         archive: Any = tempfile.SpooledTemporaryFile(max_size=_SPOOLED_BYTES)  # noqa: SIM115 - the caller closes it
         try:
             while True:
-                data, problem = await self._call("read_archive", _PIECE_BYTES)
+                data, problem = await self._call("read_archive", _PIECE_BYTES, kind=tuple[bytes, _PROBLEM])
                 if problem is None and archive.tell() > _MAX_ARCHIVE_BYTES:
                     problem = f"it has more than {_MAX_ARCHIVE_BYTES} bytes"
                 if problem is not None:
@@ -343,8 +368,8 @@ class UnixLocalSandboxSession(BaseSandboxSession):
         await self._call("unpack", ROOT)
         while piece := await asyncio.to_thread(data.read, _PIECE_BYTES):
             await self._write_bytes(PurePosixPath(_ARCHIVE_PIECE), piece)
-            await self._call("write_archive", f"{ROOT}/{_ARCHIVE_PIECE}")
-        problem = await self._call("write_archive", None)
+            await self._call("write_archive", f"{ROOT}/{_ARCHIVE_PIECE}", kind=_PROBLEM)
+        problem = await self._call("write_archive", None, kind=_PROBLEM)
         if problem is not None:
             raise WorkspaceArchiveWriteError(path=ROOT, message=f"the archive cannot be extracted: {problem}")
 

@@ -118,6 +118,14 @@ class Manifest(BaseModel):
             return self
         return self.model_copy(update={"environment": Environment(value={**self.environment.value, **added})})
 
+    def with_additions(self, other: "Manifest") -> "Manifest":
+        """Return the manifest with the entries and variables of another one that it does not have itself."""
+        entries = {**other.entries, **self.entries}
+        variables = {**other.environment.value, **self.environment.value}
+        unchanged = variables.keys() == self.environment.value.keys()
+        environment = self.environment if unchanged else Environment(value=variables)
+        return self.model_copy(update={"entries": entries, "environment": environment})
+
     def validated_entries(self) -> dict[str | Path, BaseEntry]:
         """Return the entries, or raise :class:`InvalidManifestPathError` for a path that leaves the workspace."""
         for path, _ in self.iter_entries():

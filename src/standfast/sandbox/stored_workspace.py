@@ -25,10 +25,9 @@ from standfast.store.backend import Backend
 from standfast.store.operations import AppendVersions, Op
 from standfast.workers.errors import WorkspaceRefused
 from standfast.workers.wire.manifests import WorkspaceManifest
-from standfast.workspaces.confidentiality import refuse_encrypted
 from standfast.workspaces.ownership import RecordedCall
 from standfast.workspaces.recovery import count_calls
-from standfast.workspaces.storage import WorkspaceStorage, build_checkpoint_op
+from standfast.workspaces.storage import WorkspaceStorage, build_checkpoint_op, refuse_encrypted
 from standfast.workspaces.versions import Cell, encode_cell
 
 DEPENDENCY = "standfast.store"

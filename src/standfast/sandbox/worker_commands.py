@@ -21,7 +21,10 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 _CHUNK = 65536
-_POLL_BYTES = 262144
+# What the pipes of a command hold when it ends: at most 1 MB each, unless root made them larger.
+_REST_BYTES = 2_500_000
+# Characters of a listing; the host takes no larger value.
+_LISTING_LIMIT = 3_000_000
 
 
 class RunningCommand:
@@ -76,8 +79,9 @@ class RunningCommand:
             if self._read(max(0.0, min(left, 0.02))) or left <= 0:
                 break
         if self.process.poll() is not None:
-            # What the process wrote is in the pipe; descendants that keep it open are not waited for.
-            while self._read(0.0):
+            # What the process wrote is in the pipe; descendants that keep it open, and may write for ever, are not
+            # waited for.
+            while sum(map(len, self.streams.values())) < _REST_BYTES and self._read(0.0):
                 pass
         outputs = [bytes(self.streams[fd]) for fd in self.order]
         for buffer in self.streams.values():
@@ -96,8 +100,6 @@ class RunningCommand:
             return len(data)
 
     def _read(self, seconds: float) -> bool:
-        if sum(map(len, self.streams.values())) >= _POLL_BYTES:
-            return True
         if not self.open:
             time.sleep(seconds)
             return False
@@ -173,8 +175,12 @@ def list_directory(path: str) -> list[tuple[str, int, int, int, int]] | str:
     """Return (name, mode, uid, gid, size) of each entry, or the reason why the directory cannot be read."""
     try:
         found = []
+        remaining = _LISTING_LIMIT
         for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
             status = entry.stat(follow_symlinks=False)
+            remaining -= len(entry.path) + 14
+            if remaining < 0:
+                return "the names of its entries are too long together to be listed"
             found.append((entry.path, status.st_mode, status.st_uid, status.st_gid, status.st_size))
     except OSError as problem:
         return problem.strerror or str(problem)

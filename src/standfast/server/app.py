@@ -14,16 +14,16 @@ from starlette.routing import Route
 from standfast.base.errors import InvalidInput, NotFound
 from standfast.runtime.runtime import Runtime
 from standfast.server import metrics
-from standfast.server.api_page import ApiPage
 from standfast.server.auth.principals import Authenticator
 from standfast.server.console_pages import ConsolePages
 from standfast.server.endpoints import Endpoint
-from standfast.server.openapi import build_openapi
+from standfast.server.openapi import ApiPage, build_openapi
 from standfast.server.origin_checks import OriginChecks
 from standfast.server.problems import RequestError, make_problem, make_response
 from standfast.server.resources import (
     agents,
     approvals,
+    budgets,
     cells,
     compaction,
     fleet,
@@ -65,6 +65,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *health.endpoints,
     *keys.endpoints,
     *schedules.endpoints,
+    *budgets.endpoints,
     *webhooks.endpoints,
     *metrics.endpoints,
 )

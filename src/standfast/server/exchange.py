@@ -1,11 +1,11 @@
-"""One request: its principal, its decoded parameters, and the checked objects that its path names."""
+"""One request: its principal, its decoded parameters, the checked objects that its path names, pages of a listing."""
 
 import asyncio
 import random
 import re
 import time
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -18,18 +18,17 @@ from standfast.runtime.handle import RunHandle
 from standfast.runtime.queries import RunQueries
 from standfast.runtime.runtime import Runtime
 from standfast.runtime.types import Approval, RunInfo
-from standfast.server.access import Forbidden, Rule
-from standfast.server.auth.credentials import IssuerUnavailable
-from standfast.server.auth.principals import Principal, Unauthenticated
-from standfast.server.endpoints import Endpoint
+from standfast.server.auth.principals import IssuerUnavailable, Principal, Unauthenticated
+from standfast.server.endpoints import Endpoint, Forbidden, Rule
 from standfast.server.problems import BodyTooLarge, BodyTooSlow, RequestError, UnknownMediaType
 from standfast.server.service import Service
-from standfast.server.types import Upload
+from standfast.server.types import Page, Upload
 from standfast.store.records import Head
 
 MIN_BODY_RATE = 1000.0
 """Bytes per second that a body must have on average, so that a client cannot hold a connection by single bytes."""
 _ETAG = re.compile(r'"([0-9]{1,18})-([0-9]{1,18})"')
+T = TypeVar("T")
 
 
 class Hidden(NotFound):
@@ -268,3 +267,25 @@ def decode_json(data: bytes, kind: Any) -> Any:
         raise InvalidInput(f"in the body: {problem}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise RequestError(f"the body is not JSON: {problem}") from None
+
+
+def validate_page_size(exchange: Exchange, limit: int) -> int:
+    """Return the size of a page, or raise :class:`InvalidInput`."""
+    largest = exchange.service.limits.page_size
+    if not 1 <= limit <= largest:
+        raise InvalidInput(f"limit must be from 1 to {largest}, not {limit}")
+    return limit
+
+
+def choose_owner(exchange: Exchange, requested: str | None) -> str | None:
+    """Return the owner to list: the requested one if the principal may see it, else its own."""
+    allowed = exchange.owner_filter
+    if allowed is not None and requested not in (None, allowed):
+        raise Forbidden(f"{exchange.endpoint.name} of other owners needs the role {exchange.rule.foreign.name.lower()}")
+    return requested if allowed is None else allowed
+
+
+def make_page(found: Sequence[T], size: int, get_cursor: Callable[[T], str]) -> Page[T]:
+    """Return a page; ``found`` has one entry more than fits if there is another page."""
+    kept = list(found[:size])
+    return Page(kept, get_cursor(kept[-1]) if len(found) > size else None)

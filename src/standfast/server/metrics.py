@@ -10,8 +10,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from standfast.base.errors import StandfastError
-from standfast.server.access import OPERATE
-from standfast.server.endpoints import EndpointTable
+from standfast.server.endpoints import OPERATE, EndpointTable
 
 if TYPE_CHECKING:
     from standfast.runtime.queries import RunQueries

@@ -11,9 +11,8 @@ from standfast.base import errors
 from standfast.base.log import get_logger
 from standfast.runs.core.context import ContextNotSaved
 from standfast.runtime.errors import ApprovalSettled, RunActive, RunEnded, RunTampered, SessionEncrypted
-from standfast.server.access import Forbidden
-from standfast.server.auth.credentials import IssuerUnavailable
-from standfast.server.auth.principals import Unauthenticated
+from standfast.server.auth.principals import IssuerUnavailable, Unauthenticated
+from standfast.server.endpoints import Forbidden
 from standfast.server.types import Problem
 from standfast.store.operations import LeaseHeld
 from standfast.workers.errors import WorkerError, WorkspaceRefused
@@ -121,6 +120,7 @@ STATUS_BY_ERROR: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (errors.Unsupported, HTTPStatus.NOT_IMPLEMENTED),
     (errors.MissingExtra, HTTPStatus.NOT_IMPLEMENTED),
     (errors.StoreUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
+    (errors.StoreRefused, HTTPStatus.CONFLICT),
     (errors.Closed, HTTPStatus.SERVICE_UNAVAILABLE),
 )
 

@@ -1,4 +1,4 @@
-"""A server process: it listens, prints nothing by itself, and drains when it receives a signal to stop."""
+"""A server process: it prints nothing by itself, limits the heads of requests, and drains on a signal to stop."""
 
 import asyncio
 import gc
@@ -9,16 +9,101 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from standfast.base.log import get_logger
-from standfast.server.request_heads import HEAD_SECONDS, limit_heads
+from standfast.models.prices import load_price_list
 
+HEAD_SECONDS = 20.0
+"""From the connection, or the first byte of a further request on it, to the end of the headers."""
+MAX_HEAD_BYTES = 65_536
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _log = get_logger(__name__)
-
 DRAIN_TIMEOUT = 20.0
 """Seconds that open requests get to end after their streams were closed."""
 MAX_SOCKET_MESSAGE = 1_000_000
 """Bytes of one message of a WebSocket."""
+
+
+class JoiningTransport:
+    """Sends what is written within one iteration of the event loop at once: each system call takes its time."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self._parts = transport, list[bytes]()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._transport, name)
+        setattr(self, name, found)
+        return found
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._parts.append(data)
+
+    def flush(self) -> None:
+        if self._parts:
+            data, self._parts = b"".join(self._parts), []
+            self._transport.write(data)
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+
+class LimitedHeadProtocol(HttpToolsProtocol):
+    """Closes a connection on which no complete head of a request arrives in time, or a very large one."""
+
+    head_seconds = HEAD_SECONDS
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(JoiningTransport(transport))  # type: ignore[arg-type]
+        self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._head_timer is None:
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._head_timer is None:  # a further request on this connection
+            self._expect_head()
+
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _expect_head(self) -> None:
+        self._head_bytes = 0
+        self._head_timer = self.loop.call_later(self.head_seconds, self._give_up)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _give_up(self) -> None:
+        self._head_timer = None
+        self.transport.close()
+
+
+def limit_heads(seconds: float) -> type[LimitedHeadProtocol]:
+    """Return the protocol with this limit of time."""
+    return type("LimitedHeadProtocol", (LimitedHeadProtocol,), {"head_seconds": seconds})
 
 
 class DrainingServer(uvicorn.Server):
@@ -110,6 +195,7 @@ async def run_server(
         limit_concurrency=None,
         **options,
     )
+    asyncio.get_running_loop().run_in_executor(None, load_price_list)  # before the first request needs it
     server = DrainingServer(config, app, drain_delay=drain_delay)
     # uvicorn raises the signal again after it has ended, which would kill the process before the runtime is closed.
     handled = {sig: signal.getsignal(sig) for sig in (signal.SIGINT, signal.SIGTERM)}

@@ -1,8 +1,12 @@
-"""From endpoints to routes: every request is authenticated, limited, authorised, decoded, answered and logged here."""
+"""From endpoints to routes: every request is authenticated, limited, authorised, decoded, answered and logged here.
+
+The OpenTelemetry span of a request has the client's as its parent, and what the request starts is below it.
+"""
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.datastructures import URLPath
@@ -15,16 +19,58 @@ from starlette.websockets import WebSocket, WebSocketState
 from standfast.base.errors import OutsideScope
 from standfast.base.ids import new_id
 from standfast.base.log import get_logger
-from standfast.server.access import Forbidden
 from standfast.server.auth.principals import Unauthenticated
-from standfast.server.endpoints import WEBSOCKET, Endpoint
+from standfast.server.endpoints import WEBSOCKET, Endpoint, Forbidden
 from standfast.server.exchange import Exchange, Hidden
 from standfast.server.problems import Draining, RateLimited, make_problem, make_response
-from standfast.server.request_spans import trace_request
 from standfast.server.service import Service
+from standfast.tracing.registry import call_safely, get_listeners
+
+if TYPE_CHECKING:
+    from standfast.tracing.otel import OtelSpan
 
 _log = get_logger(__name__)
 _DENIALS = (Unauthenticated, Forbidden, Hidden, OutsideScope)
+
+
+class RequestSpan:
+    """The span of one request, if the program has set up OpenTelemetry."""
+
+    def __init__(self, span: "OtelSpan | None") -> None:
+        self.status = 500
+        self.attributes: dict[str, str] = {}
+        self._span = span
+
+    def end(self) -> None:
+        if self._span is not None:
+            call_safely(self._span.end_request, self.status, self.attributes)
+
+
+@contextmanager
+def trace_request(request: Request, endpoint: Endpoint) -> Iterator[RequestSpan]:
+    """Make a span the current one until the answer begins; runs that the request starts become its children."""
+    bridge = get_listeners()[1]
+    if bridge is None:
+        yield RequestSpan(None)
+        return
+    attributes = {
+        "http.request.method": request.method,
+        "http.route": endpoint.path,
+        "url.path": request.scope["path"],
+        "url.scheme": request.scope["scheme"],
+        "standfast.request_id": request.state.request_id,
+    }
+    name = f"{request.method} {endpoint.path}"
+    otel = call_safely(bridge.start_request_span, name, request.headers, attributes)
+    span = RequestSpan(otel)
+    if otel is not None:
+        call_safely(otel.attach)
+    try:
+        yield span
+    finally:
+        if otel is not None:
+            call_safely(otel.detach)
+        span.end()
 
 
 def make_routes(service: Service, endpoints: Sequence[Endpoint]) -> list[BaseRoute]:

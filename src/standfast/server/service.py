@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from standfast.workers.session import SandboxReport
 
 _log = get_logger(__name__)
-
 SECURITY_CHECK_INTERVAL = 10.0
-"""Seconds after which the server looks again whether the database separates owners."""
-MAX_NARROWED = 1000
+"""Seconds after which the server checks again whether the database separates owners."""
+MAX_CACHED = 1000
 MAX_SIZES = 4000
 
 
@@ -104,9 +103,9 @@ class Service:
     """By id, creation and version: a listing that is asked for again and again reads only what has changed."""
     _sandboxes: "dict[int, asyncio.Future[SandboxReport]]" = field(default_factory=dict)
     _skipped_denials: Counter[str] = field(default_factory=Counter)
-    _narrowed: dict[str, RunQueries] = field(default_factory=dict)
+    _scopes: dict[str, RunQueries] = field(default_factory=dict)
     _is_protected: bool = False
-    _looked_at: float = -math.inf
+    _checked_at: float = -math.inf
 
     def __post_init__(self) -> None:
         self.rate_limiter = RateLimiter(self.limits.requests_per_second)
@@ -120,16 +119,16 @@ class Service:
         """Return the data of an owner, separated by the database if it can do that. ``None`` stands for all owners."""
         if owner is None:
             return self.runtime
-        if time.monotonic() >= self._looked_at + SECURITY_CHECK_INTERVAL:
-            self._is_protected, self._looked_at = await self.runtime.has_row_security(), time.monotonic()
-            self._narrowed.clear()
+        if time.monotonic() >= self._checked_at + SECURITY_CHECK_INTERVAL:
+            self._is_protected, self._checked_at = await self.runtime.has_row_security(), time.monotonic()
+            self._scopes.clear()
         if not self._is_protected:
             return self.runtime
-        if owner not in self._narrowed:
-            if len(self._narrowed) >= MAX_NARROWED:
-                self._narrowed.clear()
-            self._narrowed[owner] = self.runtime.scoped(owner)
-        return self._narrowed[owner]
+        if owner not in self._scopes:
+            if len(self._scopes) >= MAX_CACHED:
+                self._scopes.clear()
+            self._scopes[owner] = self.runtime.scoped(owner)
+        return self._scopes[owner]
 
     async def probe_sandbox(self, pool: "SessionPool") -> "SandboxReport":
         """Return which sandbox the workers of a pool get here. Workers are started once to find out."""
@@ -170,9 +169,9 @@ class Service:
         if action == "denied":
             sender = principal.subject if principal else str(facts.get("address"))
             if self.denial_limiter.take(sender):
-                if len(self._skipped_denials) < MAX_NARROWED or sender in self._skipped_denials:
+                if len(self._skipped_denials) < MAX_CACHED or sender in self._skipped_denials:
                     self._skipped_denials[sender] += 1
                 return
             if skipped := self._skipped_denials.pop(sender, 0):
                 facts = facts | {"skipped": skipped}
-        await self.audit.record(action, principal, facts)
+        await self.audit.append(action, principal, facts)

@@ -1,6 +1,7 @@
 """Server-sent events: numbered, resumable, with heartbeats, encoded once for all readers."""
 
 import asyncio
+import dataclasses
 import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -11,6 +12,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from standfast.base.errors import InvalidInput
+from standfast.models.prices import compute_cost
+from standfast.runs.core.conversion import from_usage_record
+from standfast.runs.core.state import UsageRecord
 from standfast.runtime._engine.records import ENDED_STATUSES
 from standfast.runtime.handle import RunHandle, Until
 from standfast.runtime.types import Event
@@ -136,6 +140,15 @@ async def stream_run(
     yield format_event(_encode(end), event="end")
 
 
+def add_cost(event: Event) -> Event:
+    """Add what a response has cost in US dollars to its event, if the price of the model is known."""
+    if event.type != "model.answered":
+        return event
+    usage = from_usage_record(msgspec.convert(event.data["usage"], UsageRecord))
+    cost = compute_cost(event.data["model"], usage)
+    return event if cost is None else dataclasses.replace(event, data={**event.data, "cost": cost})
+
+
 class EncodedEvents:
     """The events that were encoded last: all readers of a run get the same ones at about the same time."""
 
@@ -148,7 +161,7 @@ class EncodedEvents:
         known, event_id = self._encoded.get(id(event)), position.format()
         if known is not None and known[0] is event and known[1] == event_id:
             return known[2]
-        data = format_event(_encode(event), event=event.type, number=event_id)
+        data = format_event(_encode(add_cost(event)), event=event.type, number=event_id)
         if len(self._encoded) >= self._size:
             self._encoded.pop(next(iter(self._encoded)))
         self._encoded[id(event)] = event, event_id, data

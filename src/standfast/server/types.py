@@ -6,7 +6,7 @@ import msgspec
 
 from standfast.base.items import Item
 from standfast.runs.config import DEFAULT_MAX_TURNS
-from standfast.runtime.types import ApprovalStatus, CancelMode, OnBusy, RunStatus, Verdict
+from standfast.runtime.types import ApprovalStatus, BudgetPeriod, CancelMode, OnBusy, RunStatus, Verdict
 from standfast.store.records import Head
 
 T = TypeVar("T")
@@ -89,6 +89,16 @@ class NewSchedule(Input, frozen=True, kw_only=True):
     owner: str | None = None
     max_turns: int | None = DEFAULT_MAX_TURNS
     overlap: bool = False
+
+
+class NewBudget(Input, frozen=True, kw_only=True):
+    """What runs may spend in a period: tokens, US dollars, or both."""
+
+    tokens: int | None = None
+    cost: float | None = None
+    per: BudgetPeriod = "month"
+    owner: str | None = None
+    agent: str | None = None
 
 
 class WebhookRequest(Input, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError
 
-from standfast.agents.local_tool import make_rejection_item
+from standfast.agents.local_tools import make_rejection_item
 from standfast.agents.tool_identity import ToolRef
 from standfast.base.items import Item
 from standfast.base.text import sanitize_json, sanitize_text

@@ -9,6 +9,7 @@ from standfast.agents.tools import FunctionTool, OnUncertain, default_tool_error
 from standfast.agents.types import NeedsApproval
 from standfast.base.errors import StandfastError, Unsupported
 from standfast.base.ids import current_conversation
+from standfast.workers.errors import PrepareFailed
 from standfast.workers.pool import SessionPool
 from standfast.workers.python_sessions import CarriedOver, PythonCallResult, PythonSessions
 from standfast.workers.results import extract_images
@@ -24,10 +25,13 @@ def python_tool(
     timeout: float = 30.0,
     needs_approval: NeedsApproval = False,
     on_uncertain: OnUncertain | None = None,
+    prepare: str = "",
 ) -> FunctionTool:
     """Return a tool that runs Python code in a session that lasts as long as the conversation.
 
-    ``description`` tells the model what the session is for, for example which files and packages it has.
+    ``description`` tells the model what the session is for, for example which files and packages it has. ``prepare`` is
+    Python code that runs once in each new interpreter before its first call: imports, functions and settings that the
+    model shall find. If it raises an exception or takes longer than ``timeout``, the run fails.
 
     Calls of one conversation share variables and files; different conversations share nothing. Nested agents use
     the session of the outer run. The model receives printed output, the value of the last expression, images and
@@ -59,6 +63,7 @@ def python_tool(
             recorded_call=context.recorded_call,
             origin=context.idempotency_key,
             run=context.workspace,
+            prepare=prepare,
         )
         nothing_lost = result.is_first_call and not _has_run_before(context)
         return _format_result(result, carried_over="variables" if nothing_lost else result.carried_over)
@@ -83,7 +88,7 @@ def _explain_failure(context: RunContextWrapper[Any], error: Exception) -> str:
 
     Errors in what the program itself requested are raised to the program.
     """
-    if isinstance(error, Unsupported):
+    if isinstance(error, (Unsupported, PrepareFailed)):
         raise error
     text = default_tool_error_function(context, error)
     return f"{text} Error: {error}" if isinstance(error, StandfastError) and str(error) not in text else text

@@ -11,8 +11,8 @@ from functools import cache
 from typing import Any
 from urllib.error import HTTPError, URLError
 
-from standfast.base.http_clients import get_url_opener
 from standfast.base.log import get_logger
+from standfast.base.network import get_url_opener
 from standfast.tracing.registry import TracingProcessor, TracingState, add_trace_processor, call_safely
 from standfast.tracing.spans import Span, Trace
 

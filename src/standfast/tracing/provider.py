@@ -86,11 +86,11 @@ class TraceProvider:
         TracingState.shutdown()
 
     def get_current_trace(self) -> Trace | None:
-        """Return the trace around the caller, None if there is none."""
+        """Return the trace around the caller, or None."""
         return get_current_trace()
 
     def get_current_span(self) -> Span[Any] | None:
-        """Return the span around the caller, None if there is none."""
+        """Return the span around the caller, or None."""
         return get_current_span()
 
     def gen_trace_id(self) -> str:

@@ -1,9 +1,9 @@
 from standfast.voice.audio import AudioInput as AudioInput
 from standfast.voice.audio import StreamedAudioInput as StreamedAudioInput
-from standfast.voice.events import VoiceStreamEvent as VoiceStreamEvent
-from standfast.voice.events import VoiceStreamEventAudio as VoiceStreamEventAudio
-from standfast.voice.events import VoiceStreamEventError as VoiceStreamEventError
-from standfast.voice.events import VoiceStreamEventLifecycle as VoiceStreamEventLifecycle
+from standfast.voice.pipeline import VoiceStreamEvent as VoiceStreamEvent
+from standfast.voice.pipeline import VoiceStreamEventAudio as VoiceStreamEventAudio
+from standfast.voice.pipeline import VoiceStreamEventError as VoiceStreamEventError
+from standfast.voice.pipeline import VoiceStreamEventLifecycle as VoiceStreamEventLifecycle
 from standfast.voice.openai_models import OpenAISTTModel as OpenAISTTModel
 from standfast.voice.openai_models import OpenAISTTTranscriptionSession as OpenAISTTTranscriptionSession
 from standfast.voice.openai_models import OpenAITTSModel as OpenAITTSModel

@@ -10,8 +10,8 @@ import msgspec
 
 from standfast.agents.errors import AgentsException
 from standfast.base.errors import MissingExtra
-from standfast.base.http_clients import make_websocket_connector
 from standfast.base.log import get_logger, hide_in_logs
+from standfast.base.network import make_websocket_connector
 from standfast.models.openai.client import hide_api_key, mask
 from standfast.models.openai.provider import OpenAIProvider
 from standfast.voice.audio import DEFAULT_SAMPLE_RATE, AudioInput, StreamedAudioInput, to_pcm16

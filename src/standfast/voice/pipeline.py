@@ -1,10 +1,10 @@
-"""Voice pipelines: speech to text, a workflow, text to speech."""
+"""Voice pipelines: speech to text, a workflow, text to speech, and the events of their results."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from standfast.agents.errors import InvalidDeclaration
 from standfast.agents.model_settings import coerce_settings
@@ -14,7 +14,6 @@ from standfast.lifecycle.channel import Channel
 from standfast.lifecycle.scope import Scope
 from standfast.tracing.create import TracingConfig, speech_group_span, speech_span, trace, transcription_span
 from standfast.voice.audio import AudioInput, StreamedAudioInput, load_numpy
-from standfast.voice.events import VoiceStreamEvent, VoiceStreamEventAudio, VoiceStreamEventLifecycle
 from standfast.voice.speech_models import STTModel, STTModelSettings, TTSModel, TTSModelSettings, VoiceModelProvider
 from standfast.voice.workflow import VoiceWorkflowBase
 
@@ -24,6 +23,33 @@ if TYPE_CHECKING:
 MAX_BUFFERED_EVENTS = 1024
 MAX_SEGMENTS_AHEAD = 4
 """How many parts of a turn are synthesised while an earlier one is delivered."""
+
+
+@dataclass
+class VoiceStreamEventAudio:
+    """A piece of the answer."""
+
+    data: "Samples | None"
+    type: Literal["voice_stream_event_audio"] = "voice_stream_event_audio"
+
+
+@dataclass
+class VoiceStreamEventLifecycle:
+    """A turn starts with its first audio and ends after its last; the session ends after its last turn."""
+
+    event: Literal["turn_started", "turn_ended", "session_ended"]
+    type: Literal["voice_stream_event_lifecycle"] = "voice_stream_event_lifecycle"
+
+
+@dataclass
+class VoiceStreamEventError:
+    """An error that does not end the session."""
+
+    error: Exception
+    type: Literal["voice_stream_event_error"] = "voice_stream_event_error"
+
+
+VoiceStreamEvent: TypeAlias = VoiceStreamEventAudio | VoiceStreamEventLifecycle | VoiceStreamEventError
 
 
 def _get_default_provider() -> VoiceModelProvider:

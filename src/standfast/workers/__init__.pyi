@@ -9,6 +9,7 @@ from standfast.workers.errors import WorkspaceRefused as WorkspaceRefused
 from standfast.workers.errors import ExecutionTimeout as ExecutionTimeout
 from standfast.workers.errors import PoolBroken as PoolBroken
 from standfast.workers.errors import PoolExhausted as PoolExhausted
+from standfast.workers.errors import PrepareFailed as PrepareFailed
 from standfast.workers.errors import WorkerRequestFailed as WorkerRequestFailed
 from standfast.workers.errors import SandboxUnavailable as SandboxUnavailable
 from standfast.workers.errors import StartFailed as StartFailed
@@ -38,7 +39,7 @@ from standfast.workers.state import SessionState as SessionState
 from standfast.workers.python_sessions import PythonSessions as PythonSessions
 from standfast.workers.python_sessions import PythonCallResult as PythonCallResult
 from standfast.workers.python_sessions import current_conversation as current_conversation
-from standfast.workers.python_sessions import python_function as python_function
+from standfast.workers.framework_functions import python_function as python_function
 from standfast.workers.wire.frames import FrameTooLarge as FrameTooLarge
 from standfast.workers.wire.manifests import Content as Content
 from standfast.workers.wire.manifests import InvalidManifest as InvalidManifest

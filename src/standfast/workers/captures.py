@@ -9,7 +9,7 @@ from standfast.base.errors import Closed
 from standfast.workers._host.message_limits import measure_weight
 from standfast.workers.chunks import encode_chunk
 from standfast.workers.errors import CaptureFailed
-from standfast.workers.wire import captures as wire
+from standfast.workers.wire import manifests as wire
 from standfast.workers.wire.manifests import InvalidManifest, WorkspaceManifest, hash_chunk
 
 Blob = tuple[bytes, bytes]

@@ -5,7 +5,8 @@ from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from standfast.workers.results import ExecutionResult
+from standfast.workers.errors import PrepareFailed
+from standfast.workers.results import ExecutionResult, as_text
 from standfast.workers.session import WorkerSession
 from standfast.workers.wire.messages import Message
 
@@ -30,7 +31,7 @@ class CellObserver(Protocol):
 
 
 async def run_observed(
-    session: WorkerSession, code: str, timeout: float, observer: CellObserver | None, *, seed: int | None = None
+    session: WorkerSession, code: str, timeout: float | None, observer: CellObserver | None, *, seed: int | None = None
 ) -> ExecutionResult:
     """Run code to its end; without an observer, ``input()`` raises at once."""
     if observer is None:
@@ -38,6 +39,29 @@ async def run_observed(
     observer.start(session)
     receive = observer.receive
     return await session.run(code, timeout=timeout, allow_input=observer.allow_input, on_message=receive, seed=seed)
+
+
+async def run_prepared(
+    session: WorkerSession,
+    code: str,
+    timeout: float | None,
+    observer: CellObserver | None = None,
+    *,
+    prepare: str = "",
+    seed: int | None = None,
+) -> ExecutionResult:
+    """Run ``prepare``, if there is any, and then code. ``seed`` is for what is run first.
+
+    Returns the result of ``prepare`` if the worker is lost in it, and raises PrepareFailed if it fails in another way.
+    """
+    if prepare:
+        prepared = await session.run(prepare, timeout=timeout, allow_input=False, seed=seed)
+        if prepared.state == "lost":
+            return prepared
+        if prepared.error is not None or prepared.timed_out:
+            raise PrepareFailed(f"the code that prepares the Python session has failed:\n{as_text(prepared)}")
+        seed = None
+    return await run_observed(session, code, timeout, observer, seed=seed)
 
 
 class SlotAccess(Protocol):
@@ -49,7 +73,7 @@ class SlotAccess(Protocol):
     live: Any
 
     async def acquire(self) -> WorkerSession:
-        """Return the session, starting one if there is none."""
+        """Return the session, which is started if necessary."""
         ...
 
     def discard(self) -> None:
@@ -83,6 +107,7 @@ class CellExecutor(Protocol):
         origin: str,
         run: Any,
         observer: "CellObserver | None",
+        prepare: str,
     ) -> "PythonCallResult": ...
 
     def hold(self, slot: SlotAccess, key: str, *, timeout: float) -> AbstractAsyncContextManager[WorkerSession]: ...

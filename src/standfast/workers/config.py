@@ -83,7 +83,7 @@ class SandboxPolicy:
     memory_mb: int | None = 1024
     """Megabytes of memory for each process. None: no limit."""
     cpu_seconds: int | None = None
-    """Seconds of processor time for each process. None: no limit."""
+    """Seconds of processor time for all processes of the worker together. None: no limit."""
     processes: int | None = 64
     """The number of processes and threads. None: no limit."""
     open_files: int | None = 512

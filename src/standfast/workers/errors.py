@@ -94,6 +94,12 @@ class WorkspaceRefused(WorkerError):
         self.kind, self.detail = kind, detail
 
 
+class PrepareFailed(WorkerError):
+    """The code that prepares an interpreter, ``python_tool(prepare=)``, has failed. The call was not run."""
+
+    code = "prepare-failed"
+
+
 class SandboxUnavailable(Unsupported):
     """The required sandbox level is not available on this machine; nothing was started."""
 

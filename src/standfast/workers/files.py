@@ -58,7 +58,7 @@ class _PathList:
 
 
 def _copy_tree(source: int, target: int, prefix: str, skipped: _PathList, depth: int = 0) -> None:
-    for name in os.listdir(source):
+    for name in _iterate_names(source):
         path = os.path.normpath(f"{prefix}/{name}")
         try:
             with as_owner(target):
@@ -262,7 +262,7 @@ def _split_path(path: str) -> list[str]:
 
 def _iterate_files(directory: int, prefix: str, depth: int = 0) -> Iterator[WorkerFile]:
     """Yield the regular files in and below an open directory. Files that are removed meanwhile are skipped."""
-    for name in os.listdir(directory):
+    for name in _iterate_names(directory):
         path = os.path.normpath(os.path.join(prefix, name))
         try:
             status = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -272,6 +272,13 @@ def _iterate_files(directory: int, prefix: str, depth: int = 0) -> Iterator[Work
             yield WorkerFile(path, status.st_size, status.st_mtime)
         elif stat.S_ISDIR(status.st_mode):
             yield from _iterate_subdirectory(directory, name, path, depth)
+
+
+def _iterate_names(directory: int) -> Iterator[str]:
+    """Yield the names in an open directory one by one: code can make millions where its files are not limited."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            yield entry.name
 
 
 def _iterate_subdirectory(directory: int, name: str, path: str, depth: int) -> Iterator[WorkerFile]:

@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-import contextvars
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
@@ -18,15 +17,14 @@ from standfast.workers.cell_executors import (
     Durability,
     RunWorkspaceSource,
     WorkspaceSource,
-    run_observed,
+    run_prepared,
 )
-from standfast.workers.errors import WorkerError
-from standfast.workers.integrations.run_conversations import RunConversations
+from standfast.workers.errors import PrepareFailed, WorkerError
 from standfast.workers.pool import SessionPool
 from standfast.workers.results import ExecutionResult, as_text
 from standfast.workers.session import WorkerSession
 
-__all__ = ["PythonCallResult", "PythonSessions", "current_conversation", "python_function"]
+__all__ = ["PythonCallResult", "PythonSessions", "current_conversation"]
 
 _MAX_EVICTED = 10_000
 
@@ -74,6 +72,8 @@ class _ConversationSlot:
     prior_state: _PriorState = _PriorState()
     live: Any = None
     is_forgotten: bool = False
+    prepared: set[str] = field(default_factory=set)
+    """What was run to prepare the interpreter of the session."""
 
 
 class PythonSessions:
@@ -140,6 +140,7 @@ class PythonSessions:
         run: RunWorkspaceSource | None = None,
         store: WorkspaceSource | None = None,
         observer: CellObserver | None = None,
+        prepare: str = "",
     ) -> PythonCallResult:
         """Run code in the session of the conversation ``key``, by default the current one.
 
@@ -149,7 +150,8 @@ class PythonSessions:
         With ``is_kept=False`` nothing is stored, for a conversation that no other process will continue. ``origin``
         identifies the tool call, as :attr:`ToolContext.idempotency_key` does: a fork of the conversation without the
         output of that call gets the variables and files without it. ``run`` is :attr:`ToolContext.workspace`: the state
-        of that run refers to the variables and files, and a run that is resumed finds them.
+        of that run refers to the variables and files, and a run that is resumed finds them. ``prepare`` is code that
+        runs first unless it has run in this interpreter, see :func:`~standfast.python_tool`.
         """
         name = current_conversation.get() if key is None else key
         async with self._acquire_slot(name) as slot:
@@ -166,12 +168,19 @@ class PythonSessions:
                     origin=origin,
                     run=link,
                     observer=observer,
+                    prepare=prepare,
                 )
             if run is not None:
                 run.note_unkept()
             session = await self._ensure_session(slot)
             prior, slot.prior_state = slot.prior_state, _PriorState()
-            result = await run_observed(session, code, timeout or self.timeout, observer)
+            due = "" if prepare in slot.prepared else prepare
+            try:
+                result = await run_prepared(session, code, timeout or self.timeout, observer, prepare=due)
+            except PrepareFailed:  # half of it may have been run
+                self._release_session(slot)
+                raise
+            slot.prepared.add(due)
             return PythonCallResult(result, prior.carried_over, prior.is_first_call)
 
     @contextlib.asynccontextmanager
@@ -271,6 +280,7 @@ class PythonSessions:
                 return slot.session
             with contextlib.suppress(WorkerError, Closed):
                 await slot.session.restart()
+                slot.prepared.clear()
                 slot.prior_state = _PriorState(
                     "nothing" if slot.prior_state.carried_over == "nothing" else "files", slot.prior_state.is_first_call
                 )
@@ -326,6 +336,7 @@ class PythonSessions:
 
     def _release_session(self, slot: _ConversationSlot) -> None:
         session, live, slot.session, slot.live = slot.session, slot.live, None, None
+        slot.prepared.clear()
         if live is not None:
             live.release()
         if session is not None:
@@ -364,33 +375,3 @@ class _Access:
 
 
 _sessions_by_pool: dict[SessionPool, PythonSessions] = {}
-
-
-def python_function(
-    pool: SessionPool | PythonSessions, *, conversation: str | None = None, timeout: float = 30.0
-) -> Callable[[str], Awaitable[str]]:
-    """Return a plain ``async (code) -> str`` function for any framework's tool decorator.
-
-    Variables persist between the calls of one conversation: that of the context (``current_conversation``, which runs
-    of standfast set themselves), or else ``conversation``. Without either, each run of openai-agents or pydantic-ai has
-    a session of its own, which ends with it, and elsewhere each asyncio task has. The text contains the output, the
-    last value or the traceback, and a note when the variables were lost. With a :class:`PythonSessions` that has a
-    store, a conversation that has a name continues in any process with that store.
-    """
-    sessions = pool if isinstance(pool, PythonSessions) else PythonSessions.for_pool(pool)
-    runs = RunConversations(sessions.end_conversation)
-
-    async def run_python(code: str) -> str:
-        """Run Python code in a persistent, sandboxed session. Returns printed text and the last value.
-
-        Args:
-            code: The Python code to run. Variables, imports and files stay for the next call.
-        """
-        name = current_conversation.get() or conversation
-        work = sessions.run(code, key=name or runs.find_current(), timeout=timeout, is_kept=bool(name))
-        # What a session schedules keeps the context in which it was scheduled, and the run in it would never end.
-        call = await (work if name else asyncio.create_task(work, context=contextvars.Context()))
-        return call.as_text(carried_over="variables" if call.is_first_call else call.carried_over)
-
-    run_python.sessions = sessions  # type: ignore[attr-defined]
-    return run_python

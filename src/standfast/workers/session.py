@@ -327,6 +327,7 @@ class WorkerSession:
         *,
         max_bytes: int = DEFAULT_WORKSPACE_BYTES,
         timeout: float | None = None,
+        prepare: Callable[[], Awaitable[object]] | None = None,
     ) -> WorkspaceReport:
         """Restore a captured workspace in this session, which should be new. ``fetch`` gets a chunk by its digest.
 
@@ -334,8 +335,11 @@ class WorkerSession:
         wrong, or when the manifest is damaged, foreign, too new, unsafe or from another version of Python. Variables
         that share objects are restored together or not at all; the report says which are there, and why others are
         not. Other variables and files stay. After a TimeoutError the worker may still be loading: terminate it.
+
+        ``prepare`` is called when everything is verified, to run code that prepares the worker. Of the variables and
+        files that are there afterwards, those stay that the capture could not keep; it replaces all others.
         """
-        return await self._captures.restore(manifest, fetch, max_bytes=max_bytes, timeout=timeout)
+        return await self._captures.restore(manifest, fetch, max_bytes=max_bytes, timeout=timeout, prepare=prepare)
 
     # -- messages
 

@@ -8,10 +8,13 @@ import asyncio
 import base64
 import contextlib
 import dataclasses
+import errno
 import posixpath
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeVar
+
+import msgspec
 
 from standfast.base.errors import Closed
 from standfast.lifecycle.scope import run_to_end
@@ -23,6 +26,10 @@ from standfast.workers.session import WorkerSession
 SHELL_POLICY = SandboxPolicy(disk_mb=256, processes=128, readable=("/usr",))
 """The policy of shells: programs of ``/usr``, no network, 256 MB for files."""
 
+MAX_FILE_BYTES = 256 << 20
+"""The largest file that :meth:`WorkerShell.read` returns."""
+
+T = TypeVar("T")
 _CHUNK_SIZE = 512 << 10
 _RUN = """
 def run(argv, environment, directory):
@@ -66,7 +73,7 @@ def operate(name, *arguments):
         found = os.stat(path)
         return [stat.S_ISDIR(found.st_mode), found.st_size if stat.S_ISREG(found.st_mode) else None]
     def list_directory(path):
-        return [[entry, *entry_status(os.path.join(path, entry))] for entry in sorted(os.listdir(path))]
+        return [[entry, entry_status(os.path.join(path, entry))] for entry in sorted(os.listdir(path))]
     def entry_status(path):
         try:
             return status(path)
@@ -198,55 +205,76 @@ class WorkerShell:
 
     # -- files, by absolute paths inside the sandbox
 
-    async def read(self, path: str) -> bytes:
-        """Return the content of a file."""
-        parts: list[bytes] = []
-        while not parts or len(parts[-1]) == _CHUNK_SIZE:
-            parts.append(await self._operate("read", path, sum(map(len, parts)), _CHUNK_SIZE))
-        return b"".join(parts)
+    async def read(self, path: str, *, limit: int = MAX_FILE_BYTES) -> bytes:
+        """Return the content of a file. Raises OSError (EFBIG) when it has more than ``limit`` bytes."""
+        content = bytearray()
+        while True:
+            part = await self._operate("read", path, len(content), _CHUNK_SIZE, kind=bytes)
+            content += part
+            # Counted here: files in /proc have no size, and code in the shell may have replaced what reads them.
+            if len(content) > limit:
+                raise OSError(errno.EFBIG, f"it has more than {limit} bytes", path)
+            if len(part) != _CHUNK_SIZE:
+                return bytes(content)
 
     async def write(self, path: str, data: bytes) -> None:
         """Create or replace a file, and create its missing parent directories. Writes through symbolic links."""
         for start in range(0, max(1, len(data)), _CHUNK_SIZE):
-            await self._operate("write", path, data[start : start + _CHUNK_SIZE], start == 0)
+            await self._operate("write", path, data[start : start + _CHUNK_SIZE], start == 0, kind=type(None))
 
     async def status(self, path: str) -> PathStatus:
         """Return kind, size and times of a file or directory."""
-        return PathStatus(path, *await self._operate("status", path))
+        return PathStatus(path, *await self._operate("status", path, kind=tuple[bool, int | None]))
 
     async def list_directory(self, path: str) -> tuple[PathStatus, ...]:
         """Return the entries of a directory."""
-        entries = await self._operate("list", path)
-        return tuple(PathStatus(posixpath.join(path, name), *status) for name, *status in entries)
+        entries = await self._operate("list", path, kind=tuple[tuple[str, tuple[bool, int | None]], ...])
+        return tuple(PathStatus(posixpath.join(path, name), *status) for name, status in entries)
 
     async def make_directory(self, path: str) -> None:
         """Create a directory and its parents."""
-        await self._operate("make", path)
+        await self._operate("make", path, kind=type(None))
 
     async def remove(self, path: str) -> None:
         """Remove a file, a link, or a directory with its content. Raises ValueError for the shell's own directory."""
         own, target = self.directory, posixpath.normpath(path)
         if own == target or own.startswith(target.rstrip("/") + "/"):
             raise ValueError(f"{path!r} contains the directory of the shell")
-        await self._operate("remove", path)
+        await self._operate("remove", path, kind=type(None))
 
     async def exists(self, path: str) -> bool:
         """Return whether there is a file or directory."""
-        return bool(await self._operate("exists", path))
+        return await self._operate("exists", path, kind=bool)
 
     async def resolve(self, path: str) -> str:
         """Return the path without symbolic links; what does not exist stays as it is."""
-        return str(await self._operate("realpath", path))
+        return await self._operate("realpath", path, kind=str)
 
-    async def _operate(self, name: str, *arguments: object) -> Any:
+    async def _operate(self, name: str, *arguments: object, kind: type[T]) -> T:
         literals = ", ".join(_write_literal(argument) for argument in arguments)
         result = await self.session.run(f"operate({name!r}, {literals})", timeout=None, allow_input=False)
         _raise_if_lost(self.session, self.session, result)
         if result.error is not None:
             raise WorkerError(f"the file operation failed: {result.error.exception_message}")
-        if result.value[0] == "error":
-            raise OSError(result.value[1], result.value[2], arguments[0])
-        return result.value[1]
+        if result.value is None:
+            raise OSError(
+                errno.EIO, "the answer is too large, or names something by bytes that are no text", arguments[0]
+            )
+        try:
+            answer = msgspec.convert(result.value, _Answer)
+            if answer.status == "error":
+                raise OSError(msgspec.convert(answer.value, int), answer.message, arguments[0])
+            return msgspec.convert(answer.value, kind, builtin_types=(bytes,))
+        except msgspec.ValidationError as problem:
+            raise WorkerError(f"the file operation was answered by other code: {problem}") from None
+
+
+class _Answer(msgspec.Struct, array_like=True):
+    """What ``operate`` returns: a value, or a number and a message. Commands can replace that function."""
+
+    status: Literal["ok", "error"]
+    value: Any
+    message: str = ""
 
 
 def _write_literal(value: object) -> str:

@@ -18,16 +18,14 @@ from standfast.base.log import get_logger
 from standfast.store.backend import Backend
 from standfast.store.records import WorkspaceRecord
 from standfast.workers import Capture, WorkerError, WorkerSession
-from standfast.workers.cell_executors import CellObserver, Durability, SlotAccess, run_observed
+from standfast.workers.cell_executors import CellObserver, Durability, SlotAccess, run_prepared
 from standfast.workers.python_sessions import PythonCallResult
-from standfast.workspaces.confidentiality import refuse_clear, refuse_encrypted
-from standfast.workspaces.live_snapshots import keep_contents
-from standfast.workspaces.live_workspace import LiveWorkspace
+from standfast.workspaces.live_workspace import LiveWorkspace, keep_contents
 from standfast.workspaces.ownership import Ownership, RecordedCall, acquire_workspace
 from standfast.workspaces.recovery import RestoreReport, compute_output_digest, make_restored_data, restore_version
 from standfast.workspaces.run_workspace import RunWorkspace
-from standfast.workspaces.storage import WorkspaceStorage
-from standfast.workspaces.versions import Cell
+from standfast.workspaces.storage import WorkspaceStorage, refuse_clear, refuse_encrypted
+from standfast.workspaces.versions import Cell, list_prepared
 
 _log = get_logger(__name__)
 _RESTORE_ATTEMPTS = 4
@@ -63,10 +61,12 @@ class WorkspaceExecutor:
         origin: str = "",
         run: RunWorkspace | None = None,
         observer: CellObserver | None = None,
+        prepare: str = "",
     ) -> PythonCallResult:
         """Run a cell in the workspace ``key``, as it is in the store, and add the version that it makes.
 
-        ``run`` is the run that makes the call, unless it is durable.
+        ``run`` is the run that makes the call, unless it is durable. ``prepare`` is run before the cell, unless it has
+        prepared the worker.
         """
         if run is not None and run.is_confidential:
             refuse_clear(self.backend, is_encrypted=self.is_encrypted)
@@ -84,15 +84,26 @@ class WorkspaceExecutor:
             live.dirty = True
             place = await self.storage.find_place(key)
             seed = None if live.is_seeded else secrets.randbits(_SEED_BITS)
-            result = await run_observed(live.session, code, timeout, observer, seed=seed)
+            due = "" if prepare in live.prepared else prepare
+            result = await run_prepared(live.session, code, timeout, observer, prepare=due, seed=seed)
             live.is_seeded = True
+            live.prepared.add(due)
             if result.state == "lost":
                 slot.discard()
                 await self._release(owned, call)
                 return PythonCallResult(result, "variables", record is None, tuple(notes), is_kept=True)
             run_id, separator, path = origin.partition(":")
             made_by = (path, run_id if call is None else call.run_id) if separator else (origin, "")
-            cell = Cell(live.version, code, compute_output_digest(result), *made_by, timeout, place=place, seed=seed)
+            cell = Cell(
+                live.version,
+                code,
+                compute_output_digest(result),
+                *made_by,
+                timeout,
+                place=place,
+                seed=seed,
+                prepare=due,
+            )
             notes += await self._finish_cell(slot, live, key, record, owned, cell, call)
             if run is not None and call is None:
                 save = partial(self._save_before_stop, slot, key)
@@ -198,7 +209,7 @@ class WorkspaceExecutor:
             if live.session.is_alive:
                 live.workspace_id, live.version, live.dirty = record.workspace_id, record.version, False
                 live.saved_version, live.manifest = report.checkpoint, report.manifest
-                live.contents = report.contents
+                live.contents, live.prepared = report.contents, set(report.prepared)
                 live.is_seeded = bool(report.checkpoint or report.replayed)
                 return live, report
             if not report.missing or (attempt and report.missing[0] != deadly):
@@ -224,6 +235,7 @@ class WorkspaceExecutor:
         if manifest is not None:
             live.version = live.manifest_version = record.version
             live.saved_version, live.manifest, live.dirty = line[-1].number, manifest, False
+            live.prepared = set(list_prepared(line))
         return manifest is not None
 
     async def _finish_cell(
@@ -276,7 +288,8 @@ class WorkspaceExecutor:
         with slot.keep():
             capture = await self._capture(live)
             if capture is not None:
-                await self._write(live, key, version, capture, call)
+                async with self.storage.open_large_writes():
+                    await self._write(live, key, version, capture, call)
         is_behind = live.saved_version == version and (live.version > version or live.pending is not None)
         if is_behind or (before is not None and live.manifest is None):  # its content was pruned
             slot.start(self._save_next(slot, live, key), name=f"the next checkpoint of {key}")
@@ -316,7 +329,8 @@ class WorkspaceExecutor:
     async def _save(self, slot: SlotAccess, live: LiveWorkspace, key: str) -> None:
         capture = await self._capture(live)
         if capture is not None:
-            await self._write(live, key, live.version, capture, live.last_call)
+            async with self.storage.open_large_writes():
+                await self._write(live, key, live.version, capture, live.last_call)
 
     async def _write(
         self, live: LiveWorkspace, key: str, version: int, capture: Capture, call: RecordedCall | None

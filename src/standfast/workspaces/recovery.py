@@ -9,10 +9,12 @@ from standfast.base.errors import NotFound, Unsupported
 from standfast.base.log import get_logger
 from standfast.store.records import WorkspaceRecord
 from standfast.workers import WorkerDied, WorkerRequestFailed, WorkerSession, WorkspaceManifest, WorkspaceRefused
+from standfast.workers.cell_executors import run_prepared
+from standfast.workers.errors import PrepareFailed
 from standfast.workers.results import ExecutionResult, as_text
 from standfast.workers.shared_contents import SharedContent, share_contents
 from standfast.workspaces.storage import WorkspaceStorage
-from standfast.workspaces.versions import WorkspaceVersion, digest_output
+from standfast.workspaces.versions import WorkspaceVersion, digest_output, list_prepared
 
 _MAX_LISTED = 20
 _MAX_DEATHS = 2
@@ -36,8 +38,8 @@ class RestoreReport:
 
     ``checkpoint`` is the version that was loaded, 0 if none was. ``replayed`` are the versions whose cells were run
     again, ``missing`` those that could not be restored, ``differs`` the cells with another output, ``unkept`` the
-    reasons for variables and files that could not be kept, and ``refused`` those for checkpoints that could not be
-    read.
+    reasons for variables and files that could not be kept, ``renewed`` those of them that are there as the code that
+    prepares a worker makes them, and ``refused`` the reasons for checkpoints that could not be read.
     """
 
     version: int
@@ -46,6 +48,7 @@ class RestoreReport:
     missing: tuple[int, ...] = ()
     differs: tuple[DifferingCell, ...] = ()
     unkept: dict[str, str] = field(default_factory=dict)
+    renewed: set[str] = field(default_factory=set)
     refused: tuple[str, ...] = ()
     manifest: WorkspaceManifest | None = None
     contents: tuple[SharedContent, ...] = ()
@@ -53,6 +56,8 @@ class RestoreReport:
     """The version whose checkpoint was being loaded when the worker ended, or took too long."""
     calls: tuple[int, ...] = ()
     """The versions that calls have made, first to last."""
+    prepared: list[str] = field(default_factory=list)
+    """The code that has prepared the worker."""
 
     @property
     def is_exact(self) -> bool:
@@ -69,8 +74,10 @@ class RestoreReport:
         if self.differs:
             named = self._name_calls([one.version for one in self.differs])
             parts.append(f"{len(self.differs)} of them gave a different output{named}")
-        if self.unkept:
-            parts.append("these could not be kept: " + ", ".join(_shorten(sorted(self.unkept))))
+        if gone := sorted(self.unkept.keys() - self.renewed):
+            parts.append("these could not be kept: " + ", ".join(_shorten(gone)))
+        if self.renewed:
+            parts.append("these are as they were before the first call: " + ", ".join(_shorten(sorted(self.renewed))))
         if self.is_exact:
             parts.append("all variables and files are as they were")
             if self.replayed:
@@ -148,12 +155,19 @@ async def _load_checkpoint(
         if unloadable.count(number) > 1 or len(unloadable) > _MAX_DEATHS:
             report.refused += (f"the worker ended while it loaded the checkpoint of version {number}",)
             continue
+        preparation = _Preparation(session, line[: place + 1])
         try:
             _, manifest = await storage.get_manifest(key, number)
             contents = await share_contents(manifest, storage.fetch) if is_shared else ()
             loaded = await session.restore_workspace(
-                manifest, storage.fetch, max_bytes=max_bytes, timeout=_LOAD_SECONDS
+                manifest,
+                storage.fetch,
+                max_bytes=max_bytes,
+                timeout=_LOAD_SECONDS,
+                prepare=preparation.run if preparation.codes else None,
             )
+            if preparation.codes:
+                report.renewed = {entry.name for entry in await session.namespace()} & loaded.lost.keys()
         except (WorkspaceRefused, NotFound, Unsupported) as problem:  # nothing was loaded
             _log.warning("workspace %s: the checkpoint of version %d: %s", key, number, problem)
             report.refused += (str(problem),)
@@ -163,9 +177,25 @@ async def _load_checkpoint(
             report.unloadable = number
             return ()
         report.checkpoint, report.manifest, report.contents = number, manifest, contents
-        report.unkept = {**loaded.lost, **loaded.lost_files}
+        report.unkept = {**loaded.lost, **loaded.lost_files, **preparation.problems}
+        report.prepared = preparation.codes
         return line[place + 1 :]
     return line
+
+
+class _Preparation:
+    """Prepares a new worker for a checkpoint, as those were prepared in which it was made."""
+
+    def __init__(self, session: WorkerSession, line: Sequence[WorkspaceVersion]) -> None:
+        self.codes, self.problems = list_prepared(line), dict[str, str]()
+        self._session = session
+        self._timeout = next((one.cell.timeout for one in line if one.cell.prepare), None)
+
+    async def run(self) -> None:
+        for code in self.codes:
+            result = await self._session.run(code, timeout=self._timeout, allow_input=False)
+            if result.error is not None or result.timed_out:
+                self.problems["prepare"] = as_text(result).splitlines()[-1]
 
 
 async def replay_cells(session: WorkerSession, cells: Sequence[WorkspaceVersion], report: RestoreReport) -> None:
@@ -173,15 +203,22 @@ async def replay_cells(session: WorkerSession, cells: Sequence[WorkspaceVersion]
     for index, version in enumerate(cells):
         try:
             cell = version.cell
-            result = await session.run(cell.code or "", timeout=cell.timeout, allow_input=False, seed=cell.seed)
+            # Cells that were made in another line may be run again after those of this one.
+            due = "" if cell.prepare in report.prepared else cell.prepare
+            result = await run_prepared(session, cell.code or "", cell.timeout, prepare=due, seed=cell.seed)
             # A name that could not be saved may exist again.
             present = {entry.name for entry in await session.namespace()} if report.unkept else set()
+            present -= report.renewed
+        except PrepareFailed as problem:
+            _log.warning("version %d was not restored: %s", version.number, problem)
+            result = None
         except WorkerDied:  # before or after the cell
             result = None
         if result is None or result.state == "lost":
             report.missing = tuple(one.number for one in cells[index:])
             return
         report.replayed += (version.number,)
+        report.prepared += [due] if due else []
         # What was stopped may have been stopped at another moment.
         if compute_output_digest(result) != cell.output or result.timed_out:
             report.differs += (DifferingCell(version.number, version.cell.call),)

@@ -1,6 +1,6 @@
 """The workspace of a run that is not durable: which version its state refers to, and how a resumed run finds it."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -10,9 +10,15 @@ from standfast.store.backend import Backend
 from standfast.store.records import WorkspaceRecord
 from standfast.workers.errors import WorkspaceRefused
 from standfast.workspaces.bundles import BundleSeal, WorkspaceBundle, export_version, import_bundle, is_sealed
-from standfast.workspaces.saved_reference import WorkspaceRef
 from standfast.workspaces.storage import WorkspaceStorage, describe_location
-from standfast.workspaces.versions import Cell, WorkspaceVersion, find_version, name_run_workspace, parse_session_id
+from standfast.workspaces.versions import (
+    Cell,
+    WorkspaceRef,
+    WorkspaceVersion,
+    find_version,
+    name_run_workspace,
+    parse_session_id,
+)
 
 if TYPE_CHECKING:
     from standfast.workspaces.executor import WorkspaceExecutor
@@ -108,17 +114,20 @@ class RunWorkspace:
         )
         return bundle.encode(self.seal)
 
-    async def export(self, stores: Sequence[Any], *, max_bytes: int) -> WorkspaceBundle:
+    async def export(self, stores: Sequence[Any], *, own: Collection[str], max_bytes: int) -> WorkspaceBundle:
         """Return the version that the run refers to: what is embedded, or from the store that has it.
 
-        Raises :class:`WorkspaceRefused` if it is encrypted and there is no key, and :class:`Unsupported` if no store
-        has it.
+        ``own`` are the keys that the workspace of this run can have: a saved state may refer to any other. Raises
+        :class:`WorkspaceRefused` if it does, or if it is encrypted and there is no key, and :class:`Unsupported` if no
+        store has it.
         """
         reference = self.reference
         if self._bundle is not None:
             return self._bundle
         if self.embedded is not None or reference is None:
             raise WorkspaceRefused("locked", "the embedded workspace is encrypted: load it with encryption_key=")
+        if reference.key not in own:
+            raise WorkspaceRefused("other-owner", f"{reference.key!r} is the workspace of another conversation")
         if self._save is not None:
             await self._save()
         known = [self._storage] if self._storage is not None else []

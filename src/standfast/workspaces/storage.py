@@ -1,15 +1,17 @@
-"""Workspaces in a backend: their versions, their checkpoints, and the chunks of these."""
+"""Workspaces in a backend: versions, checkpoints and chunks. Those of encrypted sessions are refused in clear."""
 
+import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from standfast.base.errors import NotFound
+from standfast.base.errors import NotFound, Unsupported
 from standfast.base.ids import new_id
 from standfast.store.backend import Backend
-from standfast.store.operations import AppendVersions, Op, PutBlob, SaveCheckpoint
+from standfast.store.memory import MemoryBackend
+from standfast.store.operations import AppendVersions, Op, OpResult, PutBlob, SaveCheckpoint
 from standfast.store.records import CheckpointRecord, WorkspaceRecord
 from standfast.workers.errors import WorkspaceRefused
 from standfast.workers.wire.manifests import InvalidManifest, WorkspaceManifest
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
     from standfast.workers.captures import Capture
 
 _BATCH_BYTES = 4 << 20
+_REMEDIES = (
+    "use a Runtime with encryption_key=, which encrypts them, or PythonSessions with the store of"
+    " open_store('memory://') or with durability='off', which write them nowhere"
+)
 
 
 class SavedCheckpoint(msgspec.Struct, frozen=True):
@@ -101,16 +107,27 @@ class WorkspaceStorage:
         manifest = capture.manifest
         return SavedCheckpoint(build_checkpoint_op(manifest, key, workspace_id, version), manifest)
 
+    def open_large_writes(self) -> AbstractAsyncContextManager[None]:
+        """Return the context for writing large content; only SQLite has a special one."""
+        return getattr(self.backend, "large_writes", None) or nullcontext()
+
     async def write_chunks(self, chunks: AsyncIterable[tuple[bytes, bytes]]) -> None:
-        """Store chunks, in small commits."""
+        """Store chunks, in small commits. While one is written, the chunks of the next one are taken."""
+        writing: asyncio.Future[list[OpResult]] | None = None
         batch: list[Op] = []
         size = 0
-        async for digest, data in chunks:
-            batch.append(PutBlob(digest=digest.hex(), size=len(data), data=data))
-            size += len(data)
-            if size >= _BATCH_BYTES:
-                await self.backend.commit(*batch)
-                batch, size = [], 0
+        try:
+            async for digest, data in chunks:
+                batch.append(PutBlob(digest=digest.hex(), size=len(data), data=data))
+                size += len(data)
+                if size >= _BATCH_BYTES:
+                    if writing is not None:
+                        await writing
+                    writing = asyncio.ensure_future(self.backend.commit(*batch))
+                    batch, size = [], 0
+        finally:
+            if writing is not None:
+                await writing
         if batch:
             await self.backend.commit(*batch)
 
@@ -132,6 +149,8 @@ class WorkspaceStorage:
             manifest = WorkspaceManifest.decode(record.data)
         except InvalidManifest as problem:
             raise WorkspaceRefused(problem.kind, str(problem)) from problem
+        if manifest.place not in (None, (key, version)):
+            raise WorkspaceRefused("other-owner", f"the checkpoint of version {version} was made for another one")
         return record, manifest
 
     async def fetch(self, digest: bytes) -> bytes:
@@ -187,7 +206,7 @@ def build_checkpoint_op(manifest: WorkspaceManifest, key: str, workspace_id: str
         workspace_id=workspace_id,
         version=version,
         checkpoint_id=new_id("checkpoint"),
-        data=manifest.encode(),
+        data=msgspec.structs.replace(manifest, place=(key, version)).encode(),
         blobs=tuple(sorted(digest.hex() for digest in manifest.digests)),
         size=manifest.size,
     )
@@ -196,3 +215,23 @@ def build_checkpoint_op(manifest: WorkspaceManifest, key: str, workspace_id: str
 def describe_location(backend: Backend) -> str:
     """Return where a store is, for people: without the names of its tables, and never with a password."""
     return backend.location.partition(" TableNames(")[0]
+
+
+async def refuse_encrypted(backend: Backend, key: str, *, is_encrypted: bool) -> None:
+    """Refuse to store the workspace of a session in this backend in clear, if the session is encrypted."""
+    session_id = parse_session_id(key)
+    if is_encrypted or session_id is None:
+        return
+    record = await backend.get_session(session_id)
+    if record is not None and record.seal is not None:
+        raise make_clear_error(f"session {session_id!r}")
+
+
+def refuse_clear(backend: Backend, *, is_encrypted: bool) -> None:
+    """Refuse to store the workspace of a run in clear; its session is encrypted, in whichever store."""
+    if not is_encrypted and not isinstance(backend, MemoryBackend):
+        raise make_clear_error("the session of this run")
+
+
+def make_clear_error(session: str) -> Unsupported:
+    return Unsupported(f"{session} is encrypted, and its variables and files would be stored unencrypted: {_REMEDIES}")

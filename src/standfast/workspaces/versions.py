@@ -1,4 +1,4 @@
-"""Versions of a workspace: how each was made, and which one a conversation had at some point."""
+"""Versions of a workspace: how each was made, which one a conversation had at some point, and references to them."""
 
 import hashlib
 from collections import Counter
@@ -58,7 +58,7 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     releases did not record it. ``called`` is the same for the call, if the cell was run again later or its output is
     in the session of a fork. ``seed`` is that of the random generators, if they were seeded before the code: in a
     worker that had nothing of the workspace yet. ``went_back`` tells that the program went back, and not the
-    conversation.
+    conversation. ``prepare`` was run before the code, since it had not been run in a worker of this line.
     """
 
     parent: int
@@ -72,6 +72,7 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     called: tuple[int, int, int] | None = None
     seed: int | None = None
     went_back: bool = False
+    prepare: str = ""
 
 
 def shift_cells(cells: Iterable[Cell], start: int) -> list[Cell]:
@@ -124,6 +125,11 @@ def trace_line(versions: Sequence[WorkspaceVersion], number: int) -> list[Worksp
     return line[::-1]
 
 
+def list_prepared(line: Iterable[WorkspaceVersion]) -> list[str]:
+    """Return the code that prepares a worker for the versions of a line, in order."""
+    return list(dict.fromkeys(one.cell.prepare for one in line if one.cell.prepare))
+
+
 def find_version(line: Sequence[WorkspaceVersion], outputs: Iterable[str]) -> int:
     """Return the latest version of a line that was made by one of the calls with these ids, or 0.
 
@@ -173,3 +179,17 @@ def choose_version(versions: Iterable[WorkspaceVersion], outputs: Iterable[str])
 def list_output_ids(items: Iterable[Mapping[str, object]]) -> list[str]:
     """Return the ids of the calls whose outputs are among these items."""
     return [str(item.get("call_id")) for item in items if str(item.get("type")).endswith("_output")]
+
+
+class WorkspaceRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The variables and files of a run's Python, as the latest finished call of the run left them.
+
+    ``key`` and ``workspace_id`` name the workspace, and ``store`` says where it is. ``checkpoint`` is the id of the
+    latest checkpoint up to ``version``, as far as it was known when the run was saved.
+    """
+
+    key: str
+    workspace_id: str
+    version: int
+    checkpoint: str | None = None
+    store: str = ""

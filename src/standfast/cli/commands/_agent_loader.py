@@ -1,4 +1,4 @@
-"""Load the agent that is named on the command line."""
+"""Load the agent, or what makes the runners of calls, that is named on the command line."""
 
 import importlib
 import importlib.util
@@ -6,9 +6,10 @@ import os
 import sys
 import sysconfig
 import traceback
+import typing
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from inspect import isfunction
+from inspect import isfunction, signature
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +19,6 @@ from rich.console import Console
 
 from standfast.agents.agent import Agent
 from standfast.base.errors import InvalidInput, NotFound, StandfastError
-from standfast.cli.commands._call_loader import find_call_sources
 from standfast.cli.commands._errors import get_first_line
 from standfast.cli.commands._output import show_status
 from standfast.models.interface import Model
@@ -45,6 +45,7 @@ ModelOption = Annotated[
         help="The name of a model, or `local` for the embedded one. Default without an API key: `local`.",
     ),
 ]
+REALTIME = "standfast.realtime.agent"
 
 
 @asynccontextmanager
@@ -252,3 +253,34 @@ def is_stdlib_file(filename: str) -> bool:
     """Return whether the file belongs to the standard library."""
     library = sysconfig.get_path("stdlib")
     return filename.startswith("<") or (filename.startswith(library) and "site-packages" not in filename)
+
+
+def find_call_sources(module: ModuleType) -> "dict[str, CallSource]":
+    """Return the realtime agents of a module by their names, and its functions that return a runner by theirs.
+
+    The return annotation marks such a function: ``def concierge() -> RealtimeRunner``. It is called for each call.
+    """
+    if REALTIME not in sys.modules:  # a module that has some has imported it
+        return {}
+    from standfast.realtime.agent import RealtimeAgent
+    from standfast.realtime.runner import RealtimeRunner
+
+    found: dict[str, CallSource] = {}
+    for name, value in vars(module).items():
+        if isinstance(value, RealtimeAgent):
+            found[value.name] = value
+        elif is_source(value, module) and get_return_type(value) is RealtimeRunner:
+            found[name] = value
+    return found
+
+
+def is_source(value: Any, module: ModuleType) -> bool:
+    """Return whether a value is a function of the module itself that can be called without arguments."""
+    return isfunction(value) and value.__module__ == module.__name__ and not signature(value).parameters
+
+
+def get_return_type(function: Any) -> Any:
+    try:
+        return typing.get_type_hints(function).get("return")
+    except (NameError, TypeError):  # a name that exists for type checkers only
+        return None

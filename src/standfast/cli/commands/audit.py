@@ -6,11 +6,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from standfast.cli.commands._admin import open_admin
 from standfast.cli.commands._errors import command
 from standfast.cli.commands._output import AsJson, CommandPrinter, format_time
 from standfast.cli.commands._prompt import Yes, confirm
-from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_existing_store, require_store
+from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_admin, open_existing_store, require_store
 from standfast.cli.commands.runs import parse_age
 from standfast.server.auth.audit import Audit
 

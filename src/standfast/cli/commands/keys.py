@@ -7,10 +7,9 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from standfast.cli.commands._admin import open_admin
 from standfast.cli.commands._errors import command
 from standfast.cli.commands._output import AsJson, CommandPrinter, escape, format_time
-from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl
+from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_admin
 from standfast.cli.commands.runs import parse_age
 from standfast.history.store import open_store
 from standfast.server.auth.keys import ApiKey

@@ -20,26 +20,34 @@ from standfast.agents.agent import Agent
 from standfast.base.errors import InvalidInput, MissingExtra
 from standfast.cli.commands._agent_loader import ModelOption, load_agents
 from standfast.cli.commands._errors import command
-from standfast.cli.commands._oidc_options import (
-    OidcAudience,
-    OidcIssuer,
-    OidcOwnerClaim,
-    OidcRoleClaim,
-    OidcRoles,
-    make_oidc,
-)
 from standfast.cli.commands._output import AsJson, print_utf8
 from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, open_runtime
+from standfast.cli.commands.runs import parse_age
 
 if TYPE_CHECKING:
-    from standfast.server import LoopbackToken
+    from standfast.server import LoopbackToken, Oidc
     from standfast.server.calls.call import CallSource
 
+OidcIssuer = Annotated[
+    str | None,
+    typer.Option(
+        envvar="STANDFAST_OIDC_ISSUER", help="The address of an OpenID Connect issuer whose tokens are accepted."
+    ),
+]
+OidcAudience = Annotated[
+    str | None,
+    typer.Option(envvar="STANDFAST_OIDC_AUDIENCE", help="The audience that tokens for this server have."),
+]
+OidcOwnerClaim = Annotated[str, typer.Option(help="The claim that names the owner.")]
+OidcRoleClaim = Annotated[str, typer.Option(help="The claim that has the roles, such as realm_access.roles.")]
+OidcRoles = Annotated[
+    list[str] | None,
+    typer.Option("--oidc-role", metavar="VALUE=ROLE", help="The role that a value of the role claim gives."),
+]
 TOKEN_VARIABLE = "STANDFAST_SERVER_TOKEN"  # noqa: S105 - the name of a variable
 READY_VARIABLE = "STANDFAST_READY_FD"
 """The pipe by which a process of several says that it serves."""
 RESTART_DELAY = 1.0
-
 AgentNames = Annotated[
     list[str] | None,
     typer.Argument(
@@ -48,6 +56,34 @@ AgentNames = Annotated[
         "return them. Realtime agents of a file can be called. Default: the agents of the demonstration.",
     ),
 ]
+
+
+def make_oidc(
+    issuer: str | None, audience: str | None, owner_claim: str, role_claim: str, roles: list[str] | None
+) -> "Oidc | None":
+    """Return the authenticator of these options, or ``None`` without an issuer."""
+    if issuer is None:
+        if audience or roles:
+            raise InvalidInput("--oidc-audience and --oidc-role need --oidc-issuer, the address of the issuer")
+        return None
+    if audience is None:
+        raise InvalidInput("--oidc-issuer needs --oidc-audience: what the issuer writes into tokens for this server")
+    from standfast.server import Oidc
+
+    return Oidc(
+        issuer, audience, owner_claim=owner_claim, role_claim=role_claim, roles=parse_roles(roles) if roles else None
+    )
+
+
+def parse_roles(texts: list[str]) -> dict[str, str]:
+    """Return the roles by the values of the claim, from texts ``VALUE=ROLE``."""
+    found = {}
+    for text in texts:
+        value, equals, role = text.rpartition("=")
+        if not value or not equals:
+            raise InvalidInput(f"--oidc-role is VALUE=ROLE, for example support-lead=approver, not {text!r}")
+        found[value] = role
+    return found
 
 
 @command
@@ -69,6 +105,9 @@ async def serve(
     lease: Annotated[
         float, typer.Option(min=0.1, help="Seconds after which another process takes over the runs of a dead one.")
     ] = 30.0,
+    approval_ttl: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Let approvals expire after this time: 90m, 12h, 7d.")
+    ] = None,
     rate_limit: Annotated[float, typer.Option(min=1, help="Requests per second of one principal, on average.")] = 200.0,
     python: Annotated[
         bool, typer.Option("--python", help="Let users run code of their own in the workspaces of their sessions.")
@@ -101,6 +140,7 @@ async def serve(
         raise InvalidInput(
             "--python needs --workers 1: a cell lives in one process, and requests for it would reach any of them"
         )
+    ttl = {} if approval_ttl is None else {"approval_ttl": parse_age(approval_ttl).total_seconds()}
     oidc = make_oidc(oidc_issuer, oidc_audience, oidc_owner_claim, oidc_role_claim, oidc_role)
     configure_logging(as_json=log_json)
     listener = listen(host, port, shared=share_port) if fd is None else socket.socket(fileno=fd)
@@ -110,7 +150,9 @@ async def serve(
             return await run_workers(workers, listener, sys.argv[1:], token, as_json=as_json)
         hosts = list_hosts(host, allowed_host)
         token = make_token([host, *hosts])
-        async with open_app(agents or [], store, model, hosts, token, lease, rate_limit, python, oidc, max_runs) as app:
+        async with open_app(
+            agents or [], store, model, hosts, token, rate_limit, python, oidc, lease=lease, max_runs=max_runs, **ttl
+        ) as app:
             url = format_url(host, listener.getsockname()[1])
             if fd is not None:
                 os.write(int(os.environ[READY_VARIABLE]), b".")
@@ -130,21 +172,18 @@ async def open_app(
     model: str | None,
     hosts: list[str],
     token: "LoopbackToken | None",
-    lease: float,
     rate_limit: float,
     python: bool,
     oidc: Any = None,
-    max_runs: int | None = None,
+    **options: Any,
 ) -> AsyncIterator[Any]:
-    """Open agents, runtime and app; yield the app."""
+    """Open agents, a runtime with these options, and the app; yield the app."""
     from standfast.server import ApiKeys, Limits, create_app
 
     async with AsyncExitStack() as stack:
         calls: dict[str, CallSource] = {} if names else find_demonstration_calls()
         agents = await load_agents(names, stack, model, calls) if names else await open_demonstration(stack)
-        runtime = await stack.enter_async_context(
-            open_runtime(store, agents=agents, live=True, lease=lease, max_runs=max_runs)
-        )
+        runtime = await stack.enter_async_context(open_runtime(store, agents=agents, live=True, **options))
         used = find_python(agents)
         users = await open_python(used, stack) if python else None
         app = create_app(

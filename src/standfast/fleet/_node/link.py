@@ -1,21 +1,23 @@
-"""The pool's end of one node: calls to its actor, and what Ray says when the node is lost."""
+"""The pool's end of one node: calls to its actor, and what Ray reports when the node is lost."""
 
 import asyncio
 import itertools
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+import msgspec
 
 from standfast.fleet._node.wire import NodeReport, Reply, SessionBrief, decode, decode_reply, encode, restore_error
 from standfast.fleet.cluster import ClusterNode, is_loss
-from standfast.workers.errors import Cause, WorkerDied
+from standfast.workers.errors import Cause, WorkerDied, WorkerRequestFailed
 
 T = TypeVar("T")
 _requests = itertools.count(1)
 
 
 class NodeLink:
-    """Calls the actor of one node for one pool. Once Ray says that it is gone, every call raises ``WorkerDied``."""
+    """Calls the actor of one node for one pool. Once Ray reports that it is gone, every call raises ``WorkerDied``."""
 
     def __init__(self, node: ClusterNode, actor: Any, client: str, on_loss: Callable[["NodeLink"], None]) -> None:
         self.node, self._actor, self._client, self._on_loss = node, actor, client, on_loss
@@ -44,7 +46,7 @@ class NodeLink:
         work = self._control.remote(self._client, session_id, method, encode(request))
         return self._decode(await self._receive(work), kind)
 
-    def tell(self, method: str, request: Any) -> None:
+    def notify(self, method: str, request: Any) -> None:
         """Send a control call without waiting for its answer."""
         if self.loss is None:
             self._control.remote(self._client, "", method, encode(request))
@@ -77,14 +79,18 @@ class NodeLink:
         if self.loss is None:
             self.loss = Cause("node-lost", f"node {self.node.node_id[:12]} at {self.node.address} is lost: {detail}")
             self._on_loss(self)
-            # Without a head, Ray does not say that a call will get no answer.
+            # Without a head, Ray does not report that a call will get no answer.
             for answered in self._waiting:
                 answered.cancel()
 
     @staticmethod
     def _decode(data: bytes, kind: type[T]) -> tuple[T, SessionBrief | None]:
-        reply: Reply = decode_reply(data)
-        if reply.fault is not None:
-            raise restore_error(reply.fault)
-        value: T = decode(reply.value, kind)
+        try:
+            reply: Reply = decode_reply(data)
+            fault = None if reply.fault is None else restore_error(reply.fault)
+            value = cast(T, None) if fault else decode(reply.value, kind)
+        except (msgspec.MsgspecError, RecursionError, TypeError, ValueError, LookupError) as problem:
+            raise WorkerRequestFailed("ProtocolError", f"the node answered something else: {problem}") from None
+        if fault is not None:
+            raise fault
         return value, reply.brief

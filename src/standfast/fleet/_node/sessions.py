@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from standfast.base.errors import Closed, InvalidInput
-from standfast.fleet._node import requests as r
+from standfast.fleet._node import wire
 from standfast.fleet._node.wire import SessionBrief, decode
 from standfast.workers.captures import Capture
 from standfast.workers.errors import WorkspaceRefused
@@ -32,10 +32,10 @@ class _Execution:
         self._stream = stream
         self._next: asyncio.Task[m.Message] | None = None
 
-    async def fetch(self) -> r.Messages:
+    async def fetch(self) -> wire.Messages:
         batch: list[Any] = []
         size = 0
-        while size < r.MAX_BATCH_BYTES:
+        while size < wire.MAX_BATCH_BYTES:
             if self._next is None:
                 self._next = asyncio.ensure_future(anext(self._stream))
             if batch and not self._next.done():
@@ -46,14 +46,14 @@ class _Execution:
             try:
                 message = await asyncio.shield(task)
             except StopAsyncIteration:
-                return r.Messages(batch, is_last=True)
+                return wire.Messages(batch, is_last=True)
             if task.done():
                 self._next = None
             batch.append(message)
             size += len(message.data) if isinstance(message, m.OutputMessage) else 1000
             if isinstance(message, _PAUSES):
                 break
-        return r.Messages(batch)
+        return wire.Messages(batch)
 
     async def close(self) -> None:
         if self._next is not None:
@@ -67,8 +67,8 @@ class _Execution:
 class ServedSession:
     """One leased session, and what its pool has open in it."""
 
-    def __init__(self, session: WorkerSession, client: str, request_id: str, *, is_twin: bool = False) -> None:
-        self.session, self.client, self.request_id, self.is_twin = session, client, request_id, is_twin
+    def __init__(self, session: WorkerSession, client: str, request_id: str, *, is_fork: bool = False) -> None:
+        self.session, self.client, self.request_id, self.is_fork = session, client, request_id, is_fork
         self._executions: dict[str, _Execution] = {}
         self._captures: dict[str, Capture] = {}
         self._staged: dict[bytes, bytes] = {}
@@ -77,7 +77,7 @@ class ServedSession:
     def brief(self) -> SessionBrief:
         info = self.session.info
         is_alive = self.session.is_alive
-        return SessionBrief(info.state.value, is_alive, info.execution_count, info.error_count, info.last_used_at)
+        return SessionBrief(info.state, is_alive, info.execution_count, info.error_count, info.last_used_at)
 
     async def close(self) -> None:
         """Stop what is open. The session itself goes back to its pool."""
@@ -95,7 +95,7 @@ class ServedSession:
 
     # -- executions
 
-    async def run(self, request: r.Run) -> Any:
+    async def run(self, request: wire.Run) -> Any:
         options: dict[str, Any] = {"timeout": request.timeout} if request.has_timeout else {}
         return await self.session.run(
             request.code,
@@ -105,18 +105,18 @@ class ServedSession:
             **options,
         )
 
-    async def start_execution(self, request: r.Execute) -> r.Messages:
+    async def start_execution(self, request: wire.Execute) -> wire.Messages:
         options: dict[str, Any] = {"timeout": request.timeout} if request.has_timeout else {}
         execution = self._executions[request.message.id] = _Execution(self.session.execute(request.message, **options))
         return await self._fetch(request.message.id, execution)
 
-    async def next_messages(self, request: r.Named) -> r.Messages:
+    async def next_messages(self, request: wire.Named) -> wire.Messages:
         execution = self._executions.get(request.name)
         if execution is None:
-            return r.Messages([], is_last=True)
+            return wire.Messages([], is_last=True)
         return await self._fetch(request.name, execution)
 
-    async def _fetch(self, name: str, execution: _Execution) -> r.Messages:
+    async def _fetch(self, name: str, execution: _Execution) -> wire.Messages:
         try:
             batch = await execution.fetch()
         except BaseException:
@@ -126,7 +126,7 @@ class ServedSession:
             self._executions.pop(name, None)
         return batch
 
-    async def stop_execution(self, request: r.Named) -> None:
+    async def stop_execution(self, request: wire.Named) -> None:
         await self._end_execution(request.name)
 
     async def _end_execution(self, name: str) -> None:
@@ -136,68 +136,68 @@ class ServedSession:
 
     # -- control
 
-    async def interrupt(self, request: r.Named) -> Any:
+    async def interrupt(self, request: wire.Named) -> Any:
         return await self.session.interrupt()
 
-    async def cancel(self, request: r.Cancel) -> Any:
+    async def cancel(self, request: wire.Cancel) -> Any:
         return await self.session.cancel(request.execution_id, request.grace)
 
-    async def respond(self, request: r.Send) -> bool:
+    async def respond(self, request: wire.Send) -> bool:
         message = request.message
         if not isinstance(message, m.InputResponseMessage):
             raise InvalidInput(f"an answer to input is expected, not {type(message).__name__}")
         return await self.session.input_response(message.input_id, message.data, eof=message.eof)
 
-    async def describe(self, request: r.Named) -> Any:
+    async def describe(self, request: wire.Named) -> Any:
         return self.session.info
 
-    async def measure(self, request: r.Named) -> Any:
+    async def measure(self, request: wire.Named) -> Any:
         return await asyncio.to_thread(self.session.usage)
 
-    async def namespace(self, request: r.Named) -> Any:
+    async def namespace(self, request: wire.Named) -> Any:
         return await self.session.namespace()
 
-    async def complete(self, request: r.Named) -> Any:
+    async def complete(self, request: wire.Named) -> Any:
         return await self.session.complete(request.name)
 
-    async def heartbeat(self, request: r.Named) -> m.HeartbeatMessage:
+    async def heartbeat(self, request: wire.Named) -> m.HeartbeatMessage:
         return await self.session.heartbeat()
 
     # -- the state of the worker
 
-    async def snapshot(self, request: r.Named) -> Any:
+    async def snapshot(self, request: wire.Named) -> Any:
         return await self.session.snapshot()
 
-    async def use_point(self, request: r.Point) -> None:
+    async def use_point(self, request: wire.Point) -> None:
         work = self.session.rollback if request.action == "rollback" else self.session.drop
         await work(SnapshotPoint(request.point_id, request.hazards))
 
-    async def checkpoint(self, request: r.Named) -> Any:
+    async def checkpoint(self, request: wire.Named) -> Any:
         return await self.session.checkpoint(request.name)
 
-    async def restore(self, request: r.Restore) -> Any:
+    async def restore(self, request: wire.Restore) -> Any:
         return await self.session.restore(request.data, clear_existing=request.clear_existing)
 
-    async def restart(self, request: r.Named) -> Any:
+    async def restart(self, request: wire.Named) -> Any:
         await self.session.restart()
         return self.session.info
 
-    async def shutdown(self, request: r.Named) -> None:
+    async def shutdown(self, request: wire.Named) -> None:
         await self.session.shutdown(request.name)
 
-    async def terminate(self, request: r.Named) -> None:
+    async def terminate(self, request: wire.Named) -> None:
         await self.session.terminate()
 
     # -- captures
 
-    async def start_capture(self, request: r.StartCapture) -> str:
+    async def start_capture(self, request: wire.StartCapture) -> str:
         known: Any = request.digests if request.manifest is None else WorkspaceManifest.decode(request.manifest)
         capture = await self.session.capture(known, max_bytes=request.max_bytes, timeout=request.timeout)
         name = m.new_id()
         self._captures[name] = capture
         return name
 
-    async def next_chunks(self, request: r.Named) -> r.CaptureBatch:
+    async def next_chunks(self, request: wire.Named) -> wire.CaptureBatch:
         capture = self._captures.get(request.name)
         if capture is None:
             raise Closed("the capture was closed")
@@ -205,53 +205,60 @@ class ServedSession:
         async for digest, data in capture:
             chunks.append((digest, data))
             size += len(data)
-            if size >= 4 * r.MAX_BATCH_BYTES:
-                return r.CaptureBatch(chunks)
+            if size >= 4 * wire.MAX_BATCH_BYTES:
+                return wire.CaptureBatch(chunks)
         del self._captures[request.name]
-        return r.CaptureBatch(chunks, capture.manifest.encode())
+        return wire.CaptureBatch(chunks, capture.manifest.encode())
 
-    async def close_capture(self, request: r.Named) -> None:
+    async def close_capture(self, request: wire.Named) -> None:
         capture = self._captures.pop(request.name, None)
         if capture is not None:
             await capture.close()
 
-    async def put_chunks(self, request: r.PutChunks) -> None:
+    async def put_chunks(self, request: wire.PutChunks) -> None:
         self._staged.update(request.chunks)
 
-    async def restore_workspace(self, request: r.RestoreWorkspace) -> Any:
+    async def restore_workspace(self, request: wire.RestoreWorkspace) -> Any:
         async def fetch(digest: bytes) -> bytes:
             if digest not in self._staged:
                 raise WorkspaceRefused("missing", f"the chunk {digest.hex()[:16]} was not sent")
             return self._staged[digest]
 
+        async def prepare() -> None:
+            """The caller has done it."""
+
         try:
             return await self.session.restore_workspace(
-                request.manifest, fetch, max_bytes=request.max_bytes, timeout=request.timeout
+                request.manifest,
+                fetch,
+                max_bytes=request.max_bytes,
+                timeout=request.timeout,
+                prepare=prepare if request.is_prepared else None,
             )
         finally:
             self._staged.clear()
 
     # -- files and messages
 
-    async def write_files(self, request: r.WriteFiles) -> dict[str, str]:
+    async def write_files(self, request: wire.WriteFiles) -> dict[str, str]:
         return await asyncio.to_thread(self.session.files.write_entries, request.entries)
 
-    async def write_file(self, request: r.FileRequest) -> None:
+    async def write_file(self, request: wire.FileRequest) -> None:
         await self.session.files.write(request.path, request.data)
 
-    async def read_file(self, request: r.FileRequest) -> bytes:
+    async def read_file(self, request: wire.FileRequest) -> bytes:
         return await self.session.files.read(request.path, limit=request.limit)
 
-    async def list_files(self, request: r.FileRequest) -> Any:
+    async def list_files(self, request: wire.FileRequest) -> Any:
         return await self.session.files.list(request.path)
 
-    async def remove_file(self, request: r.FileRequest) -> None:
+    async def remove_file(self, request: wire.FileRequest) -> None:
         await self.session.files.remove(request.path)
 
-    async def send(self, request: r.Send) -> None:
+    async def send(self, request: wire.Send) -> None:
         await self.session.send_message(request.message)
 
-    async def receive(self, request: r.Receive) -> m.Message:
+    async def receive(self, request: wire.Receive) -> m.Message:
         kind = None if request.type is None else _MESSAGE_TYPES[request.type]
         return await self.session.receive_message(kind, request.timeout)
 
@@ -260,10 +267,10 @@ _Handler = Callable[[ServedSession, Any], Awaitable[Any]]
 _HANDLERS: dict[str, tuple[Any, _Handler]] = {
     handler.__name__: (kind, handler)
     for kind, handlers in (
-        (r.Run, (ServedSession.run,)),
-        (r.Execute, (ServedSession.start_execution,)),
+        (wire.Run, (ServedSession.run,)),
+        (wire.Execute, (ServedSession.start_execution,)),
         (
-            r.Named,
+            wire.Named,
             (
                 ServedSession.next_messages,
                 ServedSession.stop_execution,
@@ -282,16 +289,16 @@ _HANDLERS: dict[str, tuple[Any, _Handler]] = {
                 ServedSession.close_capture,
             ),
         ),
-        (r.Cancel, (ServedSession.cancel,)),
-        (r.Send, (ServedSession.respond, ServedSession.send)),
-        (r.Point, (ServedSession.use_point,)),
-        (r.Restore, (ServedSession.restore,)),
-        (r.StartCapture, (ServedSession.start_capture,)),
-        (r.PutChunks, (ServedSession.put_chunks,)),
-        (r.RestoreWorkspace, (ServedSession.restore_workspace,)),
-        (r.WriteFiles, (ServedSession.write_files,)),
+        (wire.Cancel, (ServedSession.cancel,)),
+        (wire.Send, (ServedSession.respond, ServedSession.send)),
+        (wire.Point, (ServedSession.use_point,)),
+        (wire.Restore, (ServedSession.restore,)),
+        (wire.StartCapture, (ServedSession.start_capture,)),
+        (wire.PutChunks, (ServedSession.put_chunks,)),
+        (wire.RestoreWorkspace, (ServedSession.restore_workspace,)),
+        (wire.WriteFiles, (ServedSession.write_files,)),
         (
-            r.FileRequest,
+            wire.FileRequest,
             (
                 ServedSession.write_file,
                 ServedSession.read_file,
@@ -299,7 +306,7 @@ _HANDLERS: dict[str, tuple[Any, _Handler]] = {
                 ServedSession.remove_file,
             ),
         ),
-        (r.Receive, (ServedSession.receive,)),
+        (wire.Receive, (ServedSession.receive,)),
     )
     for handler in handlers
 }

@@ -11,7 +11,7 @@ import msgspec
 
 from standfast.base.errors import Closed, StandfastError
 from standfast.base.log import get_logger
-from standfast.fleet._node import requests as r
+from standfast.fleet._node import wire
 from standfast.fleet._node.sessions import ServedSession, describe_info
 from standfast.fleet._node.wire import (
     NodeReport,
@@ -26,9 +26,9 @@ from standfast.workers.pool import SessionPool
 from standfast.workers.session import WorkerSession
 
 CLIENT_TIMEOUT = 30.0
-"""Seconds without a word after which the sessions of a pool are ended: its process is gone, or cannot reach us."""
+"""Seconds without a call after which the sessions of a pool are ended: its process is gone, or cannot reach us."""
 IDLE_EXIT = 60.0
-"""Seconds without any pool after which the actor ends, unless it is to stay."""
+"""Seconds without any pool after which the actor ends, unless it is persistent."""
 _SWEEP_INTERVAL = 1.0
 _MAX_ABORTED = 10_000
 _log = get_logger(__name__)
@@ -37,15 +37,16 @@ _log = get_logger(__name__)
 class NodeSupervisor:
     """Runs in the actor. Everything happens on one event loop; control calls come in on another and are passed on."""
 
-    def __init__(self, config: bytes, node_id: str, stays: bool) -> None:
+    def __init__(self, config: bytes, node_id: str, persistent: bool) -> None:
         self._config = decode_config(config)
-        self._node_id, self._stays = node_id, stays
+        self._node_id, self._persistent = node_id, persistent
         self._pool = SessionPool(self._config)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started: asyncio.Task[None] | None = None
         self._sessions: dict[str, ServedSession] = {}
-        self._requests: dict[str, asyncio.Task[bytes]] = {}
-        self._aborted: dict[str, None] = {}
+        self._requests: dict[tuple[str, str], asyncio.Task[bytes]] = {}
+        """By pool and request."""
+        self._aborted: dict[tuple[str, str], None] = {}
         """Requests that were cancelled before they came, or whose answers had been sent."""
         self._clients: dict[str, float] = {}
         self._last_client_at = time.monotonic()
@@ -58,16 +59,16 @@ class NodeSupervisor:
     async def call(self, client: str, request_id: str, session_id: str, method: str, data: bytes) -> bytes:
         """Call a method of a session, and answer with an encoded :class:`Reply`. It never raises."""
         await self._ensure_started()
-        if request_id in self._aborted:
+        if (client, request_id) in self._aborted:
             return encode(Reply(fault=encode_error(Closed("the call was cancelled"))))
         task = asyncio.ensure_future(self._answer(client, session_id, method, data, request_id))
-        self._requests[request_id] = task
+        self._requests[client, request_id] = task
         try:
             return await task
         except asyncio.CancelledError:
             return encode(Reply(fault=encode_error(Closed("the call was cancelled"))))
         finally:
-            self._requests.pop(request_id, None)
+            self._requests.pop((client, request_id), None)
 
     async def control(self, client: str, session_id: str, method: str, data: bytes) -> bytes:
         """Call a method that must not wait behind others. These calls have a concurrency group of their own."""
@@ -104,7 +105,7 @@ class NodeSupervisor:
         if session_id:
             served = self._sessions.get(session_id)
             if served is None or served.client != client:
-                detail = f"node {self._node_id[:12]} has ended the session: it had not heard of this pool for too long"
+                detail = f"node {self._node_id[:12]} has ended the session: this pool had not called for too long"
                 raise WorkerDied(Cause("node-lost", detail, is_external=True))
             if method == "fork":
                 return await self._fork(served, request_id)
@@ -117,7 +118,7 @@ class NodeSupervisor:
 
     # -- requests to the node
 
-    async def _lease(self, client: str, data: bytes, request_id: str) -> r.Leased:
+    async def _lease(self, client: str, data: bytes, request_id: str) -> wire.Leased:
         if self._draining:
             raise Closed(f"node {self._node_id} is being drained")
         timeout = msgspec.msgpack.decode(data, type=float | None)
@@ -131,12 +132,12 @@ class NodeSupervisor:
         self._sandbox = metadata.get("sandbox"), tuple(metadata.get("sandbox_notes", ()))
         return self._add(session, client, request_id)
 
-    def _add(self, session: WorkerSession, client: str, request_id: str, *, is_twin: bool = False) -> r.Leased:
-        self._sessions[session.session_id] = ServedSession(session, client, request_id, is_twin=is_twin)
-        return r.Leased(session.session_id, describe_info(session.info))
+    def _add(self, session: WorkerSession, client: str, request_id: str, *, is_fork: bool = False) -> wire.Leased:
+        self._sessions[session.session_id] = ServedSession(session, client, request_id, is_fork=is_fork)
+        return wire.Leased(session.session_id, describe_info(session.info))
 
-    async def _fork(self, served: ServedSession, request_id: str) -> r.Leased:
-        return self._add(await served.session.fork(), served.client, request_id, is_twin=True)
+    async def _fork(self, served: ServedSession, request_id: str) -> wire.Leased:
+        return self._add(await served.session.fork(), served.client, request_id, is_fork=True)
 
     async def _do_release(self, client: str, data: bytes) -> None:
         served = self._sessions.get(msgspec.msgpack.decode(data, type=str))
@@ -149,18 +150,18 @@ class NodeSupervisor:
         try:
             await served.close()
         finally:
-            if served.is_twin:
+            if served.is_fork:
                 await served.session.terminate()
             else:
                 self._pool.release(served.session)
 
-    async def _do_greet(self, client: str, data: bytes) -> NodeReport:
-        """Note that the pool is alive, and describe the node."""
+    async def _do_heartbeat(self, client: str, data: bytes) -> NodeReport:
+        """Note that the pool is alive, and return the report of the node."""
         await self._ensure_started()
         return self._report()
 
     async def _do_describe(self, client: str, data: bytes) -> NodeReport:
-        """Describe the node, for a caller that leases nothing."""
+        """Return the report of the node, for a caller that leases nothing."""
         return self._report()
 
     async def _do_abort(self, client: str, data: bytes) -> None:
@@ -169,15 +170,16 @@ class NodeSupervisor:
         The call may not have come yet, or its answer may be on its way: a session that it has leased has no caller.
         """
         request_id = msgspec.msgpack.decode(data, type=str)
-        task = self._requests.get(request_id)
+        task = self._requests.get((client, request_id))
         if task is not None and not task.done():
             task.cancel()
             return
-        self._aborted[request_id] = None
+        self._aborted[client, request_id] = None
         if len(self._aborted) > _MAX_ABORTED:
             del self._aborted[next(iter(self._aborted))]
-        for served in [one for one in self._sessions.values() if one.request_id == request_id]:
-            await self._release(served)
+        for served in list(self._sessions.values()):
+            if (served.client, served.request_id) == (client, request_id):
+                await self._release(served)
 
     async def _do_drain(self, client: str, data: bytes) -> None:
         """Lease no further sessions; those that are leased stay until their pools have moved them."""
@@ -214,9 +216,9 @@ class NodeSupervisor:
             now = time.monotonic()
             for client, seen_at in list(self._clients.items()):
                 if seen_at + CLIENT_TIMEOUT < now:
-                    _log.warning("pool %s has not been heard of for %.0f s: its sessions end", client, now - seen_at)
+                    _log.warning("pool %s has not called for %.0f s: its sessions end", client, now - seen_at)
                     await self._forget(client)
-            if not self._stays and not self._clients and self._last_client_at + IDLE_EXIT < now:
+            if not self._persistent and not self._clients and self._last_client_at + IDLE_EXIT < now:
                 await self._end()
 
     async def _forget(self, client: str) -> None:

@@ -1,10 +1,11 @@
 """The calls between a pool and a node, as MessagePack. No pickle of ours crosses: what code in a worker made is bytes.
 
-An answer is a :class:`Reply`. An exception crosses as its name and its fields, and is raised again by the pool.
+Each method that a pool can call on a session is a request. An answer is a :class:`Reply`. An exception crosses as its
+name and its fields, and is raised again by the pool.
 """
 
 import dataclasses
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -23,6 +24,8 @@ from standfast.workers.errors import (
     WorkerRequestFailed,
     WorkspaceRefused,
 )
+from standfast.workers.state import SessionState
+from standfast.workers.wire import messages as m
 
 T = TypeVar("T")
 
@@ -46,6 +49,8 @@ _ERRORS: dict[type[BaseException], tuple[str, ...]] = {
     OSError: (),
 }
 _BY_NAME = {kind.__name__: kind for kind in _ERRORS}
+MAX_BATCH_BYTES = 1 << 20
+"""How much one answer of a stream carries; a single message or chunk may be larger."""
 
 
 class RemoteError(StandfastError):
@@ -64,7 +69,7 @@ class EncodedError(msgspec.Struct, frozen=True, array_like=True):
 class SessionBrief(msgspec.Struct, frozen=True, array_like=True):
     """The state and the counters of a session, as they are after each call."""
 
-    state: str
+    state: SessionState
     is_alive: bool
     execution_count: int = 0
     error_count: int = 0
@@ -80,7 +85,7 @@ class Reply(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node tells about itself."""
+    """The state of a node."""
 
     node_id: str
     host: str
@@ -146,3 +151,102 @@ def restore_error(fault: EncodedError) -> BaseException:
     if kind is None:
         return RemoteError(f"{fault.name}: {fault.fields[0] if fault.fields else ''}")
     return kind(*fault.fields)
+
+
+class Run(msgspec.Struct, frozen=True, array_like=True):
+    """Run code to its end, and answer with its result. Without ``has_timeout`` the session's own one holds."""
+
+    code: str
+    has_timeout: bool = False
+    timeout: float | None = None
+    transaction: m.TransactionPolicy = "commit_always"
+    allow_input: bool | None = None
+    seed: int | None = None
+
+
+class Execute(msgspec.Struct, frozen=True, array_like=True):
+    """Start to run code, and answer with the first messages."""
+
+    message: m.ExecuteMessage
+    has_timeout: bool = False
+    timeout: float | None = None
+
+
+class Named(msgspec.Struct, frozen=True, array_like=True):
+    """A request about one thing by its name: an execution, a snapshot, a capture, a file."""
+
+    name: str = ""
+
+
+class Cancel(msgspec.Struct, frozen=True, array_like=True):
+    execution_id: str
+    grace: float
+
+
+class Point(msgspec.Struct, frozen=True, array_like=True):
+    action: Literal["rollback", "drop"]
+    point_id: str
+    hazards: tuple[str, ...] = ()
+
+
+class Restore(msgspec.Struct, frozen=True, array_like=True):
+    data: bytes
+    clear_existing: bool
+
+
+class StartCapture(msgspec.Struct, frozen=True, array_like=True):
+    manifest: bytes | None
+    digests: tuple[bytes, ...]
+    max_bytes: int
+    timeout: float
+
+
+class CaptureBatch(msgspec.Struct, frozen=True, array_like=True):
+    """Chunks of a capture; the last batch has the manifest."""
+
+    chunks: list[tuple[bytes, bytes]]
+    manifest: bytes | None = None
+
+
+class PutChunks(msgspec.Struct, frozen=True, array_like=True):
+    chunks: list[tuple[bytes, bytes]]
+
+
+class RestoreWorkspace(msgspec.Struct, frozen=True, array_like=True):
+    manifest: bytes
+    max_bytes: int
+    timeout: float | None
+    is_prepared: bool = False
+
+
+class WriteFiles(msgspec.Struct, frozen=True, array_like=True):
+    entries: list[tuple[str, int, bytes | None]]
+
+
+class FileRequest(msgspec.Struct, frozen=True, array_like=True):
+    path: str
+    data: bytes = b""
+    limit: int = 0
+
+
+class Receive(msgspec.Struct, frozen=True, array_like=True):
+    type: str | None
+    timeout: float | None
+
+
+class Send(msgspec.Struct, frozen=True, array_like=True):
+    message: m.AnyMessage
+
+
+class Messages(msgspec.Struct, frozen=True, array_like=True):
+    """A batch of the messages of an execution; ``is_last`` with the end of its stream."""
+
+    messages: list[m.AnyMessage]
+    is_last: bool = False
+
+
+class Leased(msgspec.Struct, frozen=True, array_like=True):
+    """A session that was leased: its id and its description."""
+
+    session_id: str
+    info: dict[str, Any]

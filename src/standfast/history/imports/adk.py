@@ -7,14 +7,18 @@ from typing import Any
 
 from standfast.base.errors import InvalidInput
 from standfast.base.items import Item
-from standfast.history.imports.message_parts import make_call, make_image, make_output, make_text_message, to_text
 from standfast.history.imports.sources import (
     MALFORMED,
     Query,
     SourceSession,
     describe_malformed,
     has_table,
+    make_call,
+    make_image,
+    make_output,
+    make_text_message,
     open_database,
+    to_text,
 )
 from standfast.store.sql.openai_agents_tables import to_timestamp
 

@@ -7,8 +7,16 @@ import msgspec
 
 from standfast.base.errors import InvalidInput
 from standfast.base.items import Item
-from standfast.history.imports.message_parts import make_call, make_image, make_output, make_text_message, to_text
-from standfast.history.imports.sources import MALFORMED, SourceSession, describe_malformed
+from standfast.history.imports.sources import (
+    MALFORMED,
+    SourceSession,
+    describe_malformed,
+    make_call,
+    make_image,
+    make_output,
+    make_text_message,
+    to_text,
+)
 
 
 def read_pydantic_ai(session_id: str, data: bytes) -> SourceSession:

@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from standfast.base.errors import InvalidInput, MissingExtra, NotFound, StoreUnavailable
-from standfast.base.http_clients import create_openai_client
 from standfast.base.items import Item
+from standfast.base.network import create_openai_client
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

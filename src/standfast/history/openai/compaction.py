@@ -140,7 +140,7 @@ class OpenAIResponsesCompactionSession(SessionABC):
             await with_run_context(self.underlying_session.add_items)(items)
 
     async def pop_item(self) -> Item | None:
-        """Remove the latest item and return it, or None if there is none."""
+        """Remove the latest item and return it, or None if the session is empty."""
         async with self._write_lock:
             self._forget_response()
             return await with_run_context(self.underlying_session.pop_item)()

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from standfast.agents.errors import UserError
 from standfast.base.errors import Closed
+from standfast.base.log import hide_secrets
 from standfast.lifecycle import Deadline
 from standfast.mcp.errors import (
     MCPCallRefused,
@@ -132,13 +133,16 @@ class ReconnectingConnection:
             outcome = f"did not answer within {timeout:g} seconds"
             raise MCPCallUncertain(name, description, outcome, tool_name=tool_name) from None
         except MCPError as error:
-            raise await self._translate_error(error, count, connection, description, tool_name) from error
+            problem = await self._translate_error(error, count, connection, description, tool_name)
+            raise problem from _get_shown_cause(error)
         except (RuntimeError, ValueError) as error:  # the library's errors for messages it cannot write or read
             if isinstance(error, ValueError) and not count.requests:
                 raise UserError(
                     f"the request to the MCP server {name!r} to {description} cannot be encoded: {format_error(error)}"
                 ) from error
-            raise MCPInvalidResponse(name, description, format_error(error), tool_name=tool_name) from error
+            raise MCPInvalidResponse(name, description, format_error(error), tool_name=tool_name) from _get_shown_cause(
+                error
+            )
 
     async def _translate_error(
         self,
@@ -201,9 +205,15 @@ class ReconnectingConnection:
             status = get_http_status(cause)
             reason = status or await server.describe_exit() or format_error(cause)
             # The message of a status error contains the URL, which may contain a password.
-            raise MCPUnavailable(server.name, reason, hint=server.hint) from (None if status else cause)
+            shown = None if status else _get_shown_cause(cause)
+            raise MCPUnavailable(server.name, reason, hint=server.hint) from shown
         self._session = session
         return connection, session
+
+
+def _get_shown_cause(error: BaseException) -> BaseException | None:
+    """Return the error, or None if it has a secret in its text, which tracebacks would show."""
+    return error if hide_secrets(str(error)) == str(error) else None
 
 
 def get_http_status(error: BaseException) -> str | None:

@@ -1,6 +1,7 @@
 """Conversion of a server's tools into function tools with stable names, and of their results into tool outputs."""
 
 import asyncio
+import copy
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from standfast.agents.agent import AgentBase
 from standfast.agents.context import RunContextWrapper
-from standfast.agents.errors import MCPToolCancellationError, ModelBehaviorError, UserError
+from standfast.agents.errors import AgentsException, MCPToolCancellationError, ModelBehaviorError, UserError
 from standfast.agents.handoffs import as_handoff
 from standfast.agents.tool_outputs import ToolOutputFileContent, ToolOutputImage, ToolOutputText
 from standfast.agents.tools import (
@@ -24,6 +25,7 @@ from standfast.agents.tools import (
     explain_tool_error,
 )
 from standfast.agents.types import MaybeAwaitable, ToolErrorFunction, maybe_await
+from standfast.base.errors import StandfastError
 from standfast.mcp._client.schemas import build_schema
 from standfast.mcp._client.tool_names import (
     build_prefixed_name,
@@ -247,7 +249,10 @@ class MCPUtil:
             elif include_server_in_tool_names:
                 name = build_prefixed_name(server.name, tool.name, server_index=server_index, reserved_names=reserved)
             strict = convert_schemas_to_strict
-            function_tools.append(cls.to_function_tool(tool, server, strict, agent, failure_error_function, name))
+            function_tool = cls.to_function_tool(tool, server, strict, agent, failure_error_function, name)
+            # Servers may have the same name; the one that was asked for must be the one that is called.
+            function_tool.recipient = json.dumps(["mcp", remove_credentials(server.name), server_index, tool.name])
+            function_tools.append(function_tool)
         return function_tools
 
     @classmethod
@@ -308,23 +313,30 @@ class MCPUtil:
     ) -> ToolOutput:
         """Call the tool with the arguments of a model.
 
-        ``meta`` takes precedence over the ``tool_meta_resolver``, and that over the metadata that the server listed.
+        ``meta`` takes precedence over the metadata that the server listed, and that over the ``tool_meta_resolver``.
         """
         meta = {**(tool.meta or {}), **(meta or {})} if server.tool_meta_resolver is None else meta
         arguments = _parse_arguments(tool_display_name or tool.name, input_json)
         if server.tool_meta_resolver is not None:
             meta_context = MCPToolMetaContext(context, server.name, tool.name, dict(arguments))
             resolved = await maybe_await(server.tool_meta_resolver(meta_context))
-            meta = {**(tool.meta or {}), **(resolved or {}), **(meta or {})}
+            meta = {**(resolved or {}), **(tool.meta or {}), **(meta or {})}
+        name, task = remove_credentials(server.name), asyncio.current_task()
+        cancelling = 0 if task is None else task.cancelling()
         try:
-            result = await server.call_tool(tool.name, arguments, meta or None)
+            result = await server.call_tool(tool.name, arguments, copy.deepcopy(meta) or None)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if task is None or task.cancelling() > cancelling:
                 raise
             raise MCPToolCancellationError(
-                f"the MCP server {server.name!r} cancelled the call of {tool.name!r}; the call may have had an effect"
+                f"the MCP server {name!r} cancelled the call of {tool.name!r}; the call may have had an effect"
             ) from None
+        except Exception as error:
+            from mcp import MCPError
+
+            if isinstance(error, AgentsException | StandfastError | MCPError):
+                raise
+            raise AgentsException(f"Error invoking MCP tool {tool.name} on server {name!r}: {error}") from error
         save_call_result(context, arguments, result)
         return convert_result(
             result, use_structured_content=server.use_structured_content, max_chars=server.max_output_chars

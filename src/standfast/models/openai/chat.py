@@ -29,9 +29,12 @@ from standfast.models.openai.chat_stream import ChatStreamConverter
 from standfast.models.openai.client import (
     build_client_arguments,
     configure_client_retries,
+    get_request_id,
     hide_api_key,
+    is_library_client,
     make_retry_advice,
     omit_none,
+    open_stream,
     resolve_parallel_calls,
     to_typed_event,
     to_typed_item,
@@ -104,11 +107,11 @@ class OpenAIChatCompletionsModel(RequestModel):
         )
         options = self._build_stream_options(settings)
         with hide_api_key(client):
-            async with await client.chat.completions.create(**arguments, **options, stream=True) as chunks:
+            async with open_stream(await client.chat.completions.create(**arguments, **options, stream=True)) as chunks:
                 async for chunk in chunks:
                     for event in converter.feed(chunk):
                         yield to_typed_event(event)
-                request_id = chunks.response.headers.get("x-request-id")
+                request_id = get_request_id(chunks)
         if converter.finish_reason is None:
             raise IncompleteStream("the stream ended before the response was complete")
         for event in converter.finish():
@@ -125,14 +128,15 @@ class OpenAIChatCompletionsModel(RequestModel):
             request.system_instructions,
             request.input,
             model=self.model,
-            base_url=str(self._client.base_url),
+            base_url=str(getattr(self._client, "base_url", "")).rstrip("/"),
             strict=self._strict,
             should_replay=self.should_replay_reasoning_content,
         )
         arguments = build_chat_arguments(request, self.model)
         raw_body = omit_none(messages=messages, tools=arguments.pop("tools", None))
         # The client requires the argument ``messages``; the raw body overrides it.
-        return {"messages": [], **build_client_arguments(arguments, raw_body, settings)}
+        as_body = is_library_client(self._client)
+        return {"messages": [], **build_client_arguments(arguments, raw_body, settings, as_body=as_body)}
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
         return make_retry_advice(request)
@@ -140,7 +144,11 @@ class OpenAIChatCompletionsModel(RequestModel):
     def _build_stream_options(self, settings: ModelSettings) -> Item:
         """Return the option for usage in streams. By default only OpenAI is sent it: other servers may reject it."""
         include_usage = settings.include_usage
-        if include_usage is None and self._client.base_url.host.endswith("openai.com"):
+        if (
+            include_usage is None
+            and is_library_client(self._client)
+            and self._client.base_url.host.endswith("openai.com")
+        ):
             include_usage = True
         return {} if include_usage is None else {"stream_options": {"include_usage": include_usage}}
 

@@ -89,6 +89,8 @@ class ChatMessageBuilder:
                 calls = self._open_assistant_message().setdefault("tool_calls", [])
                 calls.append({"id": item["call_id"], "type": "function", "function": call, **self._get_extra(item)})
             case "function_call_output":
+                if not item.get("call_id"):
+                    raise UserError(f"{where}: the Chat Completions API has no outputs without a call: use Responses")
                 self._close_assistant_message()
                 content = self._convert_tool_output(item["output"], where)
                 self.messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content})
@@ -161,7 +163,9 @@ class ChatMessageBuilder:
             else:
                 self._pending_images.append(_convert_part(part, f"{where}.output[{number}]"))
                 texts.append(f"[see {part.get('type', '').removeprefix('input_')} below]")
-        return "\n".join(texts)
+        if not texts and self._strict:
+            raise UserError(f"{where}: the Chat Completions API needs a text as the output of a tool")
+        return "\n".join(texts) if texts else "[tool output omitted]"
 
     def _open_assistant_message(self) -> ChatMessage:
         if self._assistant_message is None:
@@ -209,10 +213,19 @@ def convert_content(content: Any, where: str) -> Any:
 
 
 def _convert_part(part: Mapping[str, Any], where: str) -> Item:
+    converted = _convert_content_part(part, where)
+    if part.get("prompt_cache_breakpoint") is not None:
+        converted["prompt_cache_breakpoint"] = part["prompt_cache_breakpoint"]
+    return converted
+
+
+def _convert_content_part(part: Mapping[str, Any], where: str) -> Item:
     match part.get("type"):
         case "input_text" | "text" | "output_text":
             return {"type": "text", "text": part["text"]}
-        case "input_image" | "image" if part.get("image_url"):
+        case "image_url" if isinstance(part.get("image_url"), Mapping) and part["image_url"].get("url"):
+            return {"type": "image_url", "image_url": {"detail": "auto", **part["image_url"]}}
+        case "input_image" | "image" if isinstance(part.get("image_url"), str) and part["image_url"]:
             return {
                 "type": "image_url",
                 "image_url": {"url": part["image_url"], "detail": part.get("detail") or "auto"},
@@ -220,7 +233,7 @@ def _convert_part(part: Mapping[str, Any], where: str) -> Item:
         case "input_audio" if all((part.get("input_audio") or {}).get(name) for name in ("data", "format")):
             return {"type": "input_audio", "input_audio": dict(part["input_audio"])}
         case "input_file" | "file" if part.get("file_data") or part.get("file_id"):
-            names = ("file_data", "file_id", "filename")
+            names = ("file_data" if part.get("file_data") else "file_id", "filename")
             return {"type": "file", "file": {name: part[name] for name in names if part.get(name)}}
     raise UserError(f"{where}: the Chat Completions API does not support this part of type {part.get('type')!r}")
 

@@ -1,15 +1,16 @@
 """The OpenAI client library: importing it, its arguments, its objects, its retries and its errors."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from standfast.agents.errors import UserError
 from standfast.agents.model_settings import ModelSettings
+from standfast.agents.types import maybe_await
 from standfast.base.errors import MissingExtra
 from standfast.base.items import Item
-from standfast.base.log import MAX_PLACEHOLDER_LENGTH, hide_in_logs
+from standfast.base.log import MAX_PLACEHOLDER_LENGTH, get_logger, hide_in_logs
 from standfast.models.interface import IncompleteStream, ResponseFailed, to_plain
 from standfast.models.retry import (
     CONVERSATION_LOCKED,
@@ -22,6 +23,8 @@ from standfast.models.retry import (
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
+_log = get_logger("standfast.models")
+
 # The prefix of ids that were generated here because the provider gave none.
 LOCAL_ID_PREFIX = "local_"
 
@@ -31,7 +34,7 @@ _UNSENT_ERRORS = frozenset(["ConnectError", "ConnectTimeout", "PoolTimeout"])
 _CONNECTION_LOST_ERRORS = frozenset(
     ["RemoteProtocolError", "ReadError", "ReadTimeout", "WriteError", "ProtocolError", "NetworkError"]
 )
-_TRANSIENT_CODES = frozenset(["server_error", "rate_limit_exceeded"])
+_TRANSIENT_CODES = frozenset(["server_error", "server_is_overloaded", "rate_limit_exceeded"])
 
 
 def load_openai(purpose: str) -> Any:
@@ -49,15 +52,50 @@ def hide_api_key(client: "AsyncOpenAI") -> Iterator[None]:
 
     A server may repeat it, and errors are stored and shown.
     """
-    hide_in_logs(client.api_key)
+    key = get_api_key(client)
+    hide_in_logs(key)
     try:
         yield
     except Exception as error:
-        error.args = mask(error.args, client.api_key)
+        error.args = mask(error.args, key)
         for name in ("message", "body"):
             if hasattr(error, name):
-                setattr(error, name, mask(getattr(error, name), client.api_key))
+                setattr(error, name, mask(getattr(error, name), key))
         raise
+
+
+def get_api_key(client: Any) -> str:
+    """Return the key of a client; a program's own client may have none."""
+    key = getattr(client, "api_key", None)
+    return key if isinstance(key, str) else ""
+
+
+def is_library_client(client: Any) -> bool:
+    """Return whether the client is one of the ``openai`` package, and not an object of the program that acts as one."""
+    return isinstance(client, load_openai("a model at OpenAI").AsyncOpenAI)
+
+
+@asynccontextmanager
+async def open_stream(stream: Any) -> AsyncIterator[Any]:
+    """Close a stream of the client when the block ends. It may be any asynchronous iterable of a program's own client.
+
+    An error of closing it is logged: what was read before is complete, or its own error says why not.
+    """
+    try:
+        yield stream
+    finally:
+        close = getattr(stream, "close", None) or getattr(stream, "aclose", None)
+        try:
+            if close is not None:
+                await maybe_await(close())
+        except Exception:  # noqa: BLE001 - see the docstring
+            _log.warning("closing the stream of a response failed", exc_info=True)
+
+
+def get_request_id(stream: Any) -> str | None:
+    """Return the id that the server gave the request of a stream."""
+    headers = getattr(getattr(stream, "response", None), "headers", None)
+    return headers.get("x-request-id") if isinstance(headers, Mapping) else None
 
 
 def mask(value: Any, secret: str) -> Any:
@@ -84,11 +122,12 @@ def omit_none(**parts: Any) -> Item:
     }
 
 
-def build_client_arguments(request: Item, raw_body: Item, settings: ModelSettings) -> Item:
+def build_client_arguments(request: Item, raw_body: Item, settings: ModelSettings, *, as_body: bool = True) -> Item:
     """Return the client's arguments for a request, including the user's ``extra_*`` settings.
 
     ``raw_body`` is sent as ``extra_body``, which the client does not transform. It searches all other arguments for
     names to translate, which takes milliseconds for each item, and the items already have the names of the API.
+    Without ``as_body`` they are arguments, for a client that is not of the ``openai`` package.
     Raises :class:`UserError` if ``extra_args`` repeats an argument.
     """
     extra = settings.extra_args or {}
@@ -100,6 +139,8 @@ def build_client_arguments(request: Item, raw_body: Item, settings: ModelSetting
         if getattr(settings, name) is not None:
             arguments[name] = dict(getattr(settings, name))
     body = settings.extra_body
+    if not as_body:
+        return {**arguments, **raw_body, **({} if body is None else {"extra_body": body})}
     if body is None or isinstance(body, Mapping):
         return {**arguments, "extra_body": {**raw_body, **(body or {})}}
     return {**arguments, **raw_body, "extra_body": body}
@@ -164,16 +205,17 @@ def configure_client_retries(client: "AsyncOpenAI", settings: ModelSettings, *, 
     That is the case if the settings configure retries, and for stateful requests, which the client would repeat
     without knowing whether the first one had an effect.
     """
-    return client.with_options(max_retries=0) if settings.retry is not None or stateful else client
+    if (settings.retry is None and not stateful) or not hasattr(client, "with_options"):
+        return client
+    return client.with_options(max_retries=0)
 
 
 def make_retry_advice(request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
     """Return the advice for an error of the server or the client; ``None`` for any other error."""
     error = request.error
     if isinstance(error, ResponseFailed):
-        return ModelRetryAdvice(
-            suggested=error.error_code in _TRANSIENT_CODES, replay_safety=_get_replay_safety(request.stateful)
-        )
+        code = error.error_code or getattr(error, "error_type", None)
+        return ModelRetryAdvice(suggested=code in _TRANSIENT_CODES, replay_safety=_get_replay_safety(request.stateful))
     if isinstance(error, MissingExtra):  # the library may be what is missing
         return None
     library = load_openai("retry advice")
@@ -214,13 +256,17 @@ def _advise_on_status(error: Any, request: ModelRetryAdviceRequest) -> ModelRetr
         retry_after=parse_retry_after(headers),
         replay_safety=_get_replay_safety(request.stateful and not rejected),
         reason=f"the server responded with status {status}",
-        normalized=ModelRetryNormalizedError(error_code=_get_error_code(error), request_id=error.request_id),
+        normalized=ModelRetryNormalizedError(
+            status_code=status, error_code=_get_error_code(error), request_id=error.request_id
+        ),
     )
 
 
 def _get_error_code(error: Any) -> str | None:
-    if isinstance(error.code, str):
-        return error.code
+    body = error.body.get("error", error.body) if isinstance(error.body, Mapping) else None
+    for code in (error.code, body.get("code") if isinstance(body, Mapping) else None):
+        if isinstance(code, str):
+            return code
     # Some gateways forward the body in another format.
     return CONVERSATION_LOCKED if CONVERSATION_LOCKED in str(error.message) else None
 

@@ -8,7 +8,7 @@ from standfast.agents.errors import UserError
 from standfast.agents.model_settings import DEFAULT_MODEL as DEFAULT_MODEL
 from standfast.agents.model_settings import get_default_model
 from standfast.base.errors import InvalidInput
-from standfast.base.http_clients import create_openai_client
+from standfast.base.network import create_openai_client
 from standfast.models.interface import Model, ModelProvider
 from standfast.models.openai.agent_registration import OpenAIAgentRegistrationConfig, parse_agent_registration
 from standfast.models.openai.client import load_openai

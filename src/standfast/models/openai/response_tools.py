@@ -100,10 +100,7 @@ def _convert_function_tool(tool: FunctionTool) -> Item:
 def _convert_hosted_tool(tool: Any) -> Item:
     match tool:
         case WebSearchTool():
-            return omit_none(
-                type="web_search",
-                filters=tool.filters,
-                user_location=tool.user_location,
+            return {"type": "web_search", "filters": tool.filters, "user_location": tool.user_location} | omit_none(
                 search_context_size=tool.search_context_size,
                 external_web_access=tool.external_web_access,
                 search_content_types=tool.search_content_types,

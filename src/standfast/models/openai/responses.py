@@ -19,15 +19,20 @@ from standfast.models.interface import (
     TResponseStreamEvent,
     make_incomplete_error,
     parse_response,
+    to_input_item,
 )
 from standfast.models.openai.client import (
     LOCAL_ID_PREFIX,
     build_client_arguments,
     configure_client_retries,
+    get_api_key,
+    get_request_id,
     hide_api_key,
+    is_library_client,
     make_retry_advice,
     mask,
     omit_none,
+    open_stream,
     resolve_parallel_calls,
 )
 from standfast.models.openai.response_tools import to_response_tool_choice, to_response_tools
@@ -75,7 +80,7 @@ class OpenAIResponsesModel(RequestModel):
     async def respond(self, request: ModelRequest) -> ModelResponse:
         with hide_api_key(self._client):
             response = await self._configure_client(request).responses.create(**self.build_request(request))
-            if response.status == "incomplete":
+            if getattr(response, "status", None) == "incomplete":
                 raise make_incomplete_error(response)
             return parse_response(response, keep_raw_usage=bool(request.model_settings.preserve_raw_usage))
 
@@ -83,14 +88,14 @@ class OpenAIResponsesModel(RequestModel):
         client, arguments = self._configure_client(request), self.build_request(request)
         ended = False
         with hide_api_key(client):
-            async with await client.responses.create(**arguments, stream=True) as events:
+            async with open_stream(await client.responses.create(**arguments, stream=True)) as events:
                 async for event in events:
                     if event.type in FINAL_EVENTS:
                         ended = True
-                        event.response._request_id = events.response.headers.get("x-request-id")
+                        event.response._request_id = get_request_id(events)
                     if event.type in FAILURE_EVENTS:
                         ended = True
-                        _mask_failure(event, client.api_key)
+                        _mask_failure(event, get_api_key(client))
                     yield event
         if not ended:
             raise IncompleteStream("the stream ended before the response was complete")
@@ -98,7 +103,7 @@ class OpenAIResponsesModel(RequestModel):
     def build_request(self, request: ModelRequest) -> dict[str, Any]:
         """Return the arguments for the client's ``responses.create``."""
         model = self.model if self._model_is_explicit or request.prompt is None else None
-        return build_response_arguments(request, model)
+        return build_response_arguments(request, model, as_body=is_library_client(self._client))
 
     def _configure_client(self, request: ModelRequest) -> "AsyncOpenAI":
         return configure_client_retries(self._client, request.model_settings, stateful=request.is_stateful)
@@ -107,8 +112,8 @@ class OpenAIResponsesModel(RequestModel):
         return make_retry_advice(request)
 
 
-def build_response_arguments(request: ModelRequest, model: str | None) -> dict[str, Any]:
-    """Return a request as arguments of ``responses.create``; its items and tools are in ``extra_body``."""
+def build_response_arguments(request: ModelRequest, model: str | None, *, as_body: bool = True) -> dict[str, Any]:
+    """Return a request as arguments of ``responses.create``; ``as_body`` puts its items and tools in ``extra_body``."""
     settings, prompt = request.model_settings, request.prompt
     callable_tools = to_response_tools(request.tools, request.handoffs, model=model)
     arguments = omit_none(
@@ -125,7 +130,7 @@ def build_response_arguments(request: ModelRequest, model: str | None) -> dict[s
         **{name: getattr(settings, name) for name in _PASSTHROUGH_SETTINGS},
     )
     raw_body = omit_none(input=prepare_input_items(request.input), tools=callable_tools or None)
-    return build_client_arguments(arguments, raw_body, settings)
+    return build_client_arguments(arguments, raw_body, settings, as_body=as_body)
 
 
 def _mask_failure(event: Any, api_key: str) -> None:
@@ -144,7 +149,7 @@ def prepare_input_items(items: str | Iterable[Item]) -> list[Item]:
         return [{"role": "user", "content": items}]
     return [
         item if _is_acceptable(item) else _strip_item(item)
-        for item in items
+        for item in map(to_input_item, items)
         if item.get("type") != "reasoning" or not _is_local_id(item.get("id"))
     ]
 

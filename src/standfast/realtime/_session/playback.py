@@ -145,6 +145,11 @@ class Playback:
             part.received_seconds - part.played_seconds for part in self._parts if part.key == (item_id, content_index)
         )
 
+    @property
+    def remaining_seconds(self) -> float:
+        """The seconds of all parts that have not played when playback was last advanced."""
+        return sum(part.received_seconds - part.played_seconds for part in self._parts)
+
     def truncate(self, item_id: str | None, content_index: int | None, ms: float) -> None:
         """Shorten a part that the server has truncated."""
         for part in self._parts:

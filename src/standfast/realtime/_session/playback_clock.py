@@ -80,10 +80,11 @@ class PlaybackClock:
 
     def release(self, response: TrackedResponse, audio: RealtimeAudio, duration_ms: float) -> None:
         """Count audio that is passed to the program, and schedule its playback."""
-        now, key = _now(), (audio.item_id, audio.content_index)
+        now, key = asyncio.get_running_loop().time(), (audio.item_id, audio.content_index)
         response.released_ms[key] = response.released_ms.get(key, 0.0) + duration_ms
         self._released.add_audio(audio, duration_ms, now)
-        self._ends_at = response.playback_ends_at = max(self._ends_at, now) + duration_ms / 1000
+        begins_at = self._ends_at if self._ends_at > now else now
+        self._ends_at = response.playback_ends_at = begins_at + duration_ms / 1000
 
     def stop(self, response: TrackedResponse, responses: Iterable[TrackedResponse]) -> None:
         """Stop a response; the other responses keep their places."""
@@ -157,31 +158,66 @@ class ReleasedAudioTracker(PartPlaybackTracker):
         self._playback = Playback()
         self._audible_seconds: BoundedDict[tuple[str, int], float] = BoundedDict(MAX_PARTS)
         """The seconds of each part that were released and not cut off afterwards."""
+        self._latest: RealtimeAudio | None = None
+        """The first audio of those that are added together."""
+        self._latest_at = self._plays_until = self._more_seconds = 0.0
+        self._more_bytes = 0
 
     def add_audio(self, audio: RealtimeAudio, duration_ms: float, now: float) -> None:
-        """Play audio that was released now."""
-        item_id, content_index, data = audio.item_id, audio.content_index, audio.audio
-        self._playback.add_audio(item_id, content_index, data.response_id, len(data.data), now)
-        key = (item_id, content_index)
-        self._audible_seconds[key] = self._audible_seconds.get(key, 0.0) + duration_ms / 1000
+        """Play audio that was released now.
+
+        When it was released makes no difference while earlier audio of its part plays: such audio is added together.
+        """
+        latest = self._latest
+        if (
+            latest is not None
+            and now < self._plays_until
+            and audio.item_id == latest.item_id
+            and audio.content_index == latest.content_index
+        ):
+            seconds = duration_ms / 1000
+            self._more_bytes += len(audio.audio.data)
+            self._more_seconds += seconds
+            self._plays_until += seconds
+            return
+        self._add_more()
+        self._add(audio, len(audio.audio.data), duration_ms / 1000, now)
+        self._latest, self._latest_at = audio, now
+        self._plays_until = now + self._playback.remaining_seconds
+
+    def _add(self, audio: RealtimeAudio, byte_count: int, seconds: float, now: float) -> None:
+        key = (audio.item_id, audio.content_index)
+        self._playback.add_audio(*key, audio.audio.response_id, byte_count, now)
+        self._audible_seconds[key] = self._audible_seconds.get(key, 0.0) + seconds
+
+    def _add_more(self) -> None:
+        """Add what was added together, before the playback is used in any other way."""
+        if self._latest is not None and self._more_bytes:
+            self._add(self._latest, self._more_bytes, self._more_seconds, self._latest_at)
+        self._latest, self._more_bytes, self._more_seconds = None, 0, 0.0
 
     def stop_response(self, response_id: str) -> None:
         """Stop a response; audio that was released after it plays from now on."""
+        self._add_more()
         self._discard(self._playback.stop(_now(), response_id=response_id))
 
     def on_interrupted(self) -> None:
         super().on_interrupted()
+        self._add_more()
         self._discard(self._playback.stop(_now()))
 
     def get_heard_seconds(self, item_id: str, content_index: int) -> float:
+        self._add_more()
         audible = self._audible_seconds.get((item_id, content_index), 0.0)
         return max(0.0, audible - self._playback.get_remaining_seconds(item_id, content_index, _now()))
 
     def set_audio_format(self, format: RealtimeAudioFormat) -> None:
         super().set_audio_format(format)
+        self._add_more()
         self._playback.set_format(parse_audio_format(format) or self._playback.format)
 
     def get_state(self) -> RealtimePlaybackState:
+        self._add_more()
         part = self._playback.get_current_part(_now())
         if part is None:
             return super().get_state()

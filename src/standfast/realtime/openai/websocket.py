@@ -15,8 +15,8 @@ from standfast.agents.context import RunContextWrapper
 from standfast.agents.errors import UserError
 from standfast.agents.types import MaybeAwaitable, maybe_await
 from standfast.base.errors import MissingExtra
-from standfast.base.http_clients import make_websocket_connector
 from standfast.base.log import get_logger
+from standfast.base.network import make_websocket_connector
 from standfast.models.openai.provider import get_default_openai_key
 from standfast.realtime._session.resolved_agent import build_base_settings, resolve_agent
 from standfast.realtime.agent import RealtimeAgent

@@ -1,5 +1,6 @@
 """The last steps of a run: tool outputs as final output, output guardrails, and the limit of turns."""
 
+import asyncio
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from standfast.agents.guardrails import OutputGuardrail, OutputGuardrailResult
 from standfast.agents.tools import FunctionToolResult, ToolsToFinalOutputResult
 from standfast.agents.types import maybe_await
 from standfast.base.log import log
-from standfast.lifecycle.scope import Scope
+from standfast.lifecycle.scope import Scope, is_cancelling
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.config import OutputGuardrailBlockedMessageArgs
 from standfast.runs.core.state import FinalOutput, TranscriptEntry
@@ -174,7 +175,13 @@ async def _run_output_guardrail(
     run: ActiveRun, guard: OutputGuardrail[Any], agent: Agent[Any]
 ) -> OutputGuardrailResult:
     with maybe_guardrail_span(guard.get_name()) as span:
-        result = await guard.run(run.context, agent, run.final_output)
+        try:
+            result = await guard.run(run.context, agent, run.final_output)
+        except asyncio.CancelledError as error:
+            if is_cancelling():
+                raise
+            # Of its own, and nothing waits for it any more: the output was not checked.
+            raise UserError(f"the guardrail {guard.get_name()!r} was cancelled and has not decided") from error
         if span is not None:
             span.span_data.triggered = result.output.tripwire_triggered
         return result

@@ -77,7 +77,7 @@ async def _filter_input(run: ActiveRun, handoff: Handoff[Any, Any], outcome: Han
     """Return the outcome with what the filter of the handoff, if any, left for the new agent and for the record."""
     config = run.config
     nest = config.nest_handoff_history if handoff.nest_handoff_history is None else handoff.nest_handoff_history
-    edit = handoff.input_filter or config.handoff_input_filter
+    edit = config.handoff_input_filter if handoff.input_filter is None else handoff.input_filter
     if edit is None and not nest:
         return outcome
     if edit is not None and not callable(edit):

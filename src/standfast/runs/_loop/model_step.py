@@ -48,6 +48,8 @@ T = TypeVar("T")
 async def ask_model(run: ActiveRun) -> ModelAnswered:
     """Call the current agent's model. If an input guardrail trips, the response is discarded."""
     state, agent = run.state, run.current_agent
+    if run.recorder is not None:
+        await run.recorder.before_request(run)
     await load_history(run)
     items = run.model_input.build_input(state)
     run.context.model_input, run.context.turn_input = items, as_items(get_first_input(run))
@@ -108,7 +110,9 @@ async def _build_request(
         data = CallModelData(ModelInputData(items, instructions), agent, run.context.context)
         edited = await maybe_await(edit(data))
         if not isinstance(edited, ModelInputData) or not isinstance(edited.input, list):
-            raise UserError(f"call_model_input_filter must return ModelInputData with a list, not {edited!r}")
+            problem = UserError("call_model_input_filter must return a ModelInputData instance")
+            problem.add_note(f"its input must be a list; the filter returned {edited!r}")
+            raise problem
         items, instructions = drop_repeated_items(edited.input), edited.instructions
     server = state.conversation if isinstance(state.conversation, ServerConversation) else ServerConversation()
     items, settings = await agent.prepare_request(run.context, items, _resolve_settings(run, agent, state))

@@ -93,7 +93,8 @@ def _parse_function_call(item: Item, position: int, toolbox: Toolbox, agent_name
         return CallRecord(call_id, position, ToolRef.from_tool(tool))
     if not lenient:
         names = ", ".join([*map(str, toolbox.tools_by_ref), *toolbox.handoffs_by_name]) or "none"
-        problem = ModelBehaviorError(f"Tool {ref} not found in agent {agent_name}; it has {names}")
+        problem = ModelBehaviorError(f"Tool {ref} not found in agent {agent_name}")
+        problem.add_note(f"the agent {agent_name!r} has {names}")
         problem.missing_tool = str(ref)
         raise problem
     return CallRecord(call_id, position, ref, status="rejected", message=NOT_FOUND_MESSAGE.format(name=ref))

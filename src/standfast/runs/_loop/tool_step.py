@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from standfast.agents.errors import ModelBehaviorError, ToolMissing
+from standfast.agents.errors import ModelBehaviorError, RecipientChanged, ToolMissing
 from standfast.agents.hosted_tools import MCPToolApprovalRequest
 from standfast.agents.tool_identity import find_tool, get_call_arguments
 from standfast.agents.types import maybe_await
@@ -54,6 +54,8 @@ async def check_approvals(run: ActiveRun, calls: tuple[CallRecord, ...]) -> Appr
         unknown = record.status == "unknown"
         early = _get_tool_execution(run).pre_approval_tool_input_guardrails and not unknown
         verdict = await check_approval(call, run.context, run_guardrails_first=early)
+        if verdict.status != "rejected":
+            _check_recipient(call, record)
         if unknown and verdict.status == "approved":
             status: Any = _resolve_uncertain_status(run, call)
             checked.append(replace(record, status=status, uncertain=status == "waiting"))
@@ -65,6 +67,8 @@ async def check_approvals(run: ActiveRun, calls: tuple[CallRecord, ...]) -> Appr
         if verdict.status == "approved" and verdict.arguments is None and not early:
             run.approved_calls[record.position] = call
         changed = {"arguments": verdict.arguments, "message": verdict.message, "shown": verdict.shown}
+        if verdict.status == "waiting":
+            changed["recipient"] = _get_recipient(call)
         checked.append(replace(record, status=verdict.status, **changed))
     return ApprovalsChecked(tuple(checked), run.record_guardrails(results))
 
@@ -163,6 +167,7 @@ async def _invoke_call(run: ActiveRun, attempt: _CallAttempt) -> None:
         attempt.entry = TranscriptEntry(item, "output", agent=run.state.agent, tool=record.tool)
     else:
         call = await bind_call(run, record)
+        _check_recipient(call, record)
         attempt.nested = call.tool.agent_tool is not None
         if run.recorder is not None and not attempt.nested:
             attempt.recorded_call = run.recorder.open_call(run, record)
@@ -262,6 +267,16 @@ async def bind_call(run: ActiveRun, record: CallRecord) -> ToolCall:
         conversation_key=run.conversation_key,
         workspace=run.workspace,
     )
+
+
+def _get_recipient(call: ToolCall) -> str:
+    return call.tool.recipient or "local"
+
+
+def _check_recipient(call: ToolCall, record: CallRecord) -> None:
+    """Raise :class:`RecipientChanged` if the tool of this name is not the one that a person was asked about."""
+    if record.recipient is not None and record.recipient != _get_recipient(call):
+        raise RecipientChanged(str(call.ref), agent_name=call.agent.name)
 
 
 def _get_tool_execution(run: ActiveRun) -> ToolExecutionConfig:

@@ -15,6 +15,7 @@ from standfast.agents.errors import (
     OutputGuardrailTripwireTriggered,
     ToolMissing,
 )
+from standfast.agents.output import AgentOutputSchemaBase, name_type
 from standfast.history.session import find_session_id
 from standfast.models.interface import AttributeDict, Model, ModelResponse, ModelTracing
 from standfast.models.openai.agent_registration import add_harness_id
@@ -27,7 +28,7 @@ from standfast.runs.core.steps import AskModel, Finish, Step
 from standfast.runs.session_io import as_items
 from standfast.tool_calls.output import to_plain_value
 from standfast.tracing.create import NO_SPAN, OptionalSpan
-from standfast.tracing.otel_attributes import build_trace_attributes, encode_instructions
+from standfast.tracing.otel import build_trace_attributes, encode_instructions
 from standfast.tracing.provider import new_span, new_trace
 from standfast.tracing.registry import is_tracing_active
 from standfast.tracing.span_data import (
@@ -138,18 +139,9 @@ class RunSpans(NoSpans):
         self._outer_stack.__exit__(*error)
 
     def _end_turn(self, *error: Any) -> None:
-        state, data = self._run.state, self._turn_data
-        if data is not None and data.turn == state.turn:
-            usage = state.responses[-1].usage
-            counts = {
-                "input_tokens": usage.input,
-                "output_tokens": usage.output,
-                "cached_input_tokens": usage.cached,
-                "cache_write_input_tokens": usage.cache_write,
-            }
-            data.usage = counts if usage.requests else None
-        elif data is not None and error:
-            data.usage = self._measure_usage(self._usage_before_turn)  # of a response that could not be used
+        data = self._turn_data
+        if data is not None and (error or data.turn == self._run.state.turn):
+            data.usage = self._measure_usage(self._usage_before_turn)
         self._turn_stack.__exit__(*(error or (None, None, None)))
 
     def _measure_usage(self, before: dict[str, Any], *, with_totals: bool = False) -> dict[str, Any] | None:
@@ -204,7 +196,7 @@ class RunSpans(NoSpans):
             agent.name,
             handoffs=[one.name if isinstance(one, Agent) else one.agent_name for one in agent.handoffs],
             tools=[tool.name for tool in agent.tools],
-            output_type="str" if agent.output_type is None else getattr(agent.output_type, "__name__", "object"),
+            output_type="str" if agent.output_type is None else _name_output(agent.output_type),
         )
         span = new_span(
             data,
@@ -223,6 +215,10 @@ class RunSpans(NoSpans):
         if conversation is not None:
             attributes["gen_ai.conversation.id"] = conversation
         return attributes
+
+
+def _name_output(output_type: Any) -> str:
+    return output_type.name() if isinstance(output_type, AgentOutputSchemaBase) else name_type(output_type)
 
 
 REDACTED = "Error details are redacted."

@@ -85,6 +85,11 @@ def upgrade_to_2_4(saved: dict[str, Any]) -> dict[str, Any]:
     return saved
 
 
+def upgrade_to_2_5(saved: dict[str, Any]) -> dict[str, Any]:
+    """Version 2.5: a call that waits for an approval says what it would reach."""
+    return saved
+
+
 # Each function makes its version from the one before it. A new major version has another shape; a minor one adds to it.
 UPGRADES: dict[str, Upgrade] = {
     "1.0": upgrade_to_1_0,
@@ -93,6 +98,7 @@ UPGRADES: dict[str, Upgrade] = {
     "2.2": upgrade_to_2_2,
     "2.3": upgrade_to_2_3,
     "2.4": upgrade_to_2_4,
+    "2.5": upgrade_to_2_5,
 }
 # Versions were written without the minor number at first.
 _FORMER_SPELLINGS = {"1": "1.0", "2": "2.0"}

@@ -16,8 +16,7 @@ from standfast.agents.tool_identity import ToolRef
 from standfast.base.collections import AppendOnlyList
 from standfast.base.items import Item
 from standfast.history.session import find_session_id
-from standfast.workspaces.saved_reference import WorkspaceRef
-from standfast.workspaces.versions import list_output_ids
+from standfast.workspaces.versions import WorkspaceRef, list_output_ids
 
 EntryKind: TypeAlias = Literal[
     "given",  # the input that the run started with
@@ -103,6 +102,7 @@ class CallRecord(PersistedStruct, frozen=True):
 
     ``arguments`` are set if a person edited them, and replace the model's. ``shown`` are the values that the tool will
     get for the model's arguments, as JSON text, if they differ. ``child`` is the state of a nested run.
+    ``recipient`` is what the call would have reached when a person was asked about it.
     """
 
     id: str
@@ -115,6 +115,7 @@ class CallRecord(PersistedStruct, frozen=True):
     uncertain: bool = False
     shown: str | None = None
     child: "State | None" = None
+    recipient: str | None = None
 
 
 class GuardrailRecord(PersistedStruct, frozen=True):

@@ -23,6 +23,7 @@ from standfast.runtime._engine.records import ENDED_STATUSES, ApprovalDecided, J
 from standfast.runtime._engine.run_cipher import is_locked, require_unlocked
 from standfast.runtime.errors import ApprovalSettled
 from standfast.runtime.types import Approval, Verdict
+from standfast.store.audit_entries import Actor, get_subject
 from standfast.store.backend import Backend
 from standfast.store.operations import AppendJournal, Op, SaveApproval, SaveRun
 from standfast.store.records import ApprovalRecord, RunRecord
@@ -149,11 +150,11 @@ async def decide_approval(
     arguments: Any,
     message: str | None,
     output: Any,
-    by: str | None,
+    by: Actor | str | None,
     always: bool,
 ) -> Approval:
-    """Decide an approval; the same commit makes its run runnable."""
-    by, message = _validate_text("by", by), _validate_text("message", message)
+    """Decide an approval; the same commit makes its run runnable and has the entry of the audit log."""
+    subject, message = _validate_text("by", get_subject(by)), _validate_text("message", message)
     if not isinstance(always, bool):
         raise InvalidDecision(f"always must be True or False, not {always!r}")
     while True:
@@ -164,7 +165,7 @@ async def decide_approval(
         decided = replace(
             pending,
             status=STATUS_BY_VERDICT[verdict],
-            decided_by=by,
+            decided_by=subject,
             decided_at=ctx.clock(),
             message=message,
             edited=edited,
@@ -173,7 +174,9 @@ async def decide_approval(
         )
         try:
             similar = await _find_similar(ctx, decided) if always else []
-            await ctx.backend.commit(*await _build_decision_ops(ctx, record, run, decided, verdict, similar))
+            facts = {"approval_id": approval_id, "run_id": run.run_id, "decision": verdict}
+            entry, _ = ctx.audit.make_operation("decided", by, facts)
+            await ctx.backend.commit(*await _build_decision_ops(ctx, record, run, decided, verdict, similar), entry)
         except (ApprovalMoved, RunMoved):
             continue
         ctx.subscriptions.notify_written(run.run_id)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from standfast.base.errors import FenceLost, HistoryMoved, RunMoved
 from standfast.runtime._engine.context import RuntimeContext
-from standfast.runtime._engine.journal import ReplayedRun
+from standfast.runtime._engine.journal import ReplayedRun, make_new_run
 from standfast.runtime._engine.leases import TAKEOVER_LOG, RunLeases, acquire_leases, make_session_lease_name
 from standfast.runtime._engine.records import (
     QUEUED_STATUSES,
@@ -25,7 +25,6 @@ from standfast.runtime._engine.records import (
     encode,
     encode_entry,
 )
-from standfast.runtime._engine.replay import make_new_run
 from standfast.runtime._engine.session_marks import mark_session
 from standfast.runtime._engine.written_entries import WrittenEntries
 from standfast.store.backend import Backend

@@ -1,6 +1,7 @@
 """The state that all parts of one runtime share: the backend with retries, the agents and the subscriptions."""
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,21 +21,36 @@ from standfast.history.reader import PLAIN_CODEC
 from standfast.history.session import SessionABC
 from standfast.history.stored_session import StoredSession
 from standfast.runs.config import RunConfig
+from standfast.runtime._engine.budget_book import BudgetBook
 from standfast.runtime._engine.leases import LeaseRenewer
-from standfast.runtime._engine.queues import list_queue_names, name_queue
 from standfast.runtime._engine.run_cipher import RunCipher
 from standfast.runtime._engine.subscriptions import APPROVALS, RunSubscriptions
+from standfast.store.audit_entries import AuditWriter
 from standfast.store.backend import Backend
 from standfast.store.operations import Op, OpResult, SaveApproval
 from standfast.store.records import ApprovalRecord, RunRecord
 
 if TYPE_CHECKING:
-    from standfast.runtime._engine.outbox import WebhookOutbox
+    from standfast.runtime._engine.webhook_outbox import WebhookOutbox
     from standfast.workspaces.executor import WorkspaceExecutor
 
+MAX_NAME_LENGTH = 64
+OLD_QUEUE = ""
+"""The queue of runs that were stored before there were queues; every runtime reads it."""
 T = TypeVar("T")
-
 _log = get_logger(__name__)
+
+
+def name_queue(agent: str, cipher: RunCipher | None = None) -> str:
+    """Return the queue of runs that start with the agent. With encryption it does not show the agent's name."""
+    return list_queue_names(agent, cipher)[0]
+
+
+def list_queue_names(agent: str, cipher: RunCipher | None = None) -> Sequence[str]:
+    """Return the names of the queue of an agent; it has one for each encryption key."""
+    if cipher is not None:
+        return cipher.make_queue_names(agent)
+    return [agent if len(agent) <= MAX_NAME_LENGTH else hashlib.sha256(agent.encode()).hexdigest()]
 
 
 class ShutdownFlag:
@@ -131,9 +147,14 @@ class RuntimeContext:
     """
     outbox: "WebhookOutbox | None" = None
     """Adds the deliveries of webhooks to commits."""
+    audit: AuditWriter = field(default_factory=AuditWriter)
     on_schedule_changed: Callable[[], None] = lambda: None
     """Called when this runtime has changed a schedule."""
     workspace_executors: dict[tuple[tuple[str, Any], ...], "WorkspaceExecutor"] = field(default_factory=dict)
+    budgets: BudgetBook = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.budgets = BudgetBook(self)
 
     @property
     def closing(self) -> bool:

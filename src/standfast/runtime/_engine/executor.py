@@ -31,6 +31,7 @@ from standfast.runs.core.transitions import choose_next_step, is_waiting
 from standfast.runs.driver import drive
 from standfast.runs.sandbox import has_sandbox_agent, use_sandbox
 from standfast.runtime._engine.approvals import build_withdrawal_ops, load_standing_decisions
+from standfast.runtime._engine.budget_book import BudgetUsedUp
 from standfast.runtime._engine.claims import ClaimedRun
 from standfast.runtime._engine.compatibility import (
     find_missing_agent,
@@ -40,12 +41,11 @@ from standfast.runtime._engine.compatibility import (
 )
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.crash_loop import make_crash_loop_problem
-from standfast.runtime._engine.journal import ReplayedRun, replay_outcome
+from standfast.runtime._engine.journal import ReplayedRun, SnapshotWriter, replay, replay_outcome
 from standfast.runtime._engine.journal_writer import (
     ContextTracker,
     JournalWriter,
     RunTakenOver,
-    SnapshotWriter,
 )
 from standfast.runtime._engine.leases import TAKEOVER_LOG
 from standfast.runtime._engine.records import (
@@ -58,7 +58,6 @@ from standfast.runtime._engine.records import (
     encode,
     encode_entry,
 )
-from standfast.runtime._engine.replay import replay
 from standfast.runtime._engine.session_compaction import compact_session
 from standfast.runtime._engine.session_marks import build_rewind_ops
 from standfast.runtime.types import CancelMode, RunProblem
@@ -146,6 +145,8 @@ class RunExecutor:
             if not self.suspending and not is_being_cancelled():  # a model or hook raised it
                 return await self._stop("failed", problem=make_problem(error))
             return await self._stop("woken", problem=SUSPENDED)
+        except BudgetUsedUp as used_up:
+            return await self._stop("blocked", problem=used_up.problem)
         except Exception as error:  # noqa: BLE001 - it becomes the problem of the run
             if self.leases.lost:
                 raise RunTakenOver from None

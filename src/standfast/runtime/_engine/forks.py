@@ -18,9 +18,8 @@ from standfast.runs.core.transitions import withdraw_approvals
 from standfast.runs.session_io import list_stored_items
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.control import check_session
-from standfast.runtime._engine.journal import ReplayedRun
+from standfast.runtime._engine.journal import ReplayedRun, replay, validate_step
 from standfast.runtime._engine.records import RunHeader, RunQueued, compute_request_digest, decode_header
-from standfast.runtime._engine.replay import replay, validate_step
 from standfast.runtime._engine.run_cipher import require_unlocked
 from standfast.runtime._engine.scheduler import build_create_ops
 from standfast.runtime._engine.session_marks import find_fork_place

@@ -21,9 +21,8 @@ from standfast.runtime._engine.scheduler import Scheduler, build_create_ops
 from standfast.store.operations import Op
 from standfast.store.records import RunRecord
 from standfast.workspaces.bundles import build_import_ops
-from standfast.workspaces.confidentiality import refuse_clear
 from standfast.workspaces.run_workspace import is_reached
-from standfast.workspaces.storage import WorkspaceStorage
+from standfast.workspaces.storage import WorkspaceStorage, refuse_clear
 from standfast.workspaces.versions import name_run_workspace, name_session_workspace
 
 if TYPE_CHECKING:
@@ -97,6 +96,14 @@ async def _find_session(ctx: RuntimeContext, state: State) -> str | None:
     return session_id
 
 
+def _name_conversations(ctx: RuntimeContext, state: State) -> list[str]:
+    """Return the keys by which the Python of a run can know its conversation."""
+    if isinstance(state.conversation, SessionConversation):
+        return [state.run_id, ctx.open_session(state.conversation.session_id).conversation_key]
+    provided = getattr(state.conversation, "conversation_id", None)
+    return [state.run_id] if provided is None else [state.run_id, provided]
+
+
 async def _build_workspace_ops(ctx: RuntimeContext, run: ActiveRun, target: str) -> list[Op]:
     """Return the operations that create the workspace of the run as it was saved. Its chunks are stored already."""
     workspace, reference = run.workspace, run.workspace.reference
@@ -109,6 +116,9 @@ async def _build_workspace_ops(ctx: RuntimeContext, run: ActiveRun, target: str)
     if record is not None and is_reached(record, reference):
         return []
     stores = [*list_python_stores(run.graph), Store(ctx.backend)]
-    bundle = await workspace.export(stores, max_bytes=MAX_WORKSPACE_BYTES)
+    names = _name_conversations(ctx, run.state)
+    own = {target, name_run_workspace(run.state.run_id)}
+    own |= {store.name_workspace(name) for store in stores for name in names}
+    bundle = await workspace.export(stores, own=own, max_bytes=MAX_WORKSPACE_BYTES)
     await workspace.check_owner(storage, target, bundle, is_taken=record is not None)
     return await build_import_ops(storage, target, record, bundle)

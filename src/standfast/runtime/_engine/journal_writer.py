@@ -1,11 +1,10 @@
 """Write the journal of a run while it is executed: the items, entries and approvals of a step in one commit.
 
-With some of these commits a snapshot is written, see :mod:`standfast.runtime._engine.snapshots`.
+With some of these commits a snapshot is written, see :mod:`standfast.runtime._engine.journal`.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from standfast.lifecycle.scope import run_to_end
 from standfast.runs.active_run import ActiveRun
 from standfast.runs.core import steps
 from standfast.runs.core.context import SavedContext, save_context
+from standfast.runs.core.conversion import from_usage_record
 from standfast.runs.core.state import CallRecord, State
 from standfast.runs.core.steps import Outcome
 from standfast.runs.core.transitions import apply_outcome, get_storable_length
@@ -26,22 +26,23 @@ from standfast.runtime._engine.approvals import make_approval, make_save_op, set
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.deferral import can_defer, is_empty
 from standfast.runtime._engine.durable_calls import DurableCall
-from standfast.runtime._engine.journal import CallKey, ReplayedRun, strip_children
+from standfast.runtime._engine.journal import (
+    CallKey,
+    SnapshotWriter,
+    strip_children,
+)
 from standfast.runtime._engine.leases import RunLeases
 from standfast.runtime._engine.records import (
     ApprovalRequested,
     JournalEntry,
     RunNote,
-    decode_entry,
+    decode_header,
     decode_row,
     encode,
     encode_entry,
 )
-from standfast.runtime._engine.replay import replay
-from standfast.runtime._engine.snapshots import can_snapshot, encode_snapshot, get_coverage
 from standfast.runtime._engine.written_entries import WrittenEntries
-from standfast.store.backend import Backend
-from standfast.store.operations import AppendEvents, AppendJournal, AppendVersions, Op, OpResult, SaveCheckpoint
+from standfast.store.operations import AppendJournal, AppendVersions, Op, OpResult, SaveCheckpoint
 from standfast.store.records import RunRecord
 from standfast.workspaces.versions import name_nested_workspace, name_sandbox_workspace
 
@@ -85,47 +86,6 @@ class ContextTracker:
         return saved
 
 
-SNAPSHOT_KIND = "fold"  # as it is stored
-SNAPSHOT_INTERVAL = 128
-"""The least number of entries between two snapshots, which are made only at the end of a turn."""
-
-
-class SnapshotWriter:
-    """Makes snapshots from the bytes that are written: the program may have changed the objects in memory."""
-
-    def __init__(self, backend: Backend, record: RunRecord, replayed: ReplayedRun) -> None:
-        self._backend, self._record, self._length = backend, record, replayed.length
-        self._replayed: ReplayedRun | None = None
-        self._pending: deque[bytes] = deque()
-        self._entries_since = replayed.length - replayed.coverage.length
-
-    def add_written(self, entries: Iterable[bytes]) -> None:
-        """Add entries that were appended to the journal."""
-        before = len(self._pending)
-        self._pending.extend(entries)
-        self._entries_since += len(self._pending) - before
-
-    async def build_due_ops(self) -> list[AppendEvents]:
-        """Return the operations to commit with the next entries: a snapshot if one is due."""
-        if self._entries_since < SNAPSHOT_INTERVAL:
-            return []
-        if self._replayed is None:
-            self._replayed = await replay(self._backend, self._record, upto=self._length)
-        run = self._replayed
-        while self._pending:
-            entry = decode_entry(self._pending.popleft())
-            run.apply_entries([entry])
-            if (
-                entry.mark is not None
-                and run.length - run.coverage.length >= SNAPSHOT_INTERVAL
-                and can_snapshot(run.state)
-            ):
-                snapshot = encode_snapshot(run, entry.mark)
-                run.coverage, self._entries_since = get_coverage(run), len(self._pending)
-                return [AppendEvents(run_id=self._record.run_id, events=((SNAPSHOT_KIND, snapshot),))]
-        return []
-
-
 class RunTakenOver(BaseException):
     """Another runtime has taken over the run. A BaseException, so that no tool can catch it and continue."""
 
@@ -152,6 +112,8 @@ class JournalWriter:
         self.context_tracker: ContextTracker | None = None
         self.snapshot_writer: SnapshotWriter | None = None
         self.session: StoredSession | None = None if record.session_id is None else ctx.open_session(record.session_id)
+        self.agent = decode_header(record).agent
+        self.owner: str | None = None
         self._marks = marks
         self._journal_length = record.journal_length
         self._entries: list[JournalEntry] = []
@@ -161,6 +123,12 @@ class JournalWriter:
         self.before_stop: dict[str, Callable[[], Awaitable[None]]] = {}
         """Work that calls have registered for the time before the run ends or pauses, by workspace."""
         self.stopped = False
+
+    async def before_request(self, run: ActiveRun) -> None:
+        """Raise :class:`BudgetUsedUp` if a budget has nothing left; nested agents are not stopped within a call."""
+        if not run.route:
+            self.owner = await self.ctx.budgets.find_owner(self.record.session_id)
+            await self.ctx.budgets.check(self.agent, self.owner)
 
     def open_call(self, run: ActiveRun, record: CallRecord) -> DurableCall:
         return DurableCall(self)
@@ -216,6 +184,9 @@ class JournalWriter:
             self._entries.append(JournalEntry(strip_children(outcome), run.route, self._next_mark(), *changes))
         if isinstance(outcome, steps.ApprovalsChecked):
             self.request_approvals(run.state, run, run.route)
+        elif isinstance(outcome, steps.ModelAnswered):
+            usage = from_usage_record(outcome.response.usage)
+            self._ops += self.ctx.budgets.build_charges(self.agent, self.owner, outcome.model, usage)
 
     def _queue_session_items(self, run: ActiveRun, outcome: Outcome) -> int | None:
         """Add the items that may be stored now to the next commit; return the new stored length."""

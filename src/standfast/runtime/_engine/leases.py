@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from standfast.base.errors import FenceLost, StoreUnavailable
+from standfast.base.errors import FenceLost, StoreRefused, StoreUnavailable
 from standfast.base.log import get_logger
 from standfast.store.backend import Backend
 from standfast.store.operations import AcquireLease, CheckFence, LeaseHeld, Op, OpResult, ReleaseLease, RenewLease
@@ -103,5 +103,5 @@ class LeaseRenewer:
                 return
             for leases in held:
                 await self.renew([leases])
-        except StoreUnavailable as problem:
+        except (StoreRefused, StoreUnavailable) as problem:
             _log.warning("leases could not be renewed, retrying: %s", problem)

@@ -14,11 +14,13 @@ import msgspec
 from standfast.base.errors import StandfastError
 from standfast.base.log import get_logger
 from standfast.base.time import Backoff
-from standfast.runtime._engine.live_messages import (
+from standfast.runtime._engine.live_stream import (
     Batch,
     Changed,
     Hello,
+    LiveStream,
     Runnable,
+    StreamMessage,
     Unwatch,
     Watch,
     Watched,
@@ -27,7 +29,6 @@ from standfast.runtime._engine.live_messages import (
     encode,
     encode_content,
 )
-from standfast.runtime._engine.live_stream import LiveStream, StreamMessage
 from standfast.runtime._engine.run_cipher import RunCipher
 from standfast.runtime._engine.subscriptions import RunSubscriptions
 from standfast.store.backend import Backend
@@ -220,7 +221,7 @@ class LiveRelay:
                 self._link.send(name, batch)
 
     def _replay(self, to: str, wanted: Watched) -> None:
-        """Send the messages that the watcher lacks, or if there are none, the number of the driver's next message."""
+        """Send the messages that the watcher lacks. If it lacks none, send the number of the driver's next message."""
         stream = self._find_stream(wanted.run_id)
         if stream is None or not wanted.live:
             return

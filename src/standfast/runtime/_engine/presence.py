@@ -10,8 +10,7 @@ import msgspec
 
 from standfast.base.errors import StandfastError
 from standfast.base.log import get_logger
-from standfast.runtime._engine.context import RuntimeContext
-from standfast.runtime._engine.queues import list_queue_names
+from standfast.runtime._engine.context import RuntimeContext, list_queue_names
 from standfast.runtime._engine.scheduler import Scheduler
 from standfast.runtime.types import NOTICE_KIND, QueueInfo, RuntimeInfo
 from standfast.store.backend import Backend

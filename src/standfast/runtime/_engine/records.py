@@ -184,7 +184,7 @@ class WorkspaceSaved(PersistedStruct, frozen=True, tag="workspace.saved"):
 
 
 class WorkspaceUnsaved(PersistedStruct, frozen=True, tag="workspace.unsaved"):
-    """The workspace could not be saved; the checkpoint of the version ``checkpoint`` is kept, 0 if there is none."""
+    """The workspace could not be saved; the checkpoint of the version ``checkpoint`` is kept, or none for 0."""
 
     key: str
     reason: str

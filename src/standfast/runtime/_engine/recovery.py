@@ -12,12 +12,13 @@ from standfast.base.errors import StandfastError
 from standfast.base.log import get_logger
 from standfast.runtime._engine import crash_loop
 from standfast.runtime._engine.approvals import expire_approval
+from standfast.runtime._engine.budget_book import USED_UP_CODE
 from standfast.runtime._engine.claims import find_session_holder
+from standfast.runtime._engine.context import OLD_QUEUE
 from standfast.runtime._engine.control import resume_run, update_run
 from standfast.runtime._engine.executor import RunExecutor, make_unknown_agent_problem
 from standfast.runtime._engine.leases import make_run_lease_name
 from standfast.runtime._engine.presence import list_served_queues
-from standfast.runtime._engine.queues import OLD_QUEUE
 from standfast.runtime._engine.records import RunStopped, decode_header, list_runs
 from standfast.runtime._engine.run_cipher import is_locked
 from standfast.runtime._engine.scheduler import Scheduler
@@ -60,7 +61,9 @@ class RecoveryLoop:
             _log.warning("recovery of runs failed, retrying: %s", problem)
 
     async def _retry_blocked(self, *, include_all: bool) -> None:
-        """Retry blocked runs whose agent was unknown and, with ``include_all``, those that need a change of code.
+        """Retry blocked runs whose agent was unknown or whose budget has something left again.
+
+        With ``include_all``, also those that need a change of code.
 
         Runs in a crash loop are not retried: they could end this process too, so a person has to resume them.
         """
@@ -70,7 +73,11 @@ class RecoveryLoop:
             header = decode_header(record)
             code = None if header.problem is None else header.problem.code
             retry = code == "agent-unknown" or (include_all and code != crash_loop.CRASH_LOOP_CODE)
-            if header.agent in self.ctx.graphs and retry:
+            if header.agent not in self.ctx.graphs:
+                continue
+            if code == USED_UP_CODE:
+                retry = await self.ctx.budgets.allows(header.agent, record.session_id)
+            if retry:
                 await resume_run(self.scheduler, record.run_id, accept=False, agent=None)
 
     async def scan(self) -> None:

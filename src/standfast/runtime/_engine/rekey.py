@@ -5,7 +5,7 @@ its former keys or under the new one, and the next call continues. A run may be 
 encrypted for the former seal is refused and encrypted again by its writer.
 """
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
 import msgspec
@@ -19,7 +19,8 @@ from standfast.base.errors import (
     WorkspaceMoved,
     WrongKey,
 )
-from standfast.runtime._engine.encrypting_backend import EncryptingBackend
+from standfast.runtime._engine.budget_book import BUDGET_KIND, encode_budget, iterate_budgets, require_budget
+from standfast.runtime._engine.encrypting_backend import EncryptingBackend, WorkspaceCipher, make_name
 from standfast.runtime._engine.run_cipher import (
     MAGIC,
     NO_LINK,
@@ -31,21 +32,20 @@ from standfast.runtime._engine.run_cipher import (
     locate_snapshot,
     require_unlocked,
 )
-from standfast.runtime._engine.schedule_records import (
+from standfast.runtime._engine.schedules import (
     SCHEDULE_KIND,
     decode_schedule,
     encode_schedule,
     iterate_schedules,
     require_readable,
 )
-from standfast.runtime._engine.webhook_records import (
+from standfast.runtime._engine.webhook_outbox import (
     WEBHOOK_KIND,
     StoredWebhook,
     build_webhook_op,
     encode_target,
     iterate_webhooks,
 )
-from standfast.runtime._engine.workspace_cipher import WorkspaceCipher, make_name
 from standfast.runtime.errors import RunTampered
 from standfast.runtime.types import RekeyReport
 from standfast.store.backend import Backend
@@ -59,7 +59,7 @@ from standfast.store.operations import (
     SaveApproval,
     SaveCheckpoint,
 )
-from standfast.store.records import ApprovalRecord, CheckpointRecord, RunRecord
+from standfast.store.records import ApprovalRecord, CheckpointRecord, DocumentRecord, RunRecord
 from standfast.workers.errors import WorkspaceRefused
 from standfast.workspaces.retention import iterate_workspaces
 from standfast.workspaces.storage import WorkspaceStorage
@@ -86,6 +86,8 @@ async def rekey_store(backend: Backend, cipher: RunCipher) -> RekeyReport:
     ]
     async for schedule in iterate_schedules(backend):
         await rekey.attempt(rekey.rewrite_schedule(schedule.key), f"schedule {schedule.key}")
+    async for budget in iterate_budgets(backend):
+        await rekey.attempt(rekey.rewrite_budget(budget.key), f"budget {budget.key}")
     async for _, webhook in iterate_webhooks(backend):
         await rekey.attempt(rekey.rewrite_webhook(webhook.id), webhook.id)
     return RekeyReport(tuple(runs), approvals, tuple(workspaces), rekey.failed)
@@ -163,14 +165,24 @@ class Rekey:
         return False
 
     async def rewrite_schedule(self, name: str) -> bool:
-        while (document := await self.backend.get_document(SCHEDULE_KIND, name)) is not None:
+        def encode(document: DocumentRecord) -> bytes:
+            return encode_schedule(require_readable(decode_schedule(document, self.cipher)), self.cipher)
+
+        return await self.rewrite_document(SCHEDULE_KIND, name, encode)
+
+    async def rewrite_budget(self, name: str) -> bool:
+        def encode(document: DocumentRecord) -> bytes:
+            return encode_budget(require_budget(document, self.cipher), self.cipher)
+
+        return await self.rewrite_document(BUDGET_KIND, name, encode)
+
+    async def rewrite_document(self, kind: str, key: str, encode: Callable[[DocumentRecord], bytes]) -> bool:
+        while (document := await self.backend.get_document(kind, key)) is not None:
             if self.is_current(document.data):
                 return False
-            data = encode_schedule(require_readable(decode_schedule(document, self.cipher)), self.cipher)
+            data = encode(document)
             try:
-                await self.backend.commit(
-                    PutDocument(kind=SCHEDULE_KIND, key=name, data=data, expected=document.revision)
-                )
+                await self.backend.commit(PutDocument(kind=kind, key=key, data=data, expected=document.revision))
             except DocumentMoved:
                 continue
             return True

@@ -13,17 +13,16 @@ from standfast.runs.core.conversion import to_usage_record
 from standfast.runs.core.state import State, list_finished_calls
 from standfast.runs.run_state import RunState
 from standfast.runtime._engine.context import RuntimeContext
-from standfast.runtime._engine.journal import ReplayedRun
+from standfast.runtime._engine.journal import ReplayedRun, replay, validate_step
 from standfast.runtime._engine.records import decode_header
-from standfast.runtime._engine.replay import replay, validate_step
 from standfast.runtime._engine.run_cipher import require_unlocked
 from standfast.runtime.types import RunStep, StepCall, StepItem
 from standfast.store.records import RunRecord
 from standfast.workspaces.branches import find_workspace
 from standfast.workspaces.run_workspace import RunWorkspace
-from standfast.workspaces.saved_reference import WorkspaceRef
 from standfast.workspaces.storage import WorkspaceStorage, describe_location
 from standfast.workspaces.versions import (
+    WorkspaceRef,
     WorkspaceVersion,
     choose_version,
     find_version,

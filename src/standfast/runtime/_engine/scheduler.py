@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
-from standfast.base.errors import Closed, StoreUnavailable
+from standfast.base.errors import Closed, StoreRefused, StoreUnavailable
 from standfast.base.ids import new_id
 from standfast.base.log import get_logger
 from standfast.lifecycle.scope import Scope
@@ -79,6 +79,8 @@ class Scheduler:
         """How often another runtime was faster."""
         self.on_runnable: Callable[[], None] = lambda: None
         """Called when a run waits that this runtime may claim."""
+        self.on_capacity: Callable[[], None] = lambda: None
+        """Called when a run has ended here."""
 
     def has_capacity(self) -> bool:
         """Return whether this runtime may execute one more run."""
@@ -92,11 +94,12 @@ class Scheduler:
         if self.ctx.closing or run_id in self.executors or run_id in self._claiming or is_locked(record):
             return False
         if not self.has_capacity():
+            self.on_runnable()
             self.ctx.subscriptions.announce_runnable()
             return False
         try:
             started = await self._claim_and_execute(run_id, claim_run(self.ctx, record))
-        except StoreUnavailable as problem:  # the recovery loop will retry
+        except (StoreRefused, StoreUnavailable) as problem:  # the recovery loop will retry
             _log.warning("run %s could not be claimed yet: %s", run_id, problem)
             return False
         if not started:
@@ -148,7 +151,7 @@ class Scheduler:
         """
         if session_id is None:
             return
-        with suppress(StoreUnavailable, Closed):
+        with suppress(StoreRefused, StoreUnavailable, Closed):
             queued = await find_next_queued(self.ctx.backend, session_id)
             if queued is None:
                 return
@@ -176,7 +179,7 @@ class Scheduler:
         finally:
             self.executors.pop(run_id, None)
         if self.ctx.max_runs is not None:
-            self.on_runnable()
+            self.on_capacity()
         await self.start_next(executor.record.session_id)
 
     async def aclose(self) -> None:

@@ -14,9 +14,8 @@ from standfast.history.codec import DecodedRecord
 from standfast.history.encryption.keys import TAG_SIZE
 from standfast.runs.session_io import list_stored_items
 from standfast.runtime._engine.context import RuntimeContext
-from standfast.runtime._engine.journal import ReplayedRun
+from standfast.runtime._engine.journal import ReplayedRun, replay
 from standfast.runtime._engine.records import SessionMark, decode_header
-from standfast.runtime._engine.replay import replay
 from standfast.store.operations import Op, Splice, ViewUpdate
 from standfast.store.records import Row, RunRecord, SessionRecord
 from standfast.store.tape import TapeSpan, TapeSpans, compute_length, join_spans, slice_spans

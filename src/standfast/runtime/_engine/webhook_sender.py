@@ -12,12 +12,12 @@ from urllib.parse import urlsplit, urlunsplit
 from msgspec import MsgspecError
 from msgspec.structs import replace
 
-from standfast.base.addresses import Address, is_own, is_public, parse_address, unwrap_address
 from standfast.base.errors import Conflict, StandfastError
 from standfast.base.log import get_logger
+from standfast.base.network import Address, is_own, is_public, parse_address, unwrap_address
 from standfast.lifecycle.scope import Scope
 from standfast.runtime._engine.context import RuntimeContext
-from standfast.runtime._engine.webhook_records import (
+from standfast.runtime._engine.webhook_outbox import (
     DUE_KIND,
     LOG_KIND,
     WEBHOOK_KIND,

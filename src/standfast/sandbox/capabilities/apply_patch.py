@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from standfast.agents.custom_tool import CustomTool
 from standfast.agents.editor import (
     ApplyDiffMode,
     ApplyPatchApprovalFunction,
@@ -14,6 +13,7 @@ from standfast.agents.editor import (
     ApplyPatchResult,
     apply_diff,
 )
+from standfast.agents.local_tools import CustomTool
 from standfast.agents.types import maybe_await
 from standfast.sandbox.errors import (
     ApplyPatchDecodeError,

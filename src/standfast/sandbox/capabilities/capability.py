@@ -47,7 +47,7 @@ class Capability(BaseModel):
         self.workspace_scope = scope
 
     def require_session(self) -> BaseSandboxSession:
-        """Return the session; raise if there is none yet."""
+        """Return the session; raise before it is bound."""
         if self.session is None:
             raise ConfigurationError(f"the capability {self.type!r} is not bound to a session")
         return self.session

@@ -20,8 +20,15 @@ from standfast.base.log import get_logger
 from standfast.base.time import Clock, system_clock
 from standfast.history.store import Store
 from standfast.server.auth.audit import Audit
-from standfast.server.auth.credentials import KeyRevoked, TokenExpired, get_bearer_token, parse_role
-from standfast.server.auth.principals import Principal, Role, Unauthenticated
+from standfast.server.auth.principals import (
+    KeyRevoked,
+    Principal,
+    Role,
+    TokenExpired,
+    Unauthenticated,
+    get_bearer_token,
+    parse_role,
+)
 from standfast.store.operations import PutDocument
 from standfast.store.records import DocumentRecord
 
@@ -155,7 +162,7 @@ class ApiKeys:
             return revoked
 
     async def write(self, stored: StoredKey, *, expected: int, action: str, by: str) -> None:
-        """Write a key with its entry in the audit log, if nobody else has changed it."""
+        """Write a key with its entry in the audit log, unless it was changed meanwhile."""
         key = stored.key
         details = {"key_id": key.id, "name": key.name, "role": key.role, "owner": key.owner}
         noted, _ = self.audit.make_operation(action, by, details)

@@ -6,8 +6,7 @@ import secrets
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from standfast.server.auth.credentials import MAX_CREDENTIAL_LENGTH, get_bearer_token
-from standfast.server.auth.principals import Principal, Role
+from standfast.server.auth.principals import MAX_CREDENTIAL_LENGTH, Principal, Role, get_bearer_token
 
 
 class LoopbackToken:

@@ -17,7 +17,6 @@ from standfast.realtime.events import RealtimeHistoryAdded, RealtimeHistoryUpdat
 from standfast.realtime.model import RealtimePlaybackTracker
 from standfast.realtime.runner import RealtimeRunner
 from standfast.realtime.session import RealtimeSession
-from standfast.server.access import Forbidden
 from standfast.server.answers import CallInfo
 from standfast.server.auth.principals import Principal, Role
 from standfast.server.calls.messages import (
@@ -30,6 +29,7 @@ from standfast.server.calls.messages import (
     describe_event,
     page_message_decoder,
 )
+from standfast.server.endpoints import Forbidden
 from standfast.server.message_log import MessageLog
 
 RECONNECT_SECONDS = 30.0

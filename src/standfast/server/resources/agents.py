@@ -4,8 +4,7 @@ from typing import Any
 
 from standfast.agents.agent import Agent
 from standfast.base.errors import NotFound
-from standfast.server.access import READ
-from standfast.server.endpoints import EndpointTable
+from standfast.server.endpoints import READ, EndpointTable
 from standfast.server.exchange import Exchange
 from standfast.server.types import AgentInfo, Page, ToolInfo
 

@@ -8,12 +8,10 @@ import msgspec
 from standfast.base.errors import InvalidInput, StandfastError
 from standfast.runtime.errors import ApprovalSettled
 from standfast.runtime.types import Approval, ApprovalChange
-from standfast.server.access import DECIDE, READ_RUNS
-from standfast.server.endpoints import EndpointTable
-from standfast.server.exchange import Exchange
+from standfast.server.endpoints import DECIDE, READ_RUNS, EndpointTable
+from standfast.server.exchange import Exchange, choose_owner, make_page, validate_page_size
 from standfast.server.open_streams import RETRY
 from standfast.server.resources.agents import describe_tool
-from standfast.server.resources.pages import choose_owner, make_page, validate_page_size
 from standfast.server.streams import EventStream, format_event
 from standfast.server.types import (
     ApprovalEvents,
@@ -104,27 +102,24 @@ async def decide_approval(exchange: Exchange) -> Approval:
 
 
 async def decide(exchange: Exchange, approval: Approval, decision: Decision) -> Approval:
-    subject = exchange.principal.subject
     facts = {"approval_id": approval.id, "run_id": approval.run_id, "decision": decision.decision}
     try:
-        decided = await exchange.runtime.decide(
+        return await exchange.runtime.decide(
             approval.id,
             decision.decision,
             arguments=decision.arguments,
             message=decision.message,
             output=decision.output,
-            by=subject,
+            by=exchange.principal,
             always=decision.always,
         )
     except ApprovalSettled:
         current = await exchange.reads.approval(approval.id)
-        if is_repetition(current, decision, subject):  # the first one may have ended before it was recorded
+        if is_repetition(current, decision, exchange.principal.subject):
             await exchange.service.record_audit("decision repeated", exchange.principal, facts)
             return current
         await exchange.service.record_audit("decision refused", exchange.principal, facts | {"status": current.status})
         raise
-    await exchange.service.record_audit("decided", exchange.principal, facts)
-    return decided
 
 
 def is_repetition(current: Approval, decision: Decision, subject: str) -> bool:

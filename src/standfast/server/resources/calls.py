@@ -7,11 +7,10 @@ from starlette.websockets import WebSocket
 
 from standfast.base.errors import NotFound
 from standfast.base.ids import new_id
-from standfast.server.access import DECIDE, READ_RUNS, WRITE
 from standfast.server.answers import CallInfo
 from standfast.server.calls.call import Call, ConnectedPage
 from standfast.server.calls.messages import Decide
-from standfast.server.endpoints import EndpointTable
+from standfast.server.endpoints import DECIDE, READ_RUNS, WRITE, EndpointTable
 from standfast.server.exchange import Exchange, Hidden
 from standfast.server.streams import EventStream, format_event, read_position
 from standfast.server.types import CallQuery, EventListing, NewCallQuery

@@ -6,9 +6,8 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from standfast.base.errors import InvalidInput, Unsupported
-from standfast.server.access import READ_RUNS, WRITE
 from standfast.server.cells import RunningCell
-from standfast.server.endpoints import EndpointTable
+from standfast.server.endpoints import READ_RUNS, WRITE, EndpointTable
 from standfast.server.exchange import Exchange
 from standfast.server.problems import RequestError, TooManyCells, UnknownMediaType
 from standfast.server.streams import EventStream, format_event, read_position

@@ -4,9 +4,8 @@ from standfast.base.errors import InvalidInput
 from standfast.base.items import Item
 from standfast.history.compaction import CompactingSession, HistoryCompaction, Summary, estimate_tokens
 from standfast.history.store import StoredSessionInfo
-from standfast.server.access import READ, WRITE
 from standfast.server.answers import CompactionPreview
-from standfast.server.endpoints import EndpointTable
+from standfast.server.endpoints import READ, WRITE, EndpointTable
 from standfast.server.exchange import Exchange
 from standfast.server.resources.sessions import describe_changed
 from standfast.server.types import Input

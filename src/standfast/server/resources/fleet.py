@@ -1,8 +1,7 @@
 """``/fleet``: the queues in which runs wait, the runtimes that execute them, and the pools of workers."""
 
-from standfast.server.access import OPERATE
 from standfast.server.answers import FleetView
-from standfast.server.endpoints import EndpointTable
+from standfast.server.endpoints import OPERATE, EndpointTable
 from standfast.server.exchange import Exchange
 
 endpoints = EndpointTable()

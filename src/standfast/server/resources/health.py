@@ -7,8 +7,7 @@ from starlette.responses import Response
 
 from standfast import __version__
 from standfast.base.errors import StandfastError
-from standfast.server.access import READ
-from standfast.server.endpoints import EndpointTable
+from standfast.server.endpoints import READ, EndpointTable
 from standfast.server.exchange import Exchange
 from standfast.server.types import Health, ServerInfo
 

@@ -1,12 +1,10 @@
 """``/keys`` and ``/audit``: who may use the server, and who did what."""
 
-from standfast.server.access import MANAGE
-from standfast.server.auth.audit import AuditEntry
 from standfast.server.auth.keys import ApiKey, ApiKeys, NewApiKey
-from standfast.server.endpoints import EndpointTable
-from standfast.server.exchange import Exchange
-from standfast.server.resources.pages import make_page, validate_page_size
+from standfast.server.endpoints import MANAGE, EndpointTable
+from standfast.server.exchange import Exchange, make_page, validate_page_size
 from standfast.server.types import AuditListing, NewKey, Page
+from standfast.store.audit_entries import AuditEntry
 
 endpoints = EndpointTable()
 

@@ -3,10 +3,9 @@
 import time
 
 from standfast.base.errors import StandfastError
-from standfast.server.access import READ
 from standfast.server.answers import Overview, StoreHealth
 from standfast.server.auth.principals import Role
-from standfast.server.endpoints import EndpointTable
+from standfast.server.endpoints import READ, EndpointTable
 from standfast.server.exchange import Exchange
 from standfast.server.metrics import COUNTED_STATUSES, MAX_COUNTED, count_runs
 

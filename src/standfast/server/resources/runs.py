@@ -8,11 +8,9 @@ import msgspec
 from standfast.base.ids import new_id
 from standfast.runs.config import DEFAULT_MAX_TURNS
 from standfast.runtime.types import PruneReport, RunInfo, RunOutcome
-from standfast.server.access import OPERATE, READ_RUNS, WRITE
 from standfast.server.answers import RunStepView
-from standfast.server.endpoints import EndpointTable
-from standfast.server.exchange import Exchange
-from standfast.server.resources.pages import choose_owner, make_page, validate_page_size
+from standfast.server.endpoints import OPERATE, READ_RUNS, WRITE, EndpointTable
+from standfast.server.exchange import Exchange, choose_owner, make_page, validate_page_size
 from standfast.server.resources.workspaces import describe_workspace
 from standfast.server.streams import EventStream, StreamPosition, read_position, stream_run
 from standfast.server.types import (

@@ -1,8 +1,7 @@
 """``/schedules``: runs that start at given times."""
 
 from standfast.runtime.types import Schedule
-from standfast.server.access import OPERATE
-from standfast.server.endpoints import EndpointTable
+from standfast.server.endpoints import OPERATE, EndpointTable
 from standfast.server.exchange import Exchange
 from standfast.server.types import NewSchedule
 

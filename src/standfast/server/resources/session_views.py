@@ -9,9 +9,8 @@ from standfast.base.items import Item
 from standfast.history.compaction import estimate_tokens
 from standfast.history.reader import validate_generation
 from standfast.history.store import StoredSessionInfo
-from standfast.server.access import READ
 from standfast.server.answers import ListedSession, SessionBranch, SessionEntry, SessionStats, SessionView
-from standfast.server.endpoints import EndpointTable
+from standfast.server.endpoints import READ, EndpointTable
 from standfast.server.exchange import Exchange
 from standfast.server.service import MAX_SIZES
 from standfast.server.types import Input

@@ -14,11 +14,9 @@ from standfast.history.integrity import IntegrityReport
 from standfast.history.search import SearchHit
 from standfast.history.store import StoredSessionInfo
 from standfast.history.transfer import parse_lines
-from standfast.server.access import MANAGE, READ, WRITE
 from standfast.server.answers import ListedSession
-from standfast.server.endpoints import EndpointTable
-from standfast.server.exchange import Exchange
-from standfast.server.resources.pages import choose_owner, make_page, validate_page_size
+from standfast.server.endpoints import MANAGE, READ, WRITE, EndpointTable
+from standfast.server.exchange import Exchange, choose_owner, make_page, validate_page_size
 from standfast.server.resources.session_views import measure_session
 from standfast.server.types import (
     DeleteQuery,
@@ -110,10 +108,8 @@ async def change_session(exchange: Exchange) -> StoredSessionInfo:
 @endpoints.add("PUT", "/sessions/{session_id}/owner", MANAGE, body=OwnerChange, result=StoredSessionInfo)
 async def set_owner(exchange: Exchange) -> StoredSessionInfo:
     """Give a session, with its runs and approvals, to another owner."""
-    changed = await exchange.runtime.store.set_owner(exchange.session_id, exchange.body.owner)
-    facts = {"session_id": exchange.session_id, "owner": exchange.body.owner}
-    await exchange.service.record_audit("owner changed", exchange.principal, facts)
-    return changed
+    store = exchange.runtime.store
+    return await store.set_owner(exchange.session_id, exchange.body.owner, by=exchange.principal)
 
 
 @endpoints.add("DELETE", "/sessions/{session_id}", WRITE, query=DeleteQuery, result=DeletedSession)

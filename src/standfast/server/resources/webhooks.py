@@ -1,8 +1,7 @@
 """``/webhooks``: servers that are notified when runs stop and approvals change."""
 
 from standfast.runtime.types import NewWebhook, Webhook, WebhookDelivery
-from standfast.server.access import MANAGE
-from standfast.server.endpoints import EndpointTable
+from standfast.server.endpoints import MANAGE, EndpointTable
 from standfast.server.exchange import Exchange
 from standfast.server.types import WebhookRequest
 

@@ -3,9 +3,8 @@
 import asyncio
 from typing import Any
 
-from standfast.server.access import OPERATE
 from standfast.server.answers import SandboxInfo, WorkerInfo
-from standfast.server.endpoints import EndpointTable
+from standfast.server.endpoints import OPERATE, EndpointTable
 from standfast.server.exchange import Exchange
 from standfast.workers.results import SessionInfo
 

@@ -6,10 +6,8 @@ from typing import Any
 from starlette.responses import Response
 
 from standfast.base.errors import NotFound
-from standfast.server.access import OPERATE, READ_RUNS
-from standfast.server.endpoints import EndpointTable
-from standfast.server.exchange import Exchange
-from standfast.server.resources.pages import make_page, validate_page_size
+from standfast.server.endpoints import OPERATE, READ_RUNS, EndpointTable
+from standfast.server.exchange import Exchange, make_page, validate_page_size
 from standfast.server.types import Input, Listing, Page
 from standfast.store.records import WorkspaceRecord
 from standfast.workspaces.retention import RetentionReport

@@ -38,7 +38,7 @@ class SessionAdopted(Exception):
 class OpenAIAgentsKeys:
     """The sessions of openai-agents under one prefix.
 
-    Every method raises :class:`SessionAdopted` for a session that is none of openai-agents. ``ttl`` is that of
+    Every method raises :class:`SessionAdopted` for a session that openai-agents did not store. ``ttl`` is that of
     openai-agents: all keys of a session expire that many seconds after a write.
     """
 

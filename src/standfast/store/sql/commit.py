@@ -1,7 +1,7 @@
 """Apply the operations of a commit, inside a transaction that the caller begins and ends.
 
 The operations on histories are in :mod:`~standfast.store.sql.history_writes`, those on workspaces in
-:mod:`~standfast.store.sql.workspace_writes`, those on documents in :mod:`~standfast.store.sql.documents`.
+:mod:`~standfast.store.sql.workspaces`, those on documents in :mod:`~standfast.store.sql.documents`.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ from standfast.base.errors import NotFound, RunShared
 from standfast.store import operations, preconditions
 from standfast.store.operations import Op, OpResult
 from standfast.store.records import JournalEnd, Lease
-from standfast.store.sql import documents, history_writes, workspace_writes
+from standfast.store.sql import documents, history_writes, workspaces
 from standfast.store.sql.connection import DatabaseConnection, as_bytes
 
 
@@ -248,13 +248,13 @@ _APPLIERS: dict[type, Callable[[DatabaseConnection, Any, float], OpResult]] = {
     operations.AppendEvents: append_events,
     operations.RewriteRun: rewrite_run,
     operations.SaveApproval: save_approval,
-    operations.AppendVersions: workspace_writes.append_versions,
-    operations.RewriteVersions: workspace_writes.rewrite_versions,
-    operations.SaveCheckpoint: workspace_writes.save_checkpoint,
-    operations.DropCheckpoint: workspace_writes.drop_checkpoint,
-    operations.DeleteWorkspace: workspace_writes.delete_workspace,
-    operations.PutBlob: workspace_writes.put_blob,
-    operations.SweepBlobs: workspace_writes.sweep_blobs,
+    operations.AppendVersions: workspaces.append_versions,
+    operations.RewriteVersions: workspaces.rewrite_versions,
+    operations.SaveCheckpoint: workspaces.save_checkpoint,
+    operations.DropCheckpoint: workspaces.drop_checkpoint,
+    operations.DeleteWorkspace: workspaces.delete_workspace,
+    operations.PutBlob: workspaces.put_blob,
+    operations.SweepBlobs: workspaces.sweep_blobs,
     operations.PutDocument: documents.put_document,
     operations.DeleteDocument: documents.delete_document,
     operations.AcquireLease: acquire_lease,

@@ -16,7 +16,7 @@ from standfast.base.errors import NotAdopted
 from standfast.store import operations, preconditions
 from standfast.store.operations import Op, OpResult
 from standfast.store.records import EMPTY_HEAD, Head, HistoryPage, Row, SessionRecord
-from standfast.store.sql import queries, workspace_queries
+from standfast.store.sql import queries, workspaces
 from standfast.store.sql.connection import DatabaseConnection, TableNames, as_bytes, get_names_beside
 
 ForeignTablesPolicy: TypeAlias = Literal["refuse", "share", "adopt"]
@@ -59,7 +59,7 @@ class OpenAIAgentsTables:
             queries.read: self.read,
             queries.list_generations: lambda db, session_id: [],
             queries.list_quarantined: lambda db, session_id: [],
-            workspace_queries.get_workspace: lambda db, key: None,
+            workspaces.get_workspace: lambda db, key: None,
         }
         found = counterparts.get(function)
         if isinstance(getattr(function, "__self__", None), OpenAIAgentsTables):

@@ -33,7 +33,7 @@ from standfast.store.records import (
     VersionRecord,
     WorkspaceRecord,
 )
-from standfast.store.sql import claim_queries, documents, workspace_queries
+from standfast.store.sql import documents, run_queries, workspaces
 from standfast.store.sql.connection import DatabaseConnection, as_bytes
 from standfast.store.sql.run_queries import (
     count_approval_changes,
@@ -295,13 +295,13 @@ class RelationalQueries(ABC):
         )
 
     async def list_claimable(self, *, queues: Sequence[str], limit: int, after: str | None) -> list[RunRecord]:
-        return await self.run_query(claim_queries.list_claimable, queues, limit=limit, after=after)
+        return await self.run_query(run_queries.list_claimable, queues, limit=limit, after=after)
 
     async def list_waiting_queues(self) -> list[str]:
-        return await self.run_query(claim_queries.list_waiting_queues)
+        return await self.run_query(run_queries.list_waiting_queues)
 
     async def list_queue_depths(self) -> list[QueueDepth]:
-        return await self.run_query(claim_queries.list_queue_depths)
+        return await self.run_query(run_queries.list_queue_depths)
 
     async def read_journal(self, run_id: str, *, after: int) -> list[LogEntry]:
         return await self.run_query(read_log, "{_journal}", run_id, after=after, limit=NO_LIMIT)
@@ -348,22 +348,22 @@ class RelationalQueries(ABC):
         return await self.run_query(get_session_turn, session_id, lease=lease)
 
     async def get_workspace(self, key: str) -> WorkspaceRecord | None:
-        return await self.run_query(workspace_queries.get_workspace, key)
+        return await self.run_query(workspaces.get_workspace, key)
 
     async def list_workspaces(self, *, limit: int, after: str) -> list[WorkspaceRecord]:
-        return await self.run_query(workspace_queries.list_workspaces, limit=limit, after=after)
+        return await self.run_query(workspaces.list_workspaces, limit=limit, after=after)
 
     async def read_versions(self, key: str, *, after: int = 0, upto: int | None = None) -> list[VersionRecord]:
-        return await self.run_query(workspace_queries.read_versions, key, after=after, upto=upto)
+        return await self.run_query(workspaces.read_versions, key, after=after, upto=upto)
 
     async def get_checkpoint(self, key: str, version: int) -> CheckpointRecord | None:
-        return await self.run_query(workspace_queries.get_checkpoint, key, version)
+        return await self.run_query(workspaces.get_checkpoint, key, version)
 
     async def find_blobs(self, digests: Sequence[str]) -> list[BlobRecord]:
-        return await self.run_query(workspace_queries.find_blobs, digests) if digests else []
+        return await self.run_query(workspaces.find_blobs, digests) if digests else []
 
     async def read_blob(self, blob: BlobRecord) -> bytes | None:
-        return await self.run_query(workspace_queries.read_blob, blob.digest)
+        return await self.run_query(workspaces.read_blob, blob.digest)
 
     async def get_document(self, kind: str, key: str) -> DocumentRecord | None:
         return await self.run_query(documents.get_document, kind, key)

@@ -55,7 +55,7 @@ from standfast.store.sqlalchemy.dialects import (
     get_dialect,
 )
 from standfast.store.sqlalchemy.migrator import Migrator
-from standfast.store.sqlalchemy.scoped import ScopedBackend
+from standfast.store.sqlalchemy.row_security import ScopedBackend
 from standfast.store.sqlite import erasure
 
 T = TypeVar("T")
@@ -100,6 +100,12 @@ class SqlBackend(RelationalQueries):
         self.connections = BorrowedConnections(engine, address)
         self.indexes_words = dialect.name == "postgresql"
         self.server_side = server_side and dialect.name == "postgresql"
+        self.statements = None
+        # On an engine of the caller every statement goes through SQLAlchemy, whose events the caller may listen to.
+        if owns_engine and not engine.echo and engine.dialect.driver == "asyncpg":
+            from standfast.store.sqlalchemy.asyncpg_statements import AsyncpgStatements
+
+            self.statements = AsyncpgStatements(self.connections, self.transactions)
         self.open_lock = asyncio.Lock()
         self.is_open = False
 
@@ -270,17 +276,9 @@ class SqlBackend(RelationalQueries):
             "blobs": payload.blobs,
             "now": self.transactions.clock() if self.transactions.clock else None,
         }
-
-        def send(raw: sqlalchemy.Connection) -> str:
-            if is_disconnected(raw):  # since it was acquired
-                raw.invalidate()
-                raise StatementNotSent(f"{self.location}: the connection is closed")
-            answer: str = raw.execute(self.transactions.statements[postgres.COMMIT_QUERY], params).scalar_one()
-            return answer
-
-        connection = await self.connections.acquire()
+        send = self.send_with_sqlalchemy if self.statements is None else self.statements.fetch_value
         try:
-            answer = await self.connections.run_shielded(self.connections.run_and_release(connection, send))
+            answer = await send(postgres.COMMIT_QUERY, params)
         except DBAPIError as error:
             refusal = postgres.error_from_sqlstate(dialects.get_sqlstate(error), dialects.get_detail(error))
             if refusal is not None:
@@ -291,6 +289,17 @@ class SqlBackend(RelationalQueries):
         except (SQLAlchemyError, OSError) as error:
             raise CommitOutcomeUnknown(error) from error
         return postgres.parse_results(ops, answer)
+
+    async def send_with_sqlalchemy(self, sql: str, params: Mapping[str, Any]) -> str:
+        def send(raw: sqlalchemy.Connection) -> str:
+            if is_disconnected(raw):  # since it was acquired
+                raw.invalidate()
+                raise StatementNotSent(f"{self.location}: the connection is closed")
+            answer: str = raw.execute(self.transactions.statements[sql], params).scalar_one()
+            return answer
+
+        connection = await self.connections.acquire()
+        return await self.connections.run_shielded(self.connections.run_and_release(connection, send))
 
     async def commit_with_statements(self, ops: Sequence[Op]) -> list[OpResult]:
         def write(connection: SqlConnection) -> list[OpResult]:
@@ -361,6 +370,8 @@ class SqlBackend(RelationalQueries):
         )
 
     async def run_query_once(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        if self.statements is not None and self.openai_agents is None:
+            return await self.statements.run_query(lambda connection: function(connection, *args, **kwargs))
         return await self.connections.read(
             lambda raw: function(self.transactions.wrap_connection(raw), *args, **kwargs)
         )

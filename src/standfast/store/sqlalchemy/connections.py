@@ -21,6 +21,7 @@ _log = get_logger(__name__)
 
 DEFAULT_TIMEOUT = 30.0
 """Seconds to wait for the lock of another process, and for running work when a store is closed."""
+DEFAULT_POOL_SIZE = 10
 _DEFAULT_DRIVERS = {
     "postgresql": "postgresql+asyncpg",
     "postgres": "postgresql+asyncpg",
@@ -37,6 +38,7 @@ class BorrowedConnections(ShieldedWork):
         super().__init__()
         # Transactions are begun and ended by statements, so that a commit can also be a single statement.
         self.autocommit_engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self.engine = engine
         self.location = location
         self.is_sqlite = engine.dialect.name == "sqlite"
         # An in-memory database exists on one connection, which serves one caller at a time.
@@ -64,13 +66,7 @@ class BorrowedConnections(ShieldedWork):
 
     async def acquire(self) -> AsyncConnection:
         """Return a connection that is alive as far as the driver knows, without asking the server."""
-        if self.connection_lock is not None:
-            await self.connection_lock.acquire()
-        self.acquired_count += 1
-        self.all_released.clear()
-        if self.closed:
-            self.release_slot()
-            self.check_open()
+        await self.acquire_slot()
         connecting = asyncio.ensure_future(self.connect()) if self.is_sqlite else self.connect()
         try:
             # A SQLite driver that is cancelled while it connects would leave its thread behind.
@@ -107,6 +103,16 @@ class BorrowedConnections(ShieldedWork):
             self.release_slot()
         else:
             await self.release(connection)
+
+    async def acquire_slot(self) -> None:
+        """Count one more connection as acquired. Its release has to call :meth:`release_slot`."""
+        if self.connection_lock is not None:
+            await self.connection_lock.acquire()
+        self.acquired_count += 1
+        self.all_released.clear()
+        if self.closed:
+            self.release_slot()
+            self.check_open()
 
     def release_slot(self) -> None:
         if self.connection_lock is not None:
@@ -167,7 +173,7 @@ def create_engine(url: str | URL, kwargs: dict[str, Any]) -> AsyncEngine:
     try:
         parsed = parsed.set(drivername=_DEFAULT_DRIVERS.get(parsed.drivername, parsed.drivername))
         if parsed.get_backend_name() != "sqlite":
-            return create_async_engine(parsed, **kwargs)
+            return create_async_engine(parsed, **choose_pool_size(kwargs))
         return create_sqlite_engine(parsed, kwargs)
     except ModuleNotFoundError as error:
         if error.name in ("asyncpg", "aiosqlite"):
@@ -175,6 +181,17 @@ def create_engine(url: str | URL, kwargs: dict[str, Any]) -> AsyncEngine:
         raise InvalidInput(f"the driver {error.name} is not installed: pip install {error.name}") from error
     except (ArgumentError, InvalidRequestError, NoSuchModuleError) as error:
         raise InvalidInput(f"not a database URL: {error}") from None
+
+
+def choose_pool_size(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Add the size of the pool, unless the caller chose it.
+
+    One process cannot keep more connections busy. SQLAlchemy's default closes those above five after each use, and
+    opening one takes the server many times as long as a commit.
+    """
+    if kwargs.keys() & {"poolclass", "pool", "pool_size", "max_overflow"}:
+        return kwargs
+    return {"pool_size": DEFAULT_POOL_SIZE, "max_overflow": 0, **kwargs}
 
 
 def parse_url(url: str | URL) -> URL:

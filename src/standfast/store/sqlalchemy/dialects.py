@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 import msgspec
 import sqlalchemy
 from sqlalchemy import TextClause
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
-from standfast.base.errors import InvalidInput, StandfastError, StoreUnavailable, Unsupported
+from standfast.base.errors import InvalidInput, StandfastError, StoreRefused, StoreUnavailable, Unsupported
 from standfast.base.time import Clock
 from standfast.store.sql import schema
 from standfast.store.sql.connection import TableNames
@@ -18,6 +18,8 @@ from standfast.store.sqlite import erasure
 
 # Serialisation failure, deadlock, and a row that another transaction inserted first.
 _POSTGRESQL_CONFLICTS = frozenset(["40001", "40P01", "23505"])
+# Violated constraints and views with a check, exceeded limits, and what a trigger raises.
+_POSTGRESQL_REFUSALS = ("23", "44", "54", "P0001")
 _MYSQL_CONFLICTS = frozenset([1062, 1205, 1213])
 _SQLITE_CONFLICTS = frozenset([5, 6])
 UNTRANSLATABLE_CHARACTER = "22P05"
@@ -70,7 +72,14 @@ def is_bad_value(error: DBAPIError) -> bool:
     state = get_sqlstate(error)
     if state is not None:
         return state.startswith("22")
-    return isinstance(error.orig.__cause__ if error.orig else None, ValueError)
+    return any(isinstance(one, ValueError) for one in (error.orig, error.orig and error.orig.__cause__))
+
+
+def is_refusal(error: DBAPIError) -> bool:
+    """Return whether the database does not accept what was sent, so that sending it again has no other result."""
+    return (get_sqlstate(error) or "").startswith(_POSTGRESQL_REFUSALS) or isinstance(
+        error, (DataError, IntegrityError)
+    )
 
 
 def translate_error(error: Exception, location: str) -> Exception:
@@ -81,7 +90,7 @@ def translate_error(error: Exception, location: str) -> Exception:
         return StoreUnavailable(f"{location}: {error or type(error).__name__}")
     if is_bad_value(error):
         return InvalidInput(f"{location} cannot store this value: {error.orig}")
-    return StoreUnavailable(f"{location}: {error.orig}")
+    return (StoreRefused if is_refusal(error) else StoreUnavailable)(f"{location}: {error.orig}")
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):

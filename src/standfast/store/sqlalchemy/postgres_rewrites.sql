@@ -1,4 +1,4 @@
--- Replacing the bytes of runs and workspaces, with the rules of sql/commit.py and sql/workspace_writes.py.
+-- Replacing the bytes of runs and workspaces, with the rules of sql/commit.py and sql/workspaces.py.
 
 CREATE OR REPLACE FUNCTION {_commit_rewrite_run}(op jsonb, blobs bytea[]) RETURNS jsonb
 LANGUAGE plpgsql AS $$

@@ -1,4 +1,4 @@
--- The operations on workspaces, with the rules of sql/workspace_writes.py. The result of an operation that frees blobs is
+-- The operations on workspaces, with the rules of sql/workspaces.py. The result of an operation that frees blobs is
 -- [number, [places in an object store]].
 
 CREATE OR REPLACE FUNCTION {_commit_append_versions}(op jsonb, blobs bytea[], now double precision) RETURNS jsonb

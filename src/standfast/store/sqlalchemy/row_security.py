@@ -1,4 +1,4 @@
-"""PostgreSQL's row-level security: a role that sees and changes the rows of one owner only.
+"""PostgreSQL's row-level security, and a backend whose transactions see and change the rows of one owner only.
 
 A store that is scoped to an owner runs each of its transactions as the role :data:`SCOPED_ROLE`, with the owner in the
 setting ``standfast.owner``; both end with the transaction. The policies of that role are below. Every other use has a
@@ -8,11 +8,26 @@ A session without an owner, and a run without a session, belong to no owner. Del
 destroyed depends on the forks of other owners.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import asyncio
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from standfast.base.errors import Unsupported
-from standfast.store.sqlalchemy.dialects import SqlConnection
+import sqlalchemy
+from msgspec.structs import replace
+from sqlalchemy.exc import DBAPIError
+
+from standfast.base.errors import OutsideScope, Unsupported
+from standfast.store.links import Link, LinkListener, LinkUnavailable
+from standfast.store.operations import Annotate, AppendVersions, Op, OpResult, Quarantine, RequireVersion, Splice
+from standfast.store.records import SearchCandidate
+from standfast.store.sql.commit import apply
+from standfast.store.sql.queries import RelationalQueries
+from standfast.store.sqlalchemy import dialects, postgres
+from standfast.store.sqlalchemy.dialects import CommitOutcomeUnknown, SqlConnection
+
+if TYPE_CHECKING:
+    from standfast.store.sqlalchemy.backend import SqlBackend
 
 SCOPED_ROLE = "standfast_scoped"
 ENTER_SCOPE = f"SELECT set_config('standfast.owner', :owner, true), set_config('role', '{SCOPED_ROLE}', true)"
@@ -47,8 +62,9 @@ _VISIBLE: Mapping[str, str] = {
     "{_counters}": "false",
 }
 _WRITABLE: Mapping[str, str] = {
+    "{sessions}": f"{_VISIBLE['{sessions}']} AND {{_scope_may_have_tape}}(session_id, tape)",
     "{items}": "EXISTS (SELECT 1 FROM {sessions} s WHERE s.tape = {items}.tape)",
-    "{_links}": f"{_VISIBLE['{_links}']} AND {{_scope_holds_tape}}({{_links}}.tape)",
+    "{_links}": f"{_VISIBLE['{_links}']} AND {{_scope_holds_items}}(tape, upto, held)",
 }
 _SESSION_COLUMNS = (
     "version, length, next_seq, open_from, closed, generation, seal, owner, metadata, updated_at"  # not its tape
@@ -72,14 +88,34 @@ LANGUAGE sql IMMUTABLE AS $$
     ) AS inner_key
 $$"""
 
-_SCOPE_HOLDS_TAPE = """CREATE OR REPLACE FUNCTION {_scope_holds_tape}(wanted bigint) RETURNS boolean
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = <SCHEMA>, pg_temp AS $$
-    -- With the rights of the owner of the tables: a policy of links must not ask for links itself.
+# With the rights of the owner of the tables: a policy of links must not ask for links itself.
+_SCOPE_HOLDS_ITEMS = """CREATE OR REPLACE FUNCTION {_scope_holds_items}(wanted bigint, upto bigint, held text)
+RETURNS boolean LANGUAGE sql STABLE SECURITY DEFINER SET search_path = <SCHEMA>, pg_temp AS $$
     SELECT EXISTS (
-        SELECT 1 FROM {sessions} s LEFT JOIN {_links} l ON l.session_id = s.session_id
-        WHERE s.owner = current_setting('standfast.owner', true) AND (s.tape = wanted OR l.tape = wanted)
+        SELECT 1 FROM {sessions} s WHERE s.tape = wanted AND s.owner = current_setting('standfast.owner', true)
+    ) OR NOT EXISTS (
+        SELECT 1 FROM {_commit_stretches}(upto, held) AS new WHERE NOT EXISTS (
+            SELECT 1 FROM {_links} l
+            JOIN {sessions} s ON s.session_id = l.session_id, {_commit_stretches}(l.upto, l.held) AS own
+            WHERE l.tape = wanted AND s.owner = current_setting('standfast.owner', true)
+            AND own.start <= new.start AND new.stop <= own.stop
+        )
     )
 $$"""
+
+# A session sees its tape: a new one must not have the tape of another, nor one that forks still show.
+_SCOPE_MAY_HAVE_TAPE = """CREATE OR REPLACE FUNCTION {_scope_may_have_tape}(name text, wanted bigint)
+RETURNS boolean LANGUAGE sql STABLE SECURITY DEFINER SET search_path = <SCHEMA>, pg_temp AS $$
+    SELECT coalesce(
+        (SELECT bool_and(s.session_id = name) FROM {sessions} s WHERE s.tape = wanted),
+        NOT EXISTS (SELECT 1 FROM {_links} l WHERE l.tape = wanted)
+    )
+$$"""
+T = TypeVar("T")
+_INSUFFICIENT_PRIVILEGE = "42501"
+_UNIQUE_VIOLATION = "23505"
+_MAX_ATTEMPTS = 6
+_SUPPORTED_OPS = (Splice, Annotate, RequireVersion, Quarantine, AppendVersions)
 
 
 def is_enabled(db: SqlConnection) -> bool:
@@ -163,7 +199,8 @@ def iter_statements(db: SqlConnection) -> Iterator[str]:
     users = ", ".join(map(quote, list_users(db)))
     yield f"GRANT USAGE ON SCHEMA {schema} TO {SCOPED_ROLE}"
     yield _SCOPE_SESSION
-    yield _SCOPE_HOLDS_TAPE.replace("<SCHEMA>", schema)
+    yield _SCOPE_HOLDS_ITEMS.replace("<SCHEMA>", schema)
+    yield _SCOPE_MAY_HAVE_TAPE.replace("<SCHEMA>", schema)
     for table, visible in _VISIBLE.items():
         yield f"REVOKE ALL ON {table} FROM {SCOPED_ROLE}"
         yield f"GRANT {_GRANTS.get(table, 'SELECT')} ON {table} TO {SCOPED_ROLE}"
@@ -173,6 +210,7 @@ def iter_statements(db: SqlConnection) -> Iterator[str]:
         yield f"CREATE POLICY standfast_own ON {table} TO {SCOPED_ROLE} USING ({visible}){check}"
         yield f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY"
         yield f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY"
+    yield "DROP FUNCTION IF EXISTS {_scope_holds_tape}(bigint)"  # of earlier versions, which checked less
 
 
 def drop_policies(table: str) -> Iterator[str]:
@@ -191,3 +229,105 @@ def fetch_value(db: SqlConnection, sql: str, **params: object) -> Any:
 
 def quote(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"'
+
+
+class ScopedBackend(RelationalQueries):
+    """What one owner has in a store, and nothing else: sessions to read and write, runs and workspaces to read.
+
+    Sessions that are created get the owner. What another owner has does not exist, and its names cannot be used
+    (:class:`OutsideScope`). Operations that destroy, and those on runs, leases and documents, are
+    :class:`Unsupported`.
+    """
+
+    def __init__(self, backend: "SqlBackend", owner: str) -> None:
+        self.backend, self.owner = backend, owner
+        self.indexes_words, self.location = backend.indexes_words, backend.location
+        self.is_checked = False
+
+    async def close(self) -> None:
+        """Leave the backend open; its owner closes it."""
+
+    def for_owner(self, owner: str) -> "ScopedBackend":
+        if owner != self.owner:
+            raise OutsideScope(self.owner)
+        return self
+
+    async def check(self) -> None:
+        """Refuse a store without row-level security: there would be nothing to hold."""
+        if not self.is_checked:
+            if not await self.backend.has_row_security():
+                raise Unsupported(
+                    "this store has no row-level security: switch it on with `standfast owners protect --store URL`"
+                )
+            self.is_checked = True
+
+    async def commit(self, *ops: Op) -> list[OpResult]:
+        for op in ops:
+            if not isinstance(op, _SUPPORTED_OPS):
+                raise Unsupported(f"a store that is scoped to an owner does not support {type(op).__name__}")
+        owned = [
+            replace(op, owner=self.owner) if isinstance(op, (Splice, Annotate)) and op.owner is None else op
+            for op in ops
+        ]
+        await self.check()
+        connections, transactions = self.backend.connections, self.backend.transactions
+        await connections.wait_for_abandoned()
+
+        def write(connection: SqlConnection) -> list[OpResult]:
+            return apply(connection, owned, transactions.get_time(connection))
+
+        problem: Exception
+        for attempt in range(_MAX_ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(random.uniform(0, 0.005 * 2**attempt))
+            connection = await connections.acquire()
+            try:
+                return await connections.run_shielded(
+                    connections.run_and_release(connection, lambda raw: self.run_in_scope(raw, write))
+                )
+            except CommitOutcomeUnknown as lost:
+                problem = lost.error
+                break
+            except DBAPIError as error:
+                problem = error
+                if not dialects.is_conflict(error):
+                    break
+            except OSError as error:
+                problem = error
+                break
+        if isinstance(problem, DBAPIError) and dialects.get_sqlstate(problem) == _UNIQUE_VIOLATION:
+            raise OutsideScope(self.owner) from None  # The name is taken by a row that stays hidden.
+        raise dialects.translate_error(problem, self.location) from problem
+
+    def run_in_scope(self, raw: sqlalchemy.Connection, work: Callable[[SqlConnection], T]) -> T:
+        """Run ``work`` in a transaction of the owner."""
+
+        def enter_and_work(connection: SqlConnection) -> T:
+            connection.fetch_one(ENTER_SCOPE, {"owner": self.owner})
+            return work(connection)
+
+        try:
+            return self.backend.transactions.run_in_transaction(raw, enter_and_work)
+        except DBAPIError as error:
+            if dialects.get_sqlstate(error) == _INSUFFICIENT_PRIVILEGE:
+                raise OutsideScope(self.owner) from error
+            raise
+
+    async def run_query(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        await self.check()
+        return await self.backend.connections.acquire_and_run(
+            lambda raw: self.run_in_scope(raw, lambda connection: function(connection, *args, **kwargs))
+        )
+
+    async def open_link(self, name: str, listener: LinkListener) -> Link:
+        raise LinkUnavailable("a store that is scoped to an owner has no links: open one of the whole store")
+
+    async def get_time(self) -> float:
+        return await self.backend.get_time()
+
+    async def search(
+        self, terms: Sequence[str], *, session_id: str | None, owner: str | None, limit: int, skip: int
+    ) -> list[SearchCandidate] | None:
+        # With the owner in the statement as well, PostgreSQL starts with that owner's sessions.
+        wanted = self.owner if owner is None else owner
+        return await self.run_query(postgres.find, terms, session_id=session_id, owner=wanted, limit=limit, skip=skip)

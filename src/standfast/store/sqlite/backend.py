@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-from standfast.base.errors import Closed, InvalidInput, StoreUnavailable
+from standfast.base.errors import Closed, InvalidInput, StoreRefused, StoreUnavailable
 from standfast.base.ids import new_id
 from standfast.base.log import get_logger
 from standfast.base.time import Clock, system_clock
@@ -39,6 +39,7 @@ from standfast.store.sqlite.transactions import (
     CannotBegin,
     Failure,
     InlineCommitter,
+    LargeWrites,
     begin_immediate,
     commit_group,
     estimate_size,
@@ -106,6 +107,7 @@ class SqliteBackend(RelationalQueries):
         inline = inline_commits and synchronous == "NORMAL" and self.path != MEMORY
         self.inline_committer = InlineCommitter(self.connect_inline, must_wait=self.is_writing) if inline else None
         self.inline_reader = InlineReader(self.connect_inline_reader) if inline else None
+        self.large_writes = LargeWrites(self.copy_log)
         self.pending_writes = 0  # of the writer thread, also of callers that were cancelled
         self.pending_lock = threading.Lock()
         self.initialized = False
@@ -225,7 +227,7 @@ class SqliteBackend(RelationalQueries):
             if self.path != MEMORY and not self.find_openai_agents(connection):
                 migrator.enable_wal(connection.raw, timeout=self.busy_timeout)
                 connection.raw.execute(f"PRAGMA journal_size_limit = {_MAX_WAL_BYTES}")
-            connection.lock_timeout = self.busy_timeout
+            connection.lock_timeout, connection.log_limit = self.busy_timeout, 0
             connection.raw.execute(f"PRAGMA busy_timeout = {min(int(self.busy_timeout * 1000), _LOCK_POLL_MS)}")
             begin_immediate(connection)
             try:
@@ -260,11 +262,12 @@ class SqliteBackend(RelationalQueries):
         now = self.clock()
         self.check_open()
 
-        erasing = erasure.is_erasing(ops)
+        erasing, size = erasure.is_erasing(ops), estimate_size(ops)
 
         def work(connection: SqliteConnection) -> list[OpResult]:
             if erasing:
                 self.has_traces = True
+            self.large_writes.prepare(connection, size)
             if self.openai_agents is not None:
                 return self.openai_agents.apply(connection, ops)
             if erasing:
@@ -274,7 +277,7 @@ class SqliteBackend(RelationalQueries):
         inline = self.initialized and not erasing and self.openai_agents is None
         if self.inline_committer is not None and inline:
             try:
-                outcomes = await self.inline_committer.commit(work, estimate_size(ops))
+                outcomes = await self.inline_committer.commit(work, size)
             except (sqlite3.Error, BrokenConnection) as error:
                 raise self.translate_error(error) from error
             if outcomes is not DECLINED:
@@ -316,6 +319,10 @@ class SqliteBackend(RelationalQueries):
         """Return whether the writer thread has work."""
         return self.pending_writes > 0
 
+    async def copy_log(self) -> None:
+        with suppress(Closed):  # closing the file copies it
+            await self.pick_reader().copy_log()
+
     def count_pending(self, change: int) -> None:
         with self.pending_lock:
             self.pending_writes += change
@@ -346,7 +353,8 @@ class SqliteBackend(RelationalQueries):
         if not isinstance(error, sqlite3.Error):
             return error
         reason = explain_open_failure(Path(self.path)) if "unable to open" in str(error) else str(error)
-        problem = StoreUnavailable(f"{self.path}: {reason}")
+        is_refusal = isinstance(error, (sqlite3.IntegrityError, sqlite3.DataError))
+        problem = (StoreRefused if is_refusal else StoreUnavailable)(f"{self.path}: {reason}")
         problem.__cause__ = error
         return problem
 

@@ -52,6 +52,8 @@ class SqliteConnection:
     def __init__(self, raw: sqlite3.Connection, names: TableNames, *, lock_timeout: float = 0) -> None:
         self.raw = raw
         self.lock_timeout = lock_timeout
+        self.log_limit: int | None = None
+        """After how many pages a commit copies the log into the database; None for the default or never."""
         self.use_table_names(names)
 
     def use_table_names(self, names: TableNames) -> None:
@@ -125,6 +127,20 @@ class ReaderThread(SnapshotReader):
     def _read(self, work: Callable[[SqliteConnection], T]) -> T:
         with self.lock:
             return self.read_in_snapshot(work)
+
+    async def copy_log(self) -> None:
+        """Copy the write-ahead log into the database. Writers continue meanwhile, and a failure is left to them."""
+        self.pending_reads += 1
+        try:
+            await self.thread.run(self._copy_log)
+        finally:
+            self.pending_reads -= 1
+
+    def _copy_log(self) -> None:
+        with self.lock, contextlib.suppress(sqlite3.Error):
+            if self.connection is None:
+                self.connection = self.connect()
+            self.connection.raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
     def close(self) -> None:
         self.thread.close_sync()

@@ -23,7 +23,7 @@ SECURE_DELETE = "secure_delete = ON"
 TRUNCATE_LOG = "PRAGMA wal_checkpoint(TRUNCATE)"
 _CHECKPOINT_WAIT_MS = 1000  # for readers of other processes; a log that they still read is truncated later
 _MERGED_PAGES = 500  # of the index in one transaction, so that other writers need not wait long
-_ERASING_OPS = frozenset({Erase, DeleteRun, DeleteWorkspace, DeleteDocument, RewriteRun, RewriteVersions})
+_ERASING_OPS = frozenset((Erase, DeleteRun, DeleteWorkspace, DeleteDocument, RewriteRun, RewriteVersions))
 _INDEX_FORGETS_AT_ONCE = sqlite3.sqlite_version_info >= (3, 42, 0)
 
 

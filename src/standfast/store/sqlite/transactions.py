@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -44,6 +44,9 @@ _MAX_INLINE_BYTES = 32_768  # per caller, of a commit on the caller's thread
 _MAX_GROUP_BYTES = 8 * _MAX_INLINE_BYTES  # of all callers in one iteration of the event loop
 _ROW_OVERHEAD = 64  # bytes that a row counts for in addition to its data
 _CHECKPOINT_INTERVAL = 256  # of so many commits, two always go to the writer thread
+_LOG_PAGES = 1000  # after which a commit copies the log into the database: the default of SQLite
+_MAX_LOG_PAGES = 32_768  # the same while large content is written
+_LARGE_BYTES = 4 << 20
 
 
 CommitWork = Callable[[SqliteConnection], Any]
@@ -141,6 +144,36 @@ class InlineCommitter:
         if self.connection is not None:
             self.connection.raw.close()
             self.connection = None
+
+
+class LargeWrites:
+    """``async with backend.large_writes:`` is for a block that writes large content.
+
+    Copying the log into the database waits for the disk. The writer thread would do it after every few megabytes, and
+    the commits of all others would wait, too. With this a reader thread does it at the end of the block.
+    """
+
+    def __init__(self, copy_log: Callable[[], Awaitable[None]]) -> None:
+        self._copy_log = copy_log
+        self._block_count = self._size = 0
+
+    async def __aenter__(self) -> None:
+        self._block_count += 1
+
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._block_count -= 1
+        if kind is None and not self._block_count and self._size > _LARGE_BYTES:
+            self._size = 0
+            await self._copy_log()
+
+    def prepare(self, connection: SqliteConnection, size: float) -> None:
+        """Let a transaction of this size copy the log only if it is too large."""
+        if self._block_count and size < math.inf:
+            self._size += int(size)
+        limit = _MAX_LOG_PAGES if self._block_count else _LOG_PAGES
+        if connection.log_limit not in (None, limit):
+            connection.log_limit = limit
+            connection.raw.execute(f"PRAGMA wal_autocheckpoint = {limit}")
 
 
 class Failure:

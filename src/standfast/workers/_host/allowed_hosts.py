@@ -3,7 +3,7 @@
 import fnmatch
 from typing import NamedTuple
 
-from standfast.base.addresses import Address, is_own, is_public, parse_address, unwrap_address
+from standfast.base.network import Address, is_own, is_public, parse_address, unwrap_address
 
 _DEFAULT_PORTS = (80, 443)
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import cast
 
@@ -17,8 +17,17 @@ from standfast.workers.files import Files
 from standfast.workers.results import WorkspaceReport
 from standfast.workers.shared_contents import MAX_SHARED, Fetch, SharedContent, find_shared
 from standfast.workers.wire import messages as m
-from standfast.workers.wire.captures import CaptureRequest, PlannedGroup, RestorePlan, encode_request
-from standfast.workers.wire.manifests import Content, InvalidManifest, WorkspaceFile, WorkspaceManifest
+from standfast.workers.wire.manifests import (
+    CaptureRequest,
+    Content,
+    InvalidManifest,
+    PlannedGroup,
+    Remains,
+    RestorePlan,
+    WorkspaceFile,
+    WorkspaceManifest,
+    encode_request,
+)
 
 DEFAULT_WORKSPACE_BYTES = 256 << 20
 _PARALLEL_FETCHES = 8
@@ -69,17 +78,27 @@ class Captures:
                 resources.process_group.cgroups.ignore_oom_kills()
 
     async def restore(
-        self, manifest: WorkspaceManifest | bytes, fetch: Fetch, *, max_bytes: int, timeout: float | None
+        self,
+        manifest: WorkspaceManifest | bytes,
+        fetch: Fetch,
+        *,
+        max_bytes: int,
+        timeout: float | None,
+        prepare: Callable[[], Awaitable[object]] | None = None,
     ) -> WorkspaceReport:
         manifest = self._check(manifest, max_bytes)
         contents = await _fetch_contents(manifest, fetch)
+        remains = None
+        if prepare is not None:
+            await prepare()
+            remains = Remains(tuple(manifest.unkept), (*(one.path for one in manifest.files), *manifest.unkept_files))
         self._worker.shared_files.update(shared.file_id for shared in contents.shared.values())
         async with asyncio.timeout(timeout), self._executor.hold_idle():
             # Also when the caller is cancelled, so that no thread writes into a directory that is gone.
             lost_files = await run_to_end(
                 asyncio.to_thread(_write_files, self._files, manifest.files, contents), grace=None
             )
-            reply = await self._send_variables(manifest, contents)
+            reply = await self._send_variables(manifest, contents, remains)
         files = tuple(file.path for file in manifest.files if file.kind == "file" and file.path not in lost_files)
         return WorkspaceReport(
             kept=reply.kept,
@@ -107,13 +126,13 @@ class Captures:
         return manifest
 
     async def _send_variables(
-        self, manifest: WorkspaceManifest, contents: "_FetchedContents"
+        self, manifest: WorkspaceManifest, contents: "_FetchedContents", remains: Remains | None
     ) -> m.RestoreWorkspaceMessage:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with ours, theirs:
             mapped = contents.choose_mapped(manifest)
-            sender = asyncio.create_task(_send_contents(ours, manifest, contents, tuple(mapped)))
+            sender = asyncio.create_task(_send_contents(ours, manifest, contents, tuple(mapped), remains))
             try:
                 router = self._worker.require_router()
                 fds = (theirs.fileno(), *(shared.fd for shared in mapped.values()))
@@ -193,7 +212,11 @@ def _write_files(files: Files, entries: tuple[WorkspaceFile, ...], contents: _Fe
 
 
 async def _send_contents(
-    sock: socket.socket, manifest: WorkspaceManifest, contents: _FetchedContents, mapped: tuple[int, ...]
+    sock: socket.socket,
+    manifest: WorkspaceManifest,
+    contents: _FetchedContents,
+    mapped: tuple[int, ...],
+    remains: Remains | None,
 ) -> None:
     """Send what the worker loads and does not map. A worker that closes the socket reports the reason itself."""
     loop = asyncio.get_running_loop()
@@ -213,6 +236,7 @@ async def _send_contents(
         state=manifest.state.size,
         cell_count=manifest.cell_count,
         mapped=mapped,
+        remains=remains,
     )
     with contextlib.suppress(OSError):
         await loop.sock_sendall(sock, encode_request(plan))

@@ -14,8 +14,7 @@ from standfast.workers._host.router import ActiveExecution, MessageRouter
 from standfast.workers._host.worker import Worker
 from standfast.workers.config import SessionConfig
 from standfast.workers.errors import Cause, ExecutionTimeout
-from standfast.workers.result_collector import ResultCollector
-from standfast.workers.results import ExecutionResult, InterruptResult
+from standfast.workers.results import ExecutionResult, InterruptResult, ResultCollector
 from standfast.workers.state import SessionState, WorkerSessionEvent
 from standfast.workers.wire import messages as m
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 from standfast.base.errors import Closed
 from standfast.workers._host.connection import WorkerConnection, WorkerEndpoints
 from standfast.workers._host.executor import Executor
-from standfast.workers._host.usage import measure_usage
+from standfast.workers._host.resource_watch import measure_usage
 from standfast.workers._host.worker import Worker
 from standfast.workers.config import SessionConfig
 from standfast.workers.errors import WorkerRequestFailed

@@ -6,24 +6,26 @@ as the fork. The copy exits with the last frame.
 """
 
 import contextlib
+import ctypes
 import gc
 import hashlib
+import mmap
 import os
 import pickle
 import signal
 import socket
 import sys
+import types
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from standfast.workers.child import random_generators, variable_groups
+from standfast.workers.child import random_generators, variable_groups, workspace_files
 from standfast.workers.child.checkpoints import describe_variable
-from standfast.workers.child.mapped_memory import map_file
 from standfast.workers.child.variable_groups import describe_problem
 from standfast.workers.child.workspace_files import Directory, TooLarge, read_files
-from standfast.workers.wire import captures as wire
+from standfast.workers.wire import manifests as wire
 from standfast.workers.wire.manifests import (
     CHUNK_SIZE,
     DIGEST_SIZE,
@@ -37,6 +39,7 @@ from standfast.workers.wire.messages import CaptureMessage, NamespaceEntry, Rest
 if TYPE_CHECKING:
     from standfast.workers.child.loop import WorkerLoop
 
+_MAP_FIXED = 0x10
 _PACK_SIZE = 32 << 10
 _NICENESS = 5  # the worker may run code meanwhile, and its caller waits for that
 _INTERNAL_NAMES = frozenset(
@@ -44,6 +47,22 @@ _INTERNAL_NAMES = frozenset(
 )
 _request_decoder = msgspec.msgpack.Decoder(wire.CaptureRequest)
 _plan_decoder = msgspec.msgpack.Decoder(wire.RestorePlan)
+
+
+def map_file(fd: int, size: int) -> mmap.mmap:
+    """Map a file privately. Nothing is copied before it is changed, and the descriptor may be closed afterwards."""
+    writable = mmap.PROT_READ | mmap.PROT_WRITE
+    # Given the file itself, the object would keep a descriptor open.
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=writable)
+    place = ctypes.c_char.from_buffer(memory)
+    call = ctypes.CDLL(None, use_errno=True).mmap
+    call.restype = ctypes.c_void_p
+    call.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+    address = ctypes.addressof(place)
+    if call(address, size, writable, mmap.MAP_PRIVATE | _MAP_FIXED, fd, 0) != address:
+        number = ctypes.get_errno()
+        raise OSError(number, f"the content of the workspace cannot be mapped: {os.strerror(number)}")
+    return memory
 
 
 def capture(worker_loop: "WorkerLoop", message: CaptureMessage) -> None:
@@ -266,11 +285,24 @@ def restore(worker_loop: "WorkerLoop", message: RestoreWorkspaceMessage) -> None
             for group in plan.groups
         ]
         state = bytes(receiver.receive(plan.state))
+    if plan.remains is not None:
+        for name in worker_loop.namespace.keys() - _INTERNAL_NAMES - {*plan.remains.names}:
+            del worker_loop.namespace[name]
+        workspace_files.keep_only(worker_loop.work_directory, {*plan.remains.paths})
+        _forget_modules(worker_loop.work_directory)
     worker_loop.cell_runner.count = max(worker_loop.cell_runner.count, plan.cell_count)
     kept, lost = _restore_variables(worker_loop.namespace, plan, contents, buffers)
     if problem := _restore_state(worker_loop, state):
         lost["random"] = problem
     channel.send(RestoreWorkspaceMessage(of=message.id, kept=tuple(kept), lost=lost))
+
+
+def _forget_modules(directory: str) -> None:
+    """Forget the modules whose files are below the directory: they are imported again from what is there now."""
+    for name, module in list(sys.modules.items()):
+        path = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
+        if isinstance(path, str) and path.startswith(f"{directory}/"):
+            del sys.modules[name]
 
 
 class _ContentReceiver:

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from standfast.workers.child import captures, checkpoints, forks, random_generators, resources, signals
+from standfast.workers.child import captures, checkpoints, random_generators, resources, signals
 from standfast.workers.child.cells import CellRunner, format_exception_message, format_traceback, make_error_reply
 from standfast.workers.child.channel import HostChannel, HostDisconnected
 from standfast.workers.child.display import DisplayPublisher
@@ -148,7 +148,7 @@ class WorkerLoop:
         """Handle messages until the host asks the worker to exit or disconnects. Returns the exit status."""
         self.work_directory = os.getcwd()
         signals.install()
-        forks.install()
+        signals.wrap_fork_functions()
         set_signal(WAKE_SIGNAL, self._on_wake_signal)
         set_signal(_SIGINT, signals.DeferrableHandler(self._on_sigint))
         builtins.input = self.input_handler.input
@@ -283,7 +283,7 @@ class WorkerLoop:
         self.current_execution = None
         self.input_handler.close_pending()
         flush_streams()
-        forks.reap_lost_children()
+        signals.reap_lost_children()
         if self.snapshots.is_foreign_fork:
             # User code forked, and this is the child. Only the parent may report to the host.
             os._exit(0)

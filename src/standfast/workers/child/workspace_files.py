@@ -36,6 +36,16 @@ def read_files(root: str, previous: tuple[WorkspaceFile, ...], max_bytes: int) -
     return Directory(reader.files, reader.unkept)
 
 
+def keep_only(root: str, paths: set[str]) -> None:
+    """Remove everything else below the directory."""
+    for folder, directories, files in os.walk(root, topdown=False):
+        for remove, names in ((os.unlink, files), (os.rmdir, directories)):
+            for path in (os.path.join(folder, name) for name in names):
+                if os.path.relpath(path, root) not in paths:
+                    with contextlib.suppress(OSError):  # a directory that is not empty, or a link to one
+                        remove(path)
+
+
 class _Reader:
     def __init__(self, previous: dict[str, WorkspaceFile], max_bytes: int) -> None:
         self.files: list[tuple[WorkspaceFile, bytes | None]] = []

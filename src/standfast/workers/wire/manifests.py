@@ -1,11 +1,16 @@
-"""The manifest of a captured workspace: its variables and files, and the digests of their content.
+"""The manifest of a captured workspace, and the stream between the host and the copy of a worker that captures it.
 
 Content is cut into chunks that are stored by the SHA-256 digest of their bytes. A manifest has names, types, sizes and
 digests only: values are pickled and unpickled inside workers, and the host reads a manifest without either. What a
 worker or a store reports about a workspace is checked here before it is used.
+
+The host sends a CaptureRequest to the worker; the copy that the worker forks answers with frames of a kind, a length,
+and a digest for chunks. They have their own socket, so that chunks and the messages of the worker do not wait for each
+other.
 """
 
 import hashlib
+import struct
 from collections.abc import Iterator
 from typing import Literal, Self
 
@@ -19,7 +24,8 @@ DIGEST_SIZE = 32
 MAX_DEPTH = 64
 """How deep directories may be nested."""
 MAX_MANIFEST_BYTES = 32 << 20
-_MAX_ENTRIES = 200_000
+MAX_ENTRIES = 200_000
+"""How many files a workspace may have."""
 MAX_NAME_LENGTH = 4096
 _MAX_REASON_LENGTH = 2000
 _FORMAT = 1
@@ -27,6 +33,12 @@ _MAGIC = b"standfast-workspace"
 _HEADER_SIZE = len(_MAGIC) + 1 + DIGEST_SIZE
 
 hash_chunk = hashlib.sha256
+LENGTH = struct.Struct(">I")
+FRAME_HEADER = struct.Struct(f">cI{DIGEST_SIZE}s")
+CHUNK, MANIFEST, TOO_LARGE, FAILED = b"C", b"M", b"L", b"E"
+"""The kinds of frames: a chunk, the end, and two ways to fail."""
+MAX_FAILURE_BYTES = 65536
+FRAME_LIMITS = {CHUNK: 1 << 20, MANIFEST: MAX_MANIFEST_BYTES, TOO_LARGE: 64, FAILED: MAX_FAILURE_BYTES}
 
 
 class InvalidManifest(ValueError):
@@ -80,6 +92,7 @@ class WorkspaceManifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     modules, as ``module`` or ``module:name``. ``unkept`` and ``unkept_files`` have the reason for each name or path
     that could not be kept. ``state`` is the state of the random generators and of the interpreter, pickled, and
     ``cell_count`` the number of cells that were run. ``size`` is the number of bytes of all content before compression.
+    ``place`` is the key and the version of the stored workspace; earlier releases did not write it.
     """
 
     python: str
@@ -93,6 +106,7 @@ class WorkspaceManifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     unkept_files: dict[str, str] = {}
     cell_count: int = 0
     size: int = 0
+    place: tuple[str, int] | None = None
 
     def iterate_contents(self) -> Iterator[Content]:
         """Iterate over everything that has bytes, in the order in which it is restored."""
@@ -164,8 +178,8 @@ def _check_content(content: Content) -> None:
 
 def _check_names(manifest: WorkspaceManifest) -> None:
     tables = (manifest.variables, manifest.imports, manifest.groups, manifest.unkept, manifest.unkept_files)
-    if any(len(table) > _MAX_ENTRIES for table in tables):
-        raise InvalidManifest("unsafe", f"the manifest has more than {_MAX_ENTRIES} entries of one kind")
+    if any(len(table) > MAX_ENTRIES for table in tables):
+        raise InvalidManifest("unsafe", f"the manifest has more than {MAX_ENTRIES} entries of one kind")
     for table in (manifest.imports, manifest.unkept, manifest.unkept_files):
         for name, text in table.items():
             if len(name) > MAX_NAME_LENGTH or len(text) > _MAX_REASON_LENGTH:
@@ -190,8 +204,8 @@ def _check_groups(manifest: WorkspaceManifest) -> None:
 
 
 def _check_files(files: tuple[WorkspaceFile, ...]) -> None:
-    if len(files) > _MAX_ENTRIES:
-        raise InvalidManifest("unsafe", f"the manifest has more than {_MAX_ENTRIES} files")
+    if len(files) > MAX_ENTRIES:
+        raise InvalidManifest("unsafe", f"the manifest has more than {MAX_ENTRIES} files")
     kinds: dict[str, str] = {}
     for file in files:
         if (problem := find_path_problem(file.path)) is not None:
@@ -234,3 +248,50 @@ def find_target_problem(target: str) -> str | None:
     except UnicodeEncodeError:
         return "is not valid UTF-8"
     return "is too long" if too_long else None
+
+
+class CaptureRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the host has already: the digests of stored chunks, one after the other, and the files of the manifest."""
+
+    known: bytes = b""
+    files: tuple[WorkspaceFile, ...] = ()
+    max_bytes: int
+
+
+class RestorePlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker is to restore. The bytes of the contents, of the buffers and of the state follow, in this order.
+
+    ``mapped`` are the places of those that come as descriptors of memory files instead. With ``remains`` all other
+    variables and files are removed first.
+    """
+
+    imports: dict[str, str] = {}
+    contents: tuple[int, ...] = ()
+    groups: tuple["PlannedGroup", ...] = ()
+    state: int = 0
+    cell_count: int = 0
+    mapped: tuple[int, ...] = ()
+    remains: "Remains | None" = None
+
+
+class Remains(msgspec.Struct, frozen=True, array_like=True):
+    """The variables and paths of a prepared worker that a restore does not remove."""
+
+    names: tuple[str, ...]
+    paths: tuple[str, ...]
+
+
+class PlannedGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A group of variables, as in the manifest, with the sizes of its buffers."""
+
+    names: tuple[str, ...]
+    content: int
+    offset: int = 0
+    size: int = 0
+    buffers: tuple[int, ...] = ()
+
+
+def encode_request(request: CaptureRequest | RestorePlan) -> bytes:
+    """Return the first message on the socket of a capture or a restore, with its length."""
+    payload = msgspec.msgpack.encode(request)
+    return LENGTH.pack(len(payload)) + payload

@@ -17,8 +17,8 @@ from standfast.agents.tool_identity import LOCAL_CALL_TYPES, ToolRef
 from standfast.agents.tools import LocalTool
 from standfast.base.item_pairs import get_call_id
 from standfast.base.items import Item
-from standfast.runs.core.openai_agents.agents import AgentFinder
 from standfast.runs.core.openai_agents.values import (
+    AgentFinder,
     iter_decisions,
     parse_tool_key,
     read_context,

@@ -8,6 +8,7 @@ import resource
 import socket
 import stat
 import struct
+import sys
 from collections.abc import Iterable
 
 from standfast.workers.child.sandbox import seccomp
@@ -123,9 +124,9 @@ def confine_process(
     devices = tuple(f"/dev/{name}" for name in DEVICES)
     if own_namespaces:
         # The root contains only what may be read, so it is enough to restrict writing.
-        readable, private = ("/",), (directory, "/proc/self", *(("/dev/pts",) if spec.terminals else ()))
+        readable, private = ("/",), (directory, *(("/dev/pts",) if spec.terminals else ()))
     else:
-        private = (directory, f"/proc/{os.getpid()}")
+        readable, private = (*readable, f"/proc/{os.getpid()}"), (directory,)
     allow_tcp = spec.network == "host" or own_namespaces
     version = enter_landlock(readable, (*spec.writable, *devices, *private), tcp=allow_tcp)
     seccomp.install_filter(families=get_socket_families(spec), namespaces=own_namespaces)
@@ -154,9 +155,12 @@ def apply_limits(spec: SandboxSpec, *, own_user_namespace: bool, processes_count
     # Not RLIMIT_AS, since libraries reserve much more address space than they use.
     _set_limit(resource.RLIMIT_DATA, spec.memory)
     _set_limit(resource.RLIMIT_NOFILE, spec.open_files)
-    if hasattr(resource, "RLIMIT_SIGPENDING"):
+    if sys.platform.startswith("linux"):
         # Queued signals and timers count for the user, also those of other workers and of the program.
         _set_limit(resource.RLIMIT_SIGPENDING, _MAX_PENDING_SIGNALS)
+        # The program's user may be allowed to use real-time priorities, to which every other process gives way.
+        _set_limit(resource.RLIMIT_RTPRIO, 0)
+        _set_limit(resource.RLIMIT_NICE, 0)
     _set_limit(resource.RLIMIT_FSIZE, spec.file_size)
     if spec.file_size is not None and not own_user_namespace:
         notes.append("the disk limit applies to each file: all files together are not limited")
