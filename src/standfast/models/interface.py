@@ -55,11 +55,12 @@ class AttributeDict(dict[str, Any]):
 
 def wrap_attributes(value: Any) -> Any:
     """Return the value with every dict in it converted to :class:`AttributeDict`."""
-    if type(value) in _SCALAR_TYPES or isinstance(value, AttributeDict):
+    kind = type(value)
+    if kind in _SCALAR_TYPES or kind is AttributeDict:
         return value
-    if isinstance(value, dict):
+    if kind is dict or (isinstance(value, dict) and not isinstance(value, AttributeDict)):
         return AttributeDict(value)
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [wrap_attributes(part) for part in value]
     return value
 
@@ -68,17 +69,17 @@ def to_plain(value: Any) -> Any:
     """Return a deep copy of the value made of plain dicts and lists."""
     if type(value) in _SCALAR_TYPES:
         return value
-    if isinstance(value, dict | Mapping):
-        return {name: to_plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, (dict, Mapping)):
+        return {name: part if type(part) in _SCALAR_TYPES else to_plain(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
         return [to_plain(part) for part in value]
     return _dump_model(value) if hasattr(value, "model_dump") else value
 
 
 def as_item(output: Any) -> Item:
     """Return an output item as a plain dict with exactly the fields that the provider sent."""
-    if isinstance(output, dict | Mapping):
-        return {name: to_plain(part) for name, part in output.items()}
+    if isinstance(output, (dict, Mapping)):
+        return {name: part if type(part) in _SCALAR_TYPES else to_plain(part) for name, part in output.items()}
     if hasattr(output, "model_dump"):
         item = _dump_model(output)
         item.setdefault("type", output.type)  # a default value, which exclude_unset leaves out

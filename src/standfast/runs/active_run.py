@@ -133,6 +133,8 @@ class ActiveRun:
         self.on_output_parsed: Callable[[], None] = _do_nothing
         """Ends the span of the last turn, before hooks and guardrails see the final output."""
         self.standing_decisions: tuple[RecordedDecision, ...] = ()
+        self.is_session_new = False
+        """Whether the session had no items when this run got it: then its history is not read."""
         self.stop_after_turn = False
         self.stop_after_step = False
         self.resumed = False
@@ -205,9 +207,26 @@ class ActiveRun:
             box = self._toolboxes[path] = await Toolbox.from_agent(self.get_agent(path), self.context, strict=strict)
         return box
 
+    def finishes_at_once(self) -> bool:
+        """Return whether the run ends with the last response as it is, without calling code of the program before."""
+        state, agent = self.state, self.current_agent
+        return (
+            state.answer is not None
+            and state.answer.text is not None
+            and state.answer.refusal is None
+            and not (state.answer.accepted or state.calls or self.route)
+            and agent.output_type in (None, str)
+            and not (agent.hooks or self.hooks or agent.output_guardrails or self.config.output_guardrails)
+            and self.config.sandbox is None
+            and not self._list_local_tools()
+        )
+
+    def _list_local_tools(self) -> list[LocalTool]:
+        return [tool for box in self._toolboxes.values() for tool in box.tools if isinstance(tool, LocalTool)]
+
     async def release_tools(self) -> None:
         """Release what tools have made for this run; a failure is logged."""
-        for tool in [tool for box in self._toolboxes.values() for tool in box.tools if isinstance(tool, LocalTool)]:
+        for tool in self._list_local_tools():
             try:
                 await tool.release(self.context)
             except Exception:  # noqa: BLE001 - the run has ended

@@ -43,7 +43,9 @@ async def take_input(run: ActiveRun) -> InputTaken:
         run.model_input.start([])
         return InputTaken(_make_input_entries(new), state.conversation)
     limit = run.config.session_settings.limit if run.config.session_settings else None
-    if limit is None:
+    if run.is_session_new:
+        history, window = list[Item](), 0
+    elif limit is None:
         history, window = await read_history(session)
     else:
         read = await with_run_context(session.get_items)(limit=limit)

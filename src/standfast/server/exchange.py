@@ -229,10 +229,14 @@ class Exchange:
         if length.isdigit() and int(length) > limit:
             raise too_large
         size, pause, began = 0, self.service.limits.body_pause, time.monotonic()
+        assert isinstance(self.request, Request)  # noqa: S101 - a WebSocket has no body
+        parts = aiter(self.request.stream())
         try:
-            assert isinstance(self.request, Request)  # noqa: S101 - a WebSocket has no body
-            parts = aiter(self.request.stream())
-            while (part := await asyncio.wait_for(anext(parts, None), pause)) is not None:
+            while True:
+                async with asyncio.timeout(pause):
+                    part = await anext(parts, None)
+                if part is None:
+                    return
                 size += len(part)
                 if time.monotonic() - began > pause + size / MIN_BODY_RATE:
                     raise TimeoutError

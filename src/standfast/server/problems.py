@@ -73,6 +73,13 @@ class TooManyCells(RequestError):
     status = HTTPStatus.TOO_MANY_REQUESTS
 
 
+class TooManyStreams(RequestError):
+    """The owner has as many open event streams as are allowed."""
+
+    code = "too-many-streams"
+    status = HTTPStatus.TOO_MANY_REQUESTS
+
+
 class Draining(RequestError):
     """The server is shutting down and starts nothing new."""
 

@@ -4,14 +4,16 @@ The OpenTelemetry span of a request has the client's as its parent, and what the
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from starlette.datastructures import URLPath
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.routing import BaseRoute, Match, NoMatchFound, Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
 from standfast.base.errors import OutsideScope
@@ -81,7 +83,31 @@ def make_routes(service: Service, endpoints: Sequence[Endpoint]) -> list[BaseRou
         else:
             by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
     http = [Route(path, _make_handler(service, methods), methods=list(methods)) for path, methods in by_path.items()]
-    return [*routes, *http]
+    fixed = {route.path: route for route in http if "{" not in route.path}
+    return [FixedRoutes(fixed), *(route for route in http if route.path not in fixed), *routes]
+
+
+class FixedRoutes(BaseRoute):
+    """The routes without parameters, found by their paths instead of one after the other."""
+
+    def __init__(self, routes: Mapping[str, Route]) -> None:
+        self.by_path = routes
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        route = self._find(scope)
+        return (Match.NONE, {}) if route is None else route.matches(scope)
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = self._find(scope)
+        assert route is not None  # noqa: S101 - it matched
+        await route.handle(scope, receive, send)
+
+    def _find(self, scope: Scope) -> Route | None:
+        path, mount = scope["path"], scope.get("root_path", "")
+        return self.by_path.get(path.removeprefix(mount)) if scope["type"] == "http" else None
+
+    def url_path_for(self, name: str, /, **path_params: Any) -> URLPath:
+        raise NoMatchFound(name, path_params)
 
 
 def _make_socket_handler(service: Service, endpoint: Endpoint) -> Any:

@@ -4,7 +4,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from standfast.server.auth.principals import Authenticator, Principal
 from standfast.server.cells import CellRegister
 from standfast.server.endpoints import WEBSOCKET
 from standfast.server.metrics import ServerMetrics
+from standfast.server.open_streams import StreamRegister
 from standfast.server.rate_limits import RateLimiter
 
 if TYPE_CHECKING:
@@ -55,8 +56,22 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The longest timeout of a cell."""
     ended_cell_bytes: int = 64_000_000
     """The most bytes kept of ended cells: code, messages and results. The last cell is always kept."""
+    open_streams: int = 2000
+    """The most open event streams of one owner, in one process."""
     heartbeat: float = 15.0
     """Seconds between two comments in an event stream without events."""
+
+
+class DrainSignal(asyncio.Event):
+    """An event that also calls ``on_set`` when it is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_set: Callable[[], None] = lambda: None
+
+    def set(self) -> None:
+        super().set()
+        self.on_set()
 
 
 @dataclass(eq=False)
@@ -70,7 +85,7 @@ class Service:
     python: "SessionPool | PythonSessions | None" = None
     """Where people run cells in the workspaces of sessions; without it they cannot."""
     started_at: float = field(default_factory=time.time)
-    draining: asyncio.Event = field(default_factory=asyncio.Event)
+    draining: "DrainSignal" = field(default_factory=lambda: DrainSignal())
     """Set when the server stops: nothing new is started, and streams end with a hint to reconnect."""
     call_sources: "Mapping[str, CallSource]" = field(default_factory=dict)
     """The realtime agents that can be called, by name."""
@@ -78,6 +93,8 @@ class Service:
     """The calls under way in this process."""
     cells: CellRegister = field(init=False)
     """The cells that people run in this process."""
+    streams: StreamRegister = field(init=False)
+    """The open event streams of this process."""
     metrics: ServerMetrics = field(default_factory=ServerMetrics)
     audit: Audit = field(init=False)
     rate_limiter: RateLimiter = field(init=False)
@@ -95,6 +112,8 @@ class Service:
         self.denial_limiter = RateLimiter(1.0)
         self.audit = Audit(self.runtime.store)
         self.cells = CellRegister(self.limits.ended_cell_bytes)
+        self.streams = StreamRegister(heartbeat=self.limits.heartbeat, limit=self.limits.open_streams)
+        self.draining.on_set = self.streams.stop
 
     async def scope_to(self, owner: str | None) -> RunQueries:
         """Return the data of an owner, separated by the database if it can do that. ``None`` stands for all owners."""

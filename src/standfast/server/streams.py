@@ -8,97 +8,68 @@ from contextlib import aclosing
 from typing import Any
 
 import msgspec
-from starlette.responses import StreamingResponse
-from starlette.types import Send
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from standfast.base.errors import InvalidInput
-from standfast.lifecycle.scope import Scope
 from standfast.models.prices import compute_cost
 from standfast.runs.core.conversion import from_usage_record
 from standfast.runs.core.state import UsageRecord
+from standfast.runtime._engine.records import ENDED_STATUSES
 from standfast.runtime.handle import RunHandle, Until
 from standfast.runtime.types import Event
 from standfast.server.exchange import Exchange
+from standfast.server.open_streams import RETRY, OpenStream
 from standfast.server.service import Service
 
-RETRY = b"retry: 1000\n\n"
-"""Tells browsers to reconnect after a second to a server that went away."""
-
-FEW_STREAMS = 100
-DELTA_INTERVAL = 0.0001
-"""Seconds for each open stream beyond a few: 90 ms with a thousand of them."""
+MIN_SEND_INTERVAL, STREAM_INTERVAL = 0.002, 0.0001
+"""Seconds between two sends, and what each open stream adds to them: 100 ms with a thousand of them."""
+ENDED_EVENTS = {f"run.{status}": status for status in ENDED_STATUSES}
 _POSITION = re.compile(r"([0-9]{1,16})(?:/([0-9]{1,30}\.[0-9]{1,30}))?")
 _encode = msgspec.json.Encoder().encode
 
 
-class EventStream(StreamingResponse):
+class EventStream(Response):
     """A response with events, a comment after a while without events, and a hint to reconnect when the server stops.
 
-    It ends when the credential of the client does, or its access to what the path names. Its iterator is closed as
-    soon as the client goes away.
+    It ends when the credential of the client does, or its access to what the path names. Its iterator is closed soon
+    after the client went away.
     """
 
     def __init__(self, exchange: Exchange, events: AsyncIterator[bytes], *, status: int = 200) -> None:
         # Proxies must neither buffer nor store it.
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(events, status, media_type="text/event-stream", headers=headers)
-        self._exchange, self._service, self._send_lock = exchange, exchange.service, asyncio.Lock()
-        self._last_sent = 0.0
+        self.status_code, self.media_type, self.background = status, "text/event-stream", None
+        self.init_headers(headers)
+        self._exchange, self._service, self._events = exchange, exchange.service, events
+        self._owner = exchange.principal.owner
+        self._service.streams.check_limit(self._owner)
 
-    async def stream_response(self, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        with self._service.metrics.count_stream():
-            async with Scope() as scope:
-                comments = scope.start(self._send_comments(send), name="heartbeats")
-                try:
-                    await self._send_events(send)
-                finally:
-                    comments.cancel()
+        try:
+            if scope["method"] != "HEAD":
+                await self._stream(receive, send)
+        finally:
+            await self._events.aclose()  # type: ignore[attr-defined]
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_events(self, send: Send) -> None:
-        loop = asyncio.get_running_loop()
-        stopping = loop.create_task(self._wait_for_end())
+    async def _stream(self, receive: Receive, send: Send) -> None:
+        running = asyncio.timeout(None)
         try:
-            async with asyncio.timeout(None) as running:
-
-                def expire(task: asyncio.Task[bytes]) -> None:
-                    if not task.cancelled():  # the stream has not ended by itself
-                        running.reschedule(loop.time())
-
-                stopping.add_done_callback(expire)
-                async with aclosing(self.body_iterator) as parts:  # type: ignore[type-var]
-                    async for part in parts:
-                        await self._send_part(send, part)
+            async with running:
+                stream = OpenStream(self._exchange, receive, send, running)
+                with self._service.metrics.count_stream(), self._service.streams.register(stream, self._owner):
+                    try:
+                        async for part in self._events:
+                            await stream.send_part(part)
+                    finally:
+                        await stream.close()
         except TimeoutError:
-            await self._send_part(send, stopping.result())
-        finally:
-            stopping.cancel()
-
-    async def _wait_for_end(self) -> bytes:
-        """Return the last part of the stream when the server stops, or the client has no access any more."""
-        while True:
-            try:
-                async with asyncio.timeout(self._exchange.access_interval):
-                    await self._service.draining.wait()
-                    return b": the server is stopping, reconnect\n" + RETRY
-            except TimeoutError:
-                if not await self._exchange.keeps_access():
-                    return b": the access to this stream has ended\n\n"
-
-    async def _send_part(self, send: Send, part: Any) -> None:
-        async with self._send_lock:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        self._last_sent = asyncio.get_running_loop().time()
-
-    async def _send_comments(self, send: Send) -> None:
-        """Send a comment whenever nothing was sent for a while, so that no proxy takes the stream for dead."""
-        interval, loop = self._service.limits.heartbeat, asyncio.get_running_loop()
-        self._last_sent = loop.time()
-        while True:
-            await asyncio.sleep(max(0.0, self._last_sent + interval - loop.time()))
-            if loop.time() >= self._last_sent + interval:
-                await self._send_part(send, b": alive\n\n")
+            if not running.expired():
+                raise
+            if stream.last_part:
+                await stream.send_part(stream.last_part)
 
 
 def format_event(data: bytes, *, event: str | None = None, number: int | str | None = None) -> bytes:
@@ -137,13 +108,12 @@ def read_position(exchange: Exchange) -> StreamPosition:
     return StreamPosition.parse(value or str(exchange.query.after))
 
 
-def get_delta_interval(service: Service) -> float:
-    """Return the seconds between two sends of live events in one stream.
+def get_send_interval(service: Service) -> float:
+    """Return the least seconds between two sends in one stream: what happens in between is sent together.
 
-    They grow with the number of streams, so that many readers leave the process time for other work: the live
-    events of an interval are sent together.
+    They grow with the number of streams, so that many readers leave the process time for other work.
     """
-    return max(0, service.metrics.open_streams - FEW_STREAMS) * DELTA_INTERVAL
+    return MIN_SEND_INTERVAL + service.metrics.open_streams * STREAM_INTERVAL
 
 
 async def stream_run(
@@ -151,7 +121,8 @@ async def stream_run(
 ) -> AsyncIterator[bytes]:
     """Yield the events of a run after this position, then new ones, then ``end`` with its status."""
     yield RETRY
-    followed = run.event_batches(after=position.after, until=until, position=position.live)
+    await asyncio.sleep(get_send_interval(service))
+    followed, ended = run.event_batches(after=position.after, until=until, position=position.live), None
     async with aclosing(followed) as batches:  # type: ignore[type-var]
         async for batch in batches:
             parts = []
@@ -159,10 +130,14 @@ async def stream_run(
                 position = position.advance(event)
                 parts.append(_encoded_events.format(event, position))
             yield b"".join(parts)
-            if batch[-1].live and (pause := get_delta_interval(service)):
-                await asyncio.sleep(pause)
-    info = await run.info()
-    yield format_event(_encode({"status": info.status, "steps": info.steps}), event="end")
+            ended = ENDED_EVENTS.get(batch[-1].type)
+            if ended is None:
+                await asyncio.sleep(get_send_interval(service))
+    end: dict[str, Any] = {"status": ended, "steps": position.after}
+    if ended is None:
+        info = await run.info()
+        end = {"status": info.status, "steps": info.steps}
+    yield format_event(_encode(end), event="end")
 
 
 def add_cost(event: Event) -> Event:

@@ -27,6 +27,7 @@ from standfast.store.records import (
     RunRecord,
     SearchCandidate,
     SessionRecord,
+    SessionTurn,
     VersionRecord,
     WorkspaceRecord,
 )
@@ -193,6 +194,10 @@ class Backend(Protocol):
         ...
 
     async def get_lease(self, name: str) -> Lease | None: ...
+
+    async def get_session_turn(self, session_id: str, *, lease: str) -> SessionTurn:
+        """Return whose turn it is in a session whose runs hold the lease of this name."""
+        ...
 
     async def open_link(self, name: str, listener: LinkListener) -> Link:
         """Open a link to the others who use the same store, or raise :class:`LinkUnavailable`.

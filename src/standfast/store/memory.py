@@ -14,6 +14,8 @@ from standfast.store.memory_tables import MemoryTables, copy_metadata, get_order
 from standfast.store.operations import Op, OpResult
 from standfast.store.records import (
     CLAIMABLE_RUN_STATUSES,
+    HOLDING_RUN_STATUSES,
+    QUEUED_RUN_STATUSES,
     ApprovalPlace,
     ApprovalRecord,
     BlobRecord,
@@ -30,6 +32,7 @@ from standfast.store.records import (
     RunRecord,
     SearchCandidate,
     SessionRecord,
+    SessionTurn,
     VersionRecord,
     WorkspaceRecord,
 )
@@ -309,3 +312,10 @@ class MemoryBackend:
         self.check_open()
         lease = self.tables.leases.get(name)
         return lease if lease and lease.owner else None
+
+    async def get_session_turn(self, session_id: str, *, lease: str) -> SessionTurn:
+        runs = await self.list_runs(status=None, session_id=session_id, limit=len(self.tables.runs), after=0)
+        holder = next((run for run in runs if run.status in HOLDING_RUN_STATUSES), None)
+        queued = [run for status in QUEUED_RUN_STATUSES for run in runs if run.status == status]
+        session = await self.get_session(session_id)
+        return SessionTurn(self.tables.leases.get(lease), holder, queued[0] if queued else None, session)

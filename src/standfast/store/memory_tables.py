@@ -14,6 +14,7 @@ from standfast.store.records import (
     ApprovalRecord,
     Generation,
     Head,
+    JournalEnd,
     Lease,
     LogEntry,
     QuarantinedItem,
@@ -220,12 +221,13 @@ class MemoryTables(WorkspaceTables, DocumentTables):
             self.put(self.logs, (log, run_id, seq), LogEntry(seq, kind, data, now))
         self.put(self.runs, run_id, msgspec.structs.replace(run, **{counter: before + len(entries)}))
 
-    def append_journal(self, op: operations.AppendJournal, now: float) -> None:
+    def append_journal(self, op: operations.AppendJournal, now: float) -> JournalEnd:
         run = self.runs.get(op.run_id)
         if run is not None:
             preconditions.check_journal(op, seal=run.seal, found=run.journal_length)
             self.put(self.runs, op.run_id, msgspec.structs.replace(run, seal=op.seal))
         self.append_log("journal", op.run_id, op.entries, now)
+        return JournalEnd(self.runs[op.run_id].journal_length, now)
 
     def append_events(self, op: operations.AppendEvents, now: float) -> None:
         self.append_log("event", op.run_id, op.events, now)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from standfast.base.errors import StandfastError, WrongKey
-from standfast.store.records import FreedBlobs, Head, Lease
+from standfast.store.records import FreedBlobs, Head, JournalEnd, Lease
 from standfast.store.tape import TapeSpans, generate_tape_id
 
 # --- histories ----------------------------------------------------------------------------------
@@ -350,9 +350,10 @@ Op: TypeAlias = (
     | ReleaseLease
     | CheckFence
 )
-OpResult: TypeAlias = Head | Lease | FreedBlobs | None
-"""The result of an operation: a Head for Splice, Erase and Annotate, a Lease for AcquireLease and RenewLease, and
-FreedBlobs for DropCheckpoint, DeleteWorkspace and SweepBlobs."""
+OpResult: TypeAlias = Head | Lease | FreedBlobs | JournalEnd | None
+"""The result of an operation: a Head for Splice, Erase and Annotate, a Lease for AcquireLease and RenewLease,
+FreedBlobs for DropCheckpoint, DeleteWorkspace and SweepBlobs, and, if the backend knows it, a JournalEnd for
+AppendJournal."""
 
 # --- errors -------------------------------------------------------------------------------------
 

@@ -122,6 +122,10 @@ ENDED_RUN_STATUSES = ("completed", "failed", "cancelled")
 """The statuses of runs that no process executes or will execute by itself."""
 CLAIMABLE_RUN_STATUSES = ("woken", "next", "queued")
 """The statuses of runs that any runtime may claim, in the order in which it does."""
+QUEUED_RUN_STATUSES = ("next", "queued")
+"""The statuses of runs that wait until their session is free, in the order in which they start."""
+HOLDING_RUN_STATUSES = ("woken", "running", "waiting", "blocked")
+"""The statuses of runs that hold their session: at most one run of a session has one of them."""
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,6 +250,13 @@ class BlobRecord(msgspec.Struct, frozen=True, kw_only=True):
     place: str | None = None
 
 
+class JournalEnd(msgspec.Struct, frozen=True):
+    """The length of a journal after entries were appended, and their time."""
+
+    length: int
+    at: float
+
+
 class FreedBlobs(msgspec.Struct, frozen=True):
     """How many blobs an operation deleted, and the places in an object store that nothing refers to."""
 
@@ -273,3 +284,18 @@ class Lease(msgspec.Struct, frozen=True):
     owner: str
     token: int
     expires_at: float
+
+
+class SessionTurn(msgspec.Struct, frozen=True):
+    """Whose turn it is in a session.
+
+    ``lease`` is the latest lease of its name, also one that was released or has expired. It was read before the others:
+    if the next owner gets the next token, no run of the session was claimed in between.
+    """
+
+    lease: Lease | None
+    holder: RunRecord | None
+    """The earliest run that is active or waits."""
+    queued: RunRecord | None
+    """The queued run that starts next when the session is free."""
+    session: SessionRecord | None

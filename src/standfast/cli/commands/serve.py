@@ -131,7 +131,7 @@ async def serve(
     On an address of this machine, a URL with a token is printed. Other clients need a key: standfast keys create.
     """
     try:
-        from standfast.server.process import listen, run_server
+        from standfast.server.process import listen, run_server, tune_garbage_collector
     except ImportError:
         raise MissingExtra("server", "standfast serve") from None
     from standfast.server.logs import configure_logging
@@ -160,6 +160,7 @@ async def serve(
                 announce(url, token, as_json=as_json)
                 if open_browser and token is not None:
                     await asyncio.to_thread(webbrowser.open, token.make_url(url))
+            tune_garbage_collector()
             await run_server(app, listener, drain_delay=drain_delay)
     return None
 

@@ -1,27 +1,51 @@
-"""Claim a run: acquire its leases and mark it as running. At most one run holds a session."""
+"""Claim a run: acquire its leases and mark it as running, in one commit. At most one run holds a session.
 
+A queued run may start if no run holds its session and none is queued before it. That is read first. The commit then
+requires that its lease of the session is the next one after that which was read: no other run of the session was
+claimed in between.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from msgspec.structs import replace
 
 from standfast.base.errors import FenceLost, HistoryMoved, RunMoved
 from standfast.runtime._engine.context import RuntimeContext
-from standfast.runtime._engine.leases import TAKEOVER_LOG, RunLeases, acquire_leases
+from standfast.runtime._engine.journal import ReplayedRun, make_new_run
+from standfast.runtime._engine.leases import TAKEOVER_LOG, RunLeases, acquire_leases, make_session_lease_name
 from standfast.runtime._engine.records import (
     QUEUED_STATUSES,
     SESSION_HOLDING_STATUSES,
     JournalEntry,
     RunClaimed,
+    decode_entry,
     decode_header,
     encode,
     encode_entry,
 )
 from standfast.runtime._engine.session_marks import mark_session
+from standfast.runtime._engine.written_entries import WrittenEntries
 from standfast.store.backend import Backend
-from standfast.store.operations import AppendJournal, MoveBehind, Op, RequireVersion, SaveRun
-from standfast.store.records import RunRecord
+from standfast.store.operations import AppendJournal, CheckFence, MoveBehind, Op, RequireVersion, SaveRun
+from standfast.store.records import RunRecord, SessionTurn
 
 CLAIMABLE_STATUSES = ("woken", "running", *QUEUED_STATUSES)
+
+
+@dataclass(frozen=True)
+class ClaimedRun:
+    """A run that this runtime owns."""
+
+    record: RunRecord
+    leases: RunLeases
+    written: WrittenEntries
+    """What the commit that claimed it has written."""
+    replayed: ReplayedRun | None = None
+    """The run, if it is known without reading its journal."""
+    is_first_of_session: bool = False
+    """Whether its session did not exist before."""
 
 
 async def find_session_holder(backend: Backend, session_id: str) -> RunRecord | None:
@@ -32,69 +56,63 @@ async def find_session_holder(backend: Backend, session_id: str) -> RunRecord | 
 
 async def find_next_queued(backend: Backend, session_id: str) -> RunRecord | None:
     """Return the queued run that starts next when the session is free."""
-    for status in QUEUED_STATUSES:
-        records = await backend.list_runs(status=(status,), session_id=session_id, limit=1, after=0)
-        if records:
-            return records[0]
-    return None
+    first = await backend.list_runs(status=QUEUED_STATUSES, session_id=session_id, limit=1, after=0)
+    if not first:
+        return None
+    preferred = await backend.list_runs(status=QUEUED_STATUSES[:1], session_id=session_id, limit=1, after=0)
+    return (preferred or first)[0]
 
 
-async def claim_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecord, RunLeases] | None:
+async def read_turn(backend: Backend, session_id: str) -> SessionTurn:
+    """Return whose turn it is in the session."""
+    return await backend.get_session_turn(session_id, lease=make_session_lease_name(session_id))
+
+
+def get_next_token(turn: SessionTurn) -> int:
+    """Return the token that the next owner of the session's lease gets."""
+    return 1 if turn.lease is None else turn.lease.token + 1
+
+
+async def claim_run(ctx: RuntimeContext, record: RunRecord) -> ClaimedRun | None:
     """Acquire the leases of the run and mark it as running; ``None`` if it is not its turn or another was faster."""
     if record.status not in CLAIMABLE_STATUSES:  # Another claim was faster: it has ended or waits.
         return None
-    if record.status not in QUEUED_STATUSES or record.session_id is None:
-        return await _acquire_run(ctx, record)
-    # Only the holder of the session's lease may start a run of that session.
-    leases = await acquire_leases(
-        ctx.backend, record.run_id, record.session_id, owner=ctx.runtime_id, ttl=ctx.lease_ttl, ops=[]
-    )
-    if leases is None:
+    turn = None if record.session_id is None else await read_turn(ctx.backend, record.session_id)
+    if turn is None or record.session_id is None or record.status not in QUEUED_STATUSES:
+        return await _acquire_run(ctx, record, turn)
+    claimed = None
+    if _is_next(record, turn):
+        claimed = await _acquire_run(ctx, turn.queued or record, turn)
+    if claimed is None:
         await _note_behind(ctx, record, record.session_id)
-        return None
-    try:
-        first = await find_next_queued(ctx.backend, record.session_id)
-        holder = await find_session_holder(ctx.backend, record.session_id)
-        if first is None or first.run_id != record.run_id or holder is not None:
-            await _note_turn(ctx, record, first if holder is None else None)
-            return None
-        claimed = await _acquire_run(ctx, first)
-        leases = None if claimed is not None else leases
-        return claimed
-    finally:
-        if leases is not None:
-            await ctx.backend.commit(*leases.build_release_ops())
+    return claimed
 
 
-async def _note_turn(ctx: RuntimeContext, record: RunRecord, first: RunRecord | None) -> None:
-    """Note that the run waits for another of its session, and that it is the turn of ``first``."""
-    ops = []
-    if record.status == "queued" and not record.behind:
-        ops.append(MoveBehind(run_id=record.run_id, behind=True))
-    if first is not None and first.behind:
-        ops.append(MoveBehind(run_id=first.run_id, behind=False))
-    if ops:
-        await ctx.backend.commit(*ops)
+def _is_next(record: RunRecord, turn: SessionTurn) -> bool:
+    return turn.holder is None and turn.queued is not None and turn.queued.run_id == record.run_id
 
 
 async def _note_behind(ctx: RuntimeContext, record: RunRecord, session_id: str) -> None:
-    """Note that the run waits if another run holds its session."""
-    if record.status != "queued" or record.behind or await find_session_holder(ctx.backend, session_id) is None:
-        return
-    await ctx.backend.commit(MoveBehind(run_id=record.run_id, behind=True))
+    """Note that the run waits for another of its session, and that it is the turn of the one before it."""
+    turn, ops = await read_turn(ctx.backend, session_id), list[Op]()
+    is_waiting = turn.holder is not None or (turn.queued is not None and not _is_next(record, turn))
+    moves = is_waiting and record.status == "queued" and not record.behind
+    if moves:
+        ops.append(MoveBehind(run_id=record.run_id, behind=True))
+    if turn.holder is None and turn.queued is not None and turn.queued.behind:
+        ops.append(MoveBehind(run_id=turn.queued.run_id, behind=False))
+    if ops:
+        await ctx.backend.commit(*ops)
     # The other run may have ended between the two. Its runtime looks for the next run after that, and this one here
     # looks for the other after the note: one of them sees the other.
-    if await find_session_holder(ctx.backend, session_id) is None:
+    if moves and _is_next(record, await read_turn(ctx.backend, session_id)):
         await ctx.backend.commit(MoveBehind(run_id=record.run_id, behind=False))
 
 
-async def _acquire_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecord, RunLeases] | None:
-    header, unchanged, mark = replace(decode_header(record), problem=None), list[Op](), None
-    if record.session_id is not None:
-        session = await ctx.backend.get_session(record.session_id)
-        mark = mark_session(session)
-        unchanged = [RequireVersion(record.session_id, session.version if session else 0)]
+async def _acquire_run(ctx: RuntimeContext, record: RunRecord, turn: SessionTurn | None) -> ClaimedRun | None:
+    header, session = replace(decode_header(record), problem=None), turn.session if turn else None
     how: Literal["started", "continued"] = "started" if record.journal_length == 1 else "continued"
+    mark = mark_session(session) if turn else None
     note = RunClaimed(ctx.runtime_id, "recovered" if record.status == "running" else how, mark)
     save = SaveRun(
         run_id=record.run_id,
@@ -104,17 +122,9 @@ async def _acquire_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecor
         session_id=record.session_id,
     )
     journal = AppendJournal(run_id=record.run_id, entries=(encode_entry(JournalEntry(note)),))
-    try:
-        leases = await acquire_leases(
-            ctx.backend,
-            record.run_id,
-            record.session_id,
-            owner=ctx.runtime_id,
-            ttl=ctx.lease_ttl,
-            ops=[*unchanged, save, journal],
-        )
-    except (RunMoved, FenceLost, HistoryMoved):
-        return None
+    is_queued = record.status in QUEUED_STATUSES
+    written = WrittenEntries(record.journal_length)
+    leases = await _commit_claim(ctx, save, turn, [save, journal], written, is_queued=is_queued)
     if leases is None:
         return None
     ctx.subscriptions.notify_written(record.run_id)
@@ -125,4 +135,70 @@ async def _acquire_run(ctx: RuntimeContext, record: RunRecord) -> tuple[RunRecor
             header.agent,
             ctx.runtime_id,
         )
-    return replace(record, status="running", revision=record.revision + 1, data=save.data), leases
+    record = replace(record, status="running", revision=record.revision + 1, data=save.data)
+    return ClaimedRun(record, leases, written)
+
+
+async def create_claimed(
+    ctx: RuntimeContext, save: SaveRun, queued: AppendJournal, turn: SessionTurn | None, *, ops: Sequence[Op]
+) -> ClaimedRun | None:
+    """Create a run that this runtime owns from the start, in one commit with ``ops``.
+
+    ``save`` and ``queued`` are what creates it as a queued run. Return ``None``, and write nothing, if its session is
+    not free.
+    """
+    if turn is not None and (turn.holder is not None or turn.queued is not None):
+        return None
+    claimed = RunClaimed(ctx.runtime_id, "started", None if turn is None else mark_session(turn.session))
+    entries = (*queued.entries, encode_entry(JournalEntry(claimed)))
+    save = replace(save, status="running")
+    writes, written = [*ops, save, replace(queued, entries=entries)], WrittenEntries()
+    leases = await _commit_claim(ctx, save, turn, writes, written, is_queued=True)
+    if leases is None:
+        return None
+    record = RunRecord(
+        run_id=save.run_id,
+        order=0,  # only the store knows it, and only listings need it
+        session_id=save.session_id,
+        status=save.status,
+        revision=1,
+        data=save.data,
+        journal_length=len(entries),
+        event_length=0,
+        created_at=(now := ctx.clock()),
+        updated_at=now,
+    )
+    # From the bytes, as another process would read them: the program may change the objects of its input.
+    replayed = make_new_run(save.run_id, [decode_entry(data) for _, data in entries])
+    is_first = turn is not None and turn.session is None
+    return ClaimedRun(record, leases, written, replayed, is_first_of_session=is_first)
+
+
+async def _commit_claim(
+    ctx: RuntimeContext,
+    save: SaveRun,
+    turn: SessionTurn | None,
+    ops: Sequence[Op],
+    written: WrittenEntries,
+    *,
+    is_queued: bool,
+) -> RunLeases | None:
+    """Acquire the leases of a run in one commit with ``ops``; ``None`` if the run or its session has changed."""
+    session_id, required = save.session_id, list[Op]()
+    if turn is not None and session_id is not None:
+        required.append(RequireVersion(session_id, turn.session.version if turn.session else 0))
+        if (
+            is_queued
+        ):  # after the lease was acquired, this requires that no other run was claimed since the turn was read
+            required.append(CheckFence(make_session_lease_name(session_id), get_next_token(turn)))
+    try:
+        acquired = await acquire_leases(
+            ctx.backend, save.run_id, session_id, owner=ctx.runtime_id, ttl=ctx.lease_ttl, ops=[*required, *ops]
+        )
+    except (RunMoved, FenceLost, HistoryMoved):
+        return None
+    if acquired is None:
+        return None
+    leases, results = acquired
+    written.add(ops, results[len(required) :])
+    return leases

@@ -94,7 +94,7 @@ class RetryingBackend:
         results = (await self._backend.commit(*ops, *deliveries))[: len(ops)]
         if deliveries and self._outbox is not None:
             self._outbox.on_added()
-        if any(isinstance(op, SaveApproval) for op in ops):
+        if SaveApproval in map(type, ops):
             self._subscriptions.notify_written(APPROVALS)
         return results
 

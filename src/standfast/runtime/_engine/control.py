@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from standfast.base.errors import (
     ApprovalMoved,
+    FenceLost,
     HistoryMoved,
     InvalidInput,
     NotFound,
@@ -26,9 +27,9 @@ from standfast.base.validation import is_integer, is_number
 from standfast.runs.core.context import SavedContext, save_context
 from standfast.runs.session_io import validate_input
 from standfast.runtime._engine.approvals import build_withdrawal_ops
-from standfast.runtime._engine.claims import find_next_queued, find_session_holder
+from standfast.runtime._engine.claims import find_session_holder, get_next_token, read_turn
 from standfast.runtime._engine.context import RuntimeContext, validate_session_id
-from standfast.runtime._engine.leases import acquire_leases
+from standfast.runtime._engine.leases import make_session_lease_name
 from standfast.runtime._engine.records import (
     ENDED_STATUSES,
     PUBLIC_STATUS,
@@ -48,8 +49,18 @@ from standfast.runtime._engine.scheduler import Scheduler, build_create_ops, mak
 from standfast.runtime._engine.session_marks import build_rewind_ops
 from standfast.runtime.errors import RunActive, RunEnded, RunKeyReused, SessionBusy, SessionEncrypted
 from standfast.runtime.types import CancelMode, OnBusy, PruneReport
-from standfast.store.operations import Annotate, AppendJournal, DeleteRun, Op, SaveRun
-from standfast.store.records import RunRecord, SessionRecord
+from standfast.store.operations import (
+    AcquireLease,
+    Annotate,
+    AppendJournal,
+    CheckFence,
+    DeleteRun,
+    LeaseHeld,
+    Op,
+    ReleaseLease,
+    SaveRun,
+)
+from standfast.store.records import RunRecord, SessionRecord, SessionTurn
 from standfast.workspaces.branches import build_deletion_ops
 from standfast.workspaces.versions import list_workspaces, name_run_workspace
 
@@ -81,7 +92,7 @@ class StartRequest:
     def preempts(self) -> bool:
         return self.on_busy in ("interrupt", "rollback")
 
-    def build_ops(self, run_id: str, *, queue: str = "", share: str = "") -> list[Op]:
+    def build_ops(self, run_id: str, *, queue: str = "", share: str = "") -> tuple[SaveRun, AppendJournal]:
         """Return the operations that create the queued run; one that preempts is the next of its session."""
         header = RunHeader(self.agent, self.digest, key=self.key)
         first = RunQueued(self.input, self.max_turns, self.context)
@@ -136,54 +147,91 @@ def build_request(
 
 
 async def start_run(scheduler: Scheduler, request: StartRequest, *ops: Op) -> str:
-    """Create the run in one commit with ``ops``, start it if its session is free, and return its id."""
-    backend = scheduler.ctx.backend
-    run_id, *others = make_run_ids(scheduler.ctx, request.key)
+    """Create the run in one commit with ``ops``, start it if its session is free, and return its id.
+
+    If this runtime can execute the run now, that commit also claims it.
+    """
+    ctx = scheduler.ctx
+    run_id, *others = make_run_ids(ctx, request.key)
     for one in (run_id, *others) if request.key is not None else ():
-        if (existing := await backend.get_run(one)) is not None:
+        if (existing := await ctx.backend.get_run(one)) is not None:
             return request.check_same_request(existing)
-    session = await check_session(scheduler.ctx, request.session_id)
+    turn = await _read_turn(ctx, request)
+    session = None if turn is None else turn.session
+    check_record(ctx, session)
     share = request.owner or (session.owner if session is not None else None) or request.session_id or ""
-    labels, queue = await _build_owner_ops(scheduler.ctx, request), scheduler.ctx.name_queue(request.agent)
-    if request.on_busy == "reject" and request.session_id is not None:
-        await _reject_if_busy(scheduler, run_id, request.session_id)
+    save, queued = request.build_ops(run_id, queue=ctx.name_queue(request.agent), share=share)
+    labels = _build_owner_ops(request, session)
     try:
-        await backend.commit(*labels, *request.build_ops(run_id, queue=queue, share=share), *ops)
+        if not request.preempts and await scheduler.create(save, queued, turn, ops=[*labels, *ops]):
+            return run_id
+        before, after = await _build_turn_ops(ctx, request, run_id)
+        await ctx.backend.commit(*before, *labels, save, queued, *ops, *after)
     except StoreUnavailable:
-        if await backend.get_run(run_id) is None:
+        if await ctx.backend.get_run(run_id) is None:
             raise
     except OutsideScope:  # another owner has created the session in the meantime
         raise _make_owner_error(request.session_id) from None
     except RunMoved:
-        return request.check_same_request(await scheduler.ctx.get_run(run_id))
-    scheduler.ctx.subscriptions.notify_written(run_id)
+        return request.check_same_request(await ctx.get_run(run_id))
+    except (LeaseHeld, FenceLost):
+        raise SessionBusy(request.session_id or "", run_id=None, advice=_BUSY_ADVICE) from None
+    ctx.subscriptions.notify_written(run_id)
     if request.preempts and request.session_id is not None:
         await _cancel_session_holder(scheduler, run_id, request.session_id, rollback=request.on_busy == "rollback")
-    await scheduler.claim(await scheduler.ctx.get_run(run_id))
+    await scheduler.claim(await ctx.get_run(run_id))
     return run_id
 
 
-async def check_session(ctx: RuntimeContext, session_id: str | None) -> SessionRecord | None:
-    """Return the session, if there is one; refuse one that this runtime cannot read, or would not encrypt."""
-    record = None if session_id is None else await ctx.backend.get_session(session_id)
-    if record is None:
+async def _read_turn(ctx: RuntimeContext, request: StartRequest) -> SessionTurn | None:
+    """Return whose turn it is in the session of a new run, or raise :class:`SessionBusy` if the run must not wait."""
+    if request.session_id is None:
         return None
+    turn = await read_turn(ctx.backend, request.session_id)
+    busy = turn.holder or turn.queued
+    if request.on_busy == "reject" and busy is not None:
+        raise SessionBusy(request.session_id, run_id=busy.run_id, advice=_BUSY_ADVICE)
+    return turn
+
+
+async def _build_turn_ops(ctx: RuntimeContext, request: StartRequest, run_id: str) -> tuple[list[Op], list[Op]]:
+    """Return operations before and after those that create a queued run, if it must not wait for another run.
+
+    Of two runs that are started at once, the commit of the second fails.
+    """
+    if request.session_id is None or request.on_busy != "reject":
+        return [], []
+    turn = await _read_turn(ctx, request)
+    assert turn is not None  # noqa: S101 - it has a session
+    name, token = make_session_lease_name(request.session_id), get_next_token(turn)
+    acquire = AcquireLease(name=name, owner=f"{ctx.runtime_id}/{run_id}", ttl=ctx.lease_ttl)
+    return [acquire, CheckFence(name, token)], [ReleaseLease(name=name, token=token)]
+
+
+async def check_session(ctx: RuntimeContext, session_id: str | None) -> None:
+    """Refuse a session that this runtime cannot read, or would not encrypt."""
+    if session_id is not None:
+        check_record(ctx, await ctx.backend.get_session(session_id))
+
+
+def check_record(ctx: RuntimeContext, record: SessionRecord | None) -> None:
+    """Do as :func:`check_session` does, for the record of the session, if there is one."""
+    if record is None:
+        return
     if record.seal is not None and ctx.cipher is None:
         raise SessionEncrypted(record.session_id)
     ctx.codec.verify(record)
-    return record
 
 
-async def _build_owner_ops(ctx: RuntimeContext, request: StartRequest) -> list[Op]:
+def _build_owner_ops(request: StartRequest, session: SessionRecord | None) -> list[Op]:
     """Return the operation that records the owner of a session without one, or raise :class:`InvalidInput`."""
     if request.owner is None:
         return []
     if request.session_id is None:
         raise InvalidInput("an owner is recorded with a session: pass session_id= as well")
-    record = await ctx.backend.get_session(request.session_id)
-    if record is None or record.owner is None:
+    if session is None or session.owner is None:
         return [Annotate(session_id=request.session_id, metadata={}, owner=request.owner, claim=True)]
-    if record.owner != request.owner:
+    if session.owner != request.owner:
         raise _make_owner_error(request.session_id)
     return []
 
@@ -198,20 +246,6 @@ async def _cancel_session_holder(scheduler: Scheduler, run_id: str, session_id: 
     if other is not None and other.run_id != run_id:
         with suppress(RunEnded):
             await cancel_run(scheduler, other.run_id, "immediate", rollback=rollback)
-
-
-async def _reject_if_busy(scheduler: Scheduler, run_id: str, session_id: str) -> None:
-    """Acquire the leases of a run that is about to be created, or raise :class:`SessionBusy`."""
-    ctx = scheduler.ctx
-    leases = await acquire_leases(ctx.backend, run_id, session_id, owner=ctx.runtime_id, ttl=ctx.lease_ttl, ops=[])
-    # The queue is read first: a run that starts between the two reads is then found as the holder.
-    queued = await find_next_queued(ctx.backend, session_id)
-    busy = await find_session_holder(ctx.backend, session_id) or queued
-    if leases is None:
-        raise SessionBusy(session_id, run_id=busy.run_id if busy else None, advice=_BUSY_ADVICE)
-    if busy is not None:
-        await ctx.backend.commit(*leases.build_release_ops())
-        raise SessionBusy(session_id, run_id=busy.run_id, advice=_BUSY_ADVICE)
 
 
 async def cancel_run(scheduler: Scheduler, run_id: str, mode: CancelMode, *, rollback: bool = False) -> None:

@@ -43,6 +43,7 @@ from standfast.store.records import (
     CheckpointRecord,
     LogEntry,
     RunRecord,
+    SessionTurn,
     VersionRecord,
 )
 from standfast.workers.errors import WorkspaceRefused
@@ -142,6 +143,11 @@ class EncryptingBackend:
 
     async def list_runs(self, **filters: Any) -> list[RunRecord]:
         return [self._cipher.open_run(record) for record in await self._backend.list_runs(**filters)]
+
+    async def get_session_turn(self, session_id: str, *, lease: str) -> SessionTurn:
+        turn = await self._backend.get_session_turn(session_id, lease=lease)
+        holder, queued = (run and self._cipher.open_run(run) for run in (turn.holder, turn.queued))
+        return replace(turn, holder=holder, queued=queued)
 
     async def list_claimable(self, **filters: Any) -> list[RunRecord]:
         return [self._cipher.open_run(record) for record in await self._backend.list_claimable(**filters)]

@@ -8,7 +8,8 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from standfast.base.errors import InvalidInput
 from standfast.base.time import Backoff
@@ -19,6 +20,7 @@ from standfast.runtime._engine.live_stream import EntryMark, StreamMessage, pars
 from standfast.runtime._engine.records import RunStopped, decode_row
 from standfast.runtime._engine.run_cipher import require_unlocked
 from standfast.runtime._engine.subscriptions import RunSubscription
+from standfast.runtime._engine.written_entries import WrittenEntries
 from standfast.runtime.types import Event
 from standfast.store.records import LogEntry
 
@@ -29,8 +31,7 @@ MAX_BATCH = 64
 """Events that are yielded together at most, or one message more."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredEvent:
+class StoredEvent(msgspec.Struct, frozen=True):
     """An entry as an event, with its mark. After one that ``settles`` it, nothing of a response is live.
 
     One that ``completes`` a response comes after the live events of that response.
@@ -61,9 +62,12 @@ class SharedJournal:
         self.status, self.counted = "", 0
         """The status of the run, and the number of entries it had then."""
 
-    async def refresh(self, *, since: float) -> None:
-        """Read what is new, unless that was begun after ``since``, on the clock of the event loop."""
-        if self._as_of > since:
+    async def refresh(self, *, since: float, written: WrittenEntries | None = None) -> None:
+        """Read what is new, unless that was begun after ``since``, on the clock of the event loop.
+
+        It is taken from ``written`` if that has it.
+        """
+        if self._as_of > since or self._take(written):
             return
         async with self._lock:
             if self._as_of > since:
@@ -79,6 +83,16 @@ class SharedJournal:
                     self._events.append(load_event(self._run_id, row))
                     self._length = row.seq
             self.status, self.counted, self._as_of = record.status, record.journal_length, began
+
+    def _take(self, written: WrittenEntries | None) -> bool:
+        """Take what this process has written; return whether that is everything."""
+        if written is None or self._lock.locked() or not written.covers(max(self._length, 0)):
+            return False
+        for row in written.rows:
+            if row.seq > self._length:
+                self._events.append(load_event(self._run_id, row))
+        self.status, self.counted, self._length = written.status, written.length, written.length
+        return True
 
     async def read_after(self, seq: int) -> list[StoredEvent]:
         """Return the entries after this one that have been read, or older ones from the store."""
@@ -107,7 +121,7 @@ async def follow_events(
     with ctx.subscriptions.subscribe(run_id) as subscription:
         reader = EventReader(ctx, run_id, subscription, after=after, after_position=after_position)
         backoff = Backoff(maximum=ctx.poll_interval)
-        await reader.fetch(since=asyncio.get_running_loop().time())
+        await reader.fetch(since=asyncio.get_running_loop().time(), is_current=True)
         reader.note_history()
         while True:
             while subscription.pending or reader.has_next():
@@ -145,8 +159,10 @@ class EventReader:
         self._is_within_response = False
         """Whether live events were yielded since the last complete response."""
 
-    async def fetch(self, *, since: float) -> None:
-        await self._journal.refresh(since=since)
+    async def fetch(self, *, since: float, is_current: bool = False) -> None:
+        """Fetch what is new ``since`` then; ``is_current`` if all of it was written or announced here."""
+        written = self._ctx.subscriptions.channels[self._run_id].written if is_current else None
+        await self._journal.refresh(since=since, written=written)
         found = await self._journal.read_after(self._fetched)
         if found:
             self._rows.extend(found)
@@ -189,7 +205,7 @@ class EventReader:
 
     async def _read_notice(self, message: StreamMessage) -> Iterator[Event]:
         if message.number == 0 or message.mark <= self._last_mark:
-            await self.fetch(since=message.at)
+            await self.fetch(since=message.at, is_current=True)
             return iter(())
         return await self._read_up_to(message)
 
@@ -198,11 +214,11 @@ class EventReader:
         mark, base = message.mark, message.base
         if mark[1] and mark > self._last_mark:
             if not self._has_mark(mark):
-                await self.fetch(since=message.at)
+                await self.fetch(since=message.at, is_current=True)
             return self._drain(mark) if self._has_mark(mark) else iter(())
         if base > self._seq:
             if base > self._fetched:
-                await self.fetch(since=message.at)
+                await self.fetch(since=message.at, is_current=True)
             return self._drain_to_seq(base)
         return iter(())
 

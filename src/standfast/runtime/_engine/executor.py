@@ -32,6 +32,7 @@ from standfast.runs.driver import drive
 from standfast.runs.sandbox import has_sandbox_agent, use_sandbox
 from standfast.runtime._engine.approvals import build_withdrawal_ops, load_standing_decisions
 from standfast.runtime._engine.budget_book import BudgetUsedUp
+from standfast.runtime._engine.claims import ClaimedRun
 from standfast.runtime._engine.compatibility import (
     find_missing_agent,
     find_orphaned_calls,
@@ -46,7 +47,7 @@ from standfast.runtime._engine.journal_writer import (
     JournalWriter,
     RunTakenOver,
 )
-from standfast.runtime._engine.leases import TAKEOVER_LOG, RunLeases
+from standfast.runtime._engine.leases import TAKEOVER_LOG
 from standfast.runtime._engine.records import (
     ENDED_STATUSES,
     JournalEntry,
@@ -61,7 +62,6 @@ from standfast.runtime._engine.session_compaction import compact_session
 from standfast.runtime._engine.session_marks import build_rewind_ops
 from standfast.runtime.types import CancelMode, RunProblem
 from standfast.store.operations import AppendJournal, SaveRun
-from standfast.store.records import RunRecord
 
 SUSPENDED = RunProblem(
     "suspended", "the runtime that executed this run was closed; any runtime that has its agent will continue the run"
@@ -76,10 +76,11 @@ _log = get_logger(__name__)
 class RunExecutor:
     """A run that this process owns. It always ends, waits, or is taken over by another runtime."""
 
-    def __init__(self, ctx: RuntimeContext, record: RunRecord, leases: RunLeases) -> None:
-        self.ctx, self.record, self.leases = ctx, record, leases
-        self.header: RunHeader = decode_header(record)
-        self._marks = count(1)
+    def __init__(self, ctx: RuntimeContext, claimed: ClaimedRun) -> None:
+        self.ctx, self.record, self.leases = ctx, claimed.record, claimed.leases
+        self._replayed, self._is_first_of_session = claimed.replayed, claimed.is_first_of_session
+        self.header: RunHeader = decode_header(claimed.record)
+        self._marks, self._written = count(1), claimed.written
         self.active_run: ActiveRun | None = None
         self._replayed_usage: Usage | None = None
         self.writer = self._make_writer()
@@ -97,6 +98,7 @@ class RunExecutor:
             while not await self._drive_once() and not self.ctx.closing:  # noqa: ASYNC110 - retries with back-off
                 await asyncio.sleep(backoff.next_delay())
         except RunTakenOver:
+            self._written.forget()
             TAKEOVER_LOG.warning(
                 "run %s of agent %r: its lease expired, and another runtime executes it now",
                 self.record.run_id,
@@ -158,7 +160,8 @@ class RunExecutor:
     async def _load_and_drive(self) -> bool:
         graph = self.ctx.graphs.get(self.header.agent)
         self.writer, self.active_run = self._make_writer(), None
-        replayed = await replay(self.ctx.backend, self.record)
+        known, self._replayed = self._replayed, None
+        replayed = known or await replay(self.ctx.backend, self.record)
         self._replayed_usage = replayed.usage
         self.ctx.subscriptions.note_loaded(self.record.run_id, replayed.length)
         self.writer.snapshot_writer = SnapshotWriter(self.ctx.backend, self.record, replayed)
@@ -210,11 +213,12 @@ class RunExecutor:
             self._compacting = False
 
     def _make_writer(self) -> JournalWriter:
-        return JournalWriter(self.ctx, self.record, self.leases, marks=self._marks)
+        return JournalWriter(self.ctx, self.record, self.leases, marks=self._marks, written=self._written)
 
     async def _make_active_run(self, replayed: ReplayedRun, graph: Any) -> ActiveRun:
         state, session_id = replayed.state, self.record.session_id
-        standing = await load_standing_decisions(self.ctx.backend, session_id)
+        is_new, self._is_first_of_session = self._is_first_of_session, False
+        standing = [] if is_new else await load_standing_decisions(self.ctx.backend, session_id)
         context: RunContextWrapper[Any] = RunContextWrapper(
             restore_context(replayed.context, deserializer=None, strict=True),
             usage=replayed.usage,
@@ -226,7 +230,7 @@ class RunExecutor:
         if config.sandbox is not None and not has_sandbox_agent(graph):
             config = dataclasses.replace(config, sandbox=None)
         run = ActiveRun(state, graph=graph, context=context, config=config, session=session)
-        run.standing_decisions = tuple(standing)
+        run.standing_decisions, run.is_session_new = tuple(standing), is_new
         return run
 
     async def _check_compatibility(self, run: ActiveRun) -> RunProblem | None:

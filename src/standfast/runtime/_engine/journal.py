@@ -7,7 +7,7 @@ another version of standfast or that contradicts the journal is ignored.
 
 import zlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -310,12 +310,25 @@ async def _replay_from_start(backend: Backend, record: RunRecord, upto: int | No
     return replayed
 
 
+def make_new_run(run_id: str, entries: Sequence[JournalEntry]) -> ReplayedRun:
+    """Rebuild a run that was just started from all its entries."""
+    first = entries[0].content
+    assert isinstance(first, RunQueued)  # noqa: S101 - the first entry is written with the run
+    replayed = _make_first_state(run_id, first)
+    replayed.apply_entries(entries[1:])
+    return replayed
+
+
+def _make_first_state(run_id: str, first: RunQueued) -> ReplayedRun:
+    return ReplayedRun(State(run_id=run_id, input=first.input, max_turns=first.max_turns), first.context)
+
+
 async def _make_initial_run(backend: Backend, record: RunRecord, first: RunQueued) -> ReplayedRun:
     if first.state is not None:
         state = decode_saved(first.state).run
         return ReplayedRun(replace(state, usage=UsageRecord()), first.context, [state.usage])
     if first.parent is None:
-        return ReplayedRun(State(run_id=record.run_id, input=first.input, max_turns=first.max_turns), first.context)
+        return _make_first_state(record.run_id, first)
     parent = await backend.get_run(first.parent)
     if parent is None:
         raise NotFound("run", first.parent)

@@ -20,10 +20,11 @@ from standfast.runs.core.context import SavedContext, save_context
 from standfast.runs.core.conversion import from_usage_record
 from standfast.runs.core.state import CallRecord, State
 from standfast.runs.core.steps import Outcome
-from standfast.runs.core.transitions import apply_outcome, choose_next_step, get_storable_length
+from standfast.runs.core.transitions import apply_outcome, get_storable_length
 from standfast.runs.session_io import is_tool_output_guarded, store_new_items, to_stored_item
 from standfast.runtime._engine.approvals import make_approval, make_save_op, set_deadline
 from standfast.runtime._engine.context import RuntimeContext
+from standfast.runtime._engine.deferral import can_defer, is_empty
 from standfast.runtime._engine.durable_calls import DurableCall
 from standfast.runtime._engine.journal import (
     CallKey,
@@ -40,7 +41,8 @@ from standfast.runtime._engine.records import (
     encode,
     encode_entry,
 )
-from standfast.store.operations import AppendJournal, AppendVersions, Op, SaveCheckpoint
+from standfast.runtime._engine.written_entries import WrittenEntries
+from standfast.store.operations import AppendJournal, AppendVersions, Op, OpResult, SaveCheckpoint
 from standfast.store.records import RunRecord
 from standfast.workspaces.versions import name_nested_workspace, name_sandbox_workspace
 
@@ -94,8 +96,16 @@ class JournalWriter:
     A step without side effects, such as checking approvals, is written together with the next one that has some.
     """
 
-    def __init__(self, ctx: RuntimeContext, record: RunRecord, leases: RunLeases, *, marks: Iterator[int]) -> None:
-        self.ctx, self.record, self.leases = ctx, record, leases
+    def __init__(
+        self,
+        ctx: RuntimeContext,
+        record: RunRecord,
+        leases: RunLeases,
+        *,
+        marks: Iterator[int],
+        written: WrittenEntries,
+    ) -> None:
+        self.ctx, self.record, self.leases, self._written = ctx, record, leases, written
         self.pending_approvals: dict[CallKey, str] = {}
         self.trace: dict[str, Any] | None = None
         """The trace of the run as it is in the journal."""
@@ -140,7 +150,7 @@ class JournalWriter:
             self._ops += call.ops
             for note in call.notes:
                 self.add_note(note, route=run.route)
-        if not _can_defer(run, outcome):
+        if not can_defer(run, outcome):
             try:
                 await self.flush(is_running_to_end=call is not None)
                 committed = True
@@ -169,7 +179,7 @@ class JournalWriter:
         before = run.state
         run.state = apply_outcome(before, outcome)
         stored = self._queue_session_items(run, outcome) if not run.route and self.session is not None else None
-        if stored is not None or not _is_empty(outcome, changed=run.state is not before):
+        if stored is not None or not is_empty(outcome, changed=run.state is not before):
             changes = (stored, self._take_changed_trace(run), self._take_changed_context(outcome))
             self._entries.append(JournalEntry(strip_children(outcome), run.route, self._next_mark(), *changes))
         if isinstance(outcome, steps.ApprovalsChecked):
@@ -290,7 +300,8 @@ class JournalWriter:
         while True:
             splice = await self._build_splice(items)
             try:
-                await self._commit_with_retry([*self.leases.build_fence_ops(), *splice, *ops], entries)
+                all_ops = [*self.leases.build_fence_ops(), *splice, *ops]
+                self._written.add(all_ops, await self._commit_with_retry(all_ops, entries))
                 break
             except HistoryMoved:
                 if not splice:  # an operation of the caller is out of date
@@ -311,12 +322,12 @@ class JournalWriter:
         """Drop everything that is pending, after the store has refused it."""
         self._entries, self._items, self._ops, self.snapshot_writer = [], [], [], None
 
-    async def _commit_with_retry(self, ops: list[Op], entries: list[JournalEntry]) -> None:
+    async def _commit_with_retry(self, ops: list[Op], entries: list[JournalEntry]) -> list[OpResult] | None:
+        """Commit, and return the results; ``None`` if the commit was applied without a response."""
         backoff = Backoff()
         while True:
             try:
-                await self.ctx.backend.commit(*ops)
-                return
+                return await self.ctx.backend.commit(*ops)
             except FenceLost:
                 self.leases.mark_lost()
                 raise RunTakenOver from None
@@ -326,7 +337,7 @@ class JournalWriter:
                 _log.warning("run %s: the store is unavailable, retrying: %s", self.record.run_id, problem)
                 await asyncio.sleep(backoff.next_delay())
                 if await self._was_committed(entries):
-                    return
+                    return None
 
     async def _was_committed(self, entries: list[JournalEntry]) -> bool:
         """Return whether the journal has the last of these entries: then a commit without a response was applied."""
@@ -342,24 +353,3 @@ class JournalWriter:
             return []
         record = await session.read_verified_record() if session.codec.location_bound else None
         return [session.build_append(record, encode_items(items), words=session.extract_words(items))]
-
-
-def _is_empty(outcome: Outcome, *, changed: bool) -> bool:
-    """Return whether the outcome adds nothing to the journal."""
-    if isinstance(outcome, steps.Resumed):
-        return not changed
-    if isinstance(outcome, steps.CallsInvoked):
-        return not (outcome.calls or outcome.entries or outcome.guardrails or outcome.error)
-    return False
-
-
-def _can_defer(run: ActiveRun, outcome: Outcome) -> bool:
-    """Return whether the outcome need not be written at once: after a crash the step is simply repeated."""
-    if isinstance(outcome, steps.Finished):
-        return run.state.ended  # written with the end of the run
-    if not isinstance(outcome, steps.ApprovalsChecked | steps.ToolOutputChecked | steps.Resumed):
-        return False
-    if run.model_input.needs_history(run.state):
-        return False  # the session is about to be read and must contain what the run has stored
-    next_step = choose_next_step(run.state)
-    return next_step is not None and not isinstance(next_step, steps.InvokeCalls)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from standfast.base.errors import FenceLost, StoreRefused, StoreUnavailable
 from standfast.base.log import get_logger
 from standfast.store.backend import Backend
-from standfast.store.operations import AcquireLease, CheckFence, LeaseHeld, Op, ReleaseLease, RenewLease
+from standfast.store.operations import AcquireLease, CheckFence, LeaseHeld, Op, OpResult, ReleaseLease, RenewLease
 from standfast.store.records import Lease
 
 _log = get_logger(__name__)
@@ -56,8 +56,11 @@ class RunLeases:
 
 async def acquire_leases(
     backend: Backend, run_id: str, session_id: str | None, *, owner: str, ttl: float, ops: list[Op]
-) -> RunLeases | None:
-    """Acquire the leases of a run in one commit with ``ops``; return ``None`` when another owner has one of them."""
+) -> tuple[RunLeases, list[OpResult]] | None:
+    """Acquire the leases of a run in one commit with ``ops``, and return them with the results of ``ops``.
+
+    Return ``None`` when another owner has one of them.
+    """
     names = (
         [make_run_lease_name(run_id)]
         if session_id is None
@@ -70,7 +73,7 @@ async def acquire_leases(
     except LeaseHeld:
         return None
     leases = [outcome for outcome in outcomes if isinstance(outcome, Lease)]
-    return RunLeases(run_id, {lease.name: lease.token for lease in leases})
+    return RunLeases(run_id, {lease.name: lease.token for lease in leases}), outcomes[len(names) :]
 
 
 class LeaseRenewer:

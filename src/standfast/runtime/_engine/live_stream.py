@@ -8,7 +8,6 @@ its beginning.
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
@@ -21,8 +20,7 @@ MAX_KEPT_BYTES = 2**20
 _EVENT_OVERHEAD = 200
 
 
-@dataclass(frozen=True, slots=True)
-class StreamMessage:
+class StreamMessage(msgspec.Struct, frozen=True):
     """A live event, or, without ``event``, the notice that the journal has grown.
 
     ``mark`` is that of the last entry that the driver had written by then, ``(token, 0)`` if there was none, and

@@ -22,7 +22,13 @@ from standfast.runtime.types import CancelMode
 from standfast.runtime.types import RunProblem as RunProblem
 from standfast.runtime.types import RunStatus as RunStatus
 from standfast.store.backend import Backend
-from standfast.store.records import ENDED_RUN_STATUSES, LogEntry, RunRecord
+from standfast.store.records import (
+    ENDED_RUN_STATUSES,
+    HOLDING_RUN_STATUSES,
+    QUEUED_RUN_STATUSES,
+    LogEntry,
+    RunRecord,
+)
 
 # The store distinguishes more statuses than programs see; their names are stored. ``next`` is a queued run that
 # precedes all others of its session, ``woken`` a run that any runtime may claim, and ``blocked`` one that cannot
@@ -54,8 +60,8 @@ def check_statuses(statuses: Sequence[str], allowed: Sequence[str]) -> None:
         raise InvalidInput(f"unknown status {', '.join(sorted(unknown))}; expected {', '.join(allowed)}")
 
 
-QUEUED_STATUSES = ("next", "queued")
-SESSION_HOLDING_STATUSES = ("woken", "running", "waiting", "blocked")
+QUEUED_STATUSES = QUEUED_RUN_STATUSES
+SESSION_HOLDING_STATUSES = HOLDING_RUN_STATUSES
 ENDED_STATUSES = ENDED_RUN_STATUSES
 STOPPED_STATUSES = ("waiting", "blocked", *ENDED_STATUSES)
 

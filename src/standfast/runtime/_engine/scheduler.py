@@ -2,15 +2,15 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Literal
+from typing import Any, Literal
 
 from standfast.base.errors import Closed, StoreRefused, StoreUnavailable
 from standfast.base.ids import new_id
 from standfast.base.log import get_logger
 from standfast.lifecycle.scope import Scope
-from standfast.runtime._engine.claims import claim_run, find_next_queued
+from standfast.runtime._engine.claims import ClaimedRun, claim_run, create_claimed, find_next_queued
 from standfast.runtime._engine.context import RuntimeContext
 from standfast.runtime._engine.executor import RunExecutor
 from standfast.runtime._engine.records import (
@@ -24,7 +24,7 @@ from standfast.runtime._engine.records import (
 )
 from standfast.runtime._engine.run_cipher import is_locked
 from standfast.store.operations import AppendJournal, MoveBehind, Op, SaveRun
-from standfast.store.records import RunRecord
+from standfast.store.records import RunRecord, SessionTurn
 
 _log = get_logger(__name__)
 
@@ -48,22 +48,20 @@ def build_create_ops(
     priority: int = 0,
     share: str = "",
     status: Literal["next", "queued"] = "queued",
-) -> list[Op]:
+) -> tuple[SaveRun, AppendJournal]:
     """Return the operations that create a queued run."""
-    return [
-        SaveRun(
-            run_id=run_id,
-            expected=0,
-            status=status,
-            data=encode(header),
-            session_id=session_id,
-            parent=header.parent,
-            queue=queue,
-            priority=priority,
-            share=share,
-        ),
-        AppendJournal(run_id=run_id, entries=(encode_entry(JournalEntry(first)),)),
-    ]
+    save = SaveRun(
+        run_id=run_id,
+        expected=0,
+        status=status,
+        data=encode(header),
+        session_id=session_id,
+        parent=header.parent,
+        queue=queue,
+        priority=priority,
+        share=share,
+    )
+    return save, AppendJournal(run_id=run_id, entries=(encode_entry(JournalEntry(first)),))
 
 
 SHUTDOWN_GRACE = 5.0
@@ -101,24 +99,42 @@ class Scheduler:
             self.on_runnable()
             self.ctx.subscriptions.announce_runnable()
             return False
-        self._claiming.add(run_id)
         try:
-            claimed = await claim_run(self.ctx, record)
+            started = await self._claim_and_execute(run_id, claim_run(self.ctx, record))
         except (StoreRefused, StoreUnavailable) as problem:  # the recovery loop will retry
             _log.warning("run %s could not be claimed yet: %s", run_id, problem)
             return False
+        if not started:
+            self.lost_claims += 1
+        return started
+
+    async def create(
+        self, save: SaveRun, queued: AppendJournal, turn: SessionTurn | None, *, ops: Sequence[Op]
+    ) -> bool:
+        """Create a run in one commit with ``ops`` and execute it here, if there is capacity and its session is free.
+
+        Otherwise return False, and nothing is written.
+        """
+        if not self.has_capacity():
+            return False
+        creating = create_claimed(self.ctx, save, queued, turn, ops=ops)
+        return await self._claim_and_execute(save.run_id, creating)
+
+    async def _claim_and_execute(self, run_id: str, claiming: Coroutine[Any, Any, ClaimedRun | None]) -> bool:
+        """Execute the run that is being claimed; return False if it could not be claimed."""
+        self._claiming.add(run_id)
+        try:
+            claimed = await claiming
         finally:
             self._claiming.discard(run_id)
         if claimed is None:
-            self.lost_claims += 1
             return False
-        claimed_record, leases = claimed
         if self.ctx.closing:
-            await self.ctx.backend.commit(*leases.build_release_ops())
-            return False
-        executor = self.executors[run_id] = RunExecutor(self.ctx, claimed_record, leases)
-        self.ctx.subscriptions.begin_driving(run_id, leases.token)
-        self._scope.start(self._execute(executor), name=f"run {run_id}")
+            await self.ctx.backend.commit(*claimed.leases.build_release_ops())
+        else:
+            executor = self.executors[run_id] = RunExecutor(self.ctx, claimed)
+            self.ctx.subscriptions.begin_driving(run_id, claimed.leases.token, claimed.written)
+            self._scope.start(self._execute(executor), name=f"run {run_id}")
         return True
 
     async def claim_if_runnable(self, run_id: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from standfast.models.interface import as_item
 from standfast.runs.items import RawResponsesStreamEvent, StreamEvent
 from standfast.runtime._engine.live_stream import EntryMark, LiveStream, StreamMessage, make_live_event
+from standfast.runtime._engine.written_entries import WrittenEntries
 
 MAX_PENDING = 4096
 """How many messages a slow reader may be behind before it misses some. A run never waits for a reader."""
@@ -96,6 +97,8 @@ class RunChannel:
         """The token of the latest driver whose notice did not arrive in time."""
         self.journal: Any = None
         """The newest entries, which the readers share; see ``event_reader.py``."""
+        self.written: WrittenEntries | None = None
+        """What this process has written, if it drives the run or was the last that did."""
 
 
 class RunSubscriptions:
@@ -184,9 +187,10 @@ class RunSubscriptions:
 
     # --- runs that are driven here --------------------------------------------------------------
 
-    def begin_driving(self, run_id: str, token: int) -> None:
-        """Note that this runtime drives the run from now on."""
+    def begin_driving(self, run_id: str, token: int, written: WrittenEntries) -> None:
+        """Note that this runtime drives the run from now on, and will add to ``written`` before each notice."""
         channel = self.channels.setdefault(run_id, RunChannel())
+        channel.written = written
         channel.is_driven_here, channel.stream = True, LiveStream(token)
         if self._is_watched(run_id, live=False):
             assert self.relay is not None  # noqa: S101
@@ -221,8 +225,13 @@ class RunSubscriptions:
     def notify_written(
         self, run_id: str, *, upto: EntryMark | None = None, stopped: bool = False, settled: bool = False
     ) -> None:
-        """Notify readers everywhere of new journal entries; ``stopped`` when the run has ended or waits."""
+        """Notify readers everywhere of new journal entries; ``stopped`` when the run has ended or waits.
+
+        Without ``upto`` or ``settled``, they were not written by the driver of the run.
+        """
         channel = self.channels.get(run_id)
+        if channel is not None and channel.written is not None and upto is None and not settled:
+            channel.written.forget()
         if channel is None or channel.stream is None or not channel.is_driven_here:
             self.notify_changed(run_id, stopped=stopped)
             if self.relay is not None:
@@ -267,6 +276,8 @@ class RunSubscriptions:
     def notify_changed(self, run_id: str, *, stopped: bool) -> None:
         """Notify the readers in this process that the run was changed elsewhere."""
         channel = self.channels.get(run_id)
+        if channel is not None and channel.written is not None:
+            channel.written.forget()
         if channel is not None and channel.subscriptions:
             mark = (0, 0) if channel.stream is None else channel.stream.mark
             _publish(channel, StreamMessage(0, mark, stopped=stopped, at=_now()))

@@ -156,6 +156,8 @@ class WebhookOutbox:
         ]
 
     def _find_events(self, ops: Sequence[Op]) -> list[tuple[str, dict[str, Any]]]:
+        if not any(type(op) is SaveApproval or (type(op) is SaveRun and op.status in STOPPED_STATUSES) for op in ops):
+            return []
         stopped = {
             op.run_id
             for op in ops

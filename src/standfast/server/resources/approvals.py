@@ -4,15 +4,15 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import msgspec
-from starlette.responses import StreamingResponse
 
 from standfast.base.errors import InvalidInput, StandfastError
 from standfast.runtime.errors import ApprovalSettled
 from standfast.runtime.types import Approval, ApprovalChange
 from standfast.server.endpoints import DECIDE, READ_RUNS, EndpointTable
 from standfast.server.exchange import Exchange, choose_owner, make_page, validate_page_size
+from standfast.server.open_streams import RETRY
 from standfast.server.resources.agents import describe_tool
-from standfast.server.streams import RETRY, EventStream, format_event
+from standfast.server.streams import EventStream, format_event
 from standfast.server.types import (
     ApprovalEvents,
     ApprovalListing,
@@ -43,7 +43,7 @@ async def list_approvals(exchange: Exchange) -> Page[Approval]:
 
 
 @endpoints.add("GET", "/approvals/events", READ_RUNS, query=ApprovalEvents, media_type="text/event-stream")
-async def follow_approvals(exchange: Exchange) -> StreamingResponse:
+async def follow_approvals(exchange: Exchange) -> EventStream:
     """Stream the approvals that wait, then every change. The name of an event is the new status of its approval.
 
     The id of an event is a cursor: `Last-Event-ID`, or `after`, continues after it, on any server.

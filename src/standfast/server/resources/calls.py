@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-from starlette.responses import StreamingResponse
 from starlette.websockets import WebSocket
 
 from standfast.base.errors import NotFound
@@ -66,7 +65,7 @@ async def get_call(exchange: Exchange) -> CallInfo:
 
 
 @endpoints.add("GET", "/calls/{call_id}/events", READ_RUNS, query=EventListing, media_type="text/event-stream")
-async def watch_call(exchange: Exchange) -> StreamingResponse:
+async def watch_call(exchange: Exchange) -> EventStream:
     """Watch a call: its messages without the audio, from the beginning."""
     call, after = find_call(exchange), read_position(exchange).after
 

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.responses import StreamingResponse
 
 from standfast.base.errors import InvalidInput, Unsupported
 from standfast.server.cells import RunningCell
@@ -65,7 +64,7 @@ async def get_cell(exchange: Exchange) -> CellInfo:
 
 
 @endpoints.add("GET", f"{_CELL}/events", READ_RUNS, query=CellEvents, media_type="text/event-stream")
-async def follow_cell(exchange: Exchange) -> StreamingResponse:
+async def follow_cell(exchange: Exchange) -> EventStream:
     """Stream what a cell prints and shows, from its beginning: `output`, `display`, `input`, `result`, `error`.
 
     `Last-Event-ID`, or `after`, continues after the event with that number. An event `dropped` stands for `count` of a

@@ -4,7 +4,6 @@ import hashlib
 from typing import Any
 
 import msgspec
-from starlette.responses import StreamingResponse
 
 from standfast.base.ids import new_id
 from standfast.runs.config import DEFAULT_MAX_TURNS
@@ -30,7 +29,7 @@ endpoints = EndpointTable()
 
 
 @endpoints.add("POST", "/runs", WRITE, body=NewRun, result=RunInfo, status=201, has_key=True, can_stream=True)
-async def start_run(exchange: Exchange) -> RunInfo | StreamingResponse:
+async def start_run(exchange: Exchange) -> RunInfo | EventStream:
     """Start a run. It is stored when the answer arrives, and continues whether its events are read or not.
 
     The same request with the same `Idempotency-Key` gives the same run. Its session belongs to the owner of the
@@ -38,6 +37,8 @@ async def start_run(exchange: Exchange) -> RunInfo | StreamingResponse:
     `Location` names the run, whose `/events` continue a stream that was cut.
     """
     new, key = exchange.body, exchange.idempotency_key
+    if exchange.wants_events:
+        exchange.service.streams.check_limit(exchange.principal.owner)
     session_id = new.session_id or (new_id("session") if key is None else make_session_id(key))
     is_new = not new.session_id and key is None
     owner = exchange.principal.owner if is_new else await exchange.require_access_or_absence(session_id)
@@ -96,7 +97,7 @@ async def get_outcome(exchange: Exchange) -> RunOutcome:
 
 
 @endpoints.add("GET", "/runs/{run_id}/events", READ_RUNS, query=EventListing, media_type="text/event-stream")
-async def follow_run(exchange: Exchange) -> StreamingResponse:
+async def follow_run(exchange: Exchange) -> EventStream:
     """Stream the events of a run: those that are stored, then new ones, until it ends.
 
     The id of a stored event is its number. The words of a model that is answering are `model.delta` events, whose ids

@@ -25,6 +25,7 @@ from standfast.store.records import (
     RunRecord,
     SearchCandidate,
     SessionRecord,
+    SessionTurn,
     VersionRecord,
     WorkspaceRecord,
 )
@@ -243,6 +244,9 @@ class RedisBackend:
         raise Unsupported(_RUNS_UNSUPPORTED)
 
     async def list_runs(self, **filters: Any) -> list[RunRecord]:
+        raise Unsupported(_RUNS_UNSUPPORTED)
+
+    async def get_session_turn(self, session_id: str, *, lease: str) -> SessionTurn:
         raise Unsupported(_RUNS_UNSUPPORTED)
 
     async def list_claimable(self, **filters: Any) -> list[RunRecord]:

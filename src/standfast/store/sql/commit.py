@@ -10,7 +10,7 @@ from typing import Any
 from standfast.base.errors import NotFound, RunShared
 from standfast.store import operations, preconditions
 from standfast.store.operations import Op, OpResult
-from standfast.store.records import Lease
+from standfast.store.records import JournalEnd, Lease
 from standfast.store.sql import documents, history_writes, workspaces
 from standfast.store.sql.connection import DatabaseConnection, as_bytes
 
@@ -74,7 +74,7 @@ def delete_run(db: DatabaseConnection, op: operations.DeleteRun, now: float) -> 
         db.execute(f"DELETE FROM {table} WHERE run_id = :run_id", target)
 
 
-def append_journal(db: DatabaseConnection, op: operations.AppendJournal, now: float) -> None:
+def append_journal(db: DatabaseConnection, op: operations.AppendJournal, now: float) -> JournalEnd:
     row = db.fetch_one(
         "SELECT journal_length, seal FROM {_runs} WHERE run_id = :run_id" + db.lock_clause, {"run_id": op.run_id}
     )
@@ -86,6 +86,7 @@ def append_journal(db: DatabaseConnection, op: operations.AppendJournal, now: fl
         "UPDATE {_runs} SET journal_length = :length, seal = :seal WHERE run_id = :run_id",
         {"run_id": op.run_id, "length": row[0] + len(op.entries), "seal": op.seal},
     )
+    return JournalEnd(row[0] + len(op.entries), now)
 
 
 def append_events(db: DatabaseConnection, op: operations.AppendEvents, now: float) -> None:

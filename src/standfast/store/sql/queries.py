@@ -29,6 +29,7 @@ from standfast.store.records import (
     Row,
     RunRecord,
     SessionRecord,
+    SessionTurn,
     VersionRecord,
     WorkspaceRecord,
 )
@@ -36,7 +37,9 @@ from standfast.store.sql import documents, run_queries, workspaces
 from standfast.store.sql.connection import DatabaseConnection, as_bytes
 from standfast.store.sql.run_queries import (
     count_approval_changes,
+    find_first_runs,
     get_approval,
+    get_latest_lease,
     get_lease,
     get_run,
     list_approvals,
@@ -121,6 +124,11 @@ def get_session(db: DatabaseConnection, session_id: str) -> SessionRecord | None
         f"SELECT {_SESSION_COLUMNS} FROM {{sessions}} WHERE session_id = :session_id", {"session_id": session_id}
     )
     return session_record_from_row(row) if row else None
+
+
+def get_session_turn(db: DatabaseConnection, session_id: str, *, lease: str) -> SessionTurn:
+    latest = get_latest_lease(db, lease)  # before the runs, see SessionTurn
+    return SessionTurn(latest, *find_first_runs(db, session_id), get_session(db, session_id))
 
 
 def read(
@@ -335,6 +343,9 @@ class RelationalQueries(ABC):
 
     async def get_lease(self, name: str) -> Lease | None:
         return await self.run_query(get_lease, name)
+
+    async def get_session_turn(self, session_id: str, *, lease: str) -> SessionTurn:
+        return await self.run_query(get_session_turn, session_id, lease=lease)
 
     async def get_workspace(self, key: str) -> WorkspaceRecord | None:
         return await self.run_query(workspaces.get_workspace, key)

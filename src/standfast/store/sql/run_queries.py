@@ -6,6 +6,8 @@ from typing import Any
 
 from standfast.store.records import (
     CLAIMABLE_RUN_STATUSES,
+    HOLDING_RUN_STATUSES,
+    QUEUED_RUN_STATUSES,
     ApprovalPlace,
     ApprovalRecord,
     ChangedApproval,
@@ -193,8 +195,33 @@ def count_approval_changes(db: DatabaseConnection) -> int:
 
 
 def get_lease(db: DatabaseConnection, name: str) -> Lease | None:
+    lease = get_latest_lease(db, name)
+    return lease if lease is not None and lease.owner else None
+
+
+def get_latest_lease(db: DatabaseConnection, name: str) -> Lease | None:
+    """Return the lease as it was acquired or released last; a released one has no owner."""
     row = db.fetch_one("SELECT owner, token, expires_at FROM {_leases} WHERE name = :name", {"name": name})
-    return Lease(name, *row) if row and row[0] else None
+    return Lease(name, *row) if row else None
+
+
+_FIRST_RUNS_QUERY = " UNION ALL ".join(
+    f"SELECT {RUN_COLUMNS} FROM (SELECT {RUN_COLUMNS} FROM {{_runs}} WHERE session_id = :session_id"
+    f" AND status = '{status}' ORDER BY position LIMIT 1) AS first_{status}"
+    for status in (*QUEUED_RUN_STATUSES, *HOLDING_RUN_STATUSES)
+)
+
+
+def find_first_runs(db: DatabaseConnection, session_id: str) -> tuple[RunRecord | None, RunRecord | None]:
+    """Return the run that holds a session, and the queued run that starts next when the session is free."""
+    holder = queued = None
+    for row in db.fetch_all(_FIRST_RUNS_QUERY, {"session_id": session_id}):
+        run = run_record_from_row(row)
+        if run.status in HOLDING_RUN_STATUSES:
+            holder = run if holder is None or run.order < holder.order else holder
+        elif queued is None or QUEUED_RUN_STATUSES.index(run.status) < QUEUED_RUN_STATUSES.index(queued.status):
+            queued = run
+    return holder, queued
 
 
 def list_claimable(db: DatabaseConnection, queues: Sequence[str], *, limit: int, after: str | None) -> list[RunRecord]:

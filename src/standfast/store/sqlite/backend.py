@@ -28,7 +28,7 @@ from standfast.store.sql import documents, run_queries
 from standfast.store.sql.commit import apply
 from standfast.store.sql.connection import DEFAULT_NAMES, TableNames
 from standfast.store.sql.openai_agents_tables import AdoptedMeanwhile, ForeignTablesPolicy, OpenAIAgentsTables
-from standfast.store.sql.queries import RelationalQueries, get_session
+from standfast.store.sql.queries import RelationalQueries, get_session, get_session_turn
 from standfast.store.sqlite import erasure, migrator
 from standfast.store.sqlite import search as sqlite_search
 from standfast.store.sqlite.connections import DECLINED, InlineReader, ReaderThread, SqliteConnection
@@ -52,9 +52,16 @@ _MAX_READERS = 4
 _MAX_GROUP_SIZE = 128
 _LOCK_POLL_MS = 3  # between two attempts of the writer to get a lock of another process
 _INLINE_QUERIES = frozenset(
-    {get_session, run_queries.get_run, run_queries.get_approval, run_queries.get_lease, documents.get_document}
+    {
+        get_session,
+        get_session_turn,
+        run_queries.get_run,
+        run_queries.get_approval,
+        run_queries.get_lease,
+        documents.get_document,
+    }
 )
-"""Reads of one record by its name."""
+"""Reads of few records by their names."""
 _log = get_logger(__name__)
 _INDEX_PAUSE = 0.003  # seconds between two batches of indexing, so that other processes can write
 _MAX_WAL_BYTES = 16 * 2**20  # size to which the log is truncated after a slow reader has let it grow

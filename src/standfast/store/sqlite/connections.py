@@ -13,10 +13,34 @@ from standfast.store.sql.connection import TableNames
 T = TypeVar("T")
 
 SLOW_SECONDS = 0.005
-"""After work on the caller's thread that takes longer, further work is declined for :data:`PAUSE_SECONDS`."""
-PAUSE_SECONDS = 10.0
+"""After work on the caller's thread that takes longer, further work is declined for a while."""
+SLOW_JOB_SECONDS = 0.001
+"""What each further job may take that shares a commit."""
+MIN_PAUSE, MAX_PAUSE = 0.1, 10.0
 DECLINED: Any = object()
 """Returned in place of a result: the caller must use another thread."""
+
+
+class SlownessGuard:
+    """Keeps work from the caller's thread for a while after it was slow: twice as long each time in a row.
+
+    A busy machine makes one commit slow, a slow disk makes many.
+    """
+
+    def __init__(self) -> None:
+        self._until = self._pause = 0.0
+
+    def allows(self, now: float) -> bool:
+        return now >= self._until
+
+    def note(self, started: float, *, jobs: int = 1) -> None:
+        """Note that ``jobs`` were done together since ``started``, on the monotonic clock."""
+        now = time.monotonic()
+        if now - started <= SLOW_SECONDS + (jobs - 1) * SLOW_JOB_SECONDS:
+            self._pause = 0.0
+        else:
+            self._pause = min(max(2 * self._pause, MIN_PAUSE), MAX_PAUSE)
+            self._until = now + self._pause
 
 
 class SqliteConnection:
@@ -126,26 +150,27 @@ class ReaderThread(SnapshotReader):
 class InlineReader(SnapshotReader):
     """Makes small reads on the thread of the caller, which takes less time than waking another thread twice.
 
-    With the write-ahead log a read never waits for a writer. The reader declines for some seconds after a slow read,
+    With the write-ahead log a read never waits for a writer. The reader declines for a while after a slow read,
     while another thread uses its connection, and on errors of the database, which the reader threads then report.
     """
 
     def __init__(self, connect: Callable[[], SqliteConnection]) -> None:
         super().__init__(connect)
         self.closed = False
-        self.paused_until = 0.0
+        self.guard = SlownessGuard()
 
     def try_read(self, work: Callable[[SqliteConnection], Any]) -> Any:
         """Return the result of ``work`` in one snapshot, or :data:`DECLINED`."""
         started = time.monotonic()
-        if started < self.paused_until or not self.lock.acquire(blocking=False):
+        if not self.guard.allows(started) or not self.lock.acquire(blocking=False):
             return DECLINED
         try:
             if self.closed:
                 return DECLINED
-            result = self.read_in_snapshot(work)
-            if time.monotonic() - started > SLOW_SECONDS:
-                self.paused_until = time.monotonic() + PAUSE_SECONDS
+            if self.connection is None:
+                self.connection = self.connect()
+            result = work(self.connection)  # of which one statement matters, so that it needs no transaction
+            self.guard.note(started)
             return result
         except sqlite3.OperationalError:
             return DECLINED

@@ -7,7 +7,8 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from standfast.store.operations import (
@@ -32,8 +33,7 @@ from standfast.store.operations import (
 )
 from standfast.store.sqlite.connections import (
     DECLINED,
-    PAUSE_SECONDS,
-    SLOW_SECONDS,
+    SlownessGuard,
     SqliteConnection,
     rollback_or_close,
 )
@@ -56,7 +56,7 @@ class InlineCommitter:
     """Makes small commits on the thread of the caller, if they need not wait for anything.
 
     Callers in the same iteration of an event loop share a commit. The committer never waits for a lock and never syncs
-    the file: if it would have to, and for some seconds after a slow commit, it declines, and the caller uses the writer
+    the file: if it would have to, and for a while after a slow commit, it declines, and the caller uses the writer
     thread instead. It also declines while that thread has work (``must_wait``), so that no commit overtakes an earlier
     one.
     """
@@ -68,7 +68,7 @@ class InlineCommitter:
         self.closed = False
         self.lock = threading.Lock()
         self.pending: dict[asyncio.AbstractEventLoop, list[tuple[CommitWork, float, asyncio.Future[Any]]]] = {}
-        self.paused_until = 0.0
+        self.guard = SlownessGuard()
         self.commit_count = 0
 
     async def commit(self, work: CommitWork, size: float) -> Any:
@@ -109,7 +109,7 @@ class InlineCommitter:
         # second one restarts it. Both wait for the disk.
         self.commit_count += 1
         checkpoint_due = self.commit_count % _CHECKPOINT_INTERVAL < 2
-        if checkpoint_due or started < self.paused_until or self.must_wait():
+        if checkpoint_due or not self.guard.allows(started) or self.must_wait():
             return [DECLINED] * len(jobs)
         if not self.lock.acquire(blocking=False):
             return [DECLINED] * len(jobs)
@@ -119,8 +119,7 @@ class InlineCommitter:
             if self.connection is None:
                 self.connection = self.open_connection()
             results = commit_group(self.connection, jobs)
-            if time.monotonic() - started > SLOW_SECONDS:
-                self.paused_until = time.monotonic() + PAUSE_SECONDS
+            self.guard.note(started, jobs=len(jobs))
             return results
         except CannotBegin:  # another process writes or the file is gone; the writer thread reports it
             return [DECLINED] * len(jobs)
@@ -198,12 +197,26 @@ class BrokenConnection(Exception):
 def commit_group(connection: SqliteConnection, jobs: Sequence[CommitWork]) -> list[Any]:
     """Run all ``jobs`` in one transaction and return one entry for each: its result, or a :class:`Failure`.
 
-    If this raises an exception, nothing was written.
+    If this raises an exception, nothing was written. Jobs may be run twice: if one of several fails, which is rare, all
+    are undone and run again with savepoints, which make every write slower.
     """
+    try:
+        return run_in_transaction(connection, jobs)
+    except sqlite3.OperationalError:
+        raise  # a failure of the database, which concerns all callers
+    except (CannotBegin, BrokenConnection):
+        raise
+    except Exception:
+        if len(jobs) == 1:
+            raise
+    return run_in_transaction(connection, [partial(run_in_savepoint, work=work) for work in jobs])
+
+
+def run_in_transaction(connection: SqliteConnection, jobs: Sequence[CommitWork]) -> list[Any]:
     raw = connection.raw
     try:
         begin_immediate(connection)
-        results = [jobs[0](connection)] if len(jobs) == 1 else [run_in_savepoint(connection, work) for work in jobs]
+        results = [work(connection) for work in jobs]
         raw.execute("COMMIT")
     except BaseException as error:
         if not rollback_or_close(raw):
@@ -240,40 +253,50 @@ def run_in_savepoint(connection: SqliteConnection, work: CommitWork) -> Any:
     return result
 
 
-_UNBOUNDED_OPS = frozenset(
-    (Erase, Annotate, DeleteRun, RewriteRun, RewriteVersions, DropCheckpoint, DeleteWorkspace, SweepBlobs)
-)
-
-
 def estimate_size(ops: Sequence[Op]) -> float:
     """Estimate how many bytes the operations write; infinite if it depends on the stored data."""
-    return sum(map(estimate_op_size, ops))
+    size = 0.0
+    for op in ops:
+        estimate = _SIZES.get(type(op))
+        if estimate is not None:
+            size += estimate(op)
+    return size
 
 
-def estimate_op_size(op: Op) -> float:
-    kind = type(op)
-    if kind in _UNBOUNDED_OPS:
-        return math.inf
-    list_blobs = _BLOBS.get(kind)
-    if list_blobs is None:
-        return 0
-    blobs = list_blobs(op)
-    rows = len(blobs)
-    if isinstance(op, Splice):
-        rows += len(op.view_update.closed) if op.view_update else 0
-    elif isinstance(op, SaveCheckpoint):
-        rows += len(op.blobs)
-    return sum(map(len, blobs)) + _ROW_OVERHEAD * rows
+def estimate_blobs(blobs: Iterable[bytes]) -> float:
+    return sum([_ROW_OVERHEAD + len(blob) for blob in blobs])
 
 
-_BLOBS: dict[type, Callable[[Any], Sequence[bytes]]] = {
-    Splice: lambda op: op.add,
-    AppendJournal: lambda op: [data for _, data in op.entries],
-    AppendEvents: lambda op: [data for _, data in op.events],
-    AppendVersions: lambda op: op.versions,
-    **dict.fromkeys((SaveRun, SaveApproval, SaveCheckpoint, PutBlob, PutDocument), lambda op: (op.data,)),
+def estimate_entries(entries: Iterable[tuple[str, bytes]]) -> float:
+    return sum([_ROW_OVERHEAD + len(data) for _, data in entries])
+
+
+def estimate_splice(op: Splice) -> float:
+    closed = len(op.view_update.closed) if op.view_update else 0
+    return estimate_blobs(op.add) + _ROW_OVERHEAD * closed
+
+
+def estimate_data(op: SaveRun | SaveApproval | PutBlob | PutDocument) -> float:
+    return _ROW_OVERHEAD + len(op.data)
+
+
+_SIZES: dict[type, Callable[[Any], float]] = {
+    Splice: estimate_splice,
+    AppendJournal: lambda op: estimate_entries(op.entries),
+    AppendEvents: lambda op: estimate_entries(op.events),
+    AppendVersions: lambda op: estimate_blobs(op.versions),
+    SaveRun: estimate_data,
+    SaveApproval: estimate_data,
+    SaveCheckpoint: lambda op: _ROW_OVERHEAD * (1 + len(op.blobs)) + len(op.data),
+    PutBlob: estimate_data,
+    PutDocument: estimate_data,
+    Annotate: lambda op: math.inf if op.metadata else _ROW_OVERHEAD,
+    **dict.fromkeys(
+        (Erase, DeleteRun, RewriteRun, RewriteVersions, DropCheckpoint, DeleteWorkspace, SweepBlobs),
+        lambda op: math.inf,
+    ),
 }
-"""The bytes that an operation writes, by its kind; any other writes a few numbers and names."""
+"""How many bytes an operation writes about. The others write little."""
 
 
 # A connection must not be open while the process forks: the child inherits it without its file locks, and connections

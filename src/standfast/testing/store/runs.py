@@ -19,7 +19,7 @@ from standfast.store.operations import (
     SaveRun,
     Splice,
 )
-from standfast.store.records import Lease, LogEntry
+from standfast.store.records import JournalEnd, Lease, LogEntry
 from standfast.testing.faults import FakeClock, Reopen
 from standfast.testing.store.fixtures import StoreFixtures, read_data
 
@@ -256,6 +256,43 @@ class RunClauses(StoreFixtures):
         events = await run_backend.read_events("r", after=0, limit=99)
         assert [event.seq for event in events] == list(range(1, 25))
         assert all(first.kind == second.kind for first, second in zip(events[::2], events[1::2], strict=True))
+
+    async def test_the_turn_of_a_session_has_its_runs_and_its_latest_lease(self, run_backend: Backend) -> None:
+        def save(run_id: str, status: str, expected: int = 0) -> SaveRun:
+            return SaveRun(run_id=run_id, expected=expected, status=status, data=b"{}", session_id="s")
+
+        turn = await run_backend.get_session_turn("s", lease="l")
+        assert (turn.lease, turn.holder, turn.queued, turn.session) == (None, None, None, None)
+        (lease,) = await run_backend.commit(AcquireLease(name="l", owner="me", ttl=30))
+        assert isinstance(lease, Lease)
+        await run_backend.commit(save("a", "queued"), save("b", "queued"), Splice(session_id="s", add=(b"{}",)))
+        await run_backend.commit(save("other", "next"), SaveRun(run_id="z", expected=0, status="queued", data=b"{}"))
+        turn = await run_backend.get_session_turn("s", lease="l")
+        assert (turn.lease, turn.holder, turn.queued and turn.queued.run_id) == (lease, None, "other")
+        assert turn.session is not None
+        assert turn.session.length == 1
+        await run_backend.commit(save("other", "completed", 1), ReleaseLease(name="l", token=lease.token))
+        turn = await run_backend.get_session_turn("s", lease="l")
+        assert turn.lease is not None
+        assert (turn.lease.owner, turn.lease.token) == ("", 1)
+        assert turn.queued is not None
+        assert turn.queued.run_id == "a"
+        for status in ("running", "waiting", "woken", "blocked"):
+            revision = (await run_backend.get_run("a")).revision  # type: ignore[union-attr]
+            await run_backend.commit(save("a", status, revision))
+            turn = await run_backend.get_session_turn("s", lease="l")
+            assert turn.holder is not None
+            assert (turn.holder.run_id, turn.holder.status) == ("a", status)
+            assert turn.queued is not None
+            assert turn.queued.run_id == "b"
+
+    async def test_appending_to_a_journal_tells_its_end_if_the_backend_knows_it(self, run_backend: Backend) -> None:
+        await run_backend.commit(SaveRun(run_id="r", expected=0, status="queued", data=b"{}"))
+        for count in (1, 3):
+            entries = tuple(("kind", b"%d" % number) for number in range(count))
+            (end,) = await run_backend.commit(AppendJournal(run_id="r", entries=entries))
+            stored = await run_backend.read_journal("r", after=0)
+            assert end in (None, JournalEnd(stored[-1].seq, stored[-1].at))
 
     async def test_the_time_is_that_of_the_clock_of_leases(self, run_backend: Backend, clock: FakeClock) -> None:
         before = await run_backend.get_time()
