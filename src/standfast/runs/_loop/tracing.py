@@ -28,7 +28,7 @@ from standfast.runs.core.steps import AskModel, Finish, Step
 from standfast.runs.session_io import as_items
 from standfast.tool_calls.output import to_plain_value
 from standfast.tracing.create import NO_SPAN, OptionalSpan
-from standfast.tracing.otel import build_trace_attributes, encode_instructions
+from standfast.tracing.otel_attributes import build_trace_attributes, encode_instructions
 from standfast.tracing.provider import new_span, new_trace
 from standfast.tracing.registry import is_tracing_active
 from standfast.tracing.span_data import (
