@@ -192,6 +192,14 @@ def test_a_store_in_sqlite_needs_no_extra() -> None:
     assert loaded == "[]"
 
 
+def test_a_runner_and_a_runtime_import_no_library_that_validates_declarations() -> None:
+    """pydantic is imported by the first function tool."""
+    assert (
+        run_python("import sys; from standfast import Agent, Runner, Runtime; print('pydantic' in sys.modules)")
+        == "False"
+    )
+
+
 def test_importing_standfast_imports_few_modules() -> None:
     loaded = run_python("import sys; before = len(sys.modules); import standfast; print(len(sys.modules) - before)")
     assert int(loaded) < 60

@@ -23,6 +23,7 @@ from standfast.agents.tool_arguments import (
     has_infinite_number,
     load_arguments,
 )
+from standfast.agents.types import is_async
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -169,13 +170,6 @@ def function_schema(
         strict_json_schema=strict_json_schema,
         return_annotation=hints.get("return", signature.return_annotation),
     )
-
-
-def is_async(func: Any) -> bool:
-    """Return whether ``func`` is an async function, method, partial or callable object."""
-    while isinstance(func, functools.partial):
-        func = func.func
-    return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(getattr(func, "__call__", None))  # noqa: B004
 
 
 def format_validation_error(error: ValidationError, *, limit: int = 5) -> str:

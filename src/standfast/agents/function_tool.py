@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from standfast.agents.docstrings import DocstringStyle
 from standfast.agents.errors import InvalidDeclaration
-from standfast.agents.function_schema import FuncSchema, function_schema, get_hints, is_async
+from standfast.agents.function_schema import FuncSchema, function_schema, get_hints
 from standfast.agents.guardrails import ToolInputGuardrail, ToolOutputGuardrail, check_callable
 from standfast.agents.strict_schema import to_strict_schema
 from standfast.agents.tools import (
@@ -25,7 +25,7 @@ from standfast.agents.tools import (
     explain_tool_error,
     make_cancellation_error,
 )
-from standfast.agents.types import Enabled, NeedsApproval, ToolErrorFunction
+from standfast.agents.types import Enabled, NeedsApproval, ToolErrorFunction, is_async
 
 if TYPE_CHECKING:
     from standfast.agents.context import ToolContext

@@ -1,7 +1,8 @@
 """Type aliases and protocols that all declarations share."""
 
 from collections.abc import Awaitable, Callable
-from inspect import isawaitable
+from functools import partial
+from inspect import isawaitable, iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from typing_extensions import TypeVar
@@ -58,3 +59,10 @@ class ToolSource(Protocol):
 async def maybe_await(value: MaybeAwaitable[T]) -> T:
     """Return the value, awaited if it is awaitable: user functions may be sync or async."""
     return await value if isawaitable(value) else value
+
+
+def is_async(func: Any) -> bool:
+    """Return whether ``func`` is an async function, method, partial or callable object."""
+    while isinstance(func, partial):
+        func = func.func
+    return iscoroutinefunction(func) or iscoroutinefunction(getattr(func, "__call__", None))  # noqa: B004

@@ -9,13 +9,12 @@ from typing_extensions import TypedDict
 
 from standfast.agents.context import RunContextWrapper, RunHooksBase
 from standfast.agents.errors import InvalidDeclaration
-from standfast.agents.function_schema import is_async
 from standfast.agents.guardrails import InputGuardrail, OutputGuardrail
 from standfast.agents.handoffs import HandoffHistoryMapper, HandoffInputFilter
 from standfast.agents.model_settings import ModelSettings, coerce_settings
 from standfast.agents.tools import ToolErrorFormatter as ToolErrorFormatter
 from standfast.agents.tools import ToolErrorFormatterArgs as ToolErrorFormatterArgs
-from standfast.agents.types import MaybeAwaitable, ModelLike, TContext
+from standfast.agents.types import MaybeAwaitable, ModelLike, TContext, is_async
 from standfast.base.errors import InvalidInput
 from standfast.base.items import Item
 from standfast.base.validation import is_integer

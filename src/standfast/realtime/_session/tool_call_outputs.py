@@ -6,11 +6,10 @@ from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 from standfast.agents.errors import AgentsException, UserError
-from standfast.agents.function_schema import is_async
 from standfast.agents.handoffs import Handoff
 from standfast.agents.tool_identity import ToolRef
 from standfast.agents.tools import FunctionTool, ToolErrorFormatterArgs, filter_enabled
-from standfast.agents.types import maybe_await
+from standfast.agents.types import is_async, maybe_await
 from standfast.realtime._session.agent_switch import AgentSwitcher
 from standfast.realtime._session.context import SessionContext
 from standfast.realtime._session.item_conversion import MAX_TEXT_BYTES, count_bytes
