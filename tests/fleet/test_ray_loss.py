@@ -1,7 +1,6 @@
 """Nodes, and the whole cluster, that are lost while conversations and durable runs use them."""
 
 import asyncio
-import dataclasses
 
 import pytest
 from bench.ray_nodes import RayCluster
@@ -169,28 +168,6 @@ async def test_resources_of_ray_say_which_nodes_are_used_and_how_many_workers_th
     finally:
         for node in nodes:
             cluster.kill_node(node)
-
-
-async def test_a_pool_has_its_preloads_and_its_memory_on_the_nodes_of_its_label(cluster, make_pool):
-    labels = {"standfast-pool": "preloaded"}
-    node = cluster.add_node(labels=labels)
-    try:
-        session = dataclasses.replace(CONFIG.session, preload=("colorsys",))
-        config = dataclasses.replace(CONFIG, session=session)
-        pool = await make_pool(config, nodes=1, labels=labels, resources={"memory": 50_000_000})
-        assert [report.preload for report in pool.list_reports()] == [("colorsys",)]
-        async with pool.acquire(120) as leased:
-            assert leased.link.node.address == node.address
-            assert (await leased.run("import sys\n'colorsys' in sys.modules")).value is True
-        greedy = await make_pool(CONFIG, nodes=0, labels=labels, resources={"memory": 2**60})
-        async with asyncio.timeout(240):
-            while not greedy.info()["unusable"]:
-                cluster.restart_ended()
-                await greedy.refresh()
-        [reason] = greedy.info()["unusable"].values()
-        assert "not schedulable" in reason
-    finally:
-        cluster.kill_node(node)
 
 
 WITHOUT_NAMESPACES = [
