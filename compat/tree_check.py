@@ -34,6 +34,7 @@ _VARYING = [
     (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z)?"), "TIME"),
     (re.compile(r"\b\d+\.\d+ ?s(econds)?\b"), "SECONDS"),
     (re.compile(r"\b20\d{12}(?=-)|(?<=_)1[789]\d{8}\b"), "TIME"),
+    (re.compile(r"(PLACE/[\w-]+[-_])[a-z0-9_]{8}\b"), r"\1NAME"),  # of a temporary file
     (
         re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32}|(?<=-)[0-9a-f]{12}\b"),
         "ID",
@@ -86,7 +87,7 @@ def run_program(program: Path, library: str, root: Path, *, eager: bool) -> dict
             problem += "\nTimeout"
         error = _get_error(problem) if process.returncode else None
         result = {"output": output, "error": error, "requests": server.requests}
-        return {**_even_out(result, [folder, str(root)], library), "stderr": problem}
+        return {**_even_out(result, [folder, str(root)]), "stderr": problem}
 
 
 def _get_error(problem: str) -> str:
@@ -95,12 +96,12 @@ def _get_error(problem: str) -> str:
     return lines[-1].partition(":")[0].rpartition(".")[2] if lines else "unknown"
 
 
-def _even_out(value: Any, places: list[str], library: str) -> Any:
-    """Return the value without places, ports, times and the name of the library's package."""
+def _even_out(value: Any, places: list[str]) -> Any:
+    """Return the value without places, ports, times and random names."""
     if isinstance(value, dict):
-        return {name: _even_out(part, places, library) for name, part in value.items()}
+        return {name: _even_out(part, places) for name, part in value.items()}
     if isinstance(value, list):
-        return [_even_out(part, places, library) for part in value]
+        return [_even_out(part, places) for part in value]
     if not isinstance(value, str):
         return value
     for place in places:
