@@ -133,7 +133,7 @@ class Reasoning(dict[str, Any]):
         dump = None if isinstance(other, Mapping) else getattr(other, "model_dump", None)
         return super().__eq__(other if dump is None else dump(exclude_unset=True))
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def model_dump(self, **_: Any) -> dict[str, Any]:
         """Return a plain dict, as the object of the provider's library does."""

@@ -149,7 +149,7 @@ def _drop_prose(schema: Any) -> Any:
     """Return a schema without titles and descriptions; values such as defaults and constants stay as they are."""
     if not isinstance(schema, Mapping):
         return schema
-    short = {}
+    short: dict[str, Any] = {}
     for name, part in schema.items():
         if name in ("description", "title") and isinstance(part, str):
             continue
