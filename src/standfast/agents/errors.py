@@ -281,8 +281,8 @@ class RecipientChanged(UserError):
 
     def __init__(self, key: str, *, agent_name: str) -> None:
         super().__init__(
-            f"the approval of {key!r} was asked for another recipient than the agent {agent_name!r} has now: reject the"
-            " call, or give MCP servers names of their own that stay the same"
+            f"the approval of {key!r} was asked for a different recipient than the agent {agent_name!r} has now: "
+            "reject the call, or give MCP servers names of their own that stay the same"
         )
         self.key, self.agent_name = key, agent_name
 
