@@ -15,16 +15,16 @@ from standfast.base.errors import InvalidInput
 from standfast.models.prices import compute_cost
 from standfast.runs.core.conversion import from_usage_record
 from standfast.runs.core.state import UsageRecord
-from standfast.runtime._engine.records import ENDED_STATUSES
 from standfast.runtime.handle import RunHandle, Until
 from standfast.runtime.types import Event
 from standfast.server.exchange import Exchange
 from standfast.server.open_streams import RETRY, OpenStream
 from standfast.server.service import Service
+from standfast.store.records import ENDED_RUN_STATUSES
 
 MIN_SEND_INTERVAL, STREAM_INTERVAL = 0.002, 0.0001
 """Seconds between two sends, and what each open stream adds to them: 100 ms with a thousand of them."""
-ENDED_EVENTS = {f"run.{status}": status for status in ENDED_STATUSES}
+ENDED_EVENTS = {f"run.{status}": status for status in ENDED_RUN_STATUSES}
 _POSITION = re.compile(r"([0-9]{1,16})(?:/([0-9]{1,30}\.[0-9]{1,30}))?")
 _encode = msgspec.json.Encoder().encode
 
