@@ -364,7 +364,7 @@ async def test_a_guardrail_that_refuses_the_input_keeps_the_tool_from_running(be
     async with open_scripted_session(agent_with(guarded)) as (_session, model, recorded):
         await model.emit(tool_call("guarded"))
         end = await recorded.wait_for("tool_end")
-        assert ("not like that" if behaviour == "reject_content" else "strict") in end.output
+        assert ("not like that" if behaviour == "reject_content" else "triggered tripwire") in end.output
         assert recorded.of_type("tool_start") == []
 
 

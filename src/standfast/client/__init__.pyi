@@ -1,7 +1,7 @@
 from standfast.client.administration import RemoteAdmin as RemoteAdmin
 from standfast.client.client import Client as Client
-from standfast.client.connection import ServerError as ServerError
-from standfast.client.connection import ServerUnreachable as ServerUnreachable
+from standfast.client.errors import ServerError as ServerError
+from standfast.client.errors import ServerUnreachable as ServerUnreachable
 from standfast.client.budgets import RemoteBudgets as RemoteBudgets
 from standfast.client.schedules import RemoteSchedules as RemoteSchedules
 from standfast.client.webhooks import RemoteWebhooks as RemoteWebhooks

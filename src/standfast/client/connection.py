@@ -1,22 +1,17 @@
-"""Requests to a server: encoded, authenticated, repeated where that is safe, and their errors.
-
-An error is raised as the exception that the library raises; the exception is found by its code.
-"""
+"""Requests to a server: encoded, authenticated, and repeated where that is safe."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-import standfast.agents.errors
-import standfast.runtime.errors
-import standfast.server.auth.principals  # noqa: F401 - their exceptions are found by their codes
-from standfast.base.errors import InvalidInput, MissingExtra, StandfastError
+from standfast.base.errors import InvalidInput, MissingExtra
 from standfast.base.time import Backoff
+from standfast.client.errors import ServerError, ServerUnreachable, make_error, parse_problem
 from standfast.server.types import Problem
 
 T = TypeVar("T")
@@ -28,55 +23,6 @@ MAX_RESPONSE_BYTES = 100_000_000
 """The most bytes of one answer, or of one event, as the most that a server takes by default."""
 MIN_RESPONSE_RATE = 1000.0
 """Bytes per second that an answer must have on average, so that a server cannot hold a caller by single bytes."""
-
-
-class ServerError(StandfastError):
-    """The server refused the request, or failed. ``code`` and ``status`` are those of its answer."""
-
-    code = "server-error"
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.detail)
-        self.code = problem.code  # type: ignore[misc]
-        self.status, self.request_id = problem.status, problem.request_id
-
-
-class ServerUnreachable(StandfastError):
-    """The server cannot be reached, or did not answer. A request with a key can be sent again."""
-
-    code = "server-unreachable"
-
-
-def make_error(problem: Problem) -> StandfastError:
-    """Return the exception with the code of the problem, or a :class:`ServerError` for an unknown code."""
-    kind = next((one for one in iter_errors(StandfastError) if one.__dict__.get("code") == problem.code), None)
-    if kind is None or kind is ServerError:
-        return ServerError(problem)
-    error = kind.__new__(kind)
-    Exception.__init__(error, problem.detail)
-    # Not what every exception has, such as its notes and its traceback: a server could rewrite what is printed.
-    error.__dict__.update(
-        (name, value) for name, value in problem.facts.items() if not name.startswith("_") and not hasattr(kind, name)
-    )
-    return error
-
-
-def iter_errors(kind: type[StandfastError]) -> Iterator[type[StandfastError]]:
-    for one in kind.__subclasses__():
-        yield one
-        yield from iter_errors(one)
-
-
-def parse_problem(status: int, content: bytes) -> Problem:
-    """Return the problem document of an answer; a proxy in between may send something else."""
-    try:
-        return msgspec.json.decode(content, type=Problem)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        text = content[:200].decode("utf-8", "replace")
-        return Problem(
-            title="", status=status, code="server-error", detail=f"the answer has the status {status}: {text}"
-        )
-
 
 try:
     import httpx2

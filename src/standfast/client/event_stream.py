@@ -8,7 +8,8 @@ from typing import Any
 
 from standfast.base.errors import StandfastError
 from standfast.base.time import Backoff
-from standfast.client.connection import Connection, ServerUnreachable, decode_content, make_path
+from standfast.client.connection import Connection, decode_content, make_path
+from standfast.client.errors import ServerUnreachable
 from standfast.runtime.types import Approval, ApprovalChange, Event
 
 MAX_FAILURES = 30

@@ -158,7 +158,6 @@ async def start_run(scheduler: Scheduler, request: StartRequest, *ops: Op) -> st
             return request.check_same_request(existing)
     turn = await _read_turn(ctx, request)
     session = None if turn is None else turn.session
-    check_record(ctx, session)
     share = request.owner or (session.owner if session is not None else None) or request.session_id or ""
     save, queued = request.build_ops(run_id, queue=ctx.name_queue(request.agent), share=share)
     labels = _build_owner_ops(request, session)
@@ -188,6 +187,7 @@ async def _read_turn(ctx: RuntimeContext, request: StartRequest) -> SessionTurn 
     if request.session_id is None:
         return None
     turn = await read_turn(ctx.backend, request.session_id)
+    check_record(ctx, turn.session)
     busy = turn.holder or turn.queued
     if request.on_busy == "reject" and busy is not None:
         raise SessionBusy(request.session_id, run_id=busy.run_id, advice=_BUSY_ADVICE)

@@ -1,0 +1,4 @@
+from standfast.voice import VoiceStreamEvent as VoiceStreamEvent
+from standfast.voice import VoiceStreamEventAudio as VoiceStreamEventAudio
+from standfast.voice import VoiceStreamEventError as VoiceStreamEventError
+from standfast.voice import VoiceStreamEventLifecycle as VoiceStreamEventLifecycle
