@@ -168,7 +168,7 @@ def test_current_conversation_is_exported():
     current_conversation.reset(current_conversation.set("user-7"))
 
 
-@pytest.mark.parametrize("framework", ["openai-agents", "pydantic-ai"])
+@pytest.mark.parametrize("framework", ["openai-agents", pytest.param("pydantic-ai", marks=pytest.mark.soak)])
 async def test_a_killed_process_of_another_framework_continues_in_the_next_one(framework, tmp_path):
     pytest.importorskip(framework.replace("-", "_").removeprefix("openai_"))
     program = Path(__file__).with_name("framework_process.py")
