@@ -341,3 +341,16 @@ def test_an_origin_round_trips_through_json() -> None:
 def test_hosted_tools_have_names_and_defaults() -> None:
     assert HostedMCPTool({"type": "mcp", "server_label": "shop"}).name == "hosted_mcp"
     assert WebSearchTool().search_context_size == "medium"
+
+
+def test_a_needs_approval_function_that_cannot_take_the_call_is_refused_when_the_tool_is_made():
+    for wrong in (lambda arguments: True, lambda context, arguments: True, lambda: True):
+        with pytest.raises(InvalidDeclaration, match="context, the arguments and the id of the call"):
+            function_tool(needs_approval=wrong)(lambda amount: "paid")
+
+    class Limit:
+        async def __call__(self, context, arguments, call_id):
+            return arguments["amount"] > 100
+
+    for right in (lambda *call: True, lambda context, arguments, call_id, limit=1: True, Limit()):
+        assert function_tool(needs_approval=right)(lambda amount: "paid").needs_approval is right

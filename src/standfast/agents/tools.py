@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -316,6 +317,16 @@ def tool_namespace(*, name: str, description: str | None, tools: list[FunctionTo
     return members
 
 
+def _takes_three(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None, None, None)
+    except TypeError:
+        return False
+    except ValueError:  # a function without a signature, such as some of C
+        return True
+    return True
+
+
 def _check_tool(tool: FunctionTool) -> None:
     where = f"tool {tool.name!r}"
     if not isinstance(tool.name, str) or not tool.name:
@@ -327,6 +338,12 @@ def _check_tool(tool: FunctionTool) -> None:
         value = getattr(tool, name)
         if not isinstance(value, bool) and not callable(value):
             raise InvalidDeclaration(where, f"{name} must be a bool or a function, got {value!r}")
+    if callable(tool.needs_approval) and not _takes_three(tool.needs_approval):
+        raise InvalidDeclaration(
+            where,
+            "the function needs_approval must take the context, the arguments and the id of the call, for example"
+            " lambda context, arguments, call_id: arguments['amount'] > 100",
+        )
     if tool.on_uncertain not in ("ask", "retry", "fail"):
         raise InvalidDeclaration(where, f"on_uncertain must be 'ask', 'retry' or 'fail', got {tool.on_uncertain!r}")
     if tool.on_barge_in not in ("keep", "cancel", "finish_silently"):

@@ -39,7 +39,8 @@ ONE_YEAR = "public, max-age=31536000, immutable"
 MISSING = """<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>
 <title>standfast</title><h1>standfast</h1>
 <p>The API is here: <a href="{docs}">its endpoints</a>. The pages of the console are not part of this installation.</p>
-<p>They are in the wheel. In a clone of the repository, run <code>make console</code> and start the server again.</p>
+<p>Released wheels have them. In a clone of the repository, run <code>make console</code>, then
+<code>pip install '.[cli,server,workers]'</code> again, unless the installation is editable, and restart the server.</p>
 </html>"""
 
 

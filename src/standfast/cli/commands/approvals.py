@@ -117,8 +117,8 @@ async def show(approval_id: ApprovalId, store: StoreUrl = DEFAULT_STORE, as_json
     """
     async with _store.open_runtime(require_existing_store(store)) as rt:
         approval = await find_approval(rt, approval_id)
-    names = ("id", "status", "kind", "note", "tool", "arguments", "digest", "agent", "session_id", "run", "requested",
-             "decided_by", "message", "edited", "output")  # fmt: skip
+    names = ("id", "status", "kind", "note", "tool", "arguments", "digest", "idempotency_key", "agent", "session_id",
+             "run", "requested", "decided_by", "message", "edited", "output")  # fmt: skip
     CommandPrinter(as_json).print_fields(approval_to_dict(approval), names)
 
 
