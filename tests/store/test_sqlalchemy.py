@@ -248,6 +248,56 @@ async def test_an_idle_connection_that_was_lost_is_replaced(postgres_tables_url:
         assert await read_items(backend, "s") == [b"a", b"b"]
 
 
+@asynccontextmanager
+async def withhold_end(url: str, folder: Path) -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """Forward connections to the server, but not the first end: that client learns only from a message that it was cut.
+
+    Yields the URL of the forwarder, and an event that is set when the server has ended a connection.
+    """
+    original, ended = sqlalchemy.make_url(url), asyncio.Event()
+    writers: list[asyncio.StreamWriter] = []
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        while data := await reader.read(65_536):
+            writer.write(data)
+        if ended.is_set():
+            writer.close()
+        ended.set()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_unix_connection(f"{original.query['host']}/.s.PGSQL.5432")
+        await asyncio.gather(copy(reader, there[1]), copy(there[0], writer))
+
+    server = await asyncio.start_unix_server(forward, folder / ".s.PGSQL.5432")
+    try:
+        yield original.update_query_dict({"host": str(folder)}).render_as_string(hide_password=False), ended
+    finally:
+        for writer in writers:
+            writer.close()
+        server.close()
+
+
+@pytest.mark.parametrize("first", ["commit", "read"])
+async def test_a_connection_that_the_server_has_ended_is_replaced_before_its_end_arrives(
+    postgres_tables_url: str, first: str, tmp_path: Path
+) -> None:
+    async with (
+        observer(postgres_tables_url) as admin,
+        withhold_end(postgres_tables_url, tmp_path) as (url, ended),
+        closing_backend(SqlBackend.from_url(url)) as backend,
+    ):
+        await backend.commit(Splice(session_id="s", add=(b"a",)))
+        await admin.execute(f"{CUT_OTHERS} AND backend_type = 'client backend'")
+        await ended.wait()
+        for _ in range(10):  # until the message has been read
+            await asyncio.sleep(0)
+        if first == "read":
+            assert await read_items(backend, "s") == [b"a"]
+        assert await backend.commit(Splice(session_id="s", add=(b"b",))) == [Head(2, 2)]
+        assert await read_items(backend, "s") == [b"a", b"b"]
+
+
 async def test_connections_are_kept_however_many_commits_and_reads_happen_at_once(postgres_tables_url: str) -> None:
     """Opening one takes the server many times as long as a commit."""
     async with closing_backend(SqlBackend.from_url(postgres_tables_url)) as backend:

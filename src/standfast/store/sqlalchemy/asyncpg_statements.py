@@ -22,6 +22,11 @@ from standfast.store.sqlalchemy.dialects import POSTGRESQL, StatementNotSent, Tr
 T = TypeVar("T")
 _PARAMETER = re.compile(r"(?<![:\w]):(\w+)")
 _log = get_logger(__name__)
+_REFUSED = "cannot switch to state"
+"""With this asyncpg refuses a statement, and does not send it: the server has ended the connection, which asyncpg has
+not noticed to its end."""
+_BREAKING = (TimeoutError, asyncpg.InternalClientError, StatementNotSent)
+"""After these the state of a connection is not known."""
 _ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
@@ -90,7 +95,12 @@ class AsyncpgStatements:
         async def send(driver: Any) -> Any:
             if driver.is_closed():  # since it was acquired
                 raise StatementNotSent(f"{self._connections.location}: the connection is closed")
-            return await driver.fetchval(*statement)
+            try:
+                return await driver.fetchval(*statement)
+            except asyncpg.InternalClientError as error:
+                if not str(error).startswith(_REFUSED):
+                    raise
+                raise StatementNotSent(f"{self._connections.location}: {error}") from error
 
         pooled = await self._acquire()
         return await self._connections.run_shielded(self._use_and_release(pooled, send))
@@ -130,8 +140,7 @@ class AsyncpgStatements:
         try:
             result = await work(driver)
         except BaseException as problem:
-            # Interrupted in the middle of a statement, its state is not known.
-            is_broken = driver.is_closed() or isinstance(problem, TimeoutError) or not isinstance(problem, Exception)
+            is_broken = driver.is_closed() or isinstance(problem, _BREAKING) or not isinstance(problem, Exception)
             await asyncio.shield(self._release(pooled.invalidate if is_broken else pooled.close))
             if isinstance(problem, _ERRORS):
                 raise DBAPIError(None, None, problem, connection_invalidated=is_broken) from problem
